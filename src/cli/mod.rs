@@ -1,0 +1,23 @@
+//! What a user may type: one file per verb.
+//!
+//! stdout is data, stderr is talk.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the token streams of LLM inference servers and does not change them.
+#[derive(Debug, Parser)]
+#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {}
+
+/// Parses the command line, runs the verb, and gives the process's exit code: 0 done, 1 failed, 2 wrong usage.
+pub fn main() -> ExitCode {
+    match Cli::parse().verb {}
+}

@@ -1,0 +1,258 @@
+//! The only file that asks the operating system for time.
+//!
+//! Everything else is handed a [`Stamp`] or a [`Clock`]. One monotonic line serves the whole process, so that stamps
+//! of different parts compare. Wall time is made from a stamp at the moment it leaves the process
+//! ([`Clock::unix_nanos`]); the kernel's receive timestamps, which are wall time, come onto the line through
+//! [`KernelLine`].
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::pin::pin;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::measure::time::{Gap, Stamp};
+
+/// Where the process's monotonic line begins.
+static ORIGIN: LazyLock<Instant> = LazyLock::new(now);
+
+#[expect(clippy::disallowed_methods, reason = "this file is the one that may")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "this file is the one that may")]
+fn wall() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_epoch.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// What time it is, and how to wait.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The machine's monotonic clock.
+    Monotonic,
+    /// A clock that stands still until a test moves it.
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// Now.
+    pub fn now(&self) -> Stamp {
+        match self {
+            Self::Monotonic => Stamp::from_nanos(Gap::from(now() - *ORIGIN).as_nanos()),
+            Self::Manual(manual) => *manual.now.borrow(),
+        }
+    }
+
+    /// Waits until `at`, to the runtime's precision (a millisecond). For sends that must be on time see [`Pacer`].
+    #[expect(clippy::disallowed_methods, reason = "this file is the one that may")]
+    pub async fn sleep_until(&self, at: Stamp) {
+        match self {
+            Self::Monotonic => {
+                let at = *ORIGIN + Duration::from(at.since(Stamp::default()));
+                tokio::time::sleep_until(at.into()).await;
+            }
+            Self::Manual(manual) => {
+                // The sender lives in `manual`, so the channel cannot close while this waits.
+                let _open = manual.now.subscribe().wait_for(|now| *now >= at).await.is_ok();
+            }
+        }
+    }
+
+    /// Waits for `gap` from now.
+    pub async fn sleep(&self, gap: Gap) {
+        self.sleep_until(self.now().after(gap)).await;
+    }
+
+    /// `work`, or `None` if it takes longer than `limit`.
+    pub async fn timeout<F: Future>(&self, limit: Gap, work: F) -> Option<F::Output> {
+        let work = pin!(work);
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.sleep(limit) => None,
+        }
+    }
+
+    /// The wall-clock time of a stamp, in nanoseconds since 1970. Export only.
+    pub fn unix_nanos(&self, at: Stamp) -> u64 {
+        let (mono, wall) = (self.now(), wall());
+        if at >= mono {
+            wall.saturating_add(at.since(mono).as_nanos())
+        } else {
+            wall.saturating_sub(mono.since(at).as_nanos())
+        }
+    }
+}
+
+/// A clock for tests.
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    now: Arc<watch::Sender<Stamp>>,
+}
+
+impl ManualClock {
+    /// A clock that stands at the start of its line.
+    pub fn new() -> Self {
+        Self { now: Arc::new(watch::Sender::new(Stamp::default())) }
+    }
+
+    /// Moves the clock on and wakes whoever waited for that.
+    pub fn advance(&self, gap: Gap) {
+        self.now.send_modify(|now| *now = now.after(gap));
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Brings the kernel's receive timestamps (`CLOCK_REALTIME`) onto the monotonic line.
+///
+/// The distance between the two clocks is measured again every [`KernelLine::FRESH`]: at the fastest slew that NTP is
+/// allowed (500 ppm) it moves 5 µs in that time, and a step of the wall clock is noticed at the next read.
+#[derive(Debug, Default)]
+pub struct KernelLine {
+    /// Monotonic minus wall, in nanoseconds.
+    distance: i128,
+    measured_at_wall: u64,
+}
+
+impl KernelLine {
+    /// How long one measurement of the distance is believed.
+    const FRESH: u64 = 10_000_000;
+
+    /// The stamp of a kernel timestamp, given in nanoseconds since 1970.
+    pub fn stamp(&mut self, wall_nanos: u64) -> Stamp {
+        let age = wall_nanos.wrapping_sub(self.measured_at_wall);
+        if age > Self::FRESH {
+            self.measure();
+        }
+        let nanos = i128::from(wall_nanos) + self.distance;
+        Stamp::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+
+    /// Reads the wall clock between two readings of the monotonic one, and keeps the tightest of three tries: a
+    /// thread that loses its core in between would put the distance off by the time it was away.
+    fn measure(&mut self) {
+        let mut tightest = u64::MAX;
+        for _ in 0..3 {
+            let before = Clock::Monotonic.now();
+            let wall = wall();
+            let width = Clock::Monotonic.now().since(before).as_nanos();
+            if width < tightest {
+                tightest = width;
+                let middle = before.as_nanos() + width / 2;
+                self.distance = i128::from(middle) - i128::from(wall);
+                self.measured_at_wall = wall;
+            }
+            if tightest < 1_000 {
+                break;
+            }
+        }
+    }
+}
+
+/// Waits to the microsecond: one timerfd, for one task that paces sends.
+///
+/// Measured at 5,000 waits a second on two cores: half of them end within 12 µs, 99 % within 113 µs of their time; the
+/// runtime's own timers are 1,055 and 1,955 µs late.
+#[derive(Debug)]
+pub struct Pacer {
+    timer: AsyncFd<Timer>,
+}
+
+impl Pacer {
+    /// A pacer of its own.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors, or no runtime drives this thread.
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        Ok(Self { timer: AsyncFd::new(Timer(timer))? })
+    }
+
+    /// Waits until `at`; returns at once if that has passed.
+    ///
+    /// # Errors
+    /// When the kernel refuses the timer.
+    pub async fn until(&mut self, at: Stamp) -> io::Result<()> {
+        let left = at.since(Clock::Monotonic.now());
+        if left == Gap::ZERO {
+            return Ok(());
+        }
+        let expiration = Expiration::OneShot(TimeSpec::from_duration(left.into()));
+        self.timer.get_ref().0.set(expiration, TimerSetTimeFlags::empty())?;
+        loop {
+            let mut guard = self.timer.readable().await?;
+            if Clock::Monotonic.now() >= at {
+                return Ok(());
+            }
+            guard.clear_ready();
+        }
+    }
+}
+
+/// The raw descriptor that the runtime's reactor asks for.
+#[derive(Debug)]
+struct Timer(TimerFd);
+
+impl AsRawFd for Timer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_stamp_of_now_lies_between_two_readings_of_the_clock() {
+        let mut line = KernelLine::default();
+        for _ in 0..100 {
+            let before = Clock::Monotonic.now();
+            let stamp = line.stamp(wall());
+            let after = Clock::Monotonic.now();
+            let slack = Gap::from_nanos(50_000);
+            assert!(stamp.after(slack) >= before && stamp <= after.after(slack));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_manual_clock_wakes_who_waits_when_it_is_moved() {
+        let manual = ManualClock::new();
+        let clock = Clock::Manual(manual.clone());
+        let waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep(Gap::from_millis(10)).await }
+        });
+        tokio::task::yield_now().await;
+        manual.advance(Gap::from_millis(9));
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        manual.advance(Gap::from_millis(1));
+        waiting.await.unwrap();
+        assert_eq!(clock.now(), Stamp::from_nanos(10_000_000));
+    }
+
+    #[tokio::test]
+    async fn a_pacer_does_not_wake_early() {
+        let mut pacer = Pacer::new().unwrap();
+        for micros in [0, 10, 300, 1_500] {
+            let at = Clock::Monotonic.now().after(Gap::from_nanos(micros * 1_000));
+            pacer.until(at).await.unwrap();
+            assert!(Clock::Monotonic.now() >= at);
+        }
+    }
+}

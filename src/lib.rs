@@ -1,0 +1,34 @@
+//! Streamgauge measures the token streams of LLM inference servers and does not change them.
+//!
+//! A stream gauge is the instrument that hydrologists leave in a river. This one sits between a client and an
+//! OpenAI-compatible server as a reverse proxy: bytes go through untouched, every streamed token is stamped when it
+//! *arrived*, and what was learned (time to first token, inter-token latency, goodput) leaves as Prometheus metrics,
+//! OTLP metrics and OTLP traces.
+//!
+//! # The way of the data
+//!
+//! A byte arrives ([`net`]), is forwarded ([`proxy`]), and is then understood ([`measure`]): framing finds the events,
+//! a dialect says what each event means, and the one state machine [`measure::observer::StreamObserver`] turns stamps
+//! and meanings into a [`measure::record::RequestRecord`]. Records cross one bounded queue to [`export`], where a
+//! single aggregation feeds every exporter, so that a scrape and an OTLP ingest of the same run agree to the last
+//! count.
+//!
+//! # The arrows
+//!
+//! `tests/architecture.rs` holds these; each line may use what stands to its right, and [`clock`] and
+//! [`measure`] are open to all.
+//!
+//! ```text
+//! main -> cli -> config, proxy, export, sim, measure, clock
+//! proxy   -> export, net, config, measure, clock
+//! export  -> config, net, measure, clock
+//! sim     -> measure, clock
+//! net     -> measure::time, clock
+//! config  -> measure
+//! clock   -> measure::time
+//! measure -> nothing of ours
+//! ```
+
+pub mod cli;
+pub mod clock;
+pub mod measure;

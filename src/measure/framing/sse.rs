@@ -1,0 +1,262 @@
+//! The WHATWG event stream (`text/event-stream`), read from bytes.
+//!
+//! Line ends are LF, CRLF or a lone CR; a CR at the end of one read and the LF of the next are one line end. U+2028,
+//! U+2029 and U+0085 are text. Bytes are compared, never decoded: a character may be cut between two reads.
+
+use super::{Event, MAX_EVENT, TooLarge};
+
+/// Reads server-sent events. Memory: one event at most ([`MAX_EVENT`]), and nothing at all while events arrive whole.
+#[derive(Debug, Default)]
+pub struct Sse {
+    /// An unfinished line, carried from one read to the next.
+    line: Vec<u8>,
+    /// The `data` of the unfinished event where it is not one slice of the current read.
+    data: Vec<u8>,
+    name: Vec<u8>,
+    has_data: bool,
+    started: bool,
+    /// The last byte seen was a CR: an LF that follows belongs to it.
+    after_cr: bool,
+    too_large: bool,
+    comments: u64,
+}
+
+/// Where the `data` of the event under construction stands.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    None,
+    /// One line of the current read.
+    Borrowed(&'a [u8]),
+    /// In `Sse::data`.
+    Carried,
+}
+
+impl Sse {
+    /// A framer at the start of a body.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Comment lines seen so far.
+    pub fn comments(&self) -> u64 {
+        self.comments
+    }
+
+    /// Feeds one read; `each` is called for every event that it completes, in order.
+    ///
+    /// # Errors
+    /// [`TooLarge`] once an event has outgrown [`MAX_EVENT`], and for every read after that.
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), TooLarge> {
+        if self.too_large {
+            return Err(TooLarge);
+        }
+        let mut data = if self.has_data { Data::Carried } else { Data::None };
+        while !bytes.is_empty() {
+            if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) else {
+                if self.line.len() + bytes.len() > MAX_EVENT {
+                    return self.give_up();
+                }
+                self.line.extend_from_slice(bytes);
+                break;
+            };
+            self.after_cr = bytes[end] == b'\r';
+            let (rest, tail) = (&bytes[..end], &bytes[end + 1..]);
+            bytes = tail;
+            if self.line.is_empty() {
+                data = self.line_of(rest, data, &mut each);
+            } else {
+                // The carry is lent out while its line is read, and comes back empty with its capacity.
+                let mut line = std::mem::take(&mut self.line);
+                line.extend_from_slice(rest);
+                let after = self.line_of(&line, data, &mut each);
+                data = match after {
+                    Data::Borrowed(slice) => {
+                        self.data.clear();
+                        self.data.extend_from_slice(slice);
+                        Data::Carried
+                    }
+                    Data::Carried => Data::Carried,
+                    Data::None => Data::None,
+                };
+                line.clear();
+                self.line = line;
+            }
+            if self.data.len() > MAX_EVENT {
+                return self.give_up();
+            }
+        }
+        match data {
+            Data::Borrowed(slice) => {
+                self.data.clear();
+                self.data.extend_from_slice(slice);
+                self.has_data = true;
+            }
+            Data::Carried => self.has_data = true,
+            Data::None => self.has_data = false,
+        }
+        Ok(())
+    }
+
+    /// The body ended cleanly. The standard drops an event that lacks its blank line; here it counts if it is whole
+    /// (`complete` says so), because peers count it and servers that forget the last line end exist.
+    pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool, mut each: impl FnMut(Event<'_>)) {
+        let unfinished = std::mem::take(&mut self.line);
+        let mut data = if self.has_data { Data::Carried } else { Data::None };
+        if !unfinished.is_empty() {
+            data = self.line_of(&unfinished, data, &mut |_| {});
+        }
+        let pending = match data {
+            Data::None => return,
+            Data::Borrowed(slice) => slice,
+            Data::Carried => &self.data,
+        };
+        if complete(pending) {
+            each(Event { name: &self.name, data: pending });
+        }
+        self.has_data = false;
+    }
+
+    /// One line without its end. Returns where the event's data stands afterwards.
+    fn line_of<'l>(&mut self, mut line: &'l [u8], data: Data<'l>, each: &mut impl FnMut(Event<'_>)) -> Data<'l> {
+        if !std::mem::replace(&mut self.started, true) {
+            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        }
+        if line.is_empty() {
+            let whole = match data {
+                Data::None => None,
+                Data::Borrowed(slice) => Some(slice),
+                Data::Carried => Some(&self.data[..]),
+            };
+            if let Some(whole) = whole {
+                each(Event { name: &self.name, data: whole });
+            }
+            self.data.clear();
+            self.name.clear();
+            return Data::None;
+        }
+        let (field, value) = match memchr::memchr(b':', line) {
+            Some(0) => {
+                self.comments += 1;
+                return data;
+            }
+            Some(colon) => {
+                let value = &line[colon + 1..];
+                (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
+            }
+            None => (line, &b""[..]),
+        };
+        match field {
+            b"data" => match data {
+                Data::None => Data::Borrowed(value),
+                Data::Borrowed(first) => {
+                    self.data.clear();
+                    self.data.extend_from_slice(first);
+                    self.join(value)
+                }
+                Data::Carried => self.join(value),
+            },
+            b"event" => {
+                self.name.clear();
+                self.name.extend_from_slice(value);
+                data
+            }
+            _ => data,
+        }
+    }
+
+    fn join<'l>(&mut self, value: &[u8]) -> Data<'l> {
+        self.data.push(b'\n');
+        self.data.extend_from_slice(value);
+        Data::Carried
+    }
+
+    fn give_up(&mut self) -> Result<(), TooLarge> {
+        *self = Self { too_large: true, comments: self.comments, ..Self::default() };
+        Err(TooLarge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn events(reads: &[&[u8]]) -> Vec<(String, String)> {
+        let mut sse = Sse::new();
+        let mut seen = Vec::new();
+        let mut note = |event: Event<'_>| {
+            seen.push((
+                String::from_utf8_lossy(event.name).into_owned(),
+                String::from_utf8_lossy(event.data).into_owned(),
+            ));
+        };
+        for read in reads {
+            sse.push(read, &mut note).unwrap();
+        }
+        sse.finish(|data| data == b"[DONE]", note);
+        seen
+    }
+
+    fn data(reads: &[&[u8]]) -> Vec<String> {
+        events(reads).into_iter().map(|(_, data)| data).collect()
+    }
+
+    #[test]
+    fn every_line_end_is_a_line_end_and_a_split_crlf_is_one() {
+        for body in ["data: a\n\ndata:b\n\n", "data: a\r\n\r\ndata:b\r\n\r\n", "data: a\r\rdata:b\r\r"] {
+            let body = body.as_bytes();
+            assert_eq!(data(&[body]), ["a", "b"]);
+            for cut in 0..body.len() {
+                assert_eq!(data(&[&body[..cut], &body[cut..]]), ["a", "b"], "cut at {cut}");
+            }
+            let singly: Vec<&[u8]> = body.chunks(1).collect();
+            assert_eq!(data(&singly), ["a", "b"]);
+        }
+    }
+
+    #[test]
+    fn several_data_lines_join_and_the_name_may_follow_the_data() {
+        let body = b"\xef\xbb\xbfdata: {\ndata:}\nid: 7\nevent: message\n\nevent: x\n\ndata\n\n";
+        let expected = [("message".into(), "{\n}".into()), (String::new(), String::new())];
+        assert_eq!(events(&[body]), expected);
+        for cut in 0..body.len() {
+            assert_eq!(events(&[&body[..cut], &body[cut..]]), expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn comments_are_counted_and_make_no_event() {
+        let mut sse = Sse::new();
+        sse.push(b": keep-alive\n\n:\n\ndata: 1\n\n", |event| assert_eq!(event.data, b"1")).unwrap();
+        assert_eq!(sse.comments(), 2);
+    }
+
+    #[test]
+    fn unicode_line_separators_are_text() {
+        let body = "data: a\u{2028}b\u{85}c\u{2029}\n\n";
+        assert_eq!(data(&[body.as_bytes()]), ["a\u{2028}b\u{85}c\u{2029}"]);
+    }
+
+    #[test]
+    fn an_unfinished_last_event_counts_only_if_it_is_whole() {
+        assert_eq!(data(&[b"data: 1\n\ndata: [DONE]"]), ["1", "[DONE]"]);
+        assert_eq!(data(&[b"data: 1\n\ndata: [DONE]\n"]), ["1", "[DONE]"]);
+        assert_eq!(data(&[b"data: 1\n\ndata: [DO"]), ["1"]);
+    }
+
+    #[test]
+    fn an_endless_event_stops_the_reading_and_frees_the_memory() {
+        let mut sse = Sse::new();
+        let read = vec![b'x'; 64 * 1024];
+        let given_up = (0..100).position(|_| sse.push(&read, |_| ()).is_err());
+        assert_eq!(given_up, Some(MAX_EVENT / read.len()));
+        assert_eq!(sse.line.capacity(), 0);
+
+        let mut sse = Sse::new();
+        let given_up = (0..1_000_000).position(|_| sse.push(b"data: 0123456789\n", |_| ()).is_err());
+        assert!(given_up.is_some_and(|reads| reads <= MAX_EVENT / 11 + 1));
+    }
+}

@@ -1,0 +1,2 @@
+pub mod framing;
+pub mod time;

@@ -1,0 +1,129 @@
+//! Time as the measuring core knows it: nanoseconds that somebody else read from a clock.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point on the run's own monotonic line, in nanoseconds since its start.
+///
+/// Wall time exists only where records leave the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp(u64);
+
+impl Stamp {
+    /// The stamp `nanos` nanoseconds after the start of the line.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the start of the line.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time since `earlier`; zero if `earlier` is in fact later.
+    pub const fn since(self, earlier: Self) -> Gap {
+        Gap(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The stamp `gap` later, held at the end of the line.
+    pub const fn after(self, gap: Gap) -> Self {
+        Self(self.0.saturating_add(gap.0))
+    }
+}
+
+/// A length of time in nanoseconds. Zero is legal: two events of one read share a stamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Gap(u64);
+
+impl Gap {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A gap of `nanos` nanoseconds.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// A gap of `millis` milliseconds, held at the largest gap.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// The gap in nanoseconds.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The gap in seconds. Division is correctly rounded, so that 1,000,000 ns is exactly the bound `0.001`.
+    pub fn as_secs(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// The gap in milliseconds.
+    pub fn as_millis(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
+    /// The gap shared out over `n` tokens; whole when `n` is zero.
+    pub const fn divided_by(self, n: u64) -> Self {
+        match self.0.checked_div(n) {
+            Some(nanos) => Self(nanos),
+            None => self,
+        }
+    }
+}
+
+impl From<Duration> for Gap {
+    fn from(duration: Duration) -> Self {
+        Self(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Gap> for Duration {
+    fn from(gap: Gap) -> Self {
+        Self::from_nanos(gap.0)
+    }
+}
+
+impl fmt::Display for Gap {
+    /// Three significant figures in the unit that reads best: `850ns`, `12.4µs`, `3.05ms`, `1.20s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
+            0..1_000 => return write!(f, "{}ns", self.0),
+            1_000..1_000_000 => (self.0 as f64 / 1e3, "µs"),
+            1_000_000..1_000_000_000 => (self.0 as f64 / 1e6, "ms"),
+            _ => (self.0 as f64 / 1e9, "s"),
+        };
+        let decimals = match value {
+            v if v < 10.0 => 2,
+            v if v < 100.0 => 1,
+            _ => 0,
+        };
+        write!(f, "{value:.decimals$}{unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_never_runs_backwards() {
+        assert_eq!(Stamp::from_nanos(5).since(Stamp::from_nanos(9)), Gap::ZERO);
+        assert_eq!(Stamp::from_nanos(u64::MAX).after(Gap::from_nanos(1)), Stamp::from_nanos(u64::MAX));
+    }
+
+    #[test]
+    fn gaps_print_in_the_unit_that_reads_best() {
+        let shown = |nanos| Gap::from_nanos(nanos).to_string();
+        assert_eq!(shown(850), "850ns");
+        assert_eq!(shown(12_430), "12.4µs");
+        assert_eq!(shown(3_050_000), "3.05ms");
+        assert_eq!(shown(1_200_000_000), "1.20s");
+    }
+
+    #[test]
+    fn a_millisecond_is_exactly_the_millisecond_bound() {
+        assert!(Gap::from_millis(1).as_secs() <= 0.001);
+    }
+}
