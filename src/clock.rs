@@ -176,6 +176,10 @@ impl Pacer {
     ///
     /// # Errors
     /// When the process is out of file descriptors, or no runtime drives this thread.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe to call; `Timer` owns its descriptor, which is what that asks"
+    )]
     pub fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;

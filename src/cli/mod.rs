@@ -2,6 +2,8 @@
 //!
 //! stdout is data, stderr is talk.
 
+pub mod inspect;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

@@ -1,2 +1,37 @@
+//! The one definition of every number. Pure: no I/O, no async, no lock, no clock.
+//!
+//! The proxy, a replay and `inspect` all feed the same [`observer::StreamObserver`] with stamps and bytes, and get the
+//! same [`record::RequestRecord`].
+//!
+//! # Definitions
+//!
+//! | number | from | to | absent when |
+//! |---|---|---|---|
+//! | **TTFT** | first byte of the request (`t_in`) | first event with generated text of any kind: content, reasoning, tool name or arguments, refusal, audio | no such event; never 0 |
+//! | TTFT upstream | last request byte written upstream (`t_up`) | the same event | as above |
+//! | TTFT evidence | `t_in` | first proof that a token exists (also ids, log probabilities, a counter, empty content without a role) | no such event |
+//! | TTFO | `t_in` | first generated text that is not reasoning | no such event |
+//! | **ITL** | one token event | the next, divided by the later event's tokens where known | fewer than two token events |
+//! | **TPOT** | first token event | last token event, divided by (output tokens − tokens of the first event, 1 if unknown) | fewer than two tokens |
+//! | **E2E** | `t_in` | end of the response | |
+//! | **goodput** | requests, and their output tokens, that meet *every* objective of an SLO, per second | | |
+//!
+//! Headers, role-only deltas, comments, pings, progress and usage events are not tokens. All events of one read share
+//! its stamp; a gap of zero is legal. With several choices (`n` > 1) the figures are those of the merged sequence;
+//! each choice's first and last token stand in the record beside them.
+//!
+//! **Token counts** travel with their source: the server's usage, its running counter, per-token lists, a tokenizer,
+//! or a count of events, which is an estimate. An all-zero usage is not a report.
+//!
+//! **Successes only** feed the latencies of tokens: TTFT of failures is never mixed into that of successes.
+
+pub mod dialect;
 pub mod framing;
+pub mod observer;
+pub mod record;
+pub mod scan;
+pub mod shape;
+pub mod slo;
+mod tally;
 pub mod time;
+pub mod timeline;

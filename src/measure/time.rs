@@ -1,6 +1,7 @@
 //! Time as the measuring core knows it: nanoseconds that somebody else read from a clock.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A point on the run's own monotonic line, in nanoseconds since its start.
@@ -103,6 +104,40 @@ impl fmt::Display for Gap {
     }
 }
 
+/// Why a text is not a length of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotADuration;
+
+impl fmt::Display for NotADuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected a number with a unit: ns, us, ms, s, m or h (as in 250ms or 1.5s)")
+    }
+}
+
+impl std::error::Error for NotADuration {}
+
+impl FromStr for Gap {
+    type Err = NotADuration;
+
+    /// A number with a unit: `250ms`, `1.5s`, `10m`. A bare `0` needs none.
+    fn from_str(text: &str) -> Result<Self, NotADuration> {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let scale = match unit {
+            "ns" => 1.0,
+            "us" | "µs" | "μs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3_600e9,
+            "" if number == "0" => 0.0,
+            _ => return Err(NotADuration),
+        };
+        let nanos = number.parse::<f64>().map_err(|_| NotADuration)? * scale;
+        if nanos < 9e18 { Ok(Self(nanos.round() as u64)) } else { Err(NotADuration) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +155,19 @@ mod tests {
         assert_eq!(shown(12_430), "12.4µs");
         assert_eq!(shown(3_050_000), "3.05ms");
         assert_eq!(shown(1_200_000_000), "1.20s");
+    }
+
+    #[test]
+    fn durations_take_units_and_nothing_else() {
+        let nanos = |text: &str| text.parse::<Gap>().map(Gap::as_nanos);
+        assert_eq!(nanos("250ms"), Ok(250_000_000));
+        assert_eq!(nanos("1.5s"), Ok(1_500_000_000));
+        assert_eq!(nanos("10µs"), Ok(10_000));
+        assert_eq!(nanos("2h"), Ok(7_200_000_000_000));
+        assert_eq!(nanos("0"), Ok(0));
+        for bad in ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "5 parsecs", "999999999h"] {
+            assert_eq!(nanos(bad), Err(NotADuration), "{bad}");
+        }
     }
 
     #[test]

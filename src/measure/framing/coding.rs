@@ -53,6 +53,11 @@ impl Decoder {
         }))
     }
 
+    /// Whether the bytes are plain as they are.
+    pub fn is_identity(&self) -> bool {
+        matches!(self.0, Kind::Identity)
+    }
+
     /// Decodes one read; `each` gets the plain bytes in one or more slices.
     ///
     /// # Errors

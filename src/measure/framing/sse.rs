@@ -103,21 +103,19 @@ impl Sse {
 
     /// The body ended cleanly. The standard drops an event that lacks its blank line; here it counts if it is whole
     /// (`complete` says so), because peers count it and servers that forget the last line end exist.
-    pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool, mut each: impl FnMut(Event<'_>)) {
+    pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         let unfinished = std::mem::take(&mut self.line);
         let mut data = if self.has_data { Data::Carried } else { Data::None };
         if !unfinished.is_empty() {
             data = self.line_of(&unfinished, data, &mut |_| {});
         }
-        let pending = match data {
-            Data::None => return,
-            Data::Borrowed(slice) => slice,
-            Data::Carried => &self.data,
-        };
-        if complete(pending) {
-            each(Event { name: &self.name, data: pending });
+        match data {
+            Data::None => return None,
+            Data::Borrowed(slice) => self.data = slice.to_vec(),
+            Data::Carried => {}
         }
         self.has_data = false;
+        complete(&self.data).then_some(Event { name: &self.name, data: &self.data })
     }
 
     /// One line without its end. Returns where the event's data stands afterwards.
@@ -196,7 +194,9 @@ mod tests {
         for read in reads {
             sse.push(read, &mut note).unwrap();
         }
-        sse.finish(|data| data == b"[DONE]", note);
+        if let Some(last) = sse.finish(|data| data == b"[DONE]") {
+            note(last);
+        }
         seen
     }
 

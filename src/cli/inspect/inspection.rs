@@ -1,0 +1,242 @@
+//! What one recorded response body means, event by event.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::measure::dialect::{Delta, Dialect, OutputKind};
+use crate::measure::framing::Event;
+use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
+use crate::measure::record::{CountSource, Ending, Outcome, RequestRecord, StampSource, Usage};
+use crate::measure::shape::RequestShape;
+use crate::measure::time::Stamp;
+
+/// A recorded exchange, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exchange<'a> {
+    /// The dialect of the request's path.
+    pub dialect: Option<&'static Dialect>,
+    /// The request body; empty if it was not kept.
+    pub request: &'a [u8],
+    /// The response's `Content-Type`.
+    pub content_type: &'a str,
+    /// The response's `Content-Encoding`; empty for none.
+    pub content_encoding: &'a str,
+}
+
+/// The answer of `inspect --json`. Events are counted from 0.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Inspection {
+    /// The dialect's name; `null` for plain HTTP.
+    pub dialect: Option<&'static str>,
+    /// Events dispatched.
+    pub events: u64,
+    /// Comment lines.
+    pub comments: u64,
+    /// First event with generated text.
+    pub first_token_event: Option<u64>,
+    /// First event that proves a token.
+    pub first_evidence_event: Option<u64>,
+    /// First event with generated text that is not reasoning.
+    pub first_output_event: Option<u64>,
+    /// Last event with generated text.
+    pub last_token_event: Option<u64>,
+    /// Events with generated text.
+    pub token_events: u64,
+    /// Events that prove a token.
+    pub evidence_events: u64,
+    /// Output tokens.
+    pub output_tokens: Option<u64>,
+    /// Who says so.
+    pub output_tokens_from: Option<&'static str>,
+    /// Tokens of each event that tells.
+    pub tokens_by_event: Option<BTreeMap<u64, u64>>,
+    /// Prompt tokens.
+    pub input_tokens: Option<u64>,
+    /// Prompt tokens from a cache.
+    pub cached_tokens: Option<u64>,
+    /// Output tokens that were reasoning.
+    pub reasoning_tokens: Option<u64>,
+    /// Why each choice finished.
+    pub finish: Vec<Finish>,
+    /// The server's error.
+    pub error: Option<Error>,
+    /// No error, and finished as the dialect says.
+    pub complete: bool,
+}
+
+/// Why one choice finished.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finish {
+    /// The choice's index.
+    pub choice: u32,
+    /// In the one vocabulary.
+    pub reason: &'static str,
+    /// In the server's word.
+    pub raw: String,
+}
+
+/// An error that the server reported inside the reply.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Error {
+    /// The event that carried it.
+    pub event: u64,
+    /// What it says.
+    pub message: Option<String>,
+    /// Its class.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Its code, a number or a string.
+    pub code: Option<Value>,
+}
+
+/// One event and what it meant, for the timeline.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The `event:` field.
+    pub name: String,
+    /// The payload.
+    pub data: String,
+    /// What it meant, in words.
+    pub meanings: Vec<String>,
+    /// It has generated text.
+    pub token: bool,
+    /// It proves a token.
+    pub evidence: bool,
+    /// It has generated text that is not reasoning.
+    pub output: bool,
+    /// Tokens, where it tells.
+    pub tokens: Option<u64>,
+}
+
+/// Reads a response body through the observer, in the reads given.
+pub fn inspect<'a>(exchange: &Exchange<'_>, reads: impl IntoIterator<Item = &'a [u8]>) -> (Inspection, Vec<Seen>) {
+    let shape = RequestShape { dialect: exchange.dialect, ..RequestShape::default() };
+    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    observer.request(exchange.request);
+    let head = ResponseHead {
+        status: 200,
+        content_type: exchange.content_type.as_bytes(),
+        content_encoding: exchange.content_encoding.as_bytes(),
+    };
+    observer.head(Stamp::default(), head, StampSource::Read);
+    let mut watched = Watched::default();
+    for read in reads {
+        observer.bytes_watched(Stamp::default(), read, &mut watched);
+    }
+    let record = observer.end_watched(Stamp::default(), Ending::Complete, &mut watched);
+    let inspection = Inspection::new(exchange.dialect, &record, &watched);
+    (inspection, watched.seen)
+}
+
+#[derive(Default)]
+struct Watched {
+    seen: Vec<Seen>,
+    error: Option<Error>,
+}
+
+impl Watch for Watched {
+    fn event(&mut self, _: u64, event: &Event<'_>) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        self.seen.push(Seen { name: text(event.name), data: text(event.data), ..Seen::default() });
+    }
+
+    fn delta(&mut self, choice: u32, delta: &Delta<'_>) {
+        if let Delta::Fault { message, kind, code } = *delta {
+            let text = |text: Option<&str>| text.map(unescaped);
+            let code = code.map(|code| serde_json::from_str(code).unwrap_or_else(|_| Value::from(unescaped(code))));
+            let event = (self.seen.len() as u64).saturating_sub(1);
+            self.error.get_or_insert(Error { event, message: text(message), kind: text(kind), code });
+        }
+        let Some(seen) = self.seen.last_mut() else { return };
+        if let Delta::Output { tokens, .. } | Delta::Evidence { tokens } = *delta {
+            seen.evidence = true;
+            if let Some(counted) = tokens {
+                seen.tokens = Some(seen.tokens.unwrap_or(0) + u64::from(counted.tokens));
+            }
+        }
+        if let Delta::Output { kind, .. } = *delta {
+            seen.token = true;
+            seen.output |= kind != OutputKind::Reasoning;
+        }
+        seen.meanings.push(words(choice, delta));
+    }
+}
+
+/// A JSON string's text, from what stood between its quotes.
+fn unescaped(raw: &str) -> String {
+    serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(|_| raw.to_owned())
+}
+
+fn words(choice: u32, delta: &Delta<'_>) -> String {
+    let of = if choice == 0 { String::new() } else { format!(" (choice {choice})") };
+    match *delta {
+        Delta::Output { kind, tokens } => {
+            let kind = match kind {
+                OutputKind::Text => "text",
+                OutputKind::Reasoning => "reasoning",
+                OutputKind::Tool => "tool call",
+                OutputKind::Refusal => "refusal",
+                OutputKind::Audio => "audio",
+            };
+            match tokens {
+                Some(counted) => format!("{kind}, {} tokens by {}{of}", counted.tokens, counted.source.name()),
+                None => format!("{kind}{of}"),
+            }
+        }
+        Delta::Evidence { tokens: Some(counted) } => {
+            format!("proof of {} tokens without text, by {}{of}", counted.tokens, counted.source.name())
+        }
+        Delta::Evidence { tokens: None } => format!("proof of a token whose text is held back{of}"),
+        Delta::Total(total) => format!("running total {total}{of}"),
+        Delta::Usage(Usage { input, output, .. }) => {
+            let number = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
+            format!("usage: {} in, {} out", number(input), number(output))
+        }
+        Delta::Finish(reason, raw) => format!("finished: {} ({raw}){of}", reason.name()),
+        Delta::Fault { message, .. } => format!("error: {}", message.unwrap_or("no message")),
+        Delta::Id(_) => "names the reply".to_owned(),
+        Delta::Model(_) => "names the model".to_owned(),
+        Delta::Done => "end of stream".to_owned(),
+        Delta::Malformed => "not understood".to_owned(),
+    }
+}
+
+impl Inspection {
+    fn new(dialect: Option<&'static Dialect>, record: &RequestRecord, watched: &Watched) -> Self {
+        let place = |fits: fn(&Seen) -> bool| watched.seen.iter().position(fits).map(|at| at as u64);
+        let by_event: BTreeMap<u64, u64> =
+            watched.seen.iter().zip(0..).filter_map(|(seen, at)| Some((at, seen.tokens?))).collect();
+        Self {
+            dialect: dialect.map(|dialect| dialect.name),
+            events: record.events,
+            comments: record.comments,
+            first_token_event: place(|seen| seen.token),
+            first_evidence_event: place(|seen| seen.evidence),
+            first_output_event: place(|seen| seen.output),
+            last_token_event: watched.seen.iter().rposition(|seen| seen.token).map(|at| at as u64),
+            token_events: record.token_events,
+            evidence_events: record.evidence_events,
+            output_tokens: record.output_tokens.map(|count| count.tokens),
+            output_tokens_from: record.output_tokens.map(|count| match count.source {
+                CountSource::ContinuousUsage => "cumulative",
+                source => source.name(),
+            }),
+            tokens_by_event: Some(by_event).filter(|by_event| !by_event.is_empty()),
+            input_tokens: record.usage.input,
+            cached_tokens: record.usage.cached,
+            reasoning_tokens: record.usage.reasoning,
+            finish: record
+                .choices
+                .iter()
+                .filter_map(|choice| {
+                    let (reason, raw) = choice.finish.as_ref()?;
+                    Some(Finish { choice: choice.index, reason: reason.name(), raw: raw.to_string() })
+                })
+                .collect(),
+            error: watched.error.clone(),
+            complete: record.outcome == Outcome::Success && record.quality.unread.is_none(),
+        }
+    }
+}

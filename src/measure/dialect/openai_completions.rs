@@ -1,0 +1,76 @@
+//! `POST …/completions`: one prompt (or several) in, text out.
+//!
+//! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
+//! text is held back. The choice index runs over prompts and outputs together.
+
+use serde::Deserialize;
+
+use super::openai::{self, Choice, ChoiceMeaning, Document, Raw, Stream, has_content};
+use super::{Dialect, OutputKind, Reader, Sink};
+use crate::measure::framing::Event;
+use crate::measure::scan::Scalar;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "openai.completions",
+    operation: "text_completion",
+    route: "/v1/completions",
+    matches: |path| {
+        let path = path.strip_suffix("/completions").unwrap_or("");
+        path.ends_with("/v1") || path.starts_with("/openai/") || path.contains("/openai/") || path.ends_with("/openai")
+    },
+    reader: |shape| Box::new(Completions { stream: Stream::new(shape), document: Document::default() }),
+    request_fields: openai::REQUEST_FIELDS,
+    request: openai::request,
+    error_body: openai::error_body,
+};
+
+struct Completions {
+    stream: Stream,
+    document: Document,
+}
+
+impl Reader for Completions {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        self.stream.event::<CompletionChoice<'_>>(event, sink);
+    }
+
+    fn wants(&self, path: &str) -> bool {
+        Document::FIELDS.contains(&path)
+    }
+
+    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
+        self.document.scalar(path, index, scalar, sink);
+    }
+
+    fn document_end(&mut self, sink: &mut dyn Sink) {
+        self.document.end(sink);
+    }
+}
+
+#[derive(Deserialize)]
+struct CompletionChoice<'a> {
+    #[serde(default)]
+    index: u32,
+    #[serde(borrow, default)]
+    text: Raw<'a>,
+    #[serde(borrow, default)]
+    finish_reason: Raw<'a>,
+    #[serde(borrow, default)]
+    logprobs: Raw<'a>,
+    /// vLLM.
+    #[serde(borrow, default)]
+    token_ids: Raw<'a>,
+}
+
+impl<'a> Choice<'a> for CompletionChoice<'a> {
+    fn meaning(&self) -> ChoiceMeaning<'a> {
+        ChoiceMeaning {
+            index: self.index,
+            output: has_content(self.text).then_some((OutputKind::Text, self.text)),
+            evidence: self.text.is_some(),
+            finish: self.finish_reason,
+            ids: [self.token_ids, None],
+            logprobs: self.logprobs,
+        }
+    }
+}

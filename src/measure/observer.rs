@@ -1,0 +1,398 @@
+//! The one state machine: stamps and bytes in, a record out.
+//!
+//! It is pure: it never asks for the time, never fails, and knows no socket. The proxy feeds it what it forwards, a
+//! replay what it receives, `inspect` a file; a definition of a number exists here once.
+//!
+//! # When is this called?
+//! [`begin`](StreamObserver::begin) at the first byte of the request; [`request`](StreamObserver::request) for every
+//! read of the request body and [`sent`](StreamObserver::sent) when its last byte is written;
+//! [`head`](StreamObserver::head) once; [`bytes`](StreamObserver::bytes) for every read of the response body, after it
+//! has been handed on; [`end`](StreamObserver::end) once, whatever happened.
+//!
+//! # Memory
+//! Per request about 1 KiB; for a stream 3 KiB more (the timeline, one event's skeleton). An event that is cut by a read
+//! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream.
+
+use std::sync::Arc;
+
+use super::dialect::{Delta, Reader};
+use super::framing::coding::{Decoder, Undecodable};
+use super::framing::{Event, Sse, TooLarge};
+use super::record::{Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
+use super::scan::{Document, Fields, JsonScan, Scalar};
+use super::shape::{RequestShape, ShapeReader};
+use super::slo::Slos;
+use super::tally::{Meaning, Tally};
+use super::time::{Gap, Stamp};
+use super::timeline::{TokenEvent, TokenTimeline};
+
+/// Hand-over delays kept per request until it ends or is drained.
+const MAX_OVERHEADS: usize = 256;
+
+/// The gap that counts as a stall unless configured otherwise.
+pub const DEFAULT_STALL: Gap = Gap::from_millis(1_000);
+
+/// What the response head says that matters here. Values are bytes as received; empty when absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseHead<'a> {
+    /// Status code.
+    pub status: u16,
+    /// `Content-Type`.
+    pub content_type: &'a [u8],
+    /// `Content-Encoding`.
+    pub content_encoding: &'a [u8],
+}
+
+/// Watches single events; for `inspect`. The proxy watches with [`Blind`].
+pub trait Watch {
+    /// An event was dispatched; what it means follows.
+    fn event(&mut self, _index: u64, _event: &Event<'_>) {}
+    /// One of its meanings.
+    fn delta(&mut self, _choice: u32, _delta: &Delta<'_>) {}
+}
+
+/// Watches nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Blind;
+
+impl Watch for Blind {}
+
+/// What moved since the last drain of a long stream.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// What was asked.
+    pub shape: Arc<RequestShape>,
+    /// Gaps between token events.
+    pub gaps: Box<[TokenEvent]>,
+    /// Gaps above the stall threshold.
+    pub stalls: u32,
+    /// Output tokens since the last drain, by the best source at hand.
+    pub tokens: TokenCount,
+    /// Delays between arrival and hand-over, in nanoseconds.
+    pub chunk_overheads: Box<[u32]>,
+}
+
+/// Follows one request from its first byte to its end.
+pub struct StreamObserver {
+    shape: ShapeReader,
+    settled: Option<Arc<RequestShape>>,
+    slos: Arc<Slos>,
+    stall: Gap,
+    times: Times,
+    status: Option<u16>,
+    body: Body,
+    tally: Tally,
+    timeline: Option<TokenTimeline>,
+    quality: Quality,
+    request_bytes: u64,
+    response_bytes: u64,
+    chunk_overheads: Vec<u32>,
+    request_overhead: Option<Gap>,
+    head_overhead: Option<Gap>,
+    stamps: StampSource,
+    tokens_reported: u64,
+}
+
+/// How the response body is read.
+enum Body {
+    /// Not at all: plain HTTP, or reading has been given up.
+    Opaque,
+    Events {
+        decoder: Option<Decoder>,
+        sse: Sse,
+        reader: Box<dyn Reader>,
+    },
+    Document {
+        decoder: Option<Decoder>,
+        scan: Box<JsonScan>,
+        reader: Box<dyn Reader>,
+    },
+}
+
+impl StreamObserver {
+    /// A request whose first byte came at `received`; `intended` is its planned time in a replay. `encoding` is the
+    /// `Content-Encoding` of its body.
+    pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Self {
+        Self {
+            shape: ShapeReader::new(shape, encoding),
+            settled: None,
+            slos: Arc::default(),
+            stall: DEFAULT_STALL,
+            times: Times { intended, received, ended: received, ..Times::default() },
+            status: None,
+            body: Body::Opaque,
+            tally: Tally::default(),
+            timeline: None,
+            quality: Quality::default(),
+            request_bytes: 0,
+            response_bytes: 0,
+            chunk_overheads: Vec::new(),
+            request_overhead: None,
+            head_overhead: None,
+            stamps: StampSource::Read,
+            tokens_reported: 0,
+        }
+    }
+
+    /// Judges the request by these objectives, and counts gaps above `stall`.
+    pub fn judged_by(mut self, slos: Arc<Slos>, stall: Gap) -> Self {
+        (self.slos, self.stall) = (slos, stall);
+        self
+    }
+
+    /// One read of the request body.
+    pub fn request(&mut self, chunk: &[u8]) {
+        self.request_bytes += chunk.len() as u64;
+        self.shape.push(chunk);
+    }
+
+    /// The last byte of the request was written upstream at `at`; the last one read had come `overhead` before.
+    pub fn sent(&mut self, at: Stamp, overhead: Option<Gap>) {
+        self.times.sent = Some(at);
+        self.request_overhead = overhead;
+    }
+
+    /// The response head arrived. Later stamps come from `stamps`.
+    pub fn head(&mut self, at: Stamp, head: ResponseHead<'_>, stamps: StampSource) {
+        self.times.head = Some(at);
+        self.status = Some(head.status);
+        self.stamps = stamps;
+        let shape = Arc::new(self.shape.shape().clone());
+        self.body = self.body_of(at, &shape, head);
+        self.settled = Some(shape);
+    }
+
+    fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> Body {
+        let framing = match framing(head.content_type) {
+            None if head.content_type.is_empty() && shape.stream == Some(true) => Some(Framing::Events),
+            framing => framing,
+        };
+        let (Some(dialect), Some(framing)) = (shape.dialect, framing) else { return Body::Opaque };
+        let Some(decoder) = Decoder::for_encoding(head.content_encoding) else {
+            self.quality.unread = Some(Unread::Coding);
+            return Body::Opaque;
+        };
+        let (decoder, reader) = (Some(decoder).filter(|decoder| !decoder.is_identity()), (dialect.reader)(shape));
+        match framing {
+            Framing::Events => {
+                self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
+                Body::Events { decoder, sse: Sse::new(), reader }
+            }
+            Framing::Document => Body::Document { decoder, scan: Box::default(), reader },
+        }
+    }
+
+    /// The response head was handed to the client `overhead` after it came.
+    pub fn head_handed_on(&mut self, overhead: Gap) {
+        self.head_overhead = Some(overhead);
+    }
+
+    /// One read of the response body, which arrived at `at`. Allocates nothing after the first few events.
+    pub fn bytes(&mut self, at: Stamp, chunk: &[u8]) {
+        self.bytes_watched(at, chunk, &mut Blind);
+    }
+
+    /// As [`bytes`](Self::bytes), with somebody looking on.
+    pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl Watch) {
+        self.times.first_byte.get_or_insert(at);
+        self.response_bytes += chunk.len() as u64;
+        let (tally, times, timeline) = (&mut self.tally, &mut self.times, &mut self.timeline);
+        let limits = self.slos.gap_limits();
+        let read = match &mut self.body {
+            Body::Opaque => Ok(()),
+            Body::Events { decoder, sse, reader } => read_through(decoder, chunk, |plain| {
+                let each = |event: Event<'_>| {
+                    let meaning = tally.event(&event, at, reader.as_mut(), watch);
+                    note(meaning, at, times, timeline.as_mut(), limits);
+                };
+                sse.push(plain, each).map_err(|TooLarge| Unread::TooLarge)
+            }),
+            Body::Document { decoder, scan, reader } => read_through(decoder, chunk, |plain| {
+                scan.push(plain, &mut ReplyFields { reader: reader.as_mut(), tally, watch });
+                if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
+            }),
+        };
+        if let Err(unread) = read {
+            self.quality.unread = Some(unread);
+            if let Body::Events { sse, .. } = &self.body {
+                self.tally.comments = sse.comments();
+            }
+            self.body = Body::Opaque;
+        }
+    }
+
+    /// A read that arrived was handed to the client `overhead` later.
+    pub fn handed_on(&mut self, overhead: Gap) {
+        if self.chunk_overheads.len() < MAX_OVERHEADS {
+            self.chunk_overheads.push(u32::try_from(overhead.as_nanos()).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// The client did not take bytes for this long.
+    pub fn write_blocked(&mut self, blocked: Gap) {
+        let total = self.quality.write_blocked.as_nanos().saturating_add(blocked.as_nanos());
+        self.quality.write_blocked = Gap::from_nanos(total);
+    }
+
+    /// Whether the first token has come: the stream is past waiting.
+    pub fn has_token(&self) -> bool {
+        self.times.first_evidence.is_some()
+    }
+
+    /// What moved since the last call, if it is time to tell (see [`TokenTimeline`]).
+    pub fn progress(&mut self, at: Stamp) -> Option<Progress> {
+        let timeline = self.timeline.as_mut().filter(|timeline| timeline.wants_draining(at))?;
+        let (gaps, stalls) = timeline.drain(at);
+        let count = self.tally.output_tokens()?;
+        let tokens = count.tokens.saturating_sub(self.tokens_reported);
+        self.tokens_reported += tokens;
+        let chunk_overheads = self.chunk_overheads[..].into();
+        self.chunk_overheads.clear();
+        let shape = self.settled.clone()?;
+        Some(Progress { shape, gaps, stalls, tokens: TokenCount { tokens, ..count }, chunk_overheads })
+    }
+
+    /// The end, whatever it was.
+    pub fn end(self, at: Stamp, ending: Ending) -> RequestRecord {
+        self.end_watched(at, ending, &mut Blind)
+    }
+
+    /// As [`end`](Self::end), with somebody looking on: a clean end may complete a last event.
+    pub fn end_watched(mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) -> RequestRecord {
+        self.finish_body(at, ending, watch);
+        let (gaps, totals) = match &mut self.timeline {
+            Some(timeline) => {
+                let totals = timeline.totals().clone();
+                (timeline.drain(at).0, totals)
+            }
+            None => Default::default(),
+        };
+        let (streamed, tally) = (self.timeline.is_some(), self.tally);
+        // A stream that could not be read to its end is taken at its framing's word.
+        let finished = tally.is_finished() || self.quality.unread.is_some() || !streamed;
+        let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
+        RequestRecord {
+            shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.shape().clone())),
+            slos: self.slos,
+            times: Times { ended: at, ..self.times },
+            status: self.status,
+            ending,
+            outcome,
+            streamed,
+            events: tally.events,
+            comments: tally.comments,
+            token_events: tally.token_events,
+            evidence_events: tally.evidence_events,
+            output_tokens: tally.output_tokens(),
+            first_event_tokens: tally.first_event_tokens,
+            usage: tally.usage,
+            choices: tally.choices,
+            fault: tally.fault,
+            response_id: tally.response_id,
+            response_model: tally.response_model,
+            gaps,
+            stalls: totals.stalls,
+            tokens_reported: self.tokens_reported,
+            longest_gap: totals.longest,
+            gap_count: totals.gaps,
+            gaps_over: totals.over,
+            chunk_overheads: self.chunk_overheads.into_boxed_slice(),
+            request_overhead: self.request_overhead,
+            head_overhead: self.head_overhead,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            stamps: self.stamps,
+            quality: Quality { malformed_events: tally.malformed, lost_gaps: totals.lost, ..self.quality },
+        }
+    }
+
+    fn finish_body(&mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) {
+        match &mut self.body {
+            Body::Opaque => {}
+            Body::Events { sse, reader, .. } => {
+                if ending == Ending::Complete
+                    && let Some(event) = sse.finish(|data| reader.is_whole(data))
+                {
+                    let meaning = self.tally.event(&event, at, reader.as_mut(), watch);
+                    note(meaning, at, &mut self.times, self.timeline.as_mut(), self.slos.gap_limits());
+                }
+                self.tally.comments = sse.comments();
+            }
+            Body::Document { scan, reader, .. } => match scan.document() {
+                Document::Empty => {}
+                Document::Whole => self.tally.document(reader.as_mut(), watch),
+                Document::Open | Document::Broken => self.quality.unread = Some(Unread::Malformed),
+            },
+        }
+    }
+}
+
+/// Hands `chunk` to `read`, decoded if it has to be.
+fn read_through(
+    decoder: &mut Option<Decoder>,
+    chunk: &[u8],
+    mut read: impl FnMut(&[u8]) -> Result<(), Unread>,
+) -> Result<(), Unread> {
+    let Some(decoder) = decoder else { return read(chunk) };
+    let mut so_far = Ok(());
+    let decoded = decoder.push(chunk, |plain| so_far = so_far.and_then(|()| read(plain)));
+    so_far.and(decoded.map_err(|Undecodable| Unread::Coding))
+}
+
+/// Notes what one event means for the times.
+fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut TokenTimeline>, limits: &[Gap]) {
+    if meaning.evidence {
+        times.first_evidence.get_or_insert(at);
+    }
+    if meaning.reasoning {
+        times.first_reasoning.get_or_insert(at);
+    }
+    if meaning.output {
+        times.first_output.get_or_insert(at);
+    }
+    if meaning.is_token() {
+        times.first_token.get_or_insert(at);
+        times.last_token = Some(at);
+        if let Some(timeline) = timeline {
+            timeline.push(at, meaning.tokens, limits);
+        }
+    }
+}
+
+/// What is wanted from a reply in one JSON document.
+struct ReplyFields<'a, W> {
+    reader: &'a mut dyn Reader,
+    tally: &'a mut Tally,
+    watch: &'a mut W,
+}
+
+impl<W: Watch> Fields for ReplyFields<'_, W> {
+    fn wants(&self, path: &str) -> bool {
+        self.reader.wants(path)
+    }
+
+    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+        self.tally.scalar(self.reader, path, index, scalar, self.watch);
+    }
+}
+
+/// How a body of this `Content-Type` is framed.
+fn framing(content_type: &[u8]) -> Option<Framing> {
+    let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
+    let essence = content_type[..end].trim_ascii();
+    let ends = |suffix: &[u8]| {
+        essence.len() >= suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix)
+    };
+    if essence.eq_ignore_ascii_case(b"text/event-stream") {
+        Some(Framing::Events)
+    } else if ends(b"/json") || ends(b"+json") {
+        Some(Framing::Document)
+    } else {
+        None
+    }
+}
+
+enum Framing {
+    Events,
+    Document,
+}

@@ -1,0 +1,438 @@
+//! One JSON document, read as it passes: no tree, no copy of the body, memory fixed at [`JsonScan`]'s own size.
+//!
+//! Request bodies carry `model` after a `messages` array of any size, replies carry `usage` after an embedding of
+//! megabytes. The scanner walks the bytes once, keeps the path it is at, and hands the scalars that its
+//! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
+//! whoever reads the value).
+
+/// Keys and array marks deeper than this are walked but not named.
+const MAX_NAMED_DEPTH: usize = 6;
+/// Room for the joined keys of a path, in bytes; a longer path is walked but not named.
+const MAX_PATH: usize = 96;
+/// Room for one wanted scalar, in bytes. Model names are the longest things wanted.
+const MAX_VALUE: usize = 256;
+/// Nesting beyond this is not a document that any server sends.
+const MAX_DEPTH: usize = 128;
+
+/// What a caller wants from a document.
+pub trait Fields {
+    /// Whether the scalar at `path` is worth keeping while it arrives.
+    fn wants(&self, path: &str) -> bool;
+    /// A wanted scalar. `index` is the element of the outermost array on the path, 0 without one.
+    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>);
+}
+
+/// A JSON value that is not an array or an object.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar<'a> {
+    /// A string as it stood between its quotes, escapes and all; cut at 256 bytes.
+    String(&'a [u8]),
+    /// A number as written.
+    Number(&'a str),
+    /// `true` or `false`.
+    Bool(bool),
+    /// `null`.
+    Null,
+}
+
+impl Scalar<'_> {
+    /// The number as a count; `None` for anything that is not a whole number from 0.
+    pub fn as_u64(self) -> Option<u64> {
+        match self {
+            Self::Number(text) => text.parse().ok().or_else(|| {
+                text.parse::<f64>().ok().filter(|n| n.fract() == 0.0 && *n >= 0.0 && *n < 9e15).map(|n| n as u64)
+            }),
+            _ => None,
+        }
+    }
+
+    /// The number as a float.
+    pub fn as_f64(self) -> Option<f64> {
+        match self {
+            Self::Number(text) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The truth value.
+    pub fn as_bool(self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The string with its escapes undone.
+    pub fn to_text(self) -> Option<String> {
+        let Self::String(raw) = self else { return None };
+        if memchr::memchr(b'\\', raw).is_none() {
+            return std::str::from_utf8(raw).ok().map(str::to_owned);
+        }
+        let quoted = [b"\"", raw, b"\""].concat();
+        serde_json::from_slice(&quoted).ok()
+    }
+}
+
+/// How far a document has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// Nothing but white space so far.
+    Empty,
+    /// Inside.
+    Open,
+    /// The whole value has been read.
+    Whole,
+    /// The bytes are not one JSON document.
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A value must come; `true` if the array that was just opened may close instead.
+    Value(bool),
+    /// A key must come; `true` if the object that was just opened may close instead.
+    Key(bool),
+    InKey,
+    Colon,
+    InString,
+    /// Inside a number or a literal.
+    InWord,
+    AfterValue,
+    End,
+    Broken,
+}
+
+/// The scanner. See the module.
+#[derive(Debug)]
+pub struct JsonScan {
+    state: State,
+    begun: bool,
+    escaped: bool,
+    wanted: bool,
+    depth: usize,
+    /// Bit `d` is set when the container at depth `d` is an object.
+    objects: u128,
+    path: Path,
+    value: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Path {
+    text: [u8; MAX_PATH],
+    len: usize,
+    /// Length of `text` before the step at each named depth.
+    marks: [u8; MAX_NAMED_DEPTH + 1],
+    /// The outermost array's depth, and the element it is at.
+    array: Option<(usize, u32)>,
+    /// The depth from which on the path could not be named.
+    lost: Option<usize>,
+}
+
+impl Default for JsonScan {
+    fn default() -> Self {
+        Self {
+            state: State::Value(false),
+            begun: false,
+            escaped: false,
+            wanted: false,
+            depth: 0,
+            objects: 0,
+            path: Path { text: [0; MAX_PATH], len: 0, marks: [0; MAX_NAMED_DEPTH + 1], array: None, lost: None },
+            value: Vec::new(),
+        }
+    }
+}
+
+impl JsonScan {
+    /// How far the document has come.
+    pub fn document(&self) -> Document {
+        match self.state {
+            State::Broken => Document::Broken,
+            State::End => Document::Whole,
+            State::InWord if self.depth == 0 => Document::Whole,
+            _ if self.begun => Document::Open,
+            _ => Document::Empty,
+        }
+    }
+
+    /// Walks one read.
+    pub fn push(&mut self, bytes: &[u8], fields: &mut impl Fields) {
+        let mut at = 0;
+        while at < bytes.len() {
+            at += match self.state {
+                State::InString | State::InKey => self.string(&bytes[at..], fields),
+                State::Broken => return,
+                _ => self.byte(bytes[at], fields),
+            };
+        }
+    }
+
+    /// Walks inside a string up to its closing quote; returns how many bytes that took.
+    fn string(&mut self, bytes: &[u8], fields: &mut impl Fields) -> usize {
+        if std::mem::take(&mut self.escaped) {
+            self.keep(&bytes[..1]);
+            return 1;
+        }
+        let Some(stop) = memchr::memchr2(b'"', b'\\', bytes) else {
+            self.keep(bytes);
+            return bytes.len();
+        };
+        if bytes[stop] == b'\\' {
+            self.escaped = true;
+            self.keep(&bytes[..=stop]);
+            return stop + 1;
+        }
+        self.keep(&bytes[..stop]);
+        if self.state == State::InKey {
+            self.path.enter(self.depth, Step::Key(&self.value));
+            self.state = State::Colon;
+        } else {
+            self.emit(fields, |value| Some(Scalar::String(value)));
+            self.after_value();
+        }
+        stop + 1
+    }
+
+    /// Takes one byte outside of strings; returns 0 if the byte has to be looked at again.
+    fn byte(&mut self, byte: u8, fields: &mut impl Fields) -> usize {
+        if self.state == State::InWord {
+            if matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'+' | b'-' | b'.') {
+                self.keep(&[byte]);
+                return 1;
+            }
+            self.emit(fields, word);
+            self.after_value();
+            return 0;
+        }
+        if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+            return 1;
+        }
+        self.state = match (self.state, byte) {
+            (State::Value(_), b'{') => self.open(true),
+            (State::Value(_), b'[') => self.open(false),
+            (State::Value(_), b'"') => self.begin(fields, State::InString),
+            (State::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n') => {
+                let state = self.begin(fields, State::InWord);
+                self.keep(&[byte]);
+                state
+            }
+            (State::Value(true), b']') | (State::Key(true), b'}') => self.close(),
+            (State::Key(_), b'"') => {
+                self.wanted = self.path.lost.is_none();
+                self.value.clear();
+                State::InKey
+            }
+            (State::Colon, b':') => State::Value(false),
+            (State::AfterValue, b',') if self.in_object() => {
+                self.path.leave(self.depth);
+                State::Key(false)
+            }
+            (State::AfterValue, b',') => {
+                self.path.next(self.depth);
+                State::Value(false)
+            }
+            (State::AfterValue, b'}') if self.in_object() => {
+                self.path.leave(self.depth);
+                self.close()
+            }
+            (State::AfterValue, b']') if !self.in_object() => self.close(),
+            _ => State::Broken,
+        };
+        1
+    }
+
+    fn in_object(&self) -> bool {
+        self.objects >> self.depth & 1 == 1
+    }
+
+    fn begin(&mut self, fields: &mut impl Fields, state: State) -> State {
+        self.begun = true;
+        self.value.clear();
+        self.wanted = self.path.named().is_some_and(|path| fields.wants(path));
+        state
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.wanted {
+            let room = MAX_VALUE - self.value.len();
+            self.value.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    fn emit<'a>(&'a mut self, fields: &mut impl Fields, scalar: impl Fn(&'a [u8]) -> Option<Scalar<'a>>) {
+        if !self.wanted {
+            return;
+        }
+        match (scalar(&self.value), self.path.named()) {
+            (Some(scalar), Some(path)) => fields.scalar(path, self.path.array.map_or(0, |(_, index)| index), scalar),
+            _ => self.state = State::Broken,
+        }
+    }
+
+    fn after_value(&mut self) {
+        if self.state != State::Broken {
+            self.state = if self.depth == 0 { State::End } else { State::AfterValue };
+        }
+    }
+
+    fn open(&mut self, object: bool) -> State {
+        self.begun = true;
+        if self.depth + 1 >= MAX_DEPTH {
+            return State::Broken;
+        }
+        self.depth += 1;
+        self.objects = self.objects & !(1 << self.depth) | u128::from(object) << self.depth;
+        if object {
+            State::Key(true)
+        } else {
+            self.path.enter(self.depth, Step::Array);
+            State::Value(true)
+        }
+    }
+
+    fn close(&mut self) -> State {
+        if !self.in_object() {
+            self.path.leave(self.depth);
+        }
+        self.depth -= 1;
+        if self.depth == 0 { State::End } else { State::AfterValue }
+    }
+}
+
+fn word(value: &[u8]) -> Option<Scalar<'_>> {
+    match value {
+        b"true" => Some(Scalar::Bool(true)),
+        b"false" => Some(Scalar::Bool(false)),
+        b"null" => Some(Scalar::Null),
+        _ => std::str::from_utf8(value).ok().filter(|text| text.parse::<f64>().is_ok()).map(Scalar::Number),
+    }
+}
+
+enum Step<'a> {
+    Key(&'a [u8]),
+    Array,
+}
+
+impl Path {
+    /// The path by name, as in `usage.prompt_tokens` or `choices[].finish_reason`; `None` where it could not be named.
+    fn named(&self) -> Option<&str> {
+        match self.lost {
+            None => std::str::from_utf8(&self.text[..self.len]).ok(),
+            Some(_) => None,
+        }
+    }
+
+    fn enter(&mut self, depth: usize, step: Step<'_>) {
+        if self.lost.is_some() {
+            return;
+        }
+        let (dot, step): (&[u8], &[u8]) = match step {
+            Step::Array => {
+                self.array = self.array.or(Some((depth, 0)));
+                (b"", b"[]")
+            }
+            Step::Key(key) if self.len == 0 => (b"", key),
+            Step::Key(key) => (b".", key),
+        };
+        let end = self.len + dot.len() + step.len();
+        if depth > MAX_NAMED_DEPTH || end > MAX_PATH {
+            self.lost = Some(depth);
+            return;
+        }
+        self.marks[depth] = self.len as u8;
+        self.text[self.len..self.len + dot.len()].copy_from_slice(dot);
+        self.text[self.len + dot.len()..end].copy_from_slice(step);
+        self.len = end;
+    }
+
+    fn leave(&mut self, depth: usize) {
+        match self.lost {
+            Some(lost) if lost < depth => return,
+            Some(_) => self.lost = None,
+            None => self.len = usize::from(self.marks[depth]),
+        }
+        if self.array.is_some_and(|(array, _)| array == depth) {
+            self.array = None;
+        }
+    }
+
+    fn next(&mut self, depth: usize) {
+        if let Some((array, index)) = &mut self.array
+            && *array == depth
+        {
+            *index = index.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct All(Vec<String>);
+
+    impl Fields for All {
+        fn wants(&self, _: &str) -> bool {
+            true
+        }
+        fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+            self.0.push(match scalar {
+                Scalar::String(_) => format!("{path} {index} {:?}", scalar.to_text().unwrap_or_default()),
+                Scalar::Number(n) => format!("{path} {index} {n}"),
+                Scalar::Bool(b) => format!("{path} {index} {b}"),
+                Scalar::Null => format!("{path} {index} null"),
+            });
+        }
+    }
+
+    fn scan(reads: &[&[u8]]) -> (Vec<String>, Document) {
+        let (mut scan, mut all) = (JsonScan::default(), All::default());
+        for read in reads {
+            scan.push(read, &mut all);
+        }
+        (all.0, scan.document())
+    }
+
+    const REPLY: &str = r#" {"id":"a\"b","choices":[{"index":0,"finish_reason":"stop","m":{"c":["x",[1]]}},
+        {"index":1,"finish_reason":null}],"usage":{"d":{"cached":2},"n":-1.5e3},"ok":true,"e":{},"l":[]} "#;
+
+    #[test]
+    fn every_cut_gives_the_same_scalars_with_their_paths() {
+        let expected = [
+            r#"id 0 "a\"b""#,
+            "choices[].index 0 0",
+            r#"choices[].finish_reason 0 "stop""#,
+            r#"choices[].m.c[] 0 "x""#,
+            "choices[].m.c[][] 0 1",
+            "choices[].index 1 1",
+            "choices[].finish_reason 1 null",
+            "usage.d.cached 0 2",
+            "usage.n 0 -1.5e3",
+            "ok 0 true",
+        ];
+        let body = REPLY.as_bytes();
+        assert_eq!(scan(&[body]), (expected.map(String::from).to_vec(), Document::Whole));
+        for cut in 0..body.len() {
+            assert_eq!(scan(&[&body[..cut], &body[cut..]]).0, expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn deep_and_long_paths_are_walked_without_a_name_and_found_again_after() {
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(40), "}".repeat(40));
+        let long = format!(r#"{{"{}":{{"x":[1,2]}},"after":{deep},"last":7}}"#, "k".repeat(200));
+        assert_eq!(scan(&[long.as_bytes()]), (vec!["last 0 7".into()], Document::Whole));
+    }
+
+    #[test]
+    fn what_is_not_one_document_is_broken() {
+        for bad in ["}", "{]", "[1}", "{\"a\" 1}", "[1,,2]", "{} {}", "[1 2]", "{\"a\":tru}", "nope", "[-]"] {
+            assert_eq!(scan(&[bad.as_bytes(), b" "]).1, Document::Broken, "{bad}");
+        }
+        assert_eq!(scan(&["[".repeat(1_000).as_bytes()]).1, Document::Broken);
+        assert_eq!(scan(&[b"\n \n"]).1, Document::Empty);
+        assert_eq!(scan(&[b"{\"a\":1"]).1, Document::Open);
+        assert_eq!(scan(&[b"[]"]).1, Document::Whole);
+    }
+}

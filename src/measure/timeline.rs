@@ -1,0 +1,236 @@
+//! The token timeline: first, last, every gap, tokens per event, in a buffer of fixed size.
+//!
+//! # Overflow
+//! The buffer holds [`CAPACITY`] gaps. Whoever drives the observer drains it once a second, or when it is nearly full
+//! ([`TokenTimeline::wants_draining`]); a gap that still finds it full is counted as lost and not kept. First, last,
+//! the counts, the longest gap and the counts over each limit never depend on the buffer.
+
+use super::time::{Gap, Stamp};
+
+/// Gaps held between two drains: 2 KiB per stream.
+pub const CAPACITY: usize = 256;
+/// Drain from here on, so that one read's worth of events still fits.
+const NEARLY_FULL: usize = CAPACITY * 3 / 4;
+/// Drain at least this often while tokens flow, so that counters move during a stream.
+const DRAIN_EVERY: Gap = Gap::from_millis(1_000);
+
+const TOKEN_BITS: u32 = 20;
+
+/// The gap before one token event, and the tokens of that event. Eight bytes.
+///
+/// The gap is held at 2^44 ns (4.8 hours), the tokens at 2^20 − 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenEvent(u64);
+
+impl TokenEvent {
+    /// An event `gap` after the one before, with so many tokens where that is known.
+    pub fn new(gap: Gap, tokens: Option<u32>) -> Self {
+        let gap = gap.as_nanos().min((1 << (64 - TOKEN_BITS)) - 1);
+        let tokens = tokens.map_or(0, |n| u64::from(n.min((1 << TOKEN_BITS) - 2)) + 1);
+        Self(gap << TOKEN_BITS | tokens)
+    }
+
+    /// Time since the token event before.
+    pub const fn gap(self) -> Gap {
+        Gap::from_nanos(self.0 >> TOKEN_BITS)
+    }
+
+    /// Tokens of this event; `None` where unknown.
+    pub const fn tokens(self) -> Option<u32> {
+        ((self.0 & ((1 << TOKEN_BITS) - 1)) as u32).checked_sub(1)
+    }
+
+    /// The gap shared out over the event's tokens, and how that was possible. This is one inter-token latency.
+    pub fn latency(self) -> (Gap, Method) {
+        match self.tokens() {
+            Some(n @ 2..) => (self.gap().divided_by(u64::from(n)), Method::Split),
+            Some(_) => (self.gap(), Method::Exact),
+            None => (self.gap(), Method::Chunk),
+        }
+    }
+}
+
+/// How an inter-token latency was come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// The event is known to hold one token.
+    Exact,
+    /// The event holds several tokens that share its gap.
+    Split,
+    /// Nobody knows how many tokens the event holds.
+    Chunk,
+}
+
+impl Method {
+    /// All methods.
+    pub const ALL: [Self; 3] = [Self::Exact, Self::Split, Self::Chunk];
+
+    /// The name under which the method is exported.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Split => "split",
+            Self::Chunk => "chunk",
+        }
+    }
+}
+
+/// When the tokens of one stream came.
+#[derive(Debug)]
+pub struct TokenTimeline {
+    gaps: Box<[TokenEvent; CAPACITY]>,
+    held: usize,
+    first: Option<Stamp>,
+    last: Option<Stamp>,
+    drained: Stamp,
+    stall: Gap,
+    totals: Totals,
+}
+
+/// What the timeline knows without its buffer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// All gaps so far.
+    pub gaps: u64,
+    /// The longest.
+    pub longest: Option<Gap>,
+    /// For each limit, how many latencies exceed it.
+    pub over: Box<[u64]>,
+    /// Gaps over the stall threshold since the last drain.
+    pub stalls: u32,
+    /// Gaps that found the buffer full.
+    pub lost: u32,
+}
+
+impl TokenTimeline {
+    /// An empty timeline that counts gaps above `stall`, and latencies above each of `limits` many limits.
+    pub fn new(begin: Stamp, stall: Gap, limits: usize) -> Self {
+        Self {
+            gaps: Box::new([TokenEvent(0); CAPACITY]),
+            held: 0,
+            first: None,
+            last: None,
+            drained: begin,
+            stall,
+            totals: Totals { over: vec![0; limits].into_boxed_slice(), ..Totals::default() },
+        }
+    }
+
+    /// A token event at `at`.
+    pub fn push(&mut self, at: Stamp, tokens: Option<u32>, limits: &[Gap]) {
+        self.first.get_or_insert(at);
+        let Some(before) = self.last.replace(at) else { return };
+        let event = TokenEvent::new(at.since(before), tokens);
+        let totals = &mut self.totals;
+        totals.gaps += 1;
+        totals.longest = totals.longest.max(Some(event.gap()));
+        totals.stalls += u32::from(event.gap() > self.stall);
+        for (over, limit) in totals.over.iter_mut().zip(limits) {
+            *over += u64::from(event.latency().0 > *limit);
+        }
+        match self.gaps.get_mut(self.held) {
+            Some(slot) => {
+                *slot = event;
+                self.held += 1;
+            }
+            None => totals.lost = totals.lost.saturating_add(1),
+        }
+    }
+
+    /// First token event.
+    pub fn first(&self) -> Option<Stamp> {
+        self.first
+    }
+
+    /// Last token event.
+    pub fn last(&self) -> Option<Stamp> {
+        self.last
+    }
+
+    /// What is known without the buffer.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Whether it is time to drain.
+    pub fn wants_draining(&self, at: Stamp) -> bool {
+        self.held >= NEARLY_FULL || (self.held > 0 && at.since(self.drained) >= DRAIN_EVERY)
+    }
+
+    /// Takes the gaps and the stalls held since the last drain.
+    pub fn drain(&mut self, at: Stamp) -> (Box<[TokenEvent]>, u32) {
+        self.drained = at;
+        let held = std::mem::take(&mut self.held);
+        (self.gaps[..held].into(), std::mem::take(&mut self.totals.stalls))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Stamp {
+        Stamp::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn an_event_keeps_its_gap_and_tokens_in_eight_bytes() {
+        assert_eq!(size_of::<TokenEvent>(), 8);
+        for (gap, tokens) in [(0, None), (1, Some(0)), (20_000_000, Some(3)), (1 << 43, Some(1 << 19))] {
+            let event = TokenEvent::new(Gap::from_nanos(gap), tokens);
+            assert_eq!((event.gap(), event.tokens()), (Gap::from_nanos(gap), tokens));
+        }
+        let held = TokenEvent::new(Gap::from_nanos(u64::MAX), Some(u32::MAX));
+        assert_eq!((held.gap().as_nanos(), held.tokens()), ((1 << 44) - 1, Some((1 << 20) - 2)));
+    }
+
+    #[test]
+    fn a_gap_is_shared_out_over_the_tokens_of_the_later_event() {
+        let latency = |tokens| TokenEvent::new(Gap::from_millis(30), tokens).latency();
+        assert_eq!(latency(Some(3)), (Gap::from_millis(10), Method::Split));
+        assert_eq!(latency(Some(1)), (Gap::from_millis(30), Method::Exact));
+        assert_eq!(latency(None), (Gap::from_millis(30), Method::Chunk));
+        assert_eq!(latency(Some(0)), (Gap::from_millis(30), Method::Exact));
+    }
+
+    #[test]
+    fn one_token_has_no_gap_and_two_at_once_have_a_gap_of_zero() {
+        let mut timeline = TokenTimeline::new(at(0), Gap::from_millis(100), 0);
+        timeline.push(at(5), None, &[]);
+        assert_eq!(timeline.drain(at(5)), (Box::default(), 0));
+        timeline.push(at(5), None, &[]);
+        assert_eq!(timeline.drain(at(5)).0[..], [TokenEvent::new(Gap::ZERO, None)]);
+        assert_eq!((timeline.first(), timeline.last()), (Some(at(5)), Some(at(5))));
+    }
+
+    #[test]
+    fn limits_and_stalls_are_counted_and_a_full_buffer_loses_only_gaps() {
+        let limits = [Gap::from_millis(10), Gap::from_millis(150)];
+        let mut timeline = TokenTimeline::new(at(0), Gap::from_millis(100), 2);
+        let mut now = 0;
+        for gap in std::iter::once(0).chain((0..300).map(|i| if i % 100 == 99 { 200 } else { 10 })) {
+            now += gap;
+            timeline.push(at(now), Some(1), &limits);
+        }
+        let totals = timeline.totals().clone();
+        assert_eq!((totals.gaps, totals.lost, totals.stalls), (300, 44, 3));
+        assert_eq!(totals.over[..], [3, 3]);
+        assert_eq!(totals.longest, Some(Gap::from_millis(200)));
+        let (gaps, stalls) = timeline.drain(at(now));
+        assert_eq!((gaps.len(), stalls), (CAPACITY, 3));
+    }
+
+    #[test]
+    fn draining_is_due_after_a_second_or_when_nearly_full() {
+        let mut timeline = TokenTimeline::new(at(0), Gap::from_millis(100), 0);
+        assert!(!timeline.wants_draining(at(5_000)), "nothing to drain");
+        timeline.push(at(1), None, &[]);
+        timeline.push(at(2), None, &[]);
+        assert!(!timeline.wants_draining(at(999)));
+        assert!(timeline.wants_draining(at(1_000)));
+        for _ in 0..NEARLY_FULL {
+            timeline.push(at(3), None, &[]);
+        }
+        assert!(timeline.wants_draining(at(3)));
+    }
+}
