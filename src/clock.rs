@@ -3,8 +3,9 @@
 //! Everything else is handed a [`Stamp`] or a [`Clock`]. One monotonic line serves the whole process, so that stamps
 //! of different parts compare. Wall time is made from a stamp at the moment it leaves the process
 //! ([`Clock::unix_nanos`]); the kernel's receive timestamps, which are wall time, come onto the line through
-//! [`KernelLine`].
+//! [`of_kernel`].
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -116,12 +117,21 @@ impl Default for ManualClock {
     }
 }
 
+thread_local! {
+    static LINE: RefCell<KernelLine> = RefCell::default();
+}
+
+/// The stamp of a kernel timestamp, given in nanoseconds since 1970. Each thread keeps its own [`KernelLine`].
+pub fn of_kernel(wall_nanos: u64) -> Stamp {
+    LINE.with_borrow_mut(|line| line.stamp(wall_nanos))
+}
+
 /// Brings the kernel's receive timestamps (`CLOCK_REALTIME`) onto the monotonic line.
 ///
 /// The distance between the two clocks is measured again every [`KernelLine::FRESH`]: at the fastest slew that NTP is
 /// allowed (500 ppm) it moves 5 µs in that time, and a step of the wall clock is noticed at the next read.
 #[derive(Debug, Default)]
-pub struct KernelLine {
+struct KernelLine {
     /// Monotonic minus wall, in nanoseconds.
     distance: i128,
     measured_at_wall: u64,
@@ -132,7 +142,7 @@ impl KernelLine {
     const FRESH: u64 = 10_000_000;
 
     /// The stamp of a kernel timestamp, given in nanoseconds since 1970.
-    pub fn stamp(&mut self, wall_nanos: u64) -> Stamp {
+    fn stamp(&mut self, wall_nanos: u64) -> Stamp {
         let age = wall_nanos.wrapping_sub(self.measured_at_wall);
         if age > Self::FRESH {
             self.measure();

@@ -1,0 +1,323 @@
+//! Message bodies: their framing undone and put on.
+
+use super::head::{Head, HeadError};
+
+/// How a body's end is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, and perhaps trailers.
+    Chunked,
+    /// The connection closes.
+    UntilClose,
+}
+
+/// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
+const MAX_CHUNK_LINE: usize = 4 * 1024;
+const MAX_TRAILERS: usize = 16 * 1024;
+
+/// Why a body is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// A chunk size that is not plain hexadecimal, or does not fit.
+    #[error("malformed body: a chunk size that is not plain hexadecimal")]
+    ChunkSize,
+    /// A line of the chunked coding does not end with CR LF where it should.
+    #[error("malformed body: a chunk that does not end where its size says")]
+    ChunkEnd,
+    /// Chunk extensions or trailers past their bound.
+    #[error("malformed body: chunk extensions or trailers are too large")]
+    TooLarge,
+    /// Trailers that are not fields.
+    #[error("malformed body: trailers that are not fields")]
+    Trailers,
+}
+
+/// Undoes the framing of one body.
+#[derive(Debug)]
+pub struct BodyDecoder {
+    state: State,
+    /// A line of the chunked coding that a read has cut.
+    line: Vec<u8>,
+    trailers: Option<Box<Head>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Length(u64),
+    UntilClose,
+    ChunkHead,
+    Chunk(u64),
+    /// The CR LF after a chunk; whether the CR has been seen.
+    ChunkEnd(bool),
+    Trailers,
+    Done,
+}
+
+impl BodyDecoder {
+    /// A decoder at the start of a body.
+    pub fn new(framing: Framing) -> Self {
+        let state = match framing {
+            Framing::Length(0) => State::Done,
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::ChunkHead,
+            Framing::UntilClose => State::UntilClose,
+        };
+        Self { state, line: Vec::new(), trailers: None }
+    }
+
+    /// Whether the body has ended.
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// The other side closed; whether that is a proper end of the body.
+    pub fn ends_with_close(&self) -> bool {
+        matches!(self.state, State::Done | State::UntilClose)
+    }
+
+    /// The trailers of a chunked body, if it had any.
+    pub fn trailers(&self) -> Option<&Head> {
+        self.trailers.as_deref()
+    }
+
+    /// Decodes from `bytes`, hands the payload to `payload`, and returns how many bytes belonged to this body; what
+    /// follows belongs to the next message.
+    ///
+    /// # Errors
+    /// [`BodyError`] when the bytes do not follow the framing.
+    pub fn decode(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, BodyError> {
+        let mut at = 0;
+        while at < bytes.len() && self.state != State::Done {
+            let rest = &bytes[at..];
+            at += match self.state {
+                State::Length(left) | State::Chunk(left) => {
+                    let n = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
+                    payload(&rest[..n]);
+                    let left = left - n as u64;
+                    self.state = match (self.state, left) {
+                        (State::Length(_), 0) => State::Done,
+                        (State::Length(_), left) => State::Length(left),
+                        (_, 0) => State::ChunkEnd(false),
+                        (_, left) => State::Chunk(left),
+                    };
+                    n
+                }
+                State::UntilClose => {
+                    payload(rest);
+                    rest.len()
+                }
+                State::ChunkEnd(cr) => {
+                    self.state = match (cr, rest[0]) {
+                        (false, b'\r') => State::ChunkEnd(true),
+                        (true, b'\n') => State::ChunkHead,
+                        _ => return Err(BodyError::ChunkEnd),
+                    };
+                    1
+                }
+                State::ChunkHead => self.chunk_head(rest)?,
+                State::Trailers => self.trailer_line(rest)?,
+                State::Done => 0,
+            };
+        }
+        Ok(at)
+    }
+
+    fn chunk_head(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
+        let Some(end) = memchr::memchr(b'\n', rest) else {
+            if self.line.len() + rest.len() > MAX_CHUNK_LINE {
+                return Err(BodyError::TooLarge);
+            }
+            self.line.extend_from_slice(rest);
+            // A chunk's head of plain size is short: refuse rubbish now, not after four kilobytes of it.
+            if let [first, ..] = self.line[..]
+                && !first.is_ascii_hexdigit()
+            {
+                return Err(BodyError::ChunkSize);
+            }
+            return Ok(rest.len());
+        };
+        let size = if self.line.is_empty() {
+            chunk_size(&rest[..end])
+        } else {
+            self.line.extend_from_slice(&rest[..end]);
+            chunk_size(&self.line)
+        }?;
+        self.line.clear();
+        self.state = if size == 0 { State::Trailers } else { State::Chunk(size) };
+        Ok(end + 1)
+    }
+
+    fn trailer_line(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
+        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+        if self.line.len() + end > MAX_TRAILERS {
+            return Err(BodyError::TooLarge);
+        }
+        self.line.extend_from_slice(&rest[..end]);
+        if self.line == b"\r\n" {
+            self.state = State::Done;
+        } else if self.line.ends_with(b"\r\n\r\n") {
+            self.trailers =
+                Some(Box::new(Head::parse_trailers(&self.line).map_err(|_: HeadError| BodyError::Trailers)?));
+            self.state = State::Done;
+            self.line = Vec::new();
+        } else if self.line.ends_with(b"\n") && !self.line.ends_with(b"\r\n") {
+            return Err(BodyError::Trailers);
+        }
+        Ok(end)
+    }
+}
+
+/// The size that a chunk's first line (without its LF) gives. Extensions are skipped; they are for this hop only.
+fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
+    let line = line.strip_suffix(b"\r").ok_or(BodyError::ChunkSize)?;
+    let (size, extension) = match line.iter().position(|byte| !byte.is_ascii_hexdigit()) {
+        Some(end) => line.split_at(end),
+        None => (line, &b""[..]),
+    };
+    let plain = matches!(extension.trim_ascii_start(), [] | [b';', ..])
+        && extension.iter().all(|byte| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..));
+    let text = std::str::from_utf8(size).map_err(|_| BodyError::ChunkSize)?;
+    // 15 digits: no chunk is a petabyte, and no arithmetic on it can overflow.
+    if !plain || size.is_empty() || size.len() > 15 {
+        return Err(BodyError::ChunkSize);
+    }
+    u64::from_str_radix(text, 16).map_err(|_| BodyError::ChunkSize)
+}
+
+/// Room that [`ChunkWriter`] keeps before a payload for its chunk size.
+const SIZE_ROOM: usize = 18;
+
+/// Puts the chunked coding on payloads, each read's worth in one chunk and one contiguous buffer.
+///
+/// ```text
+/// |.....14a CR LF| payload ... |CR LF|
+///       ^ written from here: the size is put in front when the payload's length is known
+/// ```
+#[derive(Debug)]
+pub struct ChunkWriter;
+
+impl ChunkWriter {
+    /// Makes room for a chunk's size; the payload is to be appended after it. Returns where the room begins.
+    pub fn begin(out: &mut Vec<u8>) -> usize {
+        let at = out.len();
+        out.extend_from_slice(&[0; SIZE_ROOM]);
+        at
+    }
+
+    /// Closes the chunk that was begun at `at`: moves whatever stood before it up to its size, so that all is one
+    /// piece again. Returns where that piece now begins. An empty payload makes no chunk.
+    pub fn end(out: &mut Vec<u8>, at: usize) -> usize {
+        let length = out.len() - at - SIZE_ROOM;
+        if length == 0 {
+            out.truncate(at);
+            return 0;
+        }
+        out.extend_from_slice(b"\r\n");
+        let mut digits = [0; SIZE_ROOM];
+        let mut first = SIZE_ROOM - 2;
+        let mut rest = length;
+        while rest > 0 {
+            first -= 1;
+            digits[first] = b"0123456789abcdef"[rest % 16];
+            rest /= 16;
+        }
+        digits[SIZE_ROOM - 2..].copy_from_slice(b"\r\n");
+        out[at + first..at + SIZE_ROOM].copy_from_slice(&digits[first..]);
+        out.copy_within(..at, first);
+        first
+    }
+
+    /// The end of a chunked body, with its trailers.
+    pub fn finish(out: &mut Vec<u8>, trailers: Option<&Head>) {
+        out.extend_from_slice(b"0\r\n");
+        if let Some(trailers) = trailers {
+            trailers.write_fields(out, |known, hop| !hop && known == super::Known::Other);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(framing: Framing, reads: &[&[u8]]) -> Result<(Vec<u8>, usize, BodyDecoder), BodyError> {
+        let mut decoder = BodyDecoder::new(framing);
+        let (mut body, mut used) = (Vec::new(), 0);
+        for read in reads {
+            used += decoder.decode(read, |payload| body.extend_from_slice(payload))?;
+        }
+        Ok((body, used, decoder))
+    }
+
+    const CHUNKED: &[u8] = b"5\r\nhello\r\n1;ext=\"x\"\r\n \r\n00B\r\nwide\r\nworld\r\n0\r\nX-Sum: 7\r\nb: 8\r\n\r\n";
+
+    #[test]
+    fn a_chunked_body_decodes_the_same_for_every_cut_and_stops_at_its_end() {
+        let wire = [CHUNKED, b"NEXT"].concat();
+        for cut in 0..wire.len() {
+            let (body, used, decoder) = decode(Framing::Chunked, &[&wire[..cut], &wire[cut..]]).unwrap();
+            assert_eq!((&body[..], used), (&b"hello wide\r\nworld"[..], CHUNKED.len()), "cut at {cut}");
+            let trailers = decoder.trailers().unwrap();
+            assert_eq!((trailers.value("x-sum"), trailers.value("B")), (Some(&b"7"[..]), Some(&b"8"[..])));
+            assert!(decoder.is_done());
+        }
+        let singly: Vec<&[u8]> = CHUNKED.chunks(1).collect();
+        assert_eq!(decode(Framing::Chunked, &singly).unwrap().0, b"hello wide\r\nworld");
+    }
+
+    #[test]
+    fn bad_chunks_are_refused() {
+        for bad in [
+            "x\r\n",
+            "\r\n",
+            "5 5\r\n",
+            "0x5\r\n",
+            "-1\r\n",
+            "+5\r\n",
+            "5\n",
+            " 5\r\n",
+            "1234567890abcdef0\r\n",
+            "5\r\nhelloX",
+            "5\r\nhello\n",
+            "1;a\0\r\n",
+            "1\r\r\n",
+            "0\r\nno colon\r\n\r\n",
+            "0\r\nX: 1\n\r\n",
+            "0\r\n folded: 1\r\n\r\n",
+        ] {
+            assert!(decode(Framing::Chunked, &[bad.as_bytes()]).is_err(), "{bad:?}");
+            let singly: Vec<&[u8]> = bad.as_bytes().chunks(1).collect();
+            assert!(decode(Framing::Chunked, &singly).is_err(), "{bad:?} byte by byte");
+        }
+        let endless = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
+        assert_eq!(decode(Framing::Chunked, &[endless.as_bytes()]).unwrap_err(), BodyError::TooLarge);
+    }
+
+    #[test]
+    fn a_length_is_kept_to_and_a_close_ends_only_what_has_no_length() {
+        let (body, used, decoder) = decode(Framing::Length(5), &[b"he", b"llo, next"]).unwrap();
+        assert_eq!((&body[..], used, decoder.is_done()), (&b"hello"[..], 5, true));
+        assert!(!decode(Framing::Length(5), &[b"he"]).unwrap().2.ends_with_close());
+        assert!(!decode(Framing::Chunked, &[b"2\r\nhe\r\n"]).unwrap().2.ends_with_close());
+        assert!(decode(Framing::UntilClose, &[b"he"]).unwrap().2.ends_with_close());
+        assert!(BodyDecoder::new(Framing::Length(0)).is_done());
+    }
+
+    #[test]
+    fn what_is_written_in_chunks_is_read_back_and_is_one_piece_with_what_stood_before() {
+        for length in [0, 1, 15, 16, 330, 65_536] {
+            let payload = vec![b'x'; length];
+            let mut out = b"HEAD".to_vec();
+            let at = ChunkWriter::begin(&mut out);
+            out.extend_from_slice(&payload);
+            let start = ChunkWriter::end(&mut out, at);
+            ChunkWriter::finish(&mut out, None);
+            let wire = out[start..].strip_prefix(b"HEAD").unwrap();
+            let (body, used, decoder) = decode(Framing::Chunked, &[wire]).unwrap();
+            assert_eq!((body.len(), used, decoder.is_done()), (length, wire.len(), true));
+        }
+    }
+}

@@ -1,0 +1,585 @@
+//! Message heads: parsed in place, kept as the bytes they came in.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::body::Framing;
+
+/// The largest head, in bytes. Inference clients send a token and a few identifiers; this leaves room for the cookies
+/// and signed credentials that gateways add.
+pub const MAX_HEAD: usize = 64 * 1024;
+/// The most fields of one head.
+pub const MAX_FIELDS: usize = 256;
+
+/// The fields that a proxy has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Any other field.
+    Other,
+    /// `Connection`.
+    Connection,
+    /// `Keep-Alive`.
+    KeepAlive,
+    /// `Proxy-Connection`.
+    ProxyConnection,
+    /// `Transfer-Encoding`.
+    TransferEncoding,
+    /// `Content-Length`.
+    ContentLength,
+    /// `Content-Type`.
+    ContentType,
+    /// `Content-Encoding`.
+    ContentEncoding,
+    /// `Host`.
+    Host,
+    /// `TE`.
+    Te,
+    /// `Upgrade`.
+    Upgrade,
+    /// `HTTP2-Settings`.
+    Http2Settings,
+    /// `Expect`.
+    Expect,
+    /// `traceparent`.
+    Traceparent,
+    /// `tracestate`.
+    Tracestate,
+}
+
+const KNOWN: [(&[u8], Known); 14] = [
+    (b"connection", Known::Connection),
+    (b"keep-alive", Known::KeepAlive),
+    (b"proxy-connection", Known::ProxyConnection),
+    (b"transfer-encoding", Known::TransferEncoding),
+    (b"content-length", Known::ContentLength),
+    (b"content-type", Known::ContentType),
+    (b"content-encoding", Known::ContentEncoding),
+    (b"host", Known::Host),
+    (b"te", Known::Te),
+    (b"upgrade", Known::Upgrade),
+    (b"http2-settings", Known::Http2Settings),
+    (b"expect", Known::Expect),
+    (b"traceparent", Known::Traceparent),
+    (b"tracestate", Known::Tracestate),
+];
+
+impl Known {
+    fn of(name: &[u8]) -> Self {
+        KNOWN
+            .iter()
+            .find(|(known, _)| known.len() == name.len() && known.eq_ignore_ascii_case(name))
+            .map_or(Self::Other, |(_, known)| *known)
+    }
+}
+
+/// HTTP version of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+    /// HTTP/2.
+    Http2,
+}
+
+/// Why a head is refused. The text says what is wrong with it, never what it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeadError {
+    /// Larger than [`MAX_HEAD`] or with more than [`MAX_FIELDS`] fields.
+    #[error("the head is larger than {MAX_HEAD} bytes or has more than {MAX_FIELDS} fields")]
+    TooLarge,
+    /// Not HTTP/1.x, or not strictly so.
+    #[error("malformed head: {0}")]
+    Malformed(&'static str),
+    /// Its body's length cannot be told for certain.
+    #[error("ambiguous body length: {0}")]
+    Ambiguous(&'static str),
+    /// A transfer coding other than `chunked`.
+    #[error("a transfer coding other than `chunked`")]
+    UnknownCoding,
+}
+
+/// One message head. Its buffers are reused from message to message.
+#[derive(Debug, Default)]
+pub struct Head {
+    bytes: Vec<u8>,
+    method: Range<usize>,
+    target: Range<usize>,
+    status: u16,
+    reason: Range<usize>,
+    version: Version,
+    fields: Vec<Field>,
+}
+
+#[derive(Clone, Debug)]
+struct Field {
+    name: Range<usize>,
+    value: Range<usize>,
+    known: Known,
+    /// Belongs to this connection only.
+    hop: bool,
+}
+
+/// The place after the empty line that ends a head; `None` if it has not come. `searched` bytes need not be looked at
+/// again.
+pub fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
+    let from = searched.saturating_sub(3);
+    memchr::memmem::find(&bytes[from..], b"\r\n\r\n").map(|at| from + at + 4)
+}
+
+impl Head {
+    /// Parses a whole request head, up to and with its empty line.
+    ///
+    /// # Errors
+    /// See [`HeadError`].
+    pub fn parse_request(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
+        strict_line_ends(bytes)?;
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut request = httparse::Request::new(&mut []);
+        match request.parse_with_uninit_headers(bytes, &mut fields) {
+            Ok(httparse::Status::Complete(_)) => {}
+            Ok(httparse::Status::Partial) => return Err(HeadError::Malformed("it ends early")),
+            Err(error) => return Err(malformed(error)),
+        }
+        self.take(bytes, request.headers);
+        self.method = range_in(bytes, request.method.unwrap_or_default().as_bytes());
+        self.target = range_in(bytes, request.path.unwrap_or_default().as_bytes());
+        self.version = version(request.version);
+        self.mark_hop_by_hop();
+        match (self.all(Known::Host).count(), self.version) {
+            (1, _) | (0, Version::Http10) => Ok(()),
+            (0, _) => Err(HeadError::Malformed("no Host field")),
+            _ => Err(HeadError::Malformed("several Host fields")),
+        }
+    }
+
+    /// Parses a whole response head, up to and with its empty line.
+    ///
+    /// # Errors
+    /// See [`HeadError`].
+    pub fn parse_response(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
+        strict_line_ends(bytes)?;
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut response = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        match config.parse_response_with_uninit_headers(&mut response, bytes, &mut fields) {
+            Ok(httparse::Status::Complete(_)) => {}
+            Ok(httparse::Status::Partial) => return Err(HeadError::Malformed("it ends early")),
+            Err(error) => return Err(malformed(error)),
+        }
+        self.take(bytes, response.headers);
+        self.status = response.code.unwrap_or_default();
+        self.reason = range_in(bytes, response.reason.unwrap_or_default().as_bytes());
+        self.version = version(response.version);
+        self.mark_hop_by_hop();
+        Ok(())
+    }
+
+    /// Parses the trailer section of a chunked body, up to and with its empty line.
+    ///
+    /// # Errors
+    /// See [`HeadError`].
+    pub fn parse_trailers(bytes: &[u8]) -> Result<Self, HeadError> {
+        strict_line_ends(bytes)?;
+        let mut fields = [httparse::EMPTY_HEADER; 64];
+        match httparse::parse_headers(bytes, &mut fields) {
+            Ok(httparse::Status::Complete((_, fields))) => {
+                let mut trailers = Self::default();
+                trailers.take(bytes, fields);
+                trailers.mark_hop_by_hop();
+                Ok(trailers)
+            }
+            Ok(httparse::Status::Partial) => Err(HeadError::Malformed("it ends early")),
+            Err(error) => Err(malformed(error)),
+        }
+    }
+
+    /// Starts a head that did not come over HTTP/1: a request.
+    pub fn compose_request(&mut self, method: &str, target: &str) {
+        self.clear();
+        self.method = self.append(method.as_bytes());
+        self.target = self.append(target.as_bytes());
+        self.version = Version::Http2;
+    }
+
+    /// Starts a head that did not come over HTTP/1: a response.
+    pub fn compose_response(&mut self, status: u16) {
+        self.clear();
+        self.status = status;
+        self.version = Version::Http2;
+    }
+
+    /// Adds a field to a composed head.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        let name_at = self.append(name);
+        self.append(b": ");
+        let value = self.append(value);
+        self.append(b"\r\n");
+        let known = Known::of(name);
+        self.fields.push(Field { name: name_at, value, known, hop: false });
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.fields.clear();
+        (self.method, self.target, self.reason) = (0..0, 0..0, 0..0);
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    fn take(&mut self, bytes: &[u8], parsed: &[httparse::Header<'_>]) {
+        self.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.fields.extend(parsed.iter().map(|field| Field {
+            name: range_in(bytes, field.name.as_bytes()),
+            value: range_in(bytes, field.value),
+            known: Known::of(field.name.as_bytes()),
+            hop: false,
+        }));
+    }
+
+    /// Marks what belongs to one connection: the fields that say so by definition, and those that `Connection` names.
+    /// It cannot name away the fields that say where a message goes or where it ends.
+    fn mark_hop_by_hop(&mut self) {
+        let bytes = &self.bytes;
+        let listed = |name: &[u8], fields: &[Field]| {
+            fields
+                .iter()
+                .filter(|field| field.known == Known::Connection)
+                .any(|field| tokens(&bytes[field.value.clone()]).any(|token| token.eq_ignore_ascii_case(name)))
+        };
+        let has_connection = self.fields.iter().any(|field| field.known == Known::Connection);
+        for at in 0..self.fields.len() {
+            let field = &self.fields[at];
+            let hop = match field.known {
+                Known::Connection
+                | Known::KeepAlive
+                | Known::ProxyConnection
+                | Known::TransferEncoding
+                | Known::Te
+                | Known::Upgrade
+                | Known::Http2Settings => true,
+                Known::Host | Known::ContentLength => false,
+                _ => has_connection && listed(&bytes[field.name.clone()], &self.fields),
+            };
+            self.fields[at].hop = hop;
+        }
+    }
+
+    /// The method.
+    pub fn method(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.method.clone()]).unwrap_or_default()
+    }
+
+    /// The request target as received.
+    pub fn target(&self) -> &str {
+        std::str::from_utf8(&self.bytes[self.target.clone()]).unwrap_or_default()
+    }
+
+    /// The path of the target, without its query (and without the authority of an absolute form).
+    pub fn path(&self) -> &str {
+        let target = self.target();
+        let path = match target.split_once("://") {
+            Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |at| &rest[at..]),
+            _ => target,
+        };
+        path.split_once('?').map_or(path, |(path, _)| path)
+    }
+
+    /// The status of a response.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The first value of a known field.
+    pub fn get(&self, known: Known) -> Option<&[u8]> {
+        self.all(known).next()
+    }
+
+    /// Every value of a known field.
+    pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
+        self.fields.iter().filter(move |field| field.known == known).map(|field| &self.bytes[field.value.clone()])
+    }
+
+    /// The first value of a field, by name.
+    pub fn value(&self, name: &str) -> Option<&[u8]> {
+        let named = |field: &&Field| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes());
+        self.fields.iter().find(named).map(|field| &self.bytes[field.value.clone()])
+    }
+
+    /// Every field that travels on: (name, value).
+    pub fn end_to_end(&self) -> impl Iterator<Item = (&[u8], &[u8], Known)> {
+        self.fields
+            .iter()
+            .filter(|field| !field.hop)
+            .map(|field| (&self.bytes[field.name.clone()], &self.bytes[field.value.clone()], field.known))
+    }
+
+    /// Whether a comma-separated field lists a token.
+    pub fn lists(&self, known: Known, token: &str) -> bool {
+        self.all(known).flat_map(tokens).any(|listed| listed.eq_ignore_ascii_case(token.as_bytes()))
+    }
+
+    /// Whether the sender will take another message on this connection after this one.
+    pub fn keeps_alive(&self) -> bool {
+        match self.version {
+            Version::Http10 => self.lists(Known::Connection, "keep-alive"),
+            _ => !self.lists(Known::Connection, "close"),
+        }
+    }
+
+    /// The protocol that the message wants to switch to. `h2c` is not one: the upgrade would hide requests from us.
+    pub fn upgrade(&self) -> Option<&[u8]> {
+        let wanted = self.lists(Known::Connection, "upgrade") && self.version == Version::Http11;
+        self.get(Known::Upgrade).filter(|protocol| wanted && !tokens(protocol).any(|p| p.eq_ignore_ascii_case(b"h2c")))
+    }
+
+    /// How the body of this request is framed.
+    ///
+    /// # Errors
+    /// [`HeadError`] when that is not certain.
+    pub fn request_framing(&self) -> Result<Framing, HeadError> {
+        match self.framing()? {
+            Some(Framing::Chunked) if self.version == Version::Http10 => {
+                Err(HeadError::Ambiguous("Transfer-Encoding in HTTP/1.0"))
+            }
+            Some(framing) => Ok(framing),
+            None => Ok(Framing::Length(0)),
+        }
+    }
+
+    /// How the body of this response to a `method` request is framed.
+    ///
+    /// # Errors
+    /// [`HeadError`] when that is not certain.
+    pub fn response_framing(&self, method: &str) -> Result<Framing, HeadError> {
+        let framing = self.framing()?;
+        if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
+            return Ok(Framing::Length(0));
+        }
+        Ok(framing.unwrap_or(Framing::UntilClose))
+    }
+
+    fn framing(&self) -> Result<Option<Framing>, HeadError> {
+        let mut codings = self.all(Known::TransferEncoding);
+        let mut lengths = self.all(Known::ContentLength);
+        let (coding, length) = (codings.next(), lengths.next());
+        if codings.next().is_some() {
+            return Err(HeadError::Ambiguous("several Transfer-Encoding fields"));
+        }
+        if lengths.next().is_some() {
+            return Err(HeadError::Ambiguous("several Content-Length fields"));
+        }
+        match (coding, length) {
+            (Some(_), Some(_)) => Err(HeadError::Ambiguous("both Transfer-Encoding and Content-Length")),
+            (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Framing::Chunked)),
+            (Some(_), None) => Err(HeadError::UnknownCoding),
+            (None, Some(length)) => Ok(Some(Framing::Length(content_length(length)?))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Writes `METHOD target HTTP/1.1`.
+    pub fn write_request_line(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes[self.method.clone()]);
+        out.push(b' ');
+        out.extend_from_slice(&self.bytes[self.target.clone()]);
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+    }
+
+    /// Writes `HTTP/1.1 status reason`, with the reason as received.
+    pub fn write_status_line(&self, out: &mut Vec<u8>) {
+        let digit = |value: u16| b'0' + (value % 10) as u8;
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(&[digit(self.status / 100), digit(self.status / 10), digit(self.status), b' ']);
+        let reason = &self.bytes[self.reason.clone()];
+        match reason {
+            [] if self.version == Version::Http2 => {
+                let status = http::StatusCode::from_u16(self.status);
+                let reason = status.ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
+                out.extend_from_slice(reason.as_bytes());
+            }
+            reason => out.extend_from_slice(reason),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Writes the fields that `keep` wants, each line as it was received: case, order, white space.
+    pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl Fn(Known, bool) -> bool) {
+        for field in self.fields.iter().filter(|field| keep(field.known, field.hop)) {
+            out.extend_from_slice(&self.bytes[field.name.start..field.value.end]);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Forgets everything, and gives back memory that an unusually large head took.
+    pub fn shrink(&mut self) {
+        self.clear();
+        self.bytes.shrink_to(2 * 1024);
+        self.fields.shrink_to(32);
+    }
+}
+
+/// The comma-separated tokens of a field value.
+fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// Digits and nothing else: `+5`, `5, 5` and white space inside are how lengths are made to differ.
+fn content_length(value: &[u8]) -> Result<u64, HeadError> {
+    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+    let length = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    length.ok_or(HeadError::Ambiguous("a Content-Length that is not a plain number"))
+}
+
+/// Every CR is followed by an LF, and every LF is preceded by a CR.
+fn strict_line_ends(bytes: &[u8]) -> Result<(), HeadError> {
+    for at in memchr::memchr2_iter(b'\r', b'\n', bytes) {
+        let paired = match bytes[at] {
+            b'\r' => bytes.get(at + 1) == Some(&b'\n'),
+            _ => at > 0 && bytes[at - 1] == b'\r',
+        };
+        if !paired {
+            return Err(HeadError::Malformed("a bare CR or LF"));
+        }
+    }
+    Ok(())
+}
+
+fn malformed(error: httparse::Error) -> HeadError {
+    HeadError::Malformed(match error {
+        httparse::Error::TooManyHeaders => return HeadError::TooLarge,
+        httparse::Error::HeaderName => "a field name that is not a token, or a folded line",
+        httparse::Error::HeaderValue => "a control character in a field value",
+        httparse::Error::NewLine => "a line that does not end with CR LF",
+        httparse::Error::Status => "a status that is not a number",
+        httparse::Error::Token => "a method that is not a token, or a target with a forbidden character",
+        httparse::Error::Version => "a version that is not HTTP/1.0 or HTTP/1.1",
+    })
+}
+
+fn version(minor: Option<u8>) -> Version {
+    if minor == Some(0) { Version::Http10 } else { Version::Http11 }
+}
+
+/// Where `part`, a slice of `whole`, lies in it.
+fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
+    let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
+    if part.is_empty() || start + part.len() > whole.len() { 0..0 } else { start..start + part.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str) -> Result<Head, HeadError> {
+        let mut head = Head::default();
+        head.parse_request(text.as_bytes()).map(|()| head)
+    }
+
+    fn framing(fields: &str) -> Result<Framing, HeadError> {
+        request(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).and_then(|head| head.request_framing())
+    }
+
+    #[test]
+    fn a_head_passes_on_its_fields_as_they_came() {
+        let head = request(
+            "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2 \r\nConnection: close, X-Hop\r\nx-hop: 3\r\nX-B: 4\r\n\r\n",
+        )
+        .unwrap();
+        let mut out = Vec::new();
+        head.write_request_line(&mut out);
+        head.write_fields(&mut out, |_, hop| !hop);
+        let expected = "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2\r\nX-B: 4\r\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+        assert_eq!((head.method(), head.path(), head.keeps_alive()), ("POST", "/v1/x", false));
+    }
+
+    #[test]
+    fn what_two_parties_could_read_differently_is_refused() {
+        for bad in [
+            "GET / HTTP/1.1\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: 1\rY: 2\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: 1\n\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX : 1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: a\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "G\x7fT / HTTP/1.1\r\nHost: a\r\n\r\n",
+        ] {
+            assert!(matches!(request(bad), Err(HeadError::Malformed(_))), "{bad:?}");
+        }
+        let many = "X: 1\r\n".repeat(MAX_FIELDS);
+        assert_eq!(request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).unwrap_err(), HeadError::TooLarge);
+    }
+
+    #[test]
+    fn a_body_has_one_length_or_the_message_is_refused() {
+        assert_eq!(framing(""), Ok(Framing::Length(0)));
+        assert_eq!(framing("Content-Length: 12\r\n"), Ok(Framing::Length(12)));
+        assert_eq!(framing("Transfer-Encoding: Chunked\r\n"), Ok(Framing::Chunked));
+        for bad in [
+            "Content-Length: 5\r\nContent-Length: 5\r\n",
+            "Content-Length: 5, 5\r\n",
+            "Content-Length: +5\r\n",
+            "Content-Length: 0x5\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 99999999999999999999\r\n",
+            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        ] {
+            assert!(matches!(framing(bad), Err(HeadError::Ambiguous(_))), "{bad:?}");
+        }
+        for bad in ["gzip, chunked", "identity", "xchunked", "chunked, identity", "\x0bchunked"] {
+            let framing = framing(&format!("Transfer-Encoding: {bad}\r\n"));
+            assert!(framing.is_err(), "{bad:?} gives {framing:?}");
+        }
+        let old = request("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        assert!(old.request_framing().is_err());
+    }
+
+    #[test]
+    fn connection_cannot_name_away_where_a_message_goes_or_ends() {
+        let head =
+            request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: host, content-length\r\n\r\n");
+        let kept: Vec<_> = head.unwrap().end_to_end().map(|(_, _, known)| known).collect();
+        assert_eq!(kept, [Known::Host, Known::ContentLength]);
+    }
+
+    #[test]
+    fn a_response_keeps_its_reason_and_is_framed_by_its_request() {
+        let mut head = Head::default();
+        head.parse_response(b"HTTP/1.1 299 Odd but fine\r\nX: 1\r\n\r\n").unwrap();
+        let mut out = Vec::new();
+        head.write_status_line(&mut out);
+        assert_eq!(out, b"HTTP/1.1 299 Odd but fine\r\n");
+        assert_eq!(head.response_framing("GET"), Ok(Framing::UntilClose));
+        assert_eq!(head.response_framing("HEAD"), Ok(Framing::Length(0)));
+        head.parse_response(b"HTTP/1.1 204\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
+        assert_eq!(head.response_framing("GET"), Ok(Framing::Length(0)));
+    }
+
+    #[test]
+    fn the_path_is_found_in_every_form_of_target() {
+        for (target, path) in
+            [("/a/b?c=/d", "/a/b"), ("http://h:1/a?x", "/a"), ("http://h", "/"), ("*", "*"), ("/a://b", "/a://b")]
+        {
+            let head = request(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+            assert_eq!(head.path(), path);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! One connection, plain or TLS, whose reads say when the bytes arrived.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+use super::stamped;
+use crate::clock::{self, Clock};
+use crate::measure::record::StampSource;
+use crate::measure::time::Stamp;
+
+/// The most that one read takes. Each thread has one buffer of this size and no connection has any: an open stream
+/// that waits holds no read buffer.
+pub const MAX_READ: usize = 64 * 1024;
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ].into_boxed_slice());
+}
+
+/// When bytes arrived, and how that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When.
+    pub at: Stamp,
+    /// Whether the kernel said so, or the clock after the read.
+    pub source: StampSource,
+}
+
+impl Arrival {
+    fn of(kernel: Option<u64>) -> Self {
+        match kernel {
+            Some(wall) => Self { at: clock::of_kernel(wall), source: StampSource::Kernel },
+            None => Self { at: Clock::Monotonic.now(), source: StampSource::Read },
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub enum Io {
+    /// TCP, with the kernel's receive timestamps where it gives them.
+    Plain(TcpStream),
+    /// TLS over TCP. Bytes are stamped when they have been decrypted.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Io {
+    /// A plain connection.
+    pub fn plain(socket: TcpStream) -> Self {
+        prepare(&socket);
+        stamped::enable(&socket);
+        Self::Plain(socket)
+    }
+
+    /// A TLS connection whose handshake is done.
+    pub fn tls(stream: TlsStream<TcpStream>) -> Self {
+        prepare(stream.get_ref().0);
+        Self::Tls(Box::new(stream))
+    }
+
+    /// The socket underneath.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The application protocol agreed on in the TLS handshake.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
+        }
+    }
+
+    /// The other side's address.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.socket().peer_addr().ok()
+    }
+
+    /// Reads what has arrived and hands it to `take`. `None` is the end: the other side sent all it will.
+    pub fn poll_read<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&[u8], Arrival) -> R,
+    ) -> Poll<io::Result<Option<R>>> {
+        BUFFER.with_borrow_mut(|buffer| {
+            let (n, kernel) = match self {
+                Self::Plain(socket) => ready!(stamped::poll_read(socket, cx, buffer))?,
+                Self::Tls(stream) => {
+                    let mut read = ReadBuf::new(buffer);
+                    match ready!(Pin::new(stream).poll_read(cx, &mut read)) {
+                        Ok(()) => (read.filled().len(), None),
+                        // A peer that closes without `close_notify` has still closed; framing tells whether too early.
+                        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => (0, None),
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+            };
+            Poll::Ready(Ok((n > 0).then(|| take(&buffer[..n], Arrival::of(kernel)))))
+        })
+    }
+
+    /// Writes all of `bytes` from `written` on, and moves `written` along; ready when everything has been handed to
+    /// the kernel.
+    pub fn poll_write_all(&mut self, cx: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<io::Result<()>> {
+        while *written < bytes.len() {
+            let n = match self {
+                Self::Plain(socket) => ready!(Pin::new(socket).poll_write(cx, &bytes[*written..]))?,
+                Self::Tls(stream) => ready!(Pin::new(stream).poll_write(cx, &bytes[*written..]))?,
+            };
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *written += n;
+        }
+        match self {
+            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    /// Says that nothing more will be written: `close_notify` and FIN. Never to an inference server that still owes an
+    /// answer; every one of them takes that for a disconnect.
+    pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    /// Closes with a reset instead of a FIN, so that the other side sees the same kind of end that we saw.
+    pub fn reset(self) {
+        // Failing to set it leaves an orderly close, which is the next best end.
+        let _set = SockRef::from(self.socket()).set_linger(Some(std::time::Duration::ZERO)).is_ok();
+    }
+}
+
+fn prepare(socket: &TcpStream) {
+    // A token must not wait for the one before it to be acknowledged. An old kernel that refuses costs only delay.
+    let _set = socket.set_nodelay(true).is_ok();
+}
+
+impl AsyncRead for Io {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_finish(cx)
+    }
+}

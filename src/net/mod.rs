@@ -1,0 +1,11 @@
+//! Sockets and the HTTP/1.1 wire: what the proxy, and any other client or server of ours, moves bytes with.
+//!
+//! * [`io`]: one connection, plain or TLS, whose reads say when the bytes *arrived*.
+//! * [`http1`]: heads and bodies of HTTP/1.x, strict about what they accept and exact about what they pass on.
+//! * [`tls`]: certificates, their reloading, both roles.
+//!
+//! Nothing here knows what a token is.
+
+pub mod http1;
+pub mod io;
+mod stamped;
