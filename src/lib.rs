@@ -31,5 +31,6 @@
 
 pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod measure;
 pub mod net;

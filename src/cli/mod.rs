@@ -1,25 +1,105 @@
 //! What a user may type: one file per verb.
 //!
-//! stdout is data, stderr is talk.
+//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage.
 
+mod completions;
+mod config;
 pub mod inspect;
+pub mod logging;
+mod proxy;
 
+use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Context as _;
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::config::Typed;
 
 /// Measures the token streams of LLM inference servers and does not change them.
+///
+/// A reverse proxy in front of an OpenAI-compatible server: every byte goes through untouched, every streamed token is
+/// stamped when it arrived, and time to first token, inter-token latency and goodput leave as Prometheus metrics, OTLP
+/// metrics and OTLP traces.
 #[derive(Debug, Parser)]
-#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
 
-#[derive(Debug, Subcommand)]
-enum Verb {}
+const EXAMPLES: &str = "\
+Examples:
+  Measure the server on port 8000; clients connect to 8080, metrics are on 9464:
+    streamgauge proxy --upstream http://127.0.0.1:8000
 
-/// Parses the command line, runs the verb, and gives the process's exit code: 0 done, 1 failed, 2 wrong usage.
+  Say what a recorded reply means, event by event:
+    streamgauge inspect reply.sse --path /v1/chat/completions";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Proxy(Box<proxy::Args>),
+    Inspect(inspect::Args),
+    Config(config::Args),
+    Completions(completions::Args),
+}
+
+/// Parses the command line, runs the verb, and gives the process's exit code.
 pub fn main() -> ExitCode {
-    match Cli::parse().verb {}
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
+            let _told = error.print().is_ok();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let done = match cli.verb {
+        Verb::Proxy(args) => proxy::run(*args),
+        Verb::Inspect(args) => inspect::run(&args),
+        Verb::Config(args) => config::run(&args),
+        Verb::Completions(args) => completions::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The whole command line.
+fn command() -> Command {
+    Cli::command().mut_subcommand("proxy", Typed::defaults_in_help)
+}
+
+/// Writes data to stdout. Whoever closed the pipe has read enough.
+fn print(data: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to stdout"),
+    }
+}
+
+/// Says a line to people, on stderr.
+#[expect(clippy::print_stderr, reason = "before logging begins, and for verbs that do not log")]
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Whether colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.
+fn is_colourful(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
 }

@@ -59,6 +59,8 @@ impl Slos {
 /// One named set of objectives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slo {
+    /// As it was written.
+    text: String,
     name: String,
     model: Option<String>,
     route: Option<String>,
@@ -156,6 +158,13 @@ impl Slo {
     }
 }
 
+impl fmt::Display for Slo {
+    /// As it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 impl Objective {
     /// `None` where the reply cannot have such a value.
     fn holds(&self, record: &RequestRecord, gap_limits: &[Gap]) -> Option<bool> {
@@ -234,6 +243,7 @@ impl<'a> Parser<'a> {
             return self.fail("expected a name of letters, digits, `-` and `_` (40 at most), then `:`");
         }
         let mut slo = Slo {
+            text: self.text.trim().to_owned(),
             name: name.to_owned(),
             model: None,
             route: None,
@@ -352,6 +362,7 @@ mod tests {
         let expected = [(Metric::Ttft, "500ms"), (Metric::Itl(999), "50.0ms"), (Metric::Tpot, "20.0ms")];
         assert_eq!(objectives, expected.map(|(metric, limit)| (metric, limit.to_owned())));
         assert!(slo.exclude_cancelled && !slo.exclude_failed);
+        assert_eq!(slo.to_string().parse(), Ok(slo));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::measure::dialect::{Delta, Dialect, OutputKind};
 use crate::measure::framing::Event;
 use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
-use crate::measure::record::{CountSource, Ending, Outcome, RequestRecord, StampSource, Usage};
+use crate::measure::record::{CountSource, Ending, Outcome, RequestRecord, StampSource, Unread, Usage};
 use crate::measure::shape::RequestShape;
 use crate::measure::time::Stamp;
 
@@ -110,8 +110,12 @@ pub struct Seen {
     pub tokens: Option<u64>,
 }
 
-/// Reads a response body through the observer, in the reads given.
-pub fn inspect<'a>(exchange: &Exchange<'_>, reads: impl IntoIterator<Item = &'a [u8]>) -> (Inspection, Vec<Seen>) {
+/// Reads a response body through the observer, in the reads given. The answer, each event, and why the body was not
+/// read to its end, if it was not.
+pub fn inspect<'a>(
+    exchange: &Exchange<'_>,
+    reads: impl IntoIterator<Item = &'a [u8]>,
+) -> (Inspection, Vec<Seen>, Option<Unread>) {
     let shape = RequestShape { dialect: exchange.dialect, ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
     observer.request(exchange.request);
@@ -127,7 +131,7 @@ pub fn inspect<'a>(exchange: &Exchange<'_>, reads: impl IntoIterator<Item = &'a 
     }
     let record = observer.end_watched(Stamp::default(), Ending::Complete, &mut watched);
     let inspection = Inspection::new(exchange.dialect, &record, &watched);
-    (inspection, watched.seen)
+    (inspection, watched.seen, record.quality.unread)
 }
 
 #[derive(Default)]

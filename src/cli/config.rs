@@ -1,0 +1,24 @@
+//! `streamgauge config`: about the configuration, without running anything.
+
+use clap::Subcommand;
+
+use crate::config::schema;
+
+/// Describe the configuration file
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print the JSON Schema of the configuration file, for editors and CI
+    Schema,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    match args.verb {
+        Verb::Schema => super::print(&format!("{:#}\n", schema())),
+    }
+}

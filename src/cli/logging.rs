@@ -1,0 +1,53 @@
+//! Logs of this process: text or JSON lines on stderr.
+//!
+//! What we log is ours to answer for. Libraries are held at warnings whatever the level, because their debug lines
+//! show headers, and headers hold credentials.
+
+use std::io;
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer as _, Registry, fmt};
+
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// Changes the level while the process runs.
+#[derive(Clone, Debug)]
+pub struct Level(reload::Handle<Targets, Registry>);
+
+impl Level {
+    /// From now on logs at `level`.
+    ///
+    /// # Errors
+    /// When nothing logs any more.
+    pub fn reload(&self, level: LogLevel) -> anyhow::Result<()> {
+        Ok(self.0.reload(targets(level))?)
+    }
+}
+
+/// Begins to log.
+///
+/// # Errors
+/// When the process logs already.
+pub fn start(log: Log) -> anyhow::Result<Level> {
+    let (filter, handle) = reload::Layer::new(targets(log.level));
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(super::is_colourful(&io::stderr()));
+    let lines = match log.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).try_init()?;
+    Ok(Level(handle))
+}
+
+fn targets(level: LogLevel) -> Targets {
+    let level = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+    };
+    Targets::new().with_target(env!("CARGO_CRATE_NAME"), level).with_default(level.min(LevelFilter::WARN))
+}

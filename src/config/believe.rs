@@ -1,0 +1,275 @@
+//! From what was typed to what is believed: every text is parsed here, once, with the error that says what to type.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+
+use super::defaults::{self, BOUNDS, NONE};
+use super::effective::typed_time;
+use super::error::{ConfigError, Problem};
+use super::layer::{Settings, Text};
+use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, Upstream};
+use super::upstream::{Server, is_host};
+use crate::measure::slo::{Slo, Slos};
+use crate::measure::time::Gap;
+
+/// Believes settings, or says everything that is wrong with them.
+pub(super) fn believe(settings: &Settings) -> Result<ProxyConfig, ConfigError> {
+    let mut reader = Reader { settings, problems: Vec::new() };
+    let config = reader.config();
+    match config {
+        Some(config) if reader.problems.is_empty() => Ok(config),
+        _ => Err(ConfigError(reader.problems)),
+    }
+}
+
+/// Reads settings by key. What cannot be read is `None`, and a problem.
+struct Reader<'a> {
+    settings: &'a Settings,
+    problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn config(&mut self) -> Option<ProxyConfig> {
+        let address = "expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface";
+        let listen = self.value("listen", address, |text| text.parse().ok());
+        let admin = self.value("admin", address, |text| text.parse().ok());
+        let (upstream, tls) = (self.upstream(), self.tls());
+        if listen.is_some_and(|listen: SocketAddr| listen.port() != 0 && admin == Some(listen)) {
+            self.wrong("admin", "is the address of `listen`; give it a port of its own");
+        }
+        for (own, address) in [("listen", listen), ("admin", admin)] {
+            if let (Some(upstream), Some(address)) = (&upstream, address)
+                && reaches(upstream, address)
+            {
+                self.wrong("upstream", format!("is the proxy's own `{own}` address; name the inference server's"));
+            }
+        }
+        let (headers, slos, tail_keep) = (self.headers(), self.slos(), self.tail_keep());
+        let workers = self.number("workers");
+        let limits = self.limits();
+        let (drain, stall) = (self.time("drain", defaults::DRAIN), self.time("stall", defaults::PATIENCE));
+        let max_models = self.number("max_models");
+        let provider = self.provider();
+        let access_log = self.value("access_log", "expected true or false", |text| text.parse().ok());
+        let log = (self.named("log_format"), self.named("log_level"));
+        Some(ProxyConfig {
+            listen: listen?,
+            admin: admin?,
+            upstream: upstream?,
+            tls,
+            headers: headers?,
+            workers: workers?,
+            limits: limits?,
+            drain: drain?,
+            slos: slos?,
+            stall: stall?,
+            max_models: max_models?,
+            provider,
+            tail_keep: tail_keep?,
+            access_log: access_log?,
+            log: Log { format: log.0?, level: log.1? },
+        })
+    }
+
+    fn upstream(&mut self) -> Option<Upstream> {
+        let server = match self.texts("upstream").pop() {
+            Some(text) => self.parse("upstream", &text, Server::from_str),
+            None => {
+                self.wrong("upstream", "expected the inference server's URL, as in --upstream http://127.0.0.1:8000");
+                None
+            }
+        };
+        let http = self.named("upstream_http");
+        let connect_timeout = self.time("upstream_connect_timeout", defaults::PATIENCE);
+        let (ca, server_name) = (self.file("upstream_ca"), self.server_name());
+        let identity = self.pair("upstream_cert", "upstream_key").map(|(cert, key)| Identity { cert, key });
+        let server = server?;
+        if !server.tls {
+            for key in ["upstream_ca", "upstream_cert", "upstream_key", "upstream_server_name"] {
+                if self.settings.given(key).is_some() {
+                    self.wrong(key, "needs an upstream that begins with https://");
+                }
+            }
+        }
+        let Server { tls, host, port } = server;
+        let (http, connect_timeout) = (http?, connect_timeout?);
+        Some(Upstream { tls, host, port, http, connect_timeout, ca, identity, server_name })
+    }
+
+    fn server_name(&mut self) -> Option<String> {
+        let expected = "expected a host name or an IP address, as in llm.example.com";
+        self.value("upstream_server_name", expected, |text| is_host(text).then(|| text.to_owned()))
+    }
+
+    fn tls(&mut self) -> Option<TlsFiles> {
+        let client_ca = self.file("tls_client_ca");
+        let pair = self.pair("tls_cert", "tls_key");
+        if client_ca.is_some() && pair.is_none() {
+            self.wrong("tls_client_ca", "needs tls_cert and tls_key: a client shows its certificate in TLS only");
+        }
+        pair.map(|(cert, key)| TlsFiles { cert, key, client_ca })
+    }
+
+    /// A certificate and its key: both or neither.
+    fn pair(&mut self, cert: &'static str, key: &'static str) -> Option<(PathBuf, PathBuf)> {
+        match (self.file(cert), self.file(key)) {
+            (Some(cert), Some(key)) => return Some((cert, key)),
+            (Some(_), None) => self.wrong(cert, format!("needs {key}, the file of its private key")),
+            (None, Some(_)) => self.wrong(key, format!("needs {cert}, the file of its certificate")),
+            (None, None) => {}
+        }
+        None
+    }
+
+    fn headers(&mut self) -> Option<AddHeaders> {
+        self.words("headers", "expected via, forwarded or none", |headers: &mut AddHeaders, word| {
+            match word {
+                "via" => headers.via = true,
+                "forwarded" => headers.forwarded = true,
+                _ => return None,
+            }
+            Some(())
+        })
+    }
+
+    fn tail_keep(&mut self) -> Option<TailKeep> {
+        let expected = "expected failed, slo, slow=TIME (as in slow=5s) or none";
+        self.words("tail_keep", expected, |keep: &mut TailKeep, word| {
+            match word {
+                "failed" => keep.failed = true,
+                "slo" => keep.slo = true,
+                _ => keep.slow = Some(word.strip_prefix("slow=")?.parse().ok()?),
+            }
+            Some(())
+        })
+    }
+
+    fn slos(&mut self) -> Option<Arc<Slos>> {
+        let texts = self.texts("slos");
+        let slos: Vec<_> = texts.iter().map(|text| self.parse("slos", text, Slo::from_str)).collect();
+        let slos = slos.into_iter().collect::<Option<Vec<_>>>()?;
+        Slos::new(slos).map_err(|message| self.wrong("slos", message)).ok().map(Arc::new)
+    }
+
+    fn limits(&mut self) -> Option<Limits> {
+        let head_bytes = self.number("max_head_bytes");
+        let head_timeout = self.time("head_timeout", defaults::PATIENCE);
+        let idle_timeout = self.time("idle_timeout", defaults::PATIENCE);
+        let streams = self.number("max_streams");
+        let connections = self.number("max_connections");
+        Some(Limits {
+            head_bytes: head_bytes?,
+            head_timeout: head_timeout?,
+            idle_timeout: idle_timeout?,
+            streams: streams?,
+            connections: connections?,
+        })
+    }
+
+    fn provider(&mut self) -> Option<String> {
+        let is_name = |text: &str| {
+            (1..=defaults::PROVIDER_LENGTH).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+        };
+        let expected = "expected a name of letters, digits, `.`, `-` and `_` (64 at most), as in vllm";
+        self.value("provider", expected, |text| is_name(text).then(|| text.to_owned()))
+    }
+}
+
+/// How single values are read.
+impl Reader<'_> {
+    fn wrong(&mut self, key: &'static str, message: impl Into<String>) {
+        self.problems.push(Problem::with(key, self.settings.place(key), message));
+    }
+
+    fn texts(&self, key: &str) -> Vec<Text> {
+        self.settings.given(key).map(|given| given.texts.clone()).unwrap_or_default()
+    }
+
+    /// What `parse` makes of one text of `key`, whose error says all.
+    fn parse<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        text: &Text,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let parsed = parse(text.text.trim());
+        parsed.map_err(|error| self.problems.push(Problem::with(key, text.place.clone(), error.to_string()))).ok()
+    }
+
+    /// What `parse` makes of the value of `key`, if it has one.
+    fn value<T>(&mut self, key: &'static str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = self.texts(key).pop()?;
+        self.parse(key, &text, |text| parse(text).ok_or_else(|| found(expected, text)))
+    }
+
+    fn number(&mut self, key: &'static str) -> Option<usize> {
+        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
+        let expected = format!("expected a whole number from {} to {}", bounds.start(), bounds.end());
+        self.value(key, &expected, |text| text.parse().ok().filter(|number| bounds.contains(number)))
+    }
+
+    fn time(&mut self, key: &'static str, bounds: RangeInclusive<Gap>) -> Option<Gap> {
+        let (least, most) = (typed_time(*bounds.start()), typed_time(*bounds.end()));
+        let expected = format!("expected a time from {least} to {most}, as in 30s");
+        self.value(key, &expected, |text| text.parse().ok().filter(|time| bounds.contains(time)))
+    }
+
+    fn named<T: ValueEnum>(&mut self, key: &'static str) -> Option<T> {
+        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+        let expected = format!("expected {}", names.join(" or "));
+        self.value(key, &expected, |text| T::from_str(text, true).ok())
+    }
+
+    fn file(&mut self, key: &'static str) -> Option<PathBuf> {
+        let text = self.texts(key).pop()?;
+        // Not quoted: what stands here instead of a path may be the private key itself.
+        let is_path = |text: &str| !text.is_empty() && !text.contains("-----BEGIN") && !text.contains('\n');
+        self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(FILE) })
+    }
+
+    /// A list of words, in one text with commas or in several.
+    fn words<T: Default>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        mut add: impl FnMut(&mut T, &str) -> Option<()>,
+    ) -> Option<T> {
+        let texts = self.texts(key);
+        let mut all = T::default();
+        for text in texts.iter().filter(|text| text.text.trim() != NONE) {
+            for word in text.text.split(',').map(str::trim) {
+                self.parse(key, text, |_| add(&mut all, word).ok_or_else(|| found(expected, word)))?;
+            }
+        }
+        Some(all)
+    }
+}
+
+/// Whether a connection to `upstream` would come back to `own`.
+fn reaches(upstream: &Upstream, own: SocketAddr) -> bool {
+    let here = own.ip().is_unspecified() || own.ip().is_loopback();
+    let same_host = match upstream.host.parse::<IpAddr>() {
+        Ok(host) => host == own.ip() || (host.is_loopback() && own.ip().is_unspecified()),
+        Err(_) => upstream.host == "localhost" && here,
+    };
+    same_host && upstream.port == own.port()
+}
+
+const FILE: &str = "expected the path of a PEM file; its contents are read from there";
+
+/// Longest text that an error shows, in characters.
+const MOST_SHOWN: usize = 60;
+
+fn found(expected: &str, text: &str) -> String {
+    let shown: String = text.chars().take(MOST_SHOWN).collect();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{expected}, found `{}{more}`", shown.escape_debug())
+}

@@ -1,0 +1,59 @@
+//! Defaults, as text: they are the undermost layer of settings. The reason of each stands at its field in
+//! [`ProxyConfig`](super::ProxyConfig).
+
+use std::ops::RangeInclusive;
+
+use crate::measure::time::Gap;
+
+/// Every setting that has a default which is the same everywhere.
+pub(super) const DEFAULTS: &[(&str, &str)] = &[
+    ("listen", "127.0.0.1:8080"),
+    ("admin", "127.0.0.1:9464"),
+    ("upstream_http", "auto"),
+    ("upstream_connect_timeout", "5s"),
+    ("headers", NONE),
+    ("max_head_bytes", "65536"),
+    ("head_timeout", "30s"),
+    ("idle_timeout", "10m"),
+    ("max_streams", "10000"),
+    ("max_connections", "20000"),
+    ("drain", "10m"),
+    ("stall", "1s"),
+    ("max_models", "64"),
+    ("tail_keep", NONE),
+    ("access_log", "false"),
+    ("log_format", "text"),
+    ("log_level", "info"),
+];
+
+/// The word for an empty list.
+pub(super) const NONE: &str = "none";
+
+/// Most workers by default.
+const MOST_WORKERS: usize = 4;
+
+/// Workers by default: the cores that the process may use, which a container's quota bounds.
+pub(super) fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS)
+}
+
+/// Bounds of every number.
+///
+/// * `workers`: more threads than that only contend.
+/// * `max_head_bytes`: below 1 KiB ordinary requests are refused; the read buffer holds 64 KiB.
+/// * `max_streams`, `max_connections`: a million open files is what a kernel allows one process.
+/// * `max_models`: above, the metrics of this process would burden the Prometheus that scrapes them.
+pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
+    ("workers", 1..=64),
+    ("max_head_bytes", 1024..=65_536),
+    ("max_streams", 1..=1_000_000),
+    ("max_connections", 1..=1_000_000),
+    ("max_models", 1..=1_000),
+];
+/// Bounds of every time limit. A day is longer than any stream; a limit below a millisecond is a slip of the unit.
+pub(super) const PATIENCE: RangeInclusive<Gap> = Gap::from_millis(1)..=LONGEST;
+/// Bounds of `drain`, which may be none at all.
+pub(super) const DRAIN: RangeInclusive<Gap> = Gap::ZERO..=LONGEST;
+const LONGEST: Gap = Gap::from_millis(24 * 3_600_000);
+/// Longest `provider`, in characters: the conventions' own names are below 30.
+pub(super) const PROVIDER_LENGTH: usize = 64;

@@ -1,0 +1,170 @@
+//! The effective configuration, as it would be typed: what `--check` prints, what is hashed, what a reload compares.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::defaults::NONE;
+use super::layer::{Place, Settings};
+use super::proxy::{AddHeaders, Log, ProxyConfig, TailKeep, Upstream};
+use super::typed::setting;
+use crate::measure::time::Gap;
+
+/// Settings that name a place (an address, a file, a protocol) or that the threads are built with. Bounds, rules and
+/// what the named files hold can change while the process runs.
+const NEED_RESTART: [&str; 13] = [
+    "listen",
+    "admin",
+    "upstream",
+    "upstream_http",
+    "upstream_ca",
+    "upstream_cert",
+    "upstream_key",
+    "upstream_server_name",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "workers",
+    "log_format",
+];
+
+impl ProxyConfig {
+    /// Every setting with its value in force, in the order of [`Typed`](super::Typed). Typed again, they give this
+    /// configuration.
+    pub fn settings(&self) -> Vec<(&'static str, Value)> {
+        let (upstream, tls, limits) = (&self.upstream, self.tls.as_ref(), &self.limits);
+        let identity = upstream.identity.as_ref();
+        let slos: Vec<String> = self.slos.iter().map(ToString::to_string).collect();
+        vec![
+            ("listen", json!(self.listen.to_string())),
+            ("admin", json!(self.admin.to_string())),
+            ("upstream", json!(upstream.to_string())),
+            ("upstream_http", json!(upstream.http)),
+            ("upstream_connect_timeout", json!(typed_time(upstream.connect_timeout))),
+            ("upstream_ca", path(upstream.ca.as_ref())),
+            ("upstream_cert", path(identity.map(|identity| &identity.cert))),
+            ("upstream_key", path(identity.map(|identity| &identity.key))),
+            ("upstream_server_name", json!(upstream.server_name)),
+            ("tls_cert", path(tls.map(|tls| &tls.cert))),
+            ("tls_key", path(tls.map(|tls| &tls.key))),
+            ("tls_client_ca", path(tls.and_then(|tls| tls.client_ca.as_ref()))),
+            ("headers", json!(self.headers.to_string())),
+            ("workers", json!(self.workers)),
+            ("max_head_bytes", json!(limits.head_bytes)),
+            ("head_timeout", json!(typed_time(limits.head_timeout))),
+            ("idle_timeout", json!(typed_time(limits.idle_timeout))),
+            ("max_streams", json!(limits.streams)),
+            ("max_connections", json!(limits.connections)),
+            ("drain", json!(typed_time(self.drain))),
+            ("slos", json!(slos)),
+            ("stall", json!(typed_time(self.stall))),
+            ("max_models", json!(self.max_models)),
+            ("provider", json!(self.provider)),
+            ("tail_keep", json!(self.tail_keep.to_string())),
+            ("access_log", json!(self.access_log)),
+            ("log_format", json!(self.log.format)),
+            ("log_level", json!(self.log.level)),
+        ]
+    }
+
+    /// A short hash of the effective configuration, the same for the same values on every machine and in every run.
+    pub fn digest(&self) -> String {
+        // FNV-1a, 64 bits: a name for a configuration, not a seal on it.
+        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+        for (key, value) in self.settings() {
+            for byte in format!("{key}={value}\n").bytes() {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        format!("{hash:016x}")
+    }
+
+    /// This configuration with everything of `new` that can change while the process runs, and the keys that `new`
+    /// changes in vain until a restart.
+    pub fn reload(&self, new: Self) -> (Self, Vec<&'static str>) {
+        let both = self.settings().into_iter().zip(new.settings());
+        let changed = both.filter(|(before, after)| before != after).map(|((key, _), _)| key);
+        let held = changed.filter(|key| NEED_RESTART.contains(key)).collect();
+        let connect_timeout = new.upstream.connect_timeout;
+        let config = Self {
+            listen: self.listen,
+            admin: self.admin,
+            upstream: Upstream { connect_timeout, ..self.upstream.clone() },
+            tls: self.tls.clone(),
+            workers: self.workers,
+            log: Log { format: self.log.format, level: new.log.level },
+            ..new
+        };
+        (config, held)
+    }
+
+    /// The effective configuration as a configuration file, each value with the place it comes from.
+    pub fn explain(&self, settings: &Settings) -> String {
+        let lines = self.settings().into_iter().map(|(key, value)| {
+            let from = origin(key, &settings.place(key));
+            match value {
+                Value::Array(list) if list.is_empty() => format!("{key}: []  # {from}\n"),
+                Value::Array(list) => {
+                    let items: String = list.iter().map(|item| format!("  - {}\n", yaml(item))).collect();
+                    format!("{key}:  # {from}\n{items}")
+                }
+                one => format!("{key}: {}  # {from}\n", yaml(&one)),
+            }
+        });
+        lines.collect()
+    }
+}
+
+/// Where a value comes from, in words.
+fn origin(key: &str, place: &Place) -> String {
+    match (place, setting(key)) {
+        (Place::Flag, Some(setting)) => format!("flag {}", setting.flag),
+        (Place::Variable, Some(setting)) => format!("env {}", setting.variable),
+        (Place::File(path, line), _) => format!("file {}:{line}", path.display()),
+        _ => "default".to_owned(),
+    }
+}
+
+/// One value in one line of YAML.
+fn yaml(value: &Value) -> String {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let yaml = serde_saphyr::to_string_with_options(value, options);
+    yaml.map_or_else(|_| value.to_string(), |yaml| yaml.trim_end().to_owned())
+}
+
+fn path(path: Option<&PathBuf>) -> Value {
+    path.map_or(Value::Null, |path| json!(path.to_string_lossy()))
+}
+
+/// A time as it would be typed: whole, in the largest unit that divides it. `Display` of [`Gap`] rounds.
+pub(super) fn typed_time(time: Gap) -> String {
+    let units =
+        [(3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let nanos = time.as_nanos();
+    let fits = units.into_iter().find(|(scale, _)| nanos.is_multiple_of(*scale));
+    match fits {
+        _ if nanos == 0 => "0".to_owned(),
+        Some((scale, unit)) => format!("{}{unit}", nanos / scale),
+        None => format!("{nanos}ns"),
+    }
+}
+
+impl fmt::Display for AddHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [self.via.then(|| "via".to_owned()), self.forwarded.then(|| "forwarded".to_owned())];
+        f.write_str(&list(words))
+    }
+}
+
+impl fmt::Display for TailKeep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slow = self.slow.map(|slow| format!("slow={}", typed_time(slow)));
+        f.write_str(&list([self.failed.then(|| "failed".to_owned()), self.slo.then(|| "slo".to_owned()), slow]))
+    }
+}
+
+fn list<const N: usize>(words: [Option<String>; N]) -> String {
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    if words.is_empty() { NONE.to_owned() } else { words.join(",") }
+}

@@ -1,0 +1,140 @@
+//! The layer of the configuration file: YAML, one mapping of settings, every value with its line.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Error, Spanned};
+
+use super::error::{Problem, nearest};
+use super::layer::{Given, Place, Settings, Text};
+use super::typed::{SETTINGS, Setting, setting};
+
+/// Reads the text of the file at `path`. A key without a value (`provider:`) is not set.
+///
+/// # Errors
+/// The first thing that is not YAML or not a value, or every key that is not a setting.
+pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
+    let path: Arc<Path> = path.into();
+    let at = |line| Place::File(Arc::clone(&path), line);
+    let options = serde_saphyr::options! { with_snippet: false };
+    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let line = error.location().map_or(1, |location| location.line());
+        vec![Problem::at(at(line), words(&error))]
+    })?;
+    let (mut settings, mut problems) = (Settings::default(), Vec::new());
+    for Entry { key, line, texts } in file.0 {
+        let Some(setting) = setting(&key) else {
+            problems.push(Problem::at(at(line), unknown(&key)));
+            continue;
+        };
+        if let Some(texts) = texts {
+            let text = |(text, own): (String, Option<u64>)| Text { text, place: at(own.unwrap_or(line)) };
+            settings.set(setting, Given { texts: texts.into_iter().map(text).collect(), place: at(line) });
+        }
+    }
+    if problems.is_empty() { Ok(settings) } else { Err(problems) }
+}
+
+fn unknown(key: &str) -> String {
+    match nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key)) {
+        Some(nearest) => format!("unknown key `{}`; did you mean `{nearest}`?", key.escape_debug()),
+        None => format!("unknown key `{}`; `streamgauge config schema` lists the keys", key.escape_debug()),
+    }
+}
+
+/// What is wrong with the YAML. Its text is not quoted: a wrong file may hold anything.
+fn words(error: &Error) -> String {
+    match error {
+        Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
+        Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),
+        Error::Unexpected { expected: "string scalar", .. } => {
+            "expected one value, found a list or a mapping".to_owned()
+        }
+        Error::Unexpected { .. } => "expected settings, as in `listen: 127.0.0.1:8080`".to_owned(),
+        _ => {
+            let words = error.without_snippet().to_string();
+            words.split(" at line ").next().unwrap_or(&words).to_owned()
+        }
+    }
+}
+
+/// The file as it stands.
+struct File(Vec<Entry>);
+
+struct Entry {
+    key: String,
+    line: u64,
+    texts: Option<Texts>,
+}
+
+/// Texts with their lines, where these are not that of the key.
+type Texts = Vec<(String, Option<u64>)>;
+
+impl<'de> Deserialize<'de> for File {
+    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
+        yaml.deserialize_map(FileVisitor)
+    }
+}
+
+struct FileVisitor;
+
+impl<'de> Visitor<'de> for FileVisitor {
+    type Value = File;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<File, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            let line = key.referenced.line();
+            let texts = match setting(&key.value) {
+                None => map.next_value::<IgnoredAny>().map(|_| None)?,
+                Some(Setting { list: true, .. }) => map.next_value::<List>()?.0,
+                // As text whatever it looks like, so that `007` stays what it is.
+                Some(_) => map.next_value::<Option<String>>()?.map(|text| vec![(text, None)]),
+            };
+            entries.push(Entry { key: key.value, line, texts });
+        }
+        Ok(File(entries))
+    }
+}
+
+/// One text or a list of them.
+struct List(Option<Texts>);
+
+impl<'de> Deserialize<'de> for List {
+    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
+        yaml.deserialize_any(ListVisitor)
+    }
+}
+
+struct ListVisitor;
+
+impl<'de> Visitor<'de> for ListVisitor {
+    type Value = List;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of texts")
+    }
+
+    fn visit_unit<E>(self) -> Result<List, E> {
+        Ok(List(None))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<List, E> {
+        Ok(List(Some(vec![(text.to_owned(), None)])))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<List, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = sequence.next_element::<Spanned<String>>()? {
+            texts.push((text.value, Some(text.referenced.line())));
+        }
+        Ok(List(Some(texts)))
+    }
+}

@@ -1,0 +1,70 @@
+//! Where one signal is sent.
+
+use std::fmt;
+
+use crate::config::upstream::Server;
+
+/// A collector's address.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its name or address, an IPv6 address without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Path and query; may hold a token.
+    target: String,
+}
+
+impl Endpoint {
+    /// The endpoint of a URL. The error does not quote it, for it may hold a token.
+    ///
+    /// `path` is appended to the URL's own, for the base that all signals share. A URL without a path has `/`.
+    pub(super) fn parse(text: &str, path: Option<&str>) -> Result<Self, String> {
+        let shape = || "expected http://host[:port][/path] or https://host[:port][/path]".to_owned();
+        let (scheme, rest) = text.split_once("://").ok_or_else(shape)?;
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, tail) = rest.split_at(end);
+        if authority.contains('@') {
+            return Err("credentials in a URL are not sent; put them into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
+        }
+        let Server { tls, host, port } = format!("{scheme}://{authority}").parse().map_err(|_| shape())?;
+        let tail = tail.split('#').next().unwrap_or_default();
+        let (own, query) = tail.find('?').map_or((tail, ""), |at| tail.split_at(at));
+        let target = match path {
+            Some(path) => format!("{}/{path}{query}", own.trim_end_matches('/')),
+            None if own.is_empty() => format!("/{query}"),
+            None => tail.to_owned(),
+        };
+        Ok(Self { tls, host, port, target })
+    }
+
+    /// Path and query of a request to it.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Host and port, an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// The URL without its query.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.target.split('?').next().unwrap_or_default();
+        write!(f, "{}://{}{path}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}

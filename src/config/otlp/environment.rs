@@ -1,0 +1,90 @@
+//! Reading OpenTelemetry's environment variables by its rules: an empty variable is not set; names of values are
+//! compared without case; what cannot be understood is warned of and then treated as not set.
+
+use crate::measure::time::Gap;
+
+/// "No limit", where a timeout of 0 asks for it: the longest that the specification suggests.
+const NO_LIMIT: Gap = Gap::from_millis(i32::MAX as u64);
+
+/// The environment, and what was wrong with it.
+pub(super) struct Environment<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl<'a> Environment<'a> {
+    pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { lookup, warnings: Vec::new() }
+    }
+
+    /// Warns once, however many signals read the same variable.
+    pub(super) fn warn(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// The value of a variable that is set.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
+    }
+
+    /// The first of `names` that is set and that `parse` understands; `parse` says what is wrong in words that end
+    /// a sentence begun with the name.
+    pub(super) fn first<T>(
+        &mut self,
+        names: &[impl AsRef<str>],
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        for name in names.iter().map(AsRef::as_ref) {
+            let Some(text) = self.text(name) else { continue };
+            match parse(&text) {
+                Ok(value) => return Some(value),
+                Err(wrong) => self.warn(format!("{name} is ignored: {wrong}")),
+            }
+        }
+        None
+    }
+
+    /// One of a few names.
+    pub(super) fn one_of<T: Copy>(&mut self, names: &[impl AsRef<str>], known: &[(&str, T)]) -> Option<T> {
+        self.first(names, |text| {
+            let found = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+            let choices = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            found
+                .map(|(_, value)| *value)
+                .ok_or_else(|| format!("expected {}, found `{}`", choices(), text.escape_debug()))
+        })
+    }
+
+    /// A whole number from 1.
+    pub(super) fn count(&mut self, name: &str) -> Option<usize> {
+        self.first(&[name], |text| {
+            let count = text.parse::<i32>().ok().and_then(|count| usize::try_from(count).ok());
+            count.filter(|count| *count > 0).ok_or_else(|| found("expected a whole number from 1", text))
+        })
+    }
+
+    /// Milliseconds, from 1.
+    pub(super) fn duration(&mut self, name: &str) -> Option<Gap> {
+        self.count(name).map(|millis| Gap::from_millis(millis as u64))
+    }
+
+    /// Milliseconds; 0 is no limit.
+    pub(super) fn timeout(&mut self, names: &[impl AsRef<str>]) -> Option<Gap> {
+        self.first(names, |text| match text.parse::<u32>() {
+            Ok(0) => Ok(NO_LIMIT),
+            Ok(millis) => Ok(Gap::from_millis(u64::from(millis))),
+            Err(_) => Err(found("expected milliseconds", text)),
+        })
+    }
+
+    /// `true`, or anything else for false.
+    pub(super) fn switch(&mut self, names: &[impl AsRef<str>]) -> bool {
+        self.one_of(names, &[("true", true), ("false", false)]).unwrap_or(false)
+    }
+}
+
+fn found(expected: &str, text: &str) -> String {
+    format!("{expected}, found `{}`", text.escape_debug())
+}

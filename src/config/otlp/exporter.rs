@@ -1,0 +1,176 @@
+//! The way to a collector, for one signal. Each option may be set for all signals or for the one.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::endpoint::Endpoint;
+use super::environment::Environment;
+use super::pairs::pairs;
+use crate::config::proxy::Identity;
+use crate::measure::time::Gap;
+
+/// The way to a collector, for one signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exporter {
+    /// The collector.
+    pub endpoint: Endpoint,
+    /// How it is spoken to.
+    pub protocol: Protocol,
+    /// Headers of every request.
+    pub headers: Headers,
+    /// Time for one request. 10 seconds, as specified.
+    pub timeout: Gap,
+    /// Whether requests are compressed; not unless asked, as specified.
+    pub gzip: bool,
+    /// Certificates to trust instead of the system's, as PEM.
+    pub ca: Option<PathBuf>,
+    /// The client certificate.
+    pub identity: Option<Identity>,
+}
+
+/// How a collector is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// OTLP/gRPC.
+    Grpc,
+    /// OTLP/HTTP with protobuf bodies, the default, as specified.
+    HttpProtobuf,
+}
+
+/// Headers of export requests. Their values authenticate: `Debug` shows the names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(Vec<(String, String)>);
+
+impl Headers {
+    /// Each header's name, in lower case, and its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    fn names(&self) -> String {
+        self.0.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Headers({})", self.names())
+    }
+}
+
+const TIMEOUT: Gap = Gap::from_millis(10_000);
+
+impl Exporter {
+    /// What the environment says of `signal`; `None` where it is off.
+    pub(super) fn of_signal(environment: &mut Environment<'_>, signal: &str) -> Option<Self> {
+        if !is_selected(environment, signal) {
+            return None;
+        }
+        let names =
+            |option: &str| [format!("OTEL_EXPORTER_OTLP_{signal}_{option}"), format!("OTEL_EXPORTER_OTLP_{option}")];
+        let protocol = protocol(environment, &names("PROTOCOL"));
+        let endpoint = match protocol {
+            Protocol::Grpc => {
+                let plain_text = environment.switch(&names("INSECURE"));
+                environment.first(&names("ENDPOINT"), |text| grpc_endpoint(text, plain_text))
+            }
+            Protocol::HttpProtobuf => {
+                let [own, all] = names("ENDPOINT");
+                let path = format!("v1/{}", signal.to_ascii_lowercase());
+                let endpoint = environment.first(&[own], |text| Endpoint::parse(text, None));
+                endpoint.or_else(|| environment.first(&[all], |text| Endpoint::parse(text, Some(&path))))
+            }
+        };
+        let endpoint = endpoint?;
+        Some(Self {
+            endpoint,
+            protocol,
+            headers: headers(environment, &names("HEADERS")),
+            timeout: environment.timeout(&names("TIMEOUT")).unwrap_or(TIMEOUT),
+            gzip: environment.one_of(&names("COMPRESSION"), &[("gzip", true), ("none", false)]).unwrap_or(false),
+            ca: file(environment, &names("CERTIFICATE")),
+            identity: identity(environment, &names("CLIENT_CERTIFICATE"), &names("CLIENT_KEY")),
+        })
+    }
+}
+
+impl fmt::Display for Exporter {
+    /// In a few words; of the headers the names only.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = PROTOCOLS.iter().find(|(_, known)| *known == Some(self.protocol)).map_or("", |(name, _)| name);
+        write!(f, "{protocol} to {}", self.endpoint)?;
+        if self.headers != Headers::default() { write!(f, " with headers {}", self.headers.names()) } else { Ok(()) }
+    }
+}
+
+/// The protocols of the specification, and which of them are spoken here.
+const PROTOCOLS: [(&str, Option<Protocol>); 3] =
+    [("grpc", Some(Protocol::Grpc)), ("http/protobuf", Some(Protocol::HttpProtobuf)), ("http/json", None)];
+
+fn protocol(environment: &mut Environment<'_>, names: &[String]) -> Protocol {
+    let given = environment.one_of(names, &PROTOCOLS);
+    if given == Some(None) {
+        let json = "OTLP as http/json is not spoken here; using http/protobuf, which the same endpoints take";
+        environment.warn(json.to_owned());
+    }
+    given.flatten().unwrap_or(Protocol::HttpProtobuf)
+}
+
+/// Whether OTLP is among the signal's exporters. Other known ones are not ours to switch: Prometheus scrapes the admin
+/// address whatever stands here.
+fn is_selected(environment: &mut Environment<'_>, signal: &str) -> bool {
+    let name = format!("OTEL_{signal}_EXPORTER");
+    let Some(list) = environment.text(&name) else { return true };
+    let (mut otlp, mut known) = (false, false);
+    for exporter in list.split(',').map(|exporter| exporter.trim().to_ascii_lowercase()) {
+        match exporter.as_str() {
+            "otlp" => (otlp, known) = (true, true),
+            "none" => known = true,
+            "prometheus" if signal == "METRICS" => known = true,
+            other => environment
+                .warn(format!("{name}: `{}` is not an exporter here; otlp and none are", other.escape_debug())),
+        }
+    }
+    otlp || !known
+}
+
+/// gRPC also takes `host:port`, which is TLS unless told otherwise.
+fn grpc_endpoint(text: &str, plain_text: bool) -> Result<Endpoint, String> {
+    let scheme = if plain_text { "http" } else { "https" };
+    if text.contains("://") {
+        Endpoint::parse(text, None)
+    } else {
+        Endpoint::parse(&format!("{scheme}://{text}"), None)
+    }
+}
+
+fn headers(environment: &mut Environment<'_>, names: &[String]) -> Headers {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_header = |(name, value): &(String, String)| name.bytes().all(is_name) && !value.contains(char::is_control);
+    let given = environment.first(names, |text| {
+        let wrong = |at: usize| format!("its entry {at} is not name=value with percent-encoding");
+        let mut headers = pairs(text).map_err(wrong)?;
+        if let Some(at) = headers.iter().position(|header| !is_header(header)) {
+            return Err(wrong(at + 1));
+        }
+        headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
+        Ok(Headers(headers))
+    });
+    given.unwrap_or_default()
+}
+
+fn file(environment: &mut Environment<'_>, names: &[String]) -> Option<PathBuf> {
+    environment.first(names, |path| Ok(path.into()))
+}
+
+fn identity(environment: &mut Environment<'_>, cert: &[String], key: &[String]) -> Option<Identity> {
+    match (file(environment, cert), file(environment, key)) {
+        (Some(cert), Some(key)) => Some(Identity { cert, key }),
+        (None, None) => None,
+        _ => {
+            let [cert, key] = [cert, key].map(|names| names.last().map_or("", |name| name));
+            environment.warn(format!("{cert} and {key} need each other; the one that is set is ignored"));
+            None
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Where telemetry goes, by OpenTelemetry's own environment variables.
+//!
+//! The rules are those of the specification's *OTLP exporter*, *environment variables* and *common configuration*
+//! pages, with two departures. A signal is on only where an endpoint is named: a sidecar must not dial localhost
+//! unasked. And what cannot be understood is a warning, never an end: telemetry must not keep traffic from flowing.
+//!
+//! Header values authenticate. They are in [`Headers`] and nowhere else, and nothing prints them.
+
+mod endpoint;
+mod environment;
+mod exporter;
+mod pairs;
+
+use self::environment::Environment;
+use self::pairs::pairs;
+use super::effective::typed_time;
+use crate::measure::time::Gap;
+
+pub use self::endpoint::Endpoint;
+pub use self::exporter::{Exporter, Headers, Protocol};
+
+/// What is exported by OTLP, where to and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Otlp {
+    /// Metrics, where they are on.
+    pub metrics: Option<Metrics>,
+    /// Traces, where they are on.
+    pub traces: Option<Traces>,
+    /// Attributes of the resource, `service.name` among them.
+    pub resource: Vec<(String, String)>,
+    /// `gen_ai_latest_experimental`: the newest names of the GenAI conventions instead of the last frozen ones.
+    pub latest_gen_ai: bool,
+}
+
+/// How metrics are exported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metrics {
+    /// To whom.
+    pub exporter: Exporter,
+    /// Time between the starts of two exports.
+    pub interval: Gap,
+    /// Time for one export, retries included.
+    pub timeout: Gap,
+    /// Whether values are sums since the start or since the last export.
+    pub temporality: Temporality,
+    /// The shape of histograms.
+    pub histograms: Histograms,
+}
+
+/// How traces are exported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traces {
+    /// To whom.
+    pub exporter: Exporter,
+    /// Which traces are sampled.
+    pub sampler: Sampler,
+    /// Time between two exports.
+    pub schedule_delay: Gap,
+    /// Time for one export, retries included.
+    pub timeout: Gap,
+    /// Spans that wait to be exported; further ones are dropped and counted.
+    pub max_queue_size: usize,
+    /// Spans in one export, `max_queue_size` at most.
+    pub max_batch_size: usize,
+}
+
+/// Whether counters and histograms are sums since the start or since the last export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Temporality {
+    /// Since the start.
+    Cumulative,
+    /// Counters and histograms since the last export.
+    Delta,
+    /// As delta, but observed counters since the start.
+    LowMemory,
+}
+
+/// The shape of exported histograms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Histograms {
+    /// Stated bounds.
+    Explicit,
+    /// Base-2 exponential buckets.
+    Exponential,
+}
+
+/// Which traces are sampled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampler {
+    /// Whether a sampled or unsampled parent decides, and `ratio` is for traces that begin here.
+    pub parent_based: bool,
+    /// The share of traces sampled by their id: 0.0 none, 1.0 all.
+    pub ratio: f64,
+}
+
+/// `service.name` unless the environment gives one.
+const SERVICE_NAME: &str = "streamgauge";
+
+/// The specification's defaults.
+const METRIC_INTERVAL: Gap = Gap::from_millis(60_000);
+const METRIC_TIMEOUT: Gap = Gap::from_millis(30_000);
+const SCHEDULE_DELAY: Gap = Gap::from_millis(5_000);
+const SPAN_TIMEOUT: Gap = Gap::from_millis(30_000);
+const MAX_QUEUE_SIZE: usize = 2048;
+const MAX_BATCH_SIZE: usize = 512;
+
+impl Otlp {
+    /// What the environment says, and a sentence for everything in it that is not understood.
+    pub fn of_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+        let mut environment = Environment::new(&lookup);
+        let enabled = !environment.switch(&["OTEL_SDK_DISABLED"]);
+        let metrics = if enabled { metrics(&mut environment) } else { None };
+        let traces = if enabled { traces(&mut environment) } else { None };
+        let resource = resource(&mut environment);
+        let opted_in = environment.text("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
+        let latest_gen_ai = opted_in.split(',').any(|name| name.trim() == "gen_ai_latest_experimental");
+        (Self { metrics, traces, resource, latest_gen_ai }, environment.warnings)
+    }
+
+    /// A line for each signal, for people.
+    pub fn explain(&self) -> String {
+        let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));
+        let traces = self.traces.as_ref().map(|traces| (&traces.exporter, traces.schedule_delay));
+        let lines = [("metrics", "METRICS", metrics), ("traces", "TRACES", traces)].map(|(name, signal, on)| match on {
+            Some((exporter, every)) => format!("OTLP {name}: {exporter} every {}\n", typed_time(every)),
+            None => format!(
+                "OTLP {name}: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_{signal}_ENDPOINT turns them on\n"
+            ),
+        });
+        lines.concat()
+    }
+}
+
+fn metrics(environment: &mut Environment<'_>) -> Option<Metrics> {
+    let exporter = Exporter::of_signal(environment, "METRICS")?;
+    let temporalities =
+        [("cumulative", Temporality::Cumulative), ("delta", Temporality::Delta), ("lowmemory", Temporality::LowMemory)];
+    let histograms = [
+        ("explicit_bucket_histogram", Histograms::Explicit),
+        ("base2_exponential_bucket_histogram", Histograms::Exponential),
+    ];
+    Some(Metrics {
+        exporter,
+        interval: environment.duration("OTEL_METRIC_EXPORT_INTERVAL").unwrap_or(METRIC_INTERVAL),
+        timeout: environment.timeout(&["OTEL_METRIC_EXPORT_TIMEOUT"]).unwrap_or(METRIC_TIMEOUT),
+        temporality: environment
+            .one_of(&["OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"], &temporalities)
+            .unwrap_or(Temporality::Cumulative),
+        histograms: environment
+            .one_of(&["OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"], &histograms)
+            .unwrap_or(Histograms::Explicit),
+    })
+}
+
+fn traces(environment: &mut Environment<'_>) -> Option<Traces> {
+    let exporter = Exporter::of_signal(environment, "TRACES")?;
+    let max_queue_size = environment.count("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(MAX_QUEUE_SIZE);
+    let max_batch_size = match environment.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") {
+        Some(size) if size > max_queue_size => {
+            let queue = "OTEL_BSP_MAX_QUEUE_SIZE";
+            environment.warn(format!(
+                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is ignored: {size} is more than {queue}, which is {max_queue_size}"
+            ));
+            MAX_BATCH_SIZE
+        }
+        size => size.unwrap_or(MAX_BATCH_SIZE),
+    };
+    Some(Traces {
+        exporter,
+        sampler: sampler(environment),
+        schedule_delay: environment.duration("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SCHEDULE_DELAY),
+        timeout: environment.timeout(&["OTEL_BSP_EXPORT_TIMEOUT"]).unwrap_or(SPAN_TIMEOUT),
+        max_queue_size,
+        max_batch_size: max_batch_size.min(max_queue_size),
+    })
+}
+
+fn sampler(environment: &mut Environment<'_>) -> Sampler {
+    // (parent based, ratio; `None` where the argument says)
+    let known = [
+        ("always_on", (false, Some(1.0))),
+        ("always_off", (false, Some(0.0))),
+        ("traceidratio", (false, None)),
+        ("parentbased_always_on", (true, Some(1.0))),
+        ("parentbased_always_off", (true, Some(0.0))),
+        ("parentbased_traceidratio", (true, None)),
+    ];
+    let (parent_based, ratio) = environment.one_of(&["OTEL_TRACES_SAMPLER"], &known).unwrap_or((true, Some(1.0)));
+    let ratio = ratio.or_else(|| {
+        environment.first(&["OTEL_TRACES_SAMPLER_ARG"], |text| {
+            let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+            ratio.ok_or_else(|| format!("expected a number from 0 to 1, found `{}`", text.escape_debug()))
+        })
+    });
+    Sampler { parent_based, ratio: ratio.unwrap_or(1.0) }
+}
+
+/// Who we are. `OTEL_SERVICE_NAME` goes before `service.name` in `OTEL_RESOURCE_ATTRIBUTES`; one broken attribute
+/// discards them all, as specified.
+fn resource(environment: &mut Environment<'_>) -> Vec<(String, String)> {
+    let attributes = environment.first(&["OTEL_RESOURCE_ATTRIBUTES"], |text| {
+        pairs(text).map_err(|at| format!("its entry {at} is not key=value with percent-encoding"))
+    });
+    let mut attributes = attributes.unwrap_or_default();
+    let given = attributes.iter().rev().find(|(key, _)| key == "service.name").map(|(_, name)| name.clone());
+    let name = environment.text("OTEL_SERVICE_NAME").or(given).unwrap_or_else(|| SERVICE_NAME.to_owned());
+    attributes.retain(|(key, _)| key != "service.name");
+    attributes.insert(0, ("service.name".to_owned(), name));
+    attributes
+}

@@ -1,0 +1,192 @@
+//! What the program believes: every value in here has been parsed and is within its bounds.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::measure::slo::Slos;
+use crate::measure::time::Gap;
+
+/// The configuration of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyConfig {
+    /// Where clients connect. Loopback unless told otherwise: a sidecar shares its pod's loopback, and nothing should
+    /// be reachable from outside by accident.
+    pub listen: SocketAddr,
+    /// Where metrics, health and the live page are. 9464 is the port that OpenTelemetry gives Prometheus exporters.
+    pub admin: SocketAddr,
+    /// The inference server.
+    pub upstream: Upstream,
+    /// TLS to clients; `None` is plain text.
+    pub tls: Option<TlsFiles>,
+    /// Request headers added on the way; none by default, since the proxy is transparent.
+    pub headers: AddHeaders,
+    /// Threads that forward, 1 to 64. The machine's cores by default, 4 at most: one thread carries thousands of
+    /// streams, and a sidecar leaves the machine to the server.
+    pub workers: usize,
+    /// What bounds memory and patience.
+    pub limits: Limits,
+    /// How long open streams may go on when the process is told to stop. 10 minutes: a long answer of a slow model.
+    pub drain: Gap,
+    /// Objectives that requests are judged by; none by default.
+    pub slos: Arc<Slos>,
+    /// The gap between two tokens that counts as a stall. 1 second: a reader notices.
+    pub stall: Gap,
+    /// Models told apart in metrics; further ones share one label value. 64: every label value multiplies the series.
+    pub max_models: usize,
+    /// `gen_ai.provider.name` of everything exported; not sent unless given, since a proxy cannot know.
+    pub provider: Option<String>,
+    /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
+    pub tail_keep: TailKeep,
+    /// Whether each request is logged in one line. Off: metrics and traces tell more for less.
+    pub access_log: bool,
+    /// How the process logs.
+    pub log: Log,
+}
+
+/// The inference server, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its name or address, an IPv6 address without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// The HTTP version spoken to it. Auto by default: what a client would speak.
+    pub http: UpstreamHttp,
+    /// Time to connect, TLS included. 5 seconds: a server that is there answers in milliseconds.
+    pub connect_timeout: Gap,
+    /// Certificates to trust instead of the system's, as PEM.
+    pub ca: Option<PathBuf>,
+    /// The client certificate shown to it.
+    pub identity: Option<Identity>,
+    /// The name its certificate must carry, if that is not `host`.
+    pub server_name: Option<String>,
+}
+
+impl Upstream {
+    /// Host and port as `Host` and `:authority` write them: IPv6 in brackets, the scheme's own port left out.
+    pub fn authority(&self) -> String {
+        let host = match self.host.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ => self.host.clone(),
+        };
+        let usual = if self.tls { 443 } else { 80 };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl fmt::Display for Upstream {
+    /// The URL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+}
+
+/// An HTTP version to the inference server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamHttp {
+    /// HTTP/2 where TLS negotiates it, else HTTP/1.1.
+    Auto,
+    /// HTTP/1.1 always.
+    Http1,
+    /// HTTP/2 always, without TLS by prior knowledge.
+    Http2,
+}
+
+/// A client certificate and its private key, as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate and its chain.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// The PEM files of TLS to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and its chain.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+    /// Certificate authorities; where given, a client must show a certificate of one of them.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Request headers added on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddHeaders {
+    /// `Via`.
+    pub via: bool,
+    /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
+    pub forwarded: bool,
+}
+
+/// What bounds memory and patience.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest head of a request or response, in bytes, 1 KiB to 64 KiB. 64 KiB: the limit should be the server's,
+    /// and no server in use takes more.
+    pub head_bytes: usize,
+    /// Time for a client to send a whole request head. 30 seconds: the slowest honest network, and no more.
+    pub head_timeout: Gap,
+    /// Time that a kept connection may stay unused. 10 minutes: longer than any client's pool keeps one, so that the
+    /// client closes it and never sends into a connection that we are closing.
+    pub idle_timeout: Gap,
+    /// Requests in flight; further ones are answered 503. 10,000: some 200 MiB at 20 KiB each.
+    pub streams: usize,
+    /// Client connections; further ones wait to be accepted. 20,000: as many idle ones as streams.
+    pub connections: usize,
+}
+
+/// Traces kept whatever the sampler says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TailKeep {
+    /// Those of requests that failed.
+    pub failed: bool,
+    /// Those of requests that missed an SLO.
+    pub slo: bool,
+    /// Those of requests that took at least this long.
+    pub slow: Option<Gap>,
+}
+
+/// How the process logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// How a line is written. Text by default, for people.
+    pub format: LogFormat,
+    /// The least important level that is written. Info by default: starts, stops and what needs attention.
+    pub level: LogLevel,
+}
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The least important level that is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What has gone wrong.
+    Error,
+    /// What may go wrong.
+    Warn,
+    /// Starts, stops and changes.
+    Info,
+    /// What is needed to find a fault of the proxy.
+    Debug,
+}

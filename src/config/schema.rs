@@ -1,0 +1,26 @@
+//! The JSON Schema of the configuration file, for editors and for CI.
+
+use schemars::schema_for;
+use serde_json::{Value, json};
+
+use super::defaults::{BOUNDS, DEFAULTS};
+use super::typed::Typed;
+
+/// The schema: every key with its type, description, bounds and default.
+pub fn schema() -> Value {
+    let mut schema = schema_for!(Typed).to_value();
+    for (key, default) in DEFAULTS {
+        let property = &mut schema["properties"][*key];
+        let is = |name: &str| property["type"].as_array().is_some_and(|types| types.iter().any(|of| of == name));
+        let default = match serde_json::from_str(default) {
+            Ok(value) if is("integer") || is("boolean") => value,
+            _ => json!(default),
+        };
+        property["default"] = default;
+    }
+    for (key, bounds) in BOUNDS {
+        schema["properties"][*key]["minimum"] = json!(bounds.start());
+        schema["properties"][*key]["maximum"] = json!(bounds.end());
+    }
+    schema
+}

@@ -1,0 +1,72 @@
+//! The upstream's URL: where the inference server is, and nothing else.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+
+/// Scheme, host and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) tls: bool,
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+const SHAPE: &str = "expected http://host[:port] or https://host[:port]";
+const CREDENTIALS: &str = "expected a URL without credentials: clients send their own Authorization header, which \
+                           goes through untouched";
+const PATH: &str = "expected a URL that ends after the port: clients send the path and the query, which go through \
+                    untouched";
+
+impl FromStr for Server {
+    /// What to type instead. The text is not quoted: it may hold credentials.
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (scheme, rest) = text.split_once("://").ok_or(SHAPE)?;
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(SHAPE),
+        };
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, tail) = rest.split_at(end);
+        if authority.contains('@') {
+            return Err(CREDENTIALS);
+        }
+        if !matches!(tail, "" | "/") {
+            return Err(PATH);
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(bracketed) => {
+                let (host, port) = bracketed.split_once(']').ok_or(SHAPE)?;
+                host.parse::<Ipv6Addr>().map_err(|_| SHAPE)?;
+                (host, port)
+            }
+            None => {
+                let colon = authority.find(':').unwrap_or(authority.len());
+                authority.split_at(colon)
+            }
+        };
+        let port = match port.strip_prefix(':') {
+            Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or("expected a port from 1 to 65535")?,
+            None if port.is_empty() => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            None => return Err(SHAPE),
+        };
+        if !is_host(host) {
+            return Err(SHAPE);
+        }
+        Ok(Self { tls, host: host.to_ascii_lowercase(), port })
+    }
+}
+
+/// Whether a text is a host's name or address.
+pub(super) fn is_host(text: &str) -> bool {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_name))
+}
