@@ -29,6 +29,8 @@
 //! measure -> nothing of ours
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod cli;
 pub mod clock;
 pub mod measure;
