@@ -32,3 +32,4 @@
 pub mod cli;
 pub mod clock;
 pub mod measure;
+pub mod sim;

@@ -1,0 +1,20 @@
+//! A simulated inference server: an OpenAI-compatible HTTP front in vLLM's shapes, over an engine that only pretends.
+//!
+//! What it is for: a newcomer's first target, the known cadence that the instrument is checked against, and failures
+//! that a real server does not have on demand. What it is not: a prediction of any hardware. Its times come from a
+//! [`CostModel`], its text from a word list, and it says so wherever it shows a number.
+//!
+
+//!
+//! `server` accepts, `routes` answers, `request` reads the body down to prompt lengths and hashes, `hub` submits the
+//! sequences to the `engine` and paces its steps; tokens come back through a `feed` per reply, `reply` makes events of
+//! them, `events` knows their bytes, and `socket` stamps the writes for `sends`.
+//!
+
+mod cost;
+mod engine;
+mod options;
+mod stats;
+
+pub use cost::CostModel;
+pub use options::{Options, OptionsError};
