@@ -4,17 +4,25 @@
 //! that a real server does not have on demand. What it is not: a prediction of any hardware. Its times come from a
 //! [`CostModel`], its text from a word list, and it says so wherever it shows a number.
 //!
-
+//! # The way of a request
 //!
 //! `server` accepts, `routes` answers, `request` reads the body down to prompt lengths and hashes, `hub` submits the
 //! sequences to the `engine` and paces its steps; tokens come back through a `feed` per reply, `reply` makes events of
 //! them, `events` knows their bytes, and `socket` stamps the writes for `sends`.
 //!
 
+mod bounded;
 mod cost;
 mod engine;
+mod events;
+mod fault;
+mod length;
 mod options;
+mod prompt;
+mod refusal;
+mod request;
 mod stats;
+mod words;
 
 pub use cost::CostModel;
 pub use options::{Options, OptionsError};
