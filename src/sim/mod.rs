@@ -10,19 +10,40 @@
 //! sequences to the `engine` and paces its steps; tokens come back through a `feed` per reply, `reply` makes events of
 //! them, `events` knows their bytes, and `socket` stamps the writes for `sends`.
 //!
+//! # Example
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use streamgauge::sim::{Options, Server};
+//!
+//! let server = Server::bind(Options::default(), "127.0.0.1:0".parse()?)?.spawn()?;
+//! println!("simulated at http://{}/v1", server.local_addr());
+//! server.stop()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod bounded;
 mod cost;
 mod engine;
 mod events;
 mod fault;
+mod feed;
+mod hub;
 mod length;
+mod metrics;
 mod options;
 mod prompt;
 mod refusal;
+mod reply;
 mod request;
+mod routes;
+mod sends;
+mod server;
+mod socket;
 mod stats;
 mod words;
 
 pub use cost::CostModel;
 pub use options::{Options, OptionsError};
+pub use server::{BindError, Running, Server, runtime};
