@@ -157,6 +157,8 @@ pub(super) struct TokenStream {
     begun: bool,
     opened: bool,
     end: Option<End>,
+    /// One turn has passed since the last event before a cut.
+    lingered: bool,
 }
 
 #[derive(Debug)]
@@ -185,7 +187,20 @@ impl TokenStream {
         log: Arc<SendLog>,
     ) -> Self {
         let ready = VecDeque::new();
-        Self { writer, tally, manner, feed, run, wire, log, ready, begun: false, opened: false, end: None }
+        Self {
+            writer,
+            tally,
+            manner,
+            feed,
+            run,
+            wire,
+            log,
+            ready,
+            begun: false,
+            opened: false,
+            end: None,
+            lingered: false,
+        }
     }
 
     /// One event per call, and none while the one before is on its way out: one event is one HTTP chunk and one write.
@@ -228,11 +243,18 @@ impl TokenStream {
                     }
                     return Poll::Ready(None);
                 }
-                Some(End::Reset) => {
-                    self.wire.reset();
+                Some(End::Reset | End::Cut) if !self.lingered => {
+                    // On HTTP/2 the last event is not out yet, and a reset of the stream would take it back.
+                    self.lingered = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(end) => {
+                    if end == End::Reset {
+                        self.wire.reset();
+                    }
                     return Poll::Ready(Some(Err(CutShort)));
                 }
-                Some(End::Cut) => return Poll::Ready(Some(Err(CutShort))),
             }
         }
     }

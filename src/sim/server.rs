@@ -5,10 +5,11 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use socket2::{Domain, Protocol, Socket as RawSocket, Type};
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -192,20 +193,41 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     if stream.set_nodelay(true).is_err() {
         return;
     }
-    let wire = Arc::new(Wire::default());
-    let socket = Socket::new(stream, wire.clone());
     let idle = shared.options().idle_timeout;
-    let answer = service_fn(|request| {
+    let Some(Ok(http2)) = Clock::Monotonic.timeout(idle, speaks_http2(&stream)).await else { return };
+    let wire = Arc::new(if http2 { Wire::shared() } else { Wire::default() });
+    let socket = Socket::new(stream, wire.clone());
+    let answer = service_fn(move |request| {
         let (shared, wire) = (shared.clone(), wire.clone());
         async move { shared.answer(request, &wire).await }
     });
+    // Every way for a connection to end is fine here: clients that leave are aborted by their replies' drop.
+    if http2 {
+        drop(http2::Builder::new(TokioExecutor::new()).serve_connection(socket, answer).await);
+        return;
+    }
     let served = http1::Builder::new()
         // hyper counts the wait for the next request as reading its head.
         .timer(TokioTimer::new())
-        .header_read_timeout(std::time::Duration::from(idle))
+        .header_read_timeout(Duration::from(idle))
         .max_buf_size(MAX_HEAD)
-        .serve_connection(socket, answer)
-        .await;
-    // Every way for a connection to end is fine here: clients that leave are aborted by their replies' drop.
-    drop(served);
+        .serve_connection(socket, answer);
+    drop(served.await);
+}
+
+/// Whether the client begins HTTP/2 by prior knowledge: no method of HTTP/1.1 begins like its preface.
+async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI";
+    loop {
+        let mut start = [0; PREFACE.len()];
+        let got = stream.peek(&mut start).await?;
+        if got == 0 || !PREFACE.starts_with(&start[..got]) {
+            return Ok(false);
+        }
+        if got == PREFACE.len() {
+            return Ok(true);
+        }
+        // Part of the preface: the socket stays readable while the rest is on its way.
+        Clock::Monotonic.sleep(Gap::from_millis(1)).await;
+    }
 }

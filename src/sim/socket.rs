@@ -23,6 +23,8 @@ use crate::measure::time::Stamp;
 #[derive(Debug, Default)]
 pub(super) struct Wire {
     state: Mutex<State>,
+    /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may end it for the others.
+    shared: bool,
 }
 
 #[derive(Debug, Default)]
@@ -56,8 +58,17 @@ enum Hangup {
 }
 
 impl Wire {
+    /// The wire of a connection that carries several replies at once. Nothing is stamped, and a reset is one of the
+    /// stream, which the body's error makes.
+    pub(super) fn shared() -> Self {
+        Self { shared: true, ..Self::default() }
+    }
+
     /// Announces the event that is handed to hyper next. Until it is written the wire is [`busy`](Self::busy).
     pub(super) fn announce(&self, log: &Arc<SendLog>, tokens: u32, planned: Stamp) {
+        if self.shared {
+            return;
+        }
         lock(&self.state).pending = Some(Pending { log: log.clone(), tokens, planned, began: None });
     }
 
@@ -73,12 +84,14 @@ impl Wire {
 
     /// Makes the connection end in a reset when it is dropped.
     pub(super) fn reset(&self) {
-        lock(&self.state).reset = true;
+        lock(&self.state).reset = !self.shared;
     }
 
     /// Closes the connection after the rest of the reply, without having said so.
     pub(super) fn hang_up(&self) {
-        lock(&self.state).hangup = Hangup::Ordered;
+        if !self.shared {
+            lock(&self.state).hangup = Hangup::Ordered;
+        }
     }
 
     /// Books one `write` that was offered `offered` bytes.
