@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::builder::RangedI64ValueParser;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::measure::time::Gap;
@@ -53,7 +54,7 @@ pub(crate) struct Args {
 
     /// Prompt tokens per second. The default is a round number near an 8B model on one data-centre GPU, as are the
     /// two below
-    #[arg(long, value_name = "TOKENS", default_value_t = 20_000, help_heading = "Cost model")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 20_000, value_parser = at_least_one(), help_heading = "Cost model")]
     prefill_rate: u32,
 
     /// What every step takes, however small: the time to read the weights once
@@ -65,12 +66,12 @@ pub(crate) struct Args {
     step_per_seq: Gap,
 
     /// Most sequences in one step; the rest waits
-    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Scheduler")]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_num_seqs: u32,
 
     /// Most tokens in one step. Longer prompts are prefilled in chunks, between the decode steps of the others: less
     /// makes inter-token latency smoother and the first token later
-    #[arg(long, value_name = "TOKENS", default_value_t = 2_048, help_heading = "Scheduler")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 2_048, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_batched_tokens: u32,
 
     /// Most sequences that wait; a request on top gets 503
@@ -78,11 +79,11 @@ pub(crate) struct Args {
     max_waiting: u32,
 
     /// Most tokens of a sequence, prompt and output together; a longer request gets 400
-    #[arg(long, value_name = "TOKENS", default_value_t = 131_072, help_heading = "Scheduler")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 131_072, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_model_len: u32,
 
     /// KV-cache blocks of 16 tokens. When they run out the youngest sequence is preempted and starts over
-    #[arg(long, value_name = "N", default_value_t = 16_384, help_heading = "Scheduler")]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one(), help_heading = "Scheduler")]
     kv_blocks: u32,
 
     /// Forget prompts at once: by default a prompt that starts like an earlier one is prefilled only where it differs
@@ -90,16 +91,16 @@ pub(crate) struct Args {
     no_prefix_cache: bool,
 
     /// Tokens that a step gives each sequence, in one event, as with speculative decoding
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Streams")]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), help_heading = "Streams")]
     tokens_per_step: u32,
 
     /// Tokens between two events, vLLM's flag; the first and the last token are never held back. A request may ask
     /// for more with `stream_interval`
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Streams")]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), help_heading = "Streams")]
     stream_interval: u32,
 
     /// Mean output length (geometric) of requests that do not say `ignore_eos`; `max_tokens` still cuts it
-    #[arg(long, value_name = "TOKENS", default_value_t = 200, help_heading = "Streams")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 200, value_parser = at_least_one(), help_heading = "Streams")]
     mean_output_tokens: u32,
 
     /// Put vLLM's `metrics` object (first token, queue time, mean inter-token latency) on the usage chunk
@@ -121,11 +122,11 @@ pub(crate) struct Args {
     hangup_after_stream: bool,
 
     /// Largest request body in MiB; a larger one gets 413
-    #[arg(long, value_name = "MIB", default_value_t = 64, help_heading = "Connections")]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = at_least_one(), help_heading = "Connections")]
     max_body: u32,
 
     /// Most open connections; further ones wait in the kernel's queue
-    #[arg(long, value_name = "N", default_value_t = 16_384, help_heading = "Connections")]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one(), help_heading = "Connections")]
     max_connections: u32,
 }
 
@@ -209,6 +210,11 @@ fn story(options: &Options) -> String {
     }
 }
 
+/// Reads a count that cannot be zero.
+fn at_least_one() -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..)
+}
+
 fn gap(text: &str) -> Result<Gap, humantime::DurationError> {
     humantime::parse_duration(text).map(Gap::from)
 }
@@ -240,6 +246,7 @@ mod tests {
         assert_eq!(options.exact_cadence, Some(Gap::from_millis(10)));
         assert_eq!(options.cost.step_per_seq, Gap::from_nanos(1_500));
         assert!(Command::try_parse_from(["sim", "--idle-timeout", "5"]).is_err());
+        assert!(Command::try_parse_from(["sim", "--max-num-seqs", "0"]).is_err());
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod events;
 mod fault;
 mod feed;
 mod hub;
+mod intake;
 mod length;
 mod metrics;
 mod options;

@@ -46,6 +46,11 @@ impl ApiError {
         Self::new(503, "ServiceUnavailableError", "The simulated waiting queue is full.")
     }
 
+    /// 503: too many large bodies at once.
+    pub(super) fn no_room() -> Self {
+        Self::new(503, "ServiceUnavailableError", "There is no room for another request body.")
+    }
+
     /// 500, in a stream or instead of a reply: a fault that was asked for.
     pub(super) fn injected() -> Self {
         Self::new(500, "InternalServerError", "Internal server error (simulated)")

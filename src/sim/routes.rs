@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, SERVER};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use http_body_util::Full;
+use hyper::body::Incoming;
 
 use super::engine::Finish;
 use super::events::{Writer, quoted};
 use super::fault::{self, CutKind, Faults};
 use super::feed::Feed;
 use super::hub::{Hub, Run};
+use super::intake::Intake;
 use super::metrics;
 use super::options::Options;
 use super::refusal::ApiError;
@@ -45,6 +46,7 @@ const LARGE_BODY: usize = 256 << 10;
 pub(super) struct Shared {
     options: Arc<Options>,
     hub: Arc<Hub>,
+    intake: Intake,
     logs: SendLogs,
     /// Requests so far, for seeds and ids.
     requests: AtomicU64,
@@ -54,9 +56,11 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(options: Options) -> Self {
         let hub = Arc::new(Hub::new(&options));
+        let intake = Intake::new(options.max_body);
         Self {
             options: Arc::new(options),
             hub,
+            intake,
             logs: SendLogs::default(),
             requests: AtomicU64::new(0),
             started: unix_seconds(),
@@ -130,7 +134,7 @@ impl Shared {
         let (head, body) = request.into_parts();
         let asked = async {
             let faults = faults(&head.headers)?;
-            let body = read(body, self.options.max_body).await?;
+            let (body, _room) = self.intake.read(body).await?;
             match faults.status {
                 Some(code) => Err(ApiError::with_status(code)),
                 None => Ok((faults, self.parse(body, route).await?)),
@@ -238,25 +242,6 @@ fn faults(headers: &HeaderMap) -> Result<Faults, ApiError> {
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     (!id.is_empty() && id.len() <= MAX_ID).then(|| id.to_owned())
-}
-
-/// Reads a body of at most `most` bytes.
-async fn read(mut body: Incoming, most: usize) -> Result<Vec<u8>, ApiError> {
-    let most_u64 = u64::try_from(most).unwrap_or(u64::MAX);
-    if body.size_hint().lower() > most_u64 {
-        return Err(ApiError::too_large(most));
-    }
-    let mut bytes = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| ApiError::bad_request("the body broke off"))?;
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > most {
-                return Err(ApiError::too_large(most));
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Ok(bytes)
 }
 
 fn refuse(error: &ApiError) -> Response<Reply> {
