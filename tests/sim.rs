@@ -242,8 +242,7 @@ fn a_streamed_completion_has_no_role_and_no_usage_unless_asked() {
 #[test]
 fn a_reply_that_is_not_streamed_says_the_same_in_one_piece() {
     let sim = start(quick());
-    let seed = json!({"seed": 7});
-    let streamed = Client::new(&sim).post(CHAT, "", &chat(9, seed.clone())).events();
+    let streamed = Client::new(&sim).post(CHAT, "", &chat(9, json!({"seed": 7}))).events();
     let streamed: String = streamed.iter().map(content).collect();
     let answer = Client::new(&sim).post(CHAT, "", &chat(9, json!({"seed": 7, "stream": false})));
     assert!(answer.head.contains("content-type: application/json\r\n"));
