@@ -1,4 +1,6 @@
 //! The simulated server over real sockets: vLLM's shapes, every fault, and hostile clients.
+//!
+//! Long because it is a list: one client that hides nothing, and a few lines per sentence that the server has to keep.
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
