@@ -35,3 +35,4 @@ pub mod cli;
 pub mod clock;
 pub mod measure;
 pub mod net;
+pub mod sim;

@@ -1,5 +1,7 @@
 //! Any split of the bytes gives the same answer, whatever the bytes.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, for_path};
 use streamgauge::measure::framing::{Event, Sse};
@@ -33,7 +35,10 @@ fn cut(words: &'static [&'static str]) -> impl Strategy<Value = (Vec<u8>, Vec<Ve
 const SSE: &[&str] =
     &["data:", "data: ", "event: x", ":", ": hi", "\n", "\r", "\r\n", "\n\n", "{}", "[DONE]", "\u{feff}", "id", "é"];
 
-fn events(pieces: &[Vec<u8>]) -> (Vec<(Vec<u8>, Vec<u8>)>, u64) {
+/// (name, data) of every event, and how many comments.
+type Events = (Vec<(Vec<u8>, Vec<u8>)>, u64);
+
+fn events(pieces: &[Vec<u8>]) -> Events {
     let (mut sse, mut seen) = (Sse::new(), Vec::new());
     let mut note = |event: Event<'_>| seen.push((event.name.to_vec(), event.data.to_vec()));
     for piece in pieces {

@@ -3,7 +3,9 @@
 //! stdout is data, stderr is talk.
 
 pub mod inspect;
+mod sim;
 
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -17,9 +19,18 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {}
+enum Verb {
+    Sim(sim::Args),
+}
 
 /// Parses the command line, runs the verb, and gives the process's exit code: 0 done, 1 failed, 2 wrong usage.
 pub fn main() -> ExitCode {
-    match Cli::parse().verb {}
+    let done = match Cli::parse().verb {
+        Verb::Sim(args) => sim::run(args),
+    };
+    done.unwrap_or_else(|error| {
+        // If stderr is gone, the exit code still tells.
+        writeln!(stderr(), "error: {error:#}").ok();
+        ExitCode::FAILURE
+    })
 }

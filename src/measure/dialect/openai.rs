@@ -401,7 +401,7 @@ impl Document {
         }
     }
 
-    pub(super) fn end(&mut self, sink: &mut dyn Sink) {
+    pub(super) fn end(&self, sink: &mut dyn Sink) {
         if is_report(&self.usage) {
             sink.delta(0, Delta::Usage(self.usage));
         }
