@@ -29,8 +29,11 @@
 //! measure -> nothing of ours
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod measure;
 pub mod net;
+pub mod sim;

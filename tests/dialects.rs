@@ -1,5 +1,7 @@
 //! Every wire vector means what its expectation says, however its bytes are cut.
 
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
 use std::path::PathBuf;
 
 use serde_json::Value;

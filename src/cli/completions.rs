@@ -1,5 +1,7 @@
 //! `streamgauge completions`: what a shell needs to complete a command line.
 
+use std::process::ExitCode;
+
 use clap_complete::Shell;
 
 /// Print a completion script for a shell
@@ -10,7 +12,7 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::command(), "streamgauge", &mut script);
     super::print(&String::from_utf8_lossy(&script))

@@ -1,5 +1,7 @@
 //! `streamgauge config`: about the configuration, without running anything.
 
+use std::process::ExitCode;
+
 use clap::Subcommand;
 
 use crate::config::schema;
@@ -17,7 +19,7 @@ enum Verb {
     Schema,
 }
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.verb {
         Verb::Schema => super::print(&format!("{:#}\n", schema())),
     }

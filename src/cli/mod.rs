@@ -7,6 +7,7 @@ mod config;
 pub mod inspect;
 pub mod logging;
 mod proxy;
+mod sim;
 
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
@@ -30,6 +31,9 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  Run a server to try things on, which needs no GPU:
+    streamgauge sim
+
   Measure the server on port 8000; clients connect to 8080, metrics are on 9464:
     streamgauge proxy --upstream http://127.0.0.1:8000
 
@@ -40,6 +44,7 @@ Examples:
 enum Verb {
     Proxy(Box<proxy::Args>),
     Inspect(inspect::Args),
+    Sim(Box<sim::Args>),
     Config(config::Args),
     Completions(completions::Args),
 }
@@ -50,23 +55,21 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
-            let _told = error.print().is_ok();
+            error.print().ok();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     let done = match cli.verb {
         Verb::Proxy(args) => proxy::run(*args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),
         Verb::Completions(args) => completions::run(&args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("error: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|error| {
+        say(&format!("error: {error:#}"));
+        ExitCode::FAILURE
+    })
 }
 
 /// The whole command line.
@@ -74,19 +77,19 @@ fn command() -> Command {
     Cli::command().mut_subcommand("proxy", Typed::defaults_in_help)
 }
 
-/// Writes data to stdout. Whoever closed the pipe has read enough.
-fn print(data: &str) -> anyhow::Result<()> {
+/// Writes data to stdout, which ends a verb. Whoever closed the pipe has read enough.
+fn print(data: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write to stdout"),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
 /// Says a line to people, on stderr.
-#[expect(clippy::print_stderr, reason = "before logging begins, and for verbs that do not log")]
 fn say(line: &str) {
-    eprintln!("{line}");
+    // Talk that nobody listens to is no reason to stop.
+    writeln!(io::stderr(), "{line}").ok();
 }
 
 /// Whether colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.

@@ -1,6 +1,7 @@
 //! `streamgauge proxy`: the main job.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ValueHint;
@@ -24,14 +25,12 @@ pub(super) struct Args {
     settings: Typed,
 }
 
+/// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT_SETTINGS: &str = "\
-Settings:
-  Every setting is a flag (--upstream-http), a key of the configuration file
-  (upstream_http) and an environment variable (STREAMGAUGE_UPSTREAM_HTTP);
-  --slo is slos and STREAMGAUGE_SLOS, several of them parted by `;`.
-  A flag goes before the environment, the environment before the file.
-  Times are written 250ms, 30s, 10m. Where telemetry is pushed to is told by
-  OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
+Every setting is a flag (--upstream-http), a key of the configuration file (upstream_http) and an environment variable \
+(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, several of them parted by `;`. A flag goes before the \
+environment, the environment before the file. Times are written 250ms, 30s, 10m. Where telemetry is pushed to is told \
+by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
 Examples:
   Measure the server on port 8000, judge every request:
@@ -40,7 +39,7 @@ Examples:
   See what a configuration comes to:
     streamgauge proxy --config streamgauge.yaml --check";
 
-pub(super) fn run(args: Args) -> anyhow::Result<()> {
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = Source::of_process(args.settings, args.config);
     let loaded = source.load()?;
     if args.check {
@@ -61,6 +60,6 @@ fn explain(loaded: &Loaded) -> String {
 }
 
 /// Runs the proxy until it is told to stop.
-pub(crate) fn start(_loaded: Loaded, _source: Source, _level: logging::Level) -> anyhow::Result<()> {
+pub(crate) fn start(_loaded: Loaded, _source: Source, _level: logging::Level) -> anyhow::Result<ExitCode> {
     anyhow::bail!("this build can check a configuration (--check) but has no proxy to run it")
 }

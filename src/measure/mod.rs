@@ -27,6 +27,7 @@
 
 pub mod dialect;
 pub mod framing;
+pub mod json;
 pub mod observer;
 pub mod record;
 pub mod scan;

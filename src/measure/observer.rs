@@ -176,10 +176,16 @@ impl StreamObserver {
         match framing {
             Framing::Events => {
                 self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
+                self.chunk_overheads.reserve_exact(MAX_OVERHEADS);
                 Body::Events { decoder, sse: Sse::new(), reader }
             }
             Framing::Document => Body::Document { decoder, scan: Box::default(), reader },
         }
+    }
+
+    /// Somebody other than the server answered, with this status.
+    pub fn refused(&mut self, status: u16) {
+        self.status = Some(status);
     }
 
     /// The response head was handed to the client `overhead` after it came.

@@ -245,7 +245,7 @@ impl JsonScan {
         self.objects >> self.depth & 1 == 1
     }
 
-    fn begin(&mut self, fields: &mut impl Fields, state: State) -> State {
+    fn begin(&mut self, fields: &impl Fields, state: State) -> State {
         self.begun = true;
         self.value.clear();
         self.wanted = self.path.named().is_some_and(|path| fields.wants(path));

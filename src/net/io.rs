@@ -1,9 +1,10 @@
 //! One connection, plain or TLS, whose reads say when the bytes arrived.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
@@ -34,6 +35,11 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// For what came by some other way than a read.
+    pub fn now() -> Self {
+        Self::of(None)
+    }
+
     fn of(kernel: Option<u64>) -> Self {
         match kernel {
             Some(wall) => Self { at: clock::of_kernel(wall), source: StampSource::Kernel },
@@ -109,6 +115,22 @@ impl Io {
         })
     }
 
+    /// Reads what has arrived into somebody else's buffer.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Arrival>> {
+        let kernel = match self {
+            Self::Plain(socket) => {
+                let (n, kernel) = ready!(stamped::poll_read(socket, cx, buffer.initialize_unfilled()))?;
+                buffer.advance(n);
+                kernel
+            }
+            Self::Tls(stream) => {
+                ready!(Pin::new(stream).poll_read(cx, buffer))?;
+                None
+            }
+        };
+        Poll::Ready(Ok(Arrival::of(kernel)))
+    }
+
     /// Writes all of `bytes` from `written` on, and moves `written` along; ready when everything has been handed to
     /// the kernel.
     pub fn poll_write_all(&mut self, cx: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<io::Result<()>> {
@@ -149,20 +171,43 @@ fn prepare(socket: &TcpStream) {
     let _set = socket.set_nodelay(true).is_ok();
 }
 
-impl AsyncRead for Io {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_read(cx, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+/// A connection lent to a library that knows nothing of arrivals: each read's arrival is left in a cell, where the
+/// library's caller finds it.
+#[derive(Debug)]
+pub struct Stamped {
+    io: Io,
+    /// Received before the library came in.
+    first: Vec<u8>,
+    arrival: Rc<Cell<Option<Arrival>>>,
+}
+
+impl Stamped {
+    /// Lends `io`, of which `first` has already been received.
+    pub fn new(io: Io, first: Vec<u8>, arrival: Rc<Cell<Option<Arrival>>>) -> Self {
+        Self { io, first, arrival }
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncRead for Stamped {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.first.is_empty() {
+            let arrival = ready!(this.io.poll_fill(cx, buffer))?;
+            this.arrival.set(Some(arrival));
+        } else {
+            let n = this.first.len().min(buffer.remaining());
+            buffer.put_slice(&this.first[..n]);
+            this.first.drain(..n);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stamped {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.get_mut().io {
+            Io::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            Io::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -171,9 +216,9 @@ impl AsyncWrite for Io {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        match &mut self.get_mut().io {
+            Io::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
@@ -182,13 +227,13 @@ impl AsyncWrite for Io {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().io {
+            Io::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().poll_finish(cx)
+        self.get_mut().io.poll_finish(cx)
     }
 }

@@ -9,3 +9,4 @@
 pub mod http1;
 pub mod io;
 mod stamped;
+pub mod tls;

@@ -6,6 +6,7 @@ mod text;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ValueHint;
@@ -56,7 +57,7 @@ Examples:
   Count on it in a script:
     streamgauge inspect reply.sse --path /v1/chat/completions --json | jq .output_tokens";
 
-pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = read(&args.file)?;
     let request = args.request.as_deref().map(read).transpose()?.unwrap_or_default();
     let reads = reads(&body, &args.segments)?;

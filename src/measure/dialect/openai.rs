@@ -1,94 +1,187 @@
 //! What the OpenAI dialects share: the envelope of an event, usage, errors, and the fields of a request.
 //!
-//! Fields are taken as raw JSON and looked into only where they matter, so that a server's extra or odd field cannot
-//! make an event unreadable, and nothing is copied or unescaped.
+//! An event is walked once and only what matters is looked at, so that a server's extra or odd field cannot make it
+//! unreadable, and nothing is copied or unescaped.
 
-use serde::Deserialize;
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use std::ops::Range;
 
 use super::skeleton::Skeleton;
 use super::{Counted, Counters, Delta, OutputKind, Sink, finish_reason};
 use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
 use crate::measure::record::{CountSource, Usage};
 use crate::measure::scan::Scalar;
 use crate::measure::shape::RequestShape;
 
-/// A field as it stands in the event; `null` counts as absent.
-pub(super) type Raw<'a> = Option<&'a RawValue>;
-
-/// The envelope of one event. `C` is a choice.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "C: Deserialize<'de>"))]
-pub(super) struct Chunk<'a, C> {
-    #[serde(borrow, default)]
-    id: Raw<'a>,
-    #[serde(borrow, default)]
-    model: Raw<'a>,
-    #[serde(default = "Choices::none")]
-    choices: Choices<C>,
-    #[serde(borrow, default)]
-    usage: Raw<'a>,
-    #[serde(borrow, default)]
-    error: Raw<'a>,
-    #[serde(borrow, default)]
-    obfuscation: Raw<'a>,
-    /// vLLM, when ids were asked for: the prompt, on the first event.
-    #[serde(borrow, default)]
-    prompt_token_ids: Raw<'a>,
+/// The envelope of one event.
+#[derive(Default)]
+struct Chunk<'a> {
+    id: Option<&'a str>,
+    model: Option<&'a str>,
+    first: Option<Choice<'a>>,
+    /// Engines send one choice per event; more cost an allocation.
+    more: Vec<Choice<'a>>,
+    usage: Option<Usage>,
+    fault: Option<Fault<'a>>,
+    /// OpenAI's random padding: where it stands in the event.
+    padding: Option<Range<usize>>,
+    /// vLLM, when ids were asked for: the length of the prompt, on the first event.
+    prompt: Option<u32>,
 }
 
-/// The choices of one event. Engines send one; more cost an allocation.
-struct Choices<C> {
-    first: Option<C>,
-    more: Vec<C>,
-}
-
-impl<C> Choices<C> {
-    fn none() -> Self {
-        Self { first: None, more: Vec::new() }
-    }
-}
-
-impl<'de, C: Deserialize<'de>> Deserialize<'de> for Choices<C> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Each<C>(std::marker::PhantomData<C>);
-        impl<'de, C: Deserialize<'de>> Visitor<'de> for Each<C> {
-            type Value = Choices<C>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list of choices")
-            }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Choices::none())
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut choices = Choices { first: seq.next_element()?, more: Vec::new() };
-                while let Some(choice) = seq.next_element()? {
-                    choices.more.push(choice);
-                }
-                Ok(choices)
-            }
-        }
-        deserializer.deserialize_any(Each(std::marker::PhantomData))
-    }
-}
-
-/// What one choice of an event holds, in terms that chat and completions share.
-pub(super) struct ChoiceMeaning<'a> {
+/// One choice of an event, in terms that chat and completions share.
+#[derive(Default)]
+pub(super) struct Choice<'a> {
     pub(super) index: u32,
     /// Generated text, and where it stands if it is one string.
-    pub(super) output: Option<(OutputKind, Raw<'a>)>,
+    pub(super) output: Option<(OutputKind, Option<Range<usize>>)>,
     /// Proof of a token without text.
     pub(super) evidence: bool,
-    pub(super) finish: Raw<'a>,
-    /// Lists with one entry per token.
-    pub(super) ids: [Raw<'a>; 2],
-    pub(super) logprobs: Raw<'a>,
+    pub(super) finish: Option<&'a str>,
+    /// Generated ids.
+    pub(super) ids: Option<u32>,
+    /// Log probabilities, one per token.
+    pub(super) logprobs: Option<u32>,
 }
 
-/// A choice of one of the OpenAI dialects.
-pub(super) trait Choice<'a>: Deserialize<'a> {
-    fn meaning(&self) -> ChoiceMeaning<'a>;
+impl<'a> Choice<'a> {
+    /// Takes a field that the dialects share; anything else is skipped.
+    pub(super) fn field(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+        match key {
+            b"index" => self.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+            b"finish_reason" => self.finish = walk.text()?,
+            // vLLM says `token_ids`, LMDeploy `output_ids`.
+            b"token_ids" | b"output_ids" => self.ids = walk.length()?.or(self.ids),
+            // Chat has them under `content` (and `refusal`), completions list the `tokens`.
+            b"logprobs" => walk.object(|key, walk| {
+                match key {
+                    b"content" | b"refusal" | b"tokens" => self.logprobs = self.logprobs.or(walk.length()?),
+                    _ => walk.skip()?,
+                }
+                Some(())
+            })?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    }
+
+    fn counted(&self) -> Option<Counted> {
+        let tokens = self.ids.or(self.logprobs)?;
+        Some(Counted { tokens, source: CountSource::Ids })
+    }
+}
+
+/// Reads one choice of a dialect.
+pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
+
+#[derive(Clone, Copy, Default)]
+struct Fault<'a> {
+    message: Option<&'a str>,
+    kind: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+impl<'a> Chunk<'a> {
+    fn read(data: &'a [u8], choice: ReadChoice) -> Option<Self> {
+        // The walk compares bytes; that they are text is checked once.
+        std::str::from_utf8(data).ok()?;
+        let mut chunk = Self::default();
+        let mut walk = Walk::new(data);
+        walk.object(|key, walk| {
+            match key {
+                b"id" => chunk.id = walk.text()?,
+                b"model" => chunk.model = walk.text()?,
+                b"choices" => walk.array(|walk| {
+                    let choice = choice(walk)?;
+                    match &mut chunk.first {
+                        first @ None => *first = Some(choice),
+                        Some(_) => chunk.more.push(choice),
+                    }
+                    Some(())
+                })?,
+                b"usage" => chunk.usage = usage(walk)?,
+                b"error" => chunk.fault = fault(walk)?,
+                b"prompt_token_ids" => chunk.prompt = walk.length()?,
+                b"obfuscation" => {
+                    let at = walk.position();
+                    chunk.padding = match walk.shown()? {
+                        Shown::String(inside) => Some(inside),
+                        // Empty padding is padding too: between its quotes.
+                        Shown::Empty => Some(at + 1..at + 1),
+                        Shown::Null | Shown::Other => None,
+                    };
+                }
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        Some(chunk)
+    }
+}
+
+/// A usage object, unless it says nothing: some servers put zeros on every event.
+fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
+    let mut usage = Usage::default();
+    let mut cache_hits = None;
+    walk.object(|key, walk| {
+        match key {
+            b"prompt_tokens" => usage.input = walk.number()?,
+            b"completion_tokens" => usage.output = walk.number()?,
+            b"prompt_tokens_details" => walk.object(|key, walk| {
+                match key {
+                    b"cached_tokens" => usage.cached = walk.number()?,
+                    _ => walk.skip()?,
+                }
+                Some(())
+            })?,
+            b"completion_tokens_details" => walk.object(|key, walk| {
+                match key {
+                    b"reasoning_tokens" => usage.reasoning = walk.number()?,
+                    _ => walk.skip()?,
+                }
+                Some(())
+            })?,
+            // SGLang, at top level.
+            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(walk.number()?),
+            // DeepSeek.
+            b"prompt_cache_hit_tokens" => cache_hits = walk.number()?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    usage.cached = usage.cached.or(cache_hits);
+    Some(Some(usage).filter(is_report))
+}
+
+fn is_report(usage: &Usage) -> bool {
+    usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
+}
+
+/// An `error` field: an object with a message, or the message itself. `null` is none.
+fn fault<'a>(walk: &mut Walk<'a>) -> Option<Option<Fault<'a>>> {
+    if !walk.is_object() {
+        return Some(match walk.raw()? {
+            b"null" => None,
+            raw => Some(Fault { message: unquoted(raw), ..Fault::default() }),
+        });
+    }
+    let mut fault = Fault::default();
+    walk.object(|key, walk| {
+        match key {
+            b"message" => fault.message = walk.text()?,
+            b"type" => fault.kind = walk.text()?,
+            b"code" => fault.code = Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(unquoted),
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    Some(Some(fault))
+}
+
+fn unquoted(raw: &[u8]) -> Option<&str> {
+    let raw = std::str::from_utf8(raw).ok()?;
+    Some(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
 }
 
 /// The state of one stream.
@@ -108,7 +201,7 @@ impl Stream {
     }
 
     /// One event.
-    pub(super) fn event<'a, C: Choice<'a>>(&mut self, event: &Event<'a>, sink: &mut dyn Sink) {
+    pub(super) fn event(&mut self, event: &Event<'_>, choice: ReadChoice, sink: &mut dyn Sink) {
         match event.name {
             b"" | b"message" | b"error" => {}
             // Side channels (tool dispatch, ids, progress) repeat or announce; they are not tokens.
@@ -118,82 +211,73 @@ impl Stream {
             return sink.delta(choice, Delta::Output { kind, tokens: None });
         }
         self.skeleton.forget();
-        let data = event.data.trim_ascii();
-        if data == b"[DONE]" {
+        if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(chunk) =
-            std::str::from_utf8(data).ok().and_then(|text| serde_json::from_str::<Chunk<'a, C>>(text).ok())
-        else {
-            return sink.delta(0, Delta::Malformed);
-        };
+        let Some(chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        if let Some(error) = chunk.error {
-            fault(error.get(), sink);
+        if let Some(Fault { message, kind, code }) = chunk.fault {
+            sink.delta(0, Delta::Fault { message, kind, code });
         }
-        if let Some(Length(prompt)) = chunk.prompt_token_ids.and_then(length) {
+        if let Some(prompt) = chunk.prompt {
             sink.delta(0, Delta::Usage(Usage { input: Some(prompt.into()), ..Usage::default() }));
         }
         self.choices(event.data, &chunk, sink);
     }
 
-    fn identify<C>(&mut self, chunk: &Chunk<'_, C>, sink: &mut dyn Sink) {
+    fn identify(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
         if self.identified {
             return;
         }
-        if let Some(id) = string(chunk.id).filter(|id| !id.is_empty()) {
+        if let Some(id) = chunk.id {
             self.identified = true;
             sink.delta(0, Delta::Id(id));
-            if let Some(model) = string(chunk.model) {
+            if let Some(model) = chunk.model {
                 sink.delta(0, Delta::Model(model));
             }
         }
     }
 
-    fn choices<'a, C: Choice<'a>>(&mut self, data: &[u8], chunk: &Chunk<'a, C>, sink: &mut dyn Sink) {
-        let usage = chunk.usage.and_then(|raw| reported(raw.get()));
-        let Some(only) = &chunk.choices.first else {
-            if let Some(usage) = usage {
+    fn choices(&mut self, data: &[u8], chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+        let Some(only) = &chunk.first else {
+            if let Some(usage) = chunk.usage {
                 sink.delta(0, Delta::Usage(usage));
             }
             return;
         };
-        let single = chunk.choices.more.is_empty();
-        let total = usage.and_then(|usage| usage.output).filter(|_| single);
+        let single = chunk.more.is_empty();
+        let total = chunk.usage.and_then(|usage| usage.output).filter(|_| single);
         let (mut finished, mut counter) = (false, self.continuous);
-        for choice in std::iter::once(only).chain(&chunk.choices.more) {
-            let meaning = choice.meaning();
-            let growth = total.and_then(|total| self.growth(meaning.index, total));
+        for choice in std::iter::once(only).chain(&chunk.more) {
+            let growth = total.and_then(|total| self.growth(choice.index, total));
             if let (Some(total), Some(_)) = (total, growth) {
                 counter = true;
-                sink.delta(meaning.index, Delta::Total(total));
+                sink.delta(choice.index, Delta::Total(total));
             }
-            let tokens = counted(&meaning).or(growth);
-            if let Some((kind, text)) = meaning.output {
-                sink.delta(meaning.index, Delta::Output { kind, tokens });
-                if let (Some(text), None, None, None, true) = (text, tokens, usage, meaning.finish, single) {
-                    let padding = chunk.obfuscation.and_then(|raw| inside(data, raw));
-                    if let (Some(text), None) = (inside(data, text), chunk.error) {
-                        self.skeleton.learn(data, text, padding, (meaning.index, kind));
-                    }
-                }
-            } else if meaning.evidence || tokens.is_some_and(|counted| counted.tokens > 0) {
-                sink.delta(meaning.index, Delta::Evidence { tokens });
+            let tokens = choice.counted().or(growth);
+            if let Some((kind, _)) = choice.output {
+                sink.delta(choice.index, Delta::Output { kind, tokens });
+            } else if choice.evidence || tokens.is_some_and(|counted| counted.tokens > 0) {
+                sink.delta(choice.index, Delta::Evidence { tokens });
             }
-            if let Some(raw) = string(meaning.finish)
+            if let Some(raw) = choice.finish
                 && let Some(reason) = finish_reason(raw)
             {
                 finished = true;
-                sink.delta(meaning.index, Delta::Finish(reason, raw));
+                sink.delta(choice.index, Delta::Finish(reason, raw));
             }
         }
-        if let Some(usage) = usage {
+        if let Some(usage) = chunk.usage {
             match (counter || self.reported.len() > 1, finished) {
                 // A running counter of one choice is not the total; it does tell the prompt's size.
                 (true, _) => sink.delta(0, Delta::Usage(Usage { output: None, reasoning: None, ..usage })),
                 (false, true) => sink.delta(0, Delta::Usage(usage)),
                 (false, false) => {}
             }
+        } else if let (Some((kind, Some(text))), true, None, None) = (&only.output, single, only.finish, &chunk.fault)
+            && only.counted().is_none()
+        {
+            self.skeleton.learn(data, text.clone(), chunk.padding.clone(), (only.index, *kind));
         }
     }
 
@@ -205,132 +289,6 @@ impl Stream {
         let tokens = u32::try_from(total.saturating_sub(before?)).unwrap_or(u32::MAX);
         Some(Counted { tokens, source: CountSource::ContinuousUsage })
     }
-}
-
-fn counted(meaning: &ChoiceMeaning<'_>) -> Option<Counted> {
-    let ids = meaning.ids.into_iter().flatten().find_map(length);
-    let length = ids.or_else(|| serde_json::from_str::<Logprobs>(meaning.logprobs?.get()).ok()?.length());
-    length.map(|Length(tokens)| Counted { tokens, source: CountSource::Ids })
-}
-
-fn length(list: &RawValue) -> Option<Length> {
-    serde_json::from_str(list.get()).ok()
-}
-
-/// The number of entries of a JSON list.
-struct Length(u32);
-
-impl<'de> Deserialize<'de> for Length {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Count;
-        impl<'de> Visitor<'de> for Count {
-            type Value = Length;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a list")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Length, A::Error> {
-                let mut entries = 0;
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    entries += 1;
-                }
-                Ok(Length(entries))
-            }
-        }
-        deserializer.deserialize_seq(Count)
-    }
-}
-
-/// Log probabilities: chat has them under `content` (and `refusal`), completions list the `tokens`.
-#[derive(Deserialize)]
-struct Logprobs {
-    content: Option<Length>,
-    refusal: Option<Length>,
-    tokens: Option<Length>,
-}
-
-impl Logprobs {
-    fn length(self) -> Option<Length> {
-        self.content.or(self.refusal).or(self.tokens)
-    }
-}
-
-#[derive(Deserialize)]
-struct WireUsage {
-    prompt_tokens: Option<u64>,
-    completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<PromptDetails>,
-    completion_tokens_details: Option<CompletionDetails>,
-    /// SGLang, at top level.
-    reasoning_tokens: Option<u64>,
-    /// DeepSeek.
-    prompt_cache_hit_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct PromptDetails {
-    cached_tokens: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct CompletionDetails {
-    reasoning_tokens: Option<u64>,
-}
-
-/// A usage object, unless it says nothing: some servers put zeros on every event.
-fn reported(raw: &str) -> Option<Usage> {
-    let wire: WireUsage = serde_json::from_str(raw).ok()?;
-    if wire.prompt_tokens.unwrap_or(0) == 0 && wire.completion_tokens.unwrap_or(0) == 0 {
-        return None;
-    }
-    let details = wire.completion_tokens_details.and_then(|details| details.reasoning_tokens);
-    Some(Usage {
-        input: wire.prompt_tokens,
-        cached: wire.prompt_tokens_details.and_then(|details| details.cached_tokens).or(wire.prompt_cache_hit_tokens),
-        output: wire.completion_tokens,
-        reasoning: details.or(wire.reasoning_tokens),
-    })
-}
-
-/// The text of a field that is a plain string.
-pub(super) fn string(raw: Raw<'_>) -> Option<&str> {
-    raw?.get().strip_prefix('"')?.strip_suffix('"')
-}
-
-/// Whether a field holds anything: not `null`, `""`, `[]` or `{}`.
-pub(super) fn has_content(raw: Raw<'_>) -> bool {
-    raw.is_some_and(|raw| !matches!(raw.get(), "null" | "\"\"" | "[]" | "{}"))
-}
-
-/// Where a string field lies in `data`, inside its quotes.
-fn inside(data: &[u8], raw: &RawValue) -> Option<std::ops::Range<usize>> {
-    let text = string(Some(raw))?;
-    let start = (text.as_ptr() as usize).checked_sub(data.as_ptr() as usize)?;
-    (start + text.len() <= data.len()).then(|| start..start + text.len())
-}
-
-#[derive(Deserialize)]
-struct WireError<'a> {
-    #[serde(borrow, default)]
-    message: Raw<'a>,
-    #[serde(borrow, default, rename = "type")]
-    kind: Raw<'a>,
-    #[serde(borrow, default)]
-    code: Raw<'a>,
-}
-
-/// An `error` field: an object with a message, or the message itself.
-fn fault(raw: &str, sink: &mut dyn Sink) {
-    let fault = match serde_json::from_str::<WireError<'_>>(raw) {
-        Ok(error) => Delta::Fault { message: string(error.message), kind: string(error.kind), code: code(error.code) },
-        Err(_) => {
-            Delta::Fault { message: raw.strip_prefix('"').and_then(|r| r.strip_suffix('"')), kind: None, code: None }
-        }
-    };
-    sink.delta(0, fault);
-}
-
-fn code(raw: Raw<'_>) -> Option<&str> {
-    string(raw).or_else(|| raw.map(RawValue::get))
 }
 
 /// The request fields that shape the work.
@@ -443,8 +401,8 @@ impl Document {
         }
     }
 
-    pub(super) fn end(&mut self, sink: &mut dyn Sink) {
-        if self.usage.input.unwrap_or(0) > 0 || self.usage.output.unwrap_or(0) > 0 {
+    pub(super) fn end(&self, sink: &mut dyn Sink) {
+        if is_report(&self.usage) {
             sink.delta(0, Delta::Usage(self.usage));
         }
         if self.failed {

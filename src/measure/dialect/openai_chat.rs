@@ -5,15 +5,12 @@
 //! Generated text is a non-empty `content`, `reasoning`, `reasoning_content`, tool name or arguments, `refusal` or
 //! `audio`; an empty `content` without a role is a token whose text is held back.
 
-use std::fmt;
-use std::marker::PhantomData;
+use std::ops::Range;
 
-use serde::de::{SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-
-use super::openai::{self, Choice, ChoiceMeaning, Document, Raw, Stream, has_content};
+use super::openai::{self, Choice, Document, Stream};
 use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
 use crate::measure::scan::Scalar;
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -34,7 +31,7 @@ struct Chat {
 
 impl Reader for Chat {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        self.stream.event::<ChatChoice<'_>>(event, sink);
+        self.stream.event(event, choice, sink);
     }
 
     fn wants(&self, path: &str) -> bool {
@@ -50,160 +47,115 @@ impl Reader for Chat {
     }
 }
 
-#[derive(Deserialize)]
-struct ChatChoice<'a> {
-    #[serde(default)]
-    index: u32,
-    #[serde(borrow, default)]
-    delta: Option<ChatDelta<'a>>,
-    #[serde(borrow, default)]
-    finish_reason: Raw<'a>,
-    #[serde(borrow, default)]
-    logprobs: Raw<'a>,
-    /// vLLM.
-    #[serde(borrow, default)]
-    token_ids: Raw<'a>,
-    /// LMDeploy.
-    #[serde(borrow, default)]
-    output_ids: Raw<'a>,
-}
-
-#[derive(Deserialize)]
-struct ChatDelta<'a> {
-    #[serde(borrow, default)]
-    role: Raw<'a>,
-    #[serde(borrow, default)]
-    content: Raw<'a>,
-    #[serde(borrow, default)]
-    reasoning: Raw<'a>,
-    #[serde(borrow, default)]
-    reasoning_content: Raw<'a>,
-    #[serde(borrow, default)]
-    refusal: Raw<'a>,
-    #[serde(borrow, default)]
-    tool_calls: Raw<'a>,
-    #[serde(borrow, default)]
-    function_call: Raw<'a>,
-    #[serde(borrow, default)]
-    audio: Raw<'a>,
-}
-
-impl<'a> Choice<'a> for ChatChoice<'a> {
-    fn meaning(&self) -> ChoiceMeaning<'a> {
-        let delta = self.delta.as_ref();
-        ChoiceMeaning {
-            index: self.index,
-            output: delta.and_then(ChatDelta::output),
-            evidence: delta.is_some_and(|delta| delta.role.is_none() && delta.content.is_some()),
-            finish: self.finish_reason,
-            ids: [self.token_ids, self.output_ids],
-            logprobs: self.logprobs,
+fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
+    let mut choice = Choice::default();
+    walk.object(|key, walk| match key {
+        b"delta" => {
+            let delta = Delta::read(walk)?;
+            choice.evidence = delta.holds_back();
+            choice.output = delta.output();
+            Some(())
         }
-    }
+        _ => choice.field(key, walk),
+    })?;
+    Some(choice)
 }
 
-impl<'a> ChatDelta<'a> {
-    /// What kind of text the delta shows, and the text where it is one string. Output wins over reasoning when an
-    /// event has both.
-    fn output(&self) -> Option<(OutputKind, Raw<'a>)> {
-        if has_content(self.content) {
-            let alone = !has_content(self.reasoning) && !has_content(self.reasoning_content);
-            Some((OutputKind::Text, self.content.filter(|_| alone)))
-        } else if self.calls_tool() {
-            Some((OutputKind::Tool, None))
-        } else if has_content(self.refusal) {
-            Some((OutputKind::Refusal, self.refusal))
-        } else if self.audio.is_some_and(|raw| shows::<Audio<'_>>(raw.get())) {
-            Some((OutputKind::Audio, None))
-        } else {
-            let reasoning = [self.reasoning, self.reasoning_content].into_iter().find(|raw| has_content(*raw))?;
-            Some((OutputKind::Reasoning, reasoning))
-        }
-    }
-
-    fn calls_tool(&self) -> bool {
-        self.tool_calls.is_some_and(|raw| shows::<AnyOf<ToolCall<'_>>>(raw.get()))
-            || self.function_call.is_some_and(|raw| shows::<Function<'_>>(raw.get()))
-    }
+/// What a delta shows.
+#[derive(Default)]
+struct Delta {
+    role: bool,
+    content: Option<Shown>,
+    reasoning: Option<Shown>,
+    refusal: Option<Shown>,
+    tool: bool,
+    audio: bool,
 }
 
-/// Something that may hold generated text in one of several fields.
-trait Shows {
-    fn shows(&self) -> bool;
-}
-
-fn shows<'a, T: Shows + Deserialize<'a>>(raw: &'a str) -> bool {
-    serde_json::from_str::<T>(raw).is_ok_and(|part| part.shows())
-}
-
-/// A list of which any entry may show text; read without keeping the entries.
-struct AnyOf<T>(bool, PhantomData<T>);
-
-impl<T> Shows for AnyOf<T> {
-    fn shows(&self) -> bool {
-        self.0
-    }
-}
-
-impl<'de, T: Shows + Deserialize<'de>> Deserialize<'de> for AnyOf<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Each<T>(PhantomData<T>);
-        impl<'de, T: Shows + Deserialize<'de>> Visitor<'de> for Each<T> {
-            type Value = bool;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<bool, A::Error> {
-                let mut any = false;
-                while let Some(entry) = seq.next_element::<T>()? {
-                    any |= entry.shows();
+impl Delta {
+    fn read(walk: &mut Walk<'_>) -> Option<Self> {
+        let mut delta = Self::default();
+        walk.object(|key, walk| {
+            match key {
+                b"role" => delta.role = walk.shown()? != Shown::Null,
+                b"content" => delta.content = some(walk.shown()?),
+                // vLLM and Ollama say `reasoning`, most others `reasoning_content`; some send both, one of them empty.
+                b"reasoning" | b"reasoning_content" => {
+                    let shown = walk.shown()?;
+                    if shown.is_content() || delta.reasoning.is_none() {
+                        delta.reasoning = some(shown);
+                    }
                 }
-                Ok(any)
+                b"refusal" => delta.refusal = some(walk.shown()?),
+                b"tool_calls" => walk.array(|walk| {
+                    delta.tool |= tool_call(walk)?;
+                    Some(())
+                })?,
+                b"function_call" => delta.tool |= any_content(walk, &[b"name", b"arguments"])?,
+                b"audio" => delta.audio |= any_content(walk, &[b"data", b"transcript"])?,
+                _ => walk.skip()?,
             }
+            Some(())
+        })?;
+        Some(delta)
+    }
+
+    /// An empty content without a role: a token whose text is held back.
+    fn holds_back(&self) -> bool {
+        !self.role && self.content.is_some()
+    }
+
+    /// What kind of text the delta shows, and where it stands if that is one string. Output wins over reasoning when
+    /// an event has both.
+    fn output(self) -> Option<(OutputKind, Option<Range<usize>>)> {
+        let shows = |shown: &Option<Shown>| shown.as_ref().is_some_and(Shown::is_content);
+        let (text, reasoning, refusal) = (shows(&self.content), shows(&self.reasoning), shows(&self.refusal));
+        let alone = [text, reasoning, refusal, self.tool, self.audio].into_iter().filter(|shows| *shows).count() == 1;
+        let (kind, shown) = if text {
+            (OutputKind::Text, self.content)
+        } else if self.tool {
+            (OutputKind::Tool, None)
+        } else if refusal {
+            (OutputKind::Refusal, self.refusal)
+        } else if self.audio {
+            (OutputKind::Audio, None)
+        } else if reasoning {
+            (OutputKind::Reasoning, self.reasoning)
+        } else {
+            return None;
+        };
+        let place = match shown {
+            Some(Shown::String(place)) if alone => Some(place),
+            _ => None,
+        };
+        Some((kind, place))
+    }
+}
+
+fn some(shown: Shown) -> Option<Shown> {
+    (shown != Shown::Null).then_some(shown)
+}
+
+/// Whether a tool call shows a name or arguments. Custom tools have an `input` instead.
+fn tool_call(walk: &mut Walk<'_>) -> Option<bool> {
+    let mut shows = false;
+    walk.object(|key, walk| {
+        match key {
+            b"function" => shows |= any_content(walk, &[b"name", b"arguments"])?,
+            b"custom" => shows |= any_content(walk, &[b"name", b"input"])?,
+            _ => walk.skip()?,
         }
-        deserializer.deserialize_seq(Each::<T>(PhantomData)).map(|any| Self(any, PhantomData))
-    }
+        Some(())
+    })?;
+    Some(shows)
 }
 
-#[derive(Deserialize)]
-struct ToolCall<'a> {
-    #[serde(borrow, default)]
-    function: Option<Function<'a>>,
-    #[serde(borrow, default)]
-    custom: Option<Function<'a>>,
-}
-
-impl Shows for ToolCall<'_> {
-    fn shows(&self) -> bool {
-        [&self.function, &self.custom].into_iter().flatten().any(Shows::shows)
-    }
-}
-
-#[derive(Deserialize)]
-struct Function<'a> {
-    #[serde(borrow, default)]
-    name: Raw<'a>,
-    /// A custom tool has `input` instead.
-    #[serde(borrow, default, alias = "input")]
-    arguments: Raw<'a>,
-}
-
-impl Shows for Function<'_> {
-    fn shows(&self) -> bool {
-        has_content(self.name) || has_content(self.arguments)
-    }
-}
-
-#[derive(Deserialize)]
-struct Audio<'a> {
-    #[serde(borrow, default)]
-    data: Raw<'a>,
-    #[serde(borrow, default)]
-    transcript: Raw<'a>,
-}
-
-impl Shows for Audio<'_> {
-    fn shows(&self) -> bool {
-        has_content(self.data) || has_content(self.transcript)
-    }
+fn any_content(walk: &mut Walk<'_>, keys: &[&[u8]]) -> Option<bool> {
+    let mut any = false;
+    walk.object(|key, walk| {
+        let shown = walk.shown()?;
+        any |= keys.contains(&key) && shown.is_content();
+        Some(())
+    })?;
+    Some(any)
 }

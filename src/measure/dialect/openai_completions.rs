@@ -3,11 +3,10 @@
 //! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
 //! text is held back. The choice index runs over prompts and outputs together.
 
-use serde::Deserialize;
-
-use super::openai::{self, Choice, ChoiceMeaning, Document, Raw, Stream, has_content};
+use super::openai::{self, Choice, Document, Stream};
 use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
 use crate::measure::scan::Scalar;
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -31,7 +30,7 @@ struct Completions {
 
 impl Reader for Completions {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        self.stream.event::<CompletionChoice<'_>>(event, sink);
+        self.stream.event(event, choice, sink);
     }
 
     fn wants(&self, path: &str) -> bool {
@@ -47,30 +46,19 @@ impl Reader for Completions {
     }
 }
 
-#[derive(Deserialize)]
-struct CompletionChoice<'a> {
-    #[serde(default)]
-    index: u32,
-    #[serde(borrow, default)]
-    text: Raw<'a>,
-    #[serde(borrow, default)]
-    finish_reason: Raw<'a>,
-    #[serde(borrow, default)]
-    logprobs: Raw<'a>,
-    /// vLLM.
-    #[serde(borrow, default)]
-    token_ids: Raw<'a>,
-}
-
-impl<'a> Choice<'a> for CompletionChoice<'a> {
-    fn meaning(&self) -> ChoiceMeaning<'a> {
-        ChoiceMeaning {
-            index: self.index,
-            output: has_content(self.text).then_some((OutputKind::Text, self.text)),
-            evidence: self.text.is_some(),
-            finish: self.finish_reason,
-            ids: [self.token_ids, None],
-            logprobs: self.logprobs,
+fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
+    let mut choice = Choice::default();
+    walk.object(|key, walk| match key {
+        b"text" => {
+            let shown = walk.shown()?;
+            choice.evidence = shown != Shown::Null;
+            choice.output = match shown {
+                Shown::String(place) => Some((OutputKind::Text, Some(place))),
+                Shown::Null | Shown::Empty | Shown::Other => None,
+            };
+            Some(())
         }
-    }
+        _ => choice.field(key, walk),
+    })?;
+    Some(choice)
 }

@@ -189,6 +189,20 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
 /// Room that [`ChunkWriter`] keeps before a payload for its chunk size.
 const SIZE_ROOM: usize = 18;
 
+/// A chunk's first line, and where in its room it begins.
+fn size_line(length: usize) -> ([u8; SIZE_ROOM], usize) {
+    let mut digits = [0; SIZE_ROOM];
+    digits[SIZE_ROOM - 2..].copy_from_slice(b"\r\n");
+    let mut first = SIZE_ROOM - 2;
+    let mut rest = length;
+    while rest > 0 {
+        first -= 1;
+        digits[first] = b"0123456789abcdef"[rest % 16];
+        rest /= 16;
+    }
+    (digits, first)
+}
+
 /// Puts the chunked coding on payloads, each read's worth in one chunk and one contiguous buffer.
 ///
 /// ```text
@@ -215,18 +229,16 @@ impl ChunkWriter {
             return 0;
         }
         out.extend_from_slice(b"\r\n");
-        let mut digits = [0; SIZE_ROOM];
-        let mut first = SIZE_ROOM - 2;
-        let mut rest = length;
-        while rest > 0 {
-            first -= 1;
-            digits[first] = b"0123456789abcdef"[rest % 16];
-            rest /= 16;
-        }
-        digits[SIZE_ROOM - 2..].copy_from_slice(b"\r\n");
+        let (digits, first) = size_line(length);
         out[at + first..at + SIZE_ROOM].copy_from_slice(&digits[first..]);
         out.copy_within(..at, first);
         first
+    }
+
+    /// The first line of a chunk of `length` bytes, for a payload that is at hand.
+    pub fn head(out: &mut Vec<u8>, length: usize) {
+        let (digits, first) = size_line(length);
+        out.extend_from_slice(&digits[first..]);
     }
 
     /// The end of a chunked body, with its trailers.

@@ -221,6 +221,11 @@ impl Head {
         self.fields.push(Field { name: name_at, value, known, hop: false });
     }
 
+    /// Ends a composed head: its fields are known now.
+    pub fn finish(&mut self) {
+        self.mark_hop_by_hop();
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
@@ -359,13 +364,13 @@ impl Head {
         }
     }
 
-    /// How the body of this response to a `method` request is framed.
+    /// How the body of this response is framed; `to_head` if it answers a HEAD request.
     ///
     /// # Errors
     /// [`HeadError`] when that is not certain.
-    pub fn response_framing(&self, method: &str) -> Result<Framing, HeadError> {
+    pub fn response_framing(&self, to_head: bool) -> Result<Framing, HeadError> {
         let framing = self.framing()?;
-        if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
+        if to_head || matches!(self.status, 100..=199 | 204 | 304) {
             return Ok(Framing::Length(0));
         }
         Ok(framing.unwrap_or(Framing::UntilClose))
@@ -567,10 +572,10 @@ mod tests {
         let mut out = Vec::new();
         head.write_status_line(&mut out);
         assert_eq!(out, b"HTTP/1.1 299 Odd but fine\r\n");
-        assert_eq!(head.response_framing("GET"), Ok(Framing::UntilClose));
-        assert_eq!(head.response_framing("HEAD"), Ok(Framing::Length(0)));
+        assert_eq!(head.response_framing(false), Ok(Framing::UntilClose));
+        assert_eq!(head.response_framing(true), Ok(Framing::Length(0)));
         head.parse_response(b"HTTP/1.1 204\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
-        assert_eq!(head.response_framing("GET"), Ok(Framing::Length(0)));
+        assert_eq!(head.response_framing(false), Ok(Framing::Length(0)));
     }
 
     #[test]

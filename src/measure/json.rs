@@ -1,0 +1,301 @@
+//! A walk over one JSON text that is at hand: borrowed, in one pass, without an allocation.
+//!
+//! serde_json allocates for every value nested deeper than two that it skips, and an event of a stream is mostly
+//! skipped. The walker is handed from callback to callback; each takes exactly the value that it stands before.
+//!
+//! It checks structure. Numbers and the inside of strings are taken as they stand.
+
+use std::ops::Range;
+
+/// Nesting beyond this is not an event that any server sends.
+const MAX_DEPTH: usize = 64;
+
+/// Stands before a value of a text. Every method that takes a value returns `None` where the text is not JSON or the
+/// value is of another kind; the walk is over then.
+#[derive(Debug)]
+pub struct Walk<'a> {
+    text: &'a [u8],
+    at: usize,
+    depth: usize,
+}
+
+/// What a field shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// `null`.
+    Null,
+    /// `""`, `[]` or `{}`.
+    Empty,
+    /// A string, and where its inside stands in the text.
+    String(Range<usize>),
+    /// Anything else.
+    Other,
+}
+
+impl Shown {
+    /// Whether there is something to see.
+    pub fn is_content(&self) -> bool {
+        matches!(self, Self::String(_) | Self::Other)
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// A walk from the beginning of `text`.
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, depth: 0 }
+    }
+
+    /// Nothing but white space may follow.
+    pub fn end(mut self) -> Option<()> {
+        self.white();
+        (self.at == self.text.len()).then_some(())
+    }
+
+    /// Where the next value begins.
+    pub fn position(&mut self) -> usize {
+        self.white();
+        self.at
+    }
+
+    /// Whether the next value is an object.
+    pub fn is_object(&mut self) -> bool {
+        self.white();
+        self.text.get(self.at) == Some(&b'{')
+    }
+
+    /// Takes an object; `each` takes the value of every key. `null` is an object without keys.
+    pub fn object(&mut self, mut each: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
+        if !self.open(b'{')? {
+            return Some(());
+        }
+        if !self.token(b'}') {
+            loop {
+                let key = self.string()?;
+                let key = &self.text[key];
+                self.token(b':').then_some(())?;
+                each(key, self)?;
+                if !self.token(b',') {
+                    break;
+                }
+            }
+            self.token(b'}').then_some(())?;
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    /// Takes an array; `each` takes every entry. `null` is an array without entries.
+    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if !self.open(b'[')? {
+            return Some(());
+        }
+        if !self.token(b']') {
+            loop {
+                each(self)?;
+                if !self.token(b',') {
+                    break;
+                }
+            }
+            self.token(b']').then_some(())?;
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    /// Takes an array and counts its entries; `None` inside for `null`.
+    pub fn length(&mut self) -> Option<Option<u32>> {
+        if self.null() {
+            return Some(None);
+        }
+        let mut entries = 0;
+        self.array(|walk| {
+            entries += 1;
+            walk.skip()
+        })?;
+        Some(Some(entries))
+    }
+
+    /// Takes any value, and says what it shows.
+    pub fn shown(&mut self) -> Option<Shown> {
+        self.white();
+        let start = self.at;
+        match self.text.get(start)? {
+            b'"' => {
+                let inside = self.string()?;
+                Some(if inside.is_empty() { Shown::Empty } else { Shown::String(inside) })
+            }
+            b'n' => self.skip().map(|()| Shown::Null),
+            b'[' | b'{' => {
+                self.skip()?;
+                let empty = self.text[start + 1..self.at - 1].trim_ascii().is_empty();
+                Some(if empty { Shown::Empty } else { Shown::Other })
+            }
+            _ => self.skip().map(|()| Shown::Other),
+        }
+    }
+
+    /// Takes any value; the inside of a string, escapes and all, and `None` inside for anything else.
+    pub fn text(&mut self) -> Option<Option<&'a str>> {
+        match self.shown()? {
+            Shown::String(inside) => std::str::from_utf8(&self.text[inside]).ok().map(Some),
+            Shown::Empty | Shown::Null | Shown::Other => Some(None),
+        }
+    }
+
+    /// Takes any value; a whole number from 0, and `None` inside for anything else.
+    pub fn number(&mut self) -> Option<Option<u64>> {
+        self.raw().map(|raw| std::str::from_utf8(raw).ok()?.parse().ok())
+    }
+
+    /// Takes any value as it stands.
+    pub fn raw(&mut self) -> Option<&'a [u8]> {
+        self.white();
+        let start = self.at;
+        self.skip()?;
+        Some(&self.text[start..self.at])
+    }
+
+    /// Takes any value and forgets it.
+    pub fn skip(&mut self) -> Option<()> {
+        self.white();
+        match self.text.get(self.at)? {
+            b'"' => self.string().map(drop),
+            b'{' => self.object(|_, walk| walk.skip()),
+            b'[' => self.array(Self::skip),
+            b'-' | b'0'..=b'9' => {
+                let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+                let rest = &self.text[self.at..];
+                self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
+                Some(())
+            }
+            _ => ["true", "false", "null"].iter().any(|word| self.word(word)).then_some(()),
+        }
+    }
+
+    fn white(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.text.get(self.at) {
+            self.at += 1;
+        }
+    }
+
+    fn token(&mut self, token: u8) -> bool {
+        self.white();
+        let found = self.text.get(self.at) == Some(&token);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn word(&mut self, word: &str) -> bool {
+        let found = self.text[self.at..].starts_with(word.as_bytes());
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    fn null(&mut self) -> bool {
+        self.white();
+        self.word("null")
+    }
+
+    /// Enters a container; `false` for `null`.
+    fn open(&mut self, token: u8) -> Option<bool> {
+        if self.null() {
+            return Some(false);
+        }
+        self.depth += 1;
+        (self.token(token) && self.depth <= MAX_DEPTH).then_some(true)
+    }
+
+    /// Takes a string; where its inside stands.
+    fn string(&mut self) -> Option<Range<usize>> {
+        self.token(b'"').then_some(())?;
+        let start = self.at;
+        loop {
+            let rest = self.text.get(self.at..)?;
+            let stop = memchr::memchr2(b'"', b'\\', rest)?;
+            if rest[stop] == b'"' {
+                let end = self.at + stop;
+                self.at = end + 1;
+                return Some(start..end);
+            }
+            self.at += stop + 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_walk_takes_what_it_wants_and_skips_the_rest() {
+        let text = br#" {"a":[1,{"b":[[]]},"x\"]"],"c":{"d":"in","e":null,"f":[]},"n":42,"t":true} "#;
+        let mut walk = Walk::new(text);
+        let mut seen = Vec::new();
+        walk.object(|key, walk| {
+            match key {
+                b"a" => seen.push(format!("{:?}", walk.length()?)),
+                b"c" => walk.object(|key, walk| {
+                    seen.push(format!("{} {:?}", key[0] as char, walk.shown()?));
+                    Some(())
+                })?,
+                b"n" => seen.push(format!("{:?}", walk.number()?)),
+                _ => walk.skip()?,
+            }
+            Some(())
+        })
+        .unwrap();
+        assert_eq!(walk.end(), Some(()));
+        assert_eq!(seen, ["Some(3)", "d String(38..40)", "e Null", "f Empty", "Some(42)"]);
+    }
+
+    #[test]
+    fn null_is_an_empty_container_and_a_wrong_kind_ends_the_walk() {
+        assert_eq!(Walk::new(b"null").object(|_, _| None), Some(()));
+        assert_eq!(Walk::new(b" null").length(), Some(None));
+        assert_eq!(Walk::new(b"7").array(Walk::skip), None);
+        assert_eq!(Walk::new(b"[]").object(|_, walk| walk.skip()), None);
+    }
+
+    #[test]
+    fn what_is_not_json_ends_the_walk() {
+        for bad in ["", "{", "{\"a\"}", "{\"a\":1,}", "[1,]", "[1 2]", "\"open", "\"\\", "tru", "{a:1}", "]"] {
+            let mut walk = Walk::new(bad.as_bytes());
+            assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
+        }
+        assert_eq!(Walk::new("[".repeat(10_000).as_bytes()).skip(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_document_that_serde_json_writes_is_walked_to_its_end(value in json(), pretty: bool) {
+            let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) }.unwrap();
+            let mut walk = Walk::new(&text);
+            prop_assert_eq!(walk.raw(), Some(&text[..]));
+            prop_assert_eq!(walk.end(), Some(()));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let mut walk = Walk::new(&bytes);
+            let _walked = walk.shown().and_then(|_| walk.end());
+        }
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<f64>().prop_filter("JSON has no infinities", |n| n.is_finite()).prop_map(Into::into),
+            any::<u64>().prop_map(Into::into),
+            ".*".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(6, 40, 6, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                proptest::collection::hash_map(".*", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! TLS for both roles: certificates read from files, and read again when the files change.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// Why TLS cannot be set up. Names the file.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or holds no PEM of the kind wanted.
+    #[error("{what} {path}: {reason}")]
+    File {
+        /// What the file should hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The pieces do not fit together (a key that is not the certificate's, say).
+    #[error("{path}: {reason}")]
+    Unusable {
+        /// The file that was read last.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The system has no trusted certificates.
+    #[error("the system has no trusted certificates: install ca-certificates, or name a file with --upstream-ca")]
+    NoRoots,
+}
+
+/// A certificate chain and its key.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The chain, leaf first, in PEM.
+    pub cert: &'a Path,
+    /// The key, in PEM.
+    pub key: &'a Path,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> TlsError {
+    TlsError::File { what, path: path.to_owned(), reason: reason.to_string() }
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let parsed = CertificateDer::pem_file_iter(path).map_err(|error| file_error(what, path, error))?;
+    let chain: Vec<_> = parsed.collect::<Result<_, _>>().map_err(|error| file_error(what, path, error))?;
+    if chain.is_empty() {
+        return Err(file_error(what, path, "no certificate in PEM"));
+    }
+    Ok(chain)
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error("private key", path, error))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("certificate authority", path)? {
+        roots.add(certificate).map_err(|error| file_error("certificate authority", path, error))?;
+    }
+    Ok(roots)
+}
+
+/// The server's side. With `client_ca`, clients must show a certificate that it has signed.
+///
+/// # Errors
+/// [`TlsError`], which names the file.
+pub fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
+    let unusable = |path: &Path, reason: String| TlsError::Unusable { path: path.to_owned(), reason };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(identity.cert, error.to_string()))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider())
+                .build()
+                .map_err(|error| unusable(path, error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
+        .map_err(|error| unusable(identity.key, error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// The client's side. Without `ca` the system's certificates are trusted; `alpn` lists the protocols offered.
+///
+/// # Errors
+/// [`TlsError`], which names the file.
+pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) -> Result<ClientConfig, TlsError> {
+    let trusted = match ca {
+        Some(path) => roots(path)?,
+        None => {
+            let mut trusted = RootCertStore::empty();
+            let (added, _) = trusted.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if added == 0 {
+                return Err(TlsError::NoRoots);
+            }
+            trusted
+        }
+    };
+    let place = ca.unwrap_or(Path::new("system certificates"));
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|error| TlsError::Unusable { path: place.to_owned(), reason: error.to_string() })?
+        .with_root_certificates(trusted);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => builder
+            .with_client_auth_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
+            .map_err(|error| TlsError::Unusable { path: identity.key.to_owned(), reason: error.to_string() })?,
+    };
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Ok(config)
+}
+
+/// Tells when any of a set of files has changed. Kubernetes swaps a symbolic link, so it is what the link leads to that
+/// is looked at.
+#[derive(Debug, Default)]
+pub struct Watched {
+    files: Vec<PathBuf>,
+    seen: Vec<Option<(SystemTime, u64)>>,
+}
+
+impl Watched {
+    /// These files, as they are now.
+    pub fn new(files: Vec<PathBuf>) -> Self {
+        let seen = files.iter().map(|file| identity_of(file).ok()).collect();
+        Self { files, seen }
+    }
+
+    /// Whether any has changed since the last call.
+    pub fn changed(&mut self) -> bool {
+        let now: Vec<_> = self.files.iter().map(|file| identity_of(file).ok()).collect();
+        let changed = now != self.seen;
+        self.seen = now;
+        changed
+    }
+}
+
+fn identity_of(file: &Path) -> io::Result<(SystemTime, u64)> {
+    let metadata = fs::metadata(file)?;
+    Ok((metadata.modified()?, metadata.len()))
+}

@@ -1,0 +1,57 @@
+//! What a step of the simulated engine costs.
+
+use crate::measure::time::Gap;
+
+/// The time that work takes. A step that schedules `s` sequences, of which some prefill `p` prompt tokens in all, takes
+///
+/// ```text
+/// step_base + s * step_per_seq + p / prefill_per_second
+/// ```
+///
+/// The defaults are round numbers near an 8-billion-parameter model on one data-centre accelerator. They are a model,
+/// not a measurement of anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostModel {
+    /// Prompt tokens per second during prefill.
+    pub prefill_per_second: u32,
+    /// What a step costs however little is in it: the weights are read once per step.
+    pub step_base: Gap,
+    /// What each sequence of the step adds.
+    pub step_per_seq: Gap,
+}
+
+impl Default for CostModel {
+    fn default() -> Self {
+        Self { prefill_per_second: 20_000, step_base: Gap::from_millis(10), step_per_seq: Gap::from_nanos(100_000) }
+    }
+}
+
+impl CostModel {
+    /// How long a step takes with `seqs` sequences, `prefill` prompt tokens among them.
+    pub fn step(&self, seqs: u64, prefill: u64) -> Gap {
+        let decode = self.step_per_seq.as_nanos().saturating_mul(seqs);
+        let prefill = u128::from(prefill) * 1_000_000_000 / u128::from(self.prefill_per_second.max(1));
+        let prefill = u64::try_from(prefill).unwrap_or(u64::MAX);
+        Gap::from_nanos(self.step_base.as_nanos().saturating_add(decode).saturating_add(prefill))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_costs_its_base_its_batch_and_its_prompt_tokens() {
+        let cost = CostModel::default();
+        assert_eq!(cost.step(0, 0), Gap::from_millis(10));
+        assert_eq!(cost.step(1, 0), Gap::from_nanos(10_100_000));
+        assert_eq!(cost.step(64, 0), Gap::from_nanos(16_400_000));
+        assert_eq!(cost.step(1, 2_000), Gap::from_nanos(110_100_000));
+    }
+
+    #[test]
+    fn absurd_numbers_saturate() {
+        let cost = CostModel { prefill_per_second: 0, step_base: Gap::from_nanos(u64::MAX), ..CostModel::default() };
+        assert_eq!(cost.step(u64::MAX, u64::MAX), Gap::from_nanos(u64::MAX));
+    }
+}

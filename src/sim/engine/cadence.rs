@@ -1,0 +1,161 @@
+//! Exact cadence: every stream gets its token number `k` (from 0) at `first + k * cadence`, whatever the others do.
+//!
+//! This is the beat that an instrument is calibrated against, so the sends must not get into each other's way: a stream
+//! starts in a slot of the beat that no other stream sends in, if there is one. That moves its first token by less than
+//! one cadence; the first token is otherwise as late as that of a lone request.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
+
+use super::{Finish, Finished, Job, Output};
+use crate::measure::time::{Gap, Stamp};
+use crate::sim::cost::CostModel;
+use crate::sim::options::Options;
+use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, Stats, TTFT_BOUNDS};
+
+/// The least distance that slots keep, in nanoseconds: several times what it takes to write one event.
+const SLOT: u64 = 100_000;
+
+/// The most slots of a beat.
+const MAX_SLOTS: u64 = 4_096;
+
+/// The scheduler.
+#[derive(Debug)]
+pub(super) struct Cadence {
+    cost: CostModel,
+    beat: u64,
+    tokens_per_step: u32,
+    max_streams: usize,
+    streams: HashMap<u64, Stream>,
+    /// When each stream is due next.
+    due: BinaryHeap<Reverse<(Stamp, u64)>>,
+    slots: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    job: Job,
+    arrived: Stamp,
+    first: Stamp,
+    slot: usize,
+    generated: u32,
+    last: Stamp,
+}
+
+impl Cadence {
+    pub(super) fn new(options: &Options, beat: Gap) -> Self {
+        let beat = beat.as_nanos().max(1);
+        let slots = (beat / SLOT).clamp(1, MAX_SLOTS);
+        Self {
+            cost: options.cost.clone(),
+            beat,
+            tokens_per_step: options.tokens_per_step,
+            max_streams: usize::try_from(options.max_num_seqs).unwrap_or(usize::MAX),
+            streams: HashMap::new(),
+            due: BinaryHeap::new(),
+            slots: vec![0; usize::try_from(slots).unwrap_or(1)],
+        }
+    }
+
+    /// Streams that could be taken now. Nothing waits here: a wait would not be exact.
+    pub(super) fn room(&self) -> usize {
+        self.max_streams.saturating_sub(self.streams.len())
+    }
+
+    pub(super) fn submit(&mut self, now: Stamp, seq: u64, mut job: Job, stats: &mut Stats) {
+        let tokens = u64::from(job.prompt.tokens);
+        let (first, slot) = self.place(now.after(self.cost.step(1, tokens)));
+        let first = first.after(pause(&mut job, 0));
+        stats.prompt_tokens += tokens;
+        stats.cache_queries += tokens;
+        self.slots[slot] += 1;
+        self.streams.insert(seq, Stream { job, arrived: now, first, slot, generated: 0, last: now });
+        self.due.push(Reverse((first, seq)));
+    }
+
+    /// The first instant from `natural` on that begins a slot with as few streams as any.
+    fn place(&self, natural: Stamp) -> (Stamp, usize) {
+        let count = self.slots.len();
+        let width = self.beat / count as u64;
+        let phase = natural.as_nanos() % self.beat;
+        let from = usize::try_from(phase.div_ceil(width.max(1))).unwrap_or(0);
+        let order = (from..from + count).map(|slot| slot % count);
+        let slot = order.min_by_key(|slot| self.slots[*slot]).unwrap_or(0);
+        let wait = (slot as u64 * width + self.beat - phase) % self.beat;
+        (natural.after(Gap::from_nanos(wait)), slot)
+    }
+
+    pub(super) fn abort(&mut self, seqs: Range<u64>, why: Finish, stats: &mut Stats) {
+        for seq in seqs.clone() {
+            if let Some(stream) = self.streams.remove(&seq) {
+                self.slots[stream.slot] -= 1;
+                stats.finish(why);
+            }
+        }
+        self.due.retain(|Reverse((_, seq))| !seqs.contains(seq));
+    }
+
+    pub(super) fn gauge(&self, stats: &mut Stats) {
+        stats.running = self.streams.len() as u64;
+    }
+
+    pub(super) fn due(&self) -> Option<Stamp> {
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    pub(super) fn step(&mut self, now: Stamp, stats: &mut Stats, out: &mut Vec<Output>) -> Option<Stamp> {
+        while let Some(Reverse((at, seq))) = self.due.peek().copied() {
+            if at > now {
+                return Some(at);
+            }
+            self.due.pop();
+            let Some(stream) = self.streams.get_mut(&seq) else { continue };
+            let output = stream.beat(at, seq, self.tokens_per_step, stats);
+            if output.finished.is_some() {
+                self.slots[stream.slot] -= 1;
+                self.streams.remove(&seq);
+            } else {
+                let next = at.after(Gap::from_nanos(self.beat)).after(pause(&mut stream.job, output.generated));
+                self.due.push(Reverse((next, seq)));
+            }
+            out.push(output);
+        }
+        None
+    }
+}
+
+impl Stream {
+    /// The tokens of one beat. A stall is not jumped.
+    fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut Stats) -> Output {
+        let most = if self.generated == 0 { 1 } else { tokens_per_step };
+        let left = self.job.output_tokens.saturating_sub(self.generated);
+        let until_stall = self.job.stall.map_or(u32::MAX, |stall| stall.before - 1 - self.generated);
+        let tokens = most.min(left).min(until_stall);
+        if self.generated == 0 {
+            stats.ttft.observe(&TTFT_BOUNDS, at.since(self.arrived));
+        } else {
+            stats.itl.observe(&ITL_BOUNDS, at.since(self.last));
+        }
+        self.generated += tokens;
+        self.last = at;
+        stats.generation_tokens += u64::from(tokens);
+        let finished = (self.generated >= self.job.output_tokens).then(|| {
+            stats.finish(self.job.ending);
+            stats.e2e.observe(&E2E_BOUNDS, at.since(self.arrived));
+            Finished {
+                reason: self.job.ending,
+                cached_tokens: 0,
+                queued: Gap::ZERO,
+                first: self.first.since(self.arrived),
+                decode: at.since(self.first),
+            }
+        });
+        Output { seq, generated: self.generated, at, finished }
+    }
+}
+
+/// The stall that stands before the next token of a stream with `generated` tokens; it happens once.
+fn pause(job: &mut Job, generated: u32) -> Gap {
+    job.stall.take_if(|stall| stall.before <= generated + 1).map_or(Gap::ZERO, |stall| stall.gap)
+}

@@ -1,0 +1,362 @@
+//! What vLLM writes, byte by byte.
+//!
+//! Events are built by hand from fixed pieces and not by a serializer: the order of the keys is part of the shape, and
+//! one event is one allocation.
+
+use bytes::Bytes;
+
+use super::engine::{Finish, Finished};
+use super::refusal::ApiError;
+use super::request::{Ask, Route};
+use super::words::Text;
+
+/// What every body says in the place of a build number.
+pub(super) const FINGERPRINT: &str = "streamgauge-sim";
+
+/// The last event of a stream.
+pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
+
+/// Token counts as OpenAI names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) prompt: u64,
+    pub(super) completion: u64,
+    /// Prompt tokens from the prefix cache. Only the final usage knows them.
+    pub(super) cached: Option<u64>,
+}
+
+/// Some tokens of one choice: what one event, or one whole choice, says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) choice: u32,
+    /// Tokens of the choice before these.
+    pub(super) from: u32,
+    /// Tokens of the choice with these.
+    pub(super) upto: u32,
+    pub(super) finish: Option<Finish>,
+}
+
+/// Writes the events, or the one body, of one request.
+#[derive(Debug)]
+pub(super) struct Writer {
+    route: Route,
+    /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`
+    opening: String,
+    token_ids: bool,
+    texts: Vec<Text>,
+}
+
+impl Writer {
+    /// A writer for the reply with this `id` (without its prefix), created at `created` seconds since 1970.
+    pub(super) fn new(ask: &Ask, id: &str, created: u64, model: &str, seed: u64) -> Self {
+        let (prefix, object) = match (ask.route, ask.stream) {
+            (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
+            (Route::Chat, false) => ("chatcmpl", "chat.completion"),
+            (Route::Completions, _) => ("cmpl", "text_completion"),
+        };
+        let opening = format!(
+            r#"{{"id":{},"object":"{object}","created":{created},"model":{},"choices":["#,
+            quoted(&format!("{prefix}-{id}")),
+            quoted(model)
+        );
+        let choices = ask.n * u32::try_from(ask.prompts.len()).unwrap_or(0);
+        let texts = (0..choices).map(|choice| Text::new(seed, choice)).collect();
+        Self { route: ask.route, opening, token_ids: ask.return_token_ids, texts }
+    }
+
+    /// The chunk that opens a choice of a chat; completions have none.
+    pub(super) fn role(&self, choice: u32, usage: Option<Usage>) -> Option<Bytes> {
+        (self.route == Route::Chat).then(|| {
+            self.event(256, |json| {
+                json.raw(r#"{"index":"#).number(choice.into());
+                json.raw(r#","delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]"#);
+                json.raw(r#","prompt_token_ids":null,"prompt_text":null"#).usage(usage);
+            })
+        })
+    }
+
+    /// A chunk with tokens.
+    pub(super) fn delta(&self, piece: Piece, usage: Option<Usage>) -> Bytes {
+        let text = 16 * usize::try_from(piece.upto - piece.from).unwrap_or(0);
+        self.event(256 + text, |json| {
+            json.raw(r#"{"index":"#).number(piece.choice.into());
+            match self.route {
+                Route::Chat => {
+                    json.raw(r#","delta":{"content":""#);
+                    self.text(json, piece);
+                    json.raw(r#""},"logprobs":null,"finish_reason":"#).finish(piece.finish);
+                    if piece.finish.is_some() {
+                        json.raw(r#","stop_reason":null"#);
+                    }
+                    json.raw(r#","token_ids":"#);
+                    self.ids(json, piece);
+                }
+                Route::Completions => {
+                    json.raw(r#","text":""#);
+                    self.text(json, piece);
+                    json.raw(r#"","logprobs":null,"finish_reason":"#).finish(piece.finish);
+                    json.raw(r#","stop_reason":null"#);
+                    if self.token_ids {
+                        json.raw(r#","token_ids":"#);
+                        self.ids(json, piece);
+                    }
+                }
+            }
+            json.raw("}]").usage(usage);
+        })
+    }
+
+    /// The chunk after the last token. `timing` is of the first choice.
+    pub(super) fn usage(&self, usage: Usage, timing: Option<&Finished>) -> Bytes {
+        self.event(512, |json| {
+            json.raw("]").usage(Some(usage));
+            if let Some(timing) = timing {
+                json.timing(timing, usage.completion);
+            }
+            json.raw(r#","system_fingerprint":""#).raw(FINGERPRINT).raw("\"");
+        })
+    }
+
+    /// An error in the middle of a stream.
+    pub(super) fn error(error: &ApiError) -> Bytes {
+        Bytes::from(format!("data: {}\n\n", error.json()))
+    }
+
+    /// The body of a reply that is not streamed; `choices` in order, each from its first token to its last.
+    pub(super) fn whole(&self, choices: &[Piece], usage: Usage, timing: Option<&Finished>) -> Bytes {
+        let tokens: usize = choices.iter().map(|piece| usize::try_from(piece.upto).unwrap_or(0)).sum();
+        let mut json = Json(String::with_capacity(1_024 + 16 * tokens));
+        json.raw(&self.opening);
+        for (at, piece) in choices.iter().enumerate() {
+            if at > 0 {
+                json.raw(",");
+            }
+            json.raw(r#"{"index":"#).number(piece.choice.into());
+            match self.route {
+                Route::Chat => {
+                    json.raw(r#","message":{"role":"assistant","content":""#);
+                    self.text(&mut json, *piece);
+                    json.raw(r#"","refusal":null,"annotations":null,"audio":null,"function_call":null,"#);
+                    json.raw(r#""tool_calls":[],"reasoning":null},"logprobs":null,"#);
+                }
+                Route::Completions => {
+                    json.raw(r#","text":""#);
+                    self.text(&mut json, *piece);
+                    json.raw(r#"","logprobs":null,"#);
+                }
+            }
+            json.raw(r#""finish_reason":"#).finish(piece.finish);
+            json.raw(r#","stop_reason":null,"token_ids":"#);
+            self.ids(&mut json, *piece);
+            json.raw("}");
+        }
+        json.raw(r#"],"service_tier":null,"system_fingerprint":""#).raw(FINGERPRINT).raw("\"").usage(Some(usage));
+        if let Some(timing) = timing {
+            json.timing(timing, usage.completion);
+        }
+        json.raw(r#","prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}"#);
+        Bytes::from(json.0)
+    }
+
+    /// One event: the envelope, with `rest` in it from behind the bracket of `choices`.
+    fn event(&self, room: usize, rest: impl FnOnce(&mut Json)) -> Bytes {
+        let mut json = Json(String::with_capacity(self.opening.len() + room));
+        json.raw("data: ").raw(&self.opening);
+        rest(&mut json);
+        json.raw("}\n\n");
+        Bytes::from(json.0)
+    }
+
+    /// The text of a piece. The end-of-sequence token has none, and a chat does not begin with a blank.
+    fn text(&self, json: &mut Json, piece: Piece) {
+        let Some(text) = self.texts.get(piece.choice as usize) else { return };
+        let eos = u32::from(piece.finish == Some(Finish::Stop));
+        for at in piece.from..piece.upto.saturating_sub(eos) {
+            if at > 0 || self.route == Route::Completions {
+                json.raw(" ");
+            }
+            json.raw(text.word(at));
+        }
+    }
+
+    fn ids(&self, json: &mut Json, piece: Piece) {
+        let Some(text) = self.texts.get(piece.choice as usize).filter(|_| self.token_ids) else {
+            json.raw("null");
+            return;
+        };
+        json.raw("[");
+        for at in piece.from..piece.upto {
+            if at > piece.from {
+                json.raw(",");
+            }
+            json.number(text.id(at).into());
+        }
+        json.raw("]");
+    }
+}
+
+/// JSON under construction.
+struct Json(String);
+
+impl Json {
+    fn raw(&mut self, text: &str) -> &mut Self {
+        self.0.push_str(text);
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Self {
+        // One digit is what nearly every index has.
+        match u8::try_from(number) {
+            Ok(digit @ 0..=9) => self.0.push(char::from(b'0' + digit)),
+            _ => self.0.push_str(&number.to_string()),
+        }
+        self
+    }
+
+    fn finish(&mut self, finish: Option<Finish>) -> &mut Self {
+        match finish {
+            Some(finish) => self.raw("\"").raw(finish.as_str()).raw("\""),
+            None => self.raw("null"),
+        }
+    }
+
+    fn usage(&mut self, usage: Option<Usage>) -> &mut Self {
+        let Some(usage) = usage else { return self };
+        self.raw(r#","usage":{"prompt_tokens":"#).number(usage.prompt);
+        self.raw(r#","total_tokens":"#).number(usage.prompt + usage.completion);
+        self.raw(r#","completion_tokens":"#).number(usage.completion);
+        if let Some(cached) = usage.cached {
+            self.raw(r#","prompt_tokens_details":{"cached_tokens":"#).number(cached).raw("}");
+        }
+        self.raw("}")
+    }
+
+    /// vLLM's per-request metrics: its first token counts from scheduling, not from arrival.
+    fn timing(&mut self, timing: &Finished, tokens: u64) {
+        let gaps = tokens.saturating_sub(1);
+        let seconds = timing.first.as_secs() + timing.decode.as_secs();
+        let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+        let text = format!(
+            r#","metrics":{{"time_to_first_token_ms":{:?},"generation_time_ms":{:?},"queue_time_ms":{:?},"mean_itl_ms":{:?},"tokens_per_second":{rate:?}}}"#,
+            timing.first.as_millis(),
+            timing.decode.as_millis(),
+            timing.queued.as_millis(),
+            if gaps == 0 { 0.0 } else { timing.decode.as_millis() / gaps as f64 },
+        );
+        self.raw(&text);
+    }
+}
+
+/// `text` as a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    // A string cannot fail to serialize.
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::time::Gap;
+    use crate::sim::Options;
+
+    fn writer(route: Route, body: &str) -> Writer {
+        let options = Options { model: "tiny".into(), ..Options::default() };
+        let ask = Ask::parse(body.as_bytes(), route, &options).unwrap();
+        Writer::new(&ask, "a1", 1_760_000_000, "tiny", 7)
+    }
+
+    fn chat() -> Writer {
+        writer(Route::Chat, r#"{"stream":true,"messages":[{"role":"user","content":"x"}],"n":2}"#)
+    }
+
+    fn text(bytes: &Bytes) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    const HEAD: &str =
+        r#"data: {"id":"chatcmpl-a1","object":"chat.completion.chunk","created":1760000000,"model":"tiny","choices":["#;
+
+    #[test]
+    fn a_chat_opens_as_vllm_opens_it() {
+        let role = chat().role(0, None).unwrap();
+        let rest = r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}"#;
+        assert_eq!(text(&role), format!("{HEAD}{rest}\n\n"));
+        assert!(writer(Route::Completions, r#"{"prompt":"x"}"#).role(0, None).is_none());
+    }
+
+    #[test]
+    fn a_delta_is_vllms_delta() {
+        let words = Text::new(7, 0);
+        let delta = chat().delta(Piece { choice: 0, from: 0, upto: 2, finish: None }, None);
+        let rest = format!(
+            r#"{{"index":0,"delta":{{"content":"{} {}"}},"logprobs":null,"finish_reason":null,"token_ids":null}}]}}"#,
+            words.word(0),
+            words.word(1)
+        );
+        assert_eq!(text(&delta), format!("{HEAD}{rest}\n\n"));
+        let last = Piece { choice: 0, from: 2, upto: 3, finish: Some(Finish::Length) };
+        let usage = Usage { prompt: 30, completion: 3, cached: None };
+        let rest = format!(
+            r#"{{"index":0,"delta":{{"content":" {}"}},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}}],"usage":{{"prompt_tokens":30,"total_tokens":33,"completion_tokens":3}}}}"#,
+            words.word(2),
+        );
+        assert_eq!(text(&chat().delta(last, Some(usage))), format!("{HEAD}{rest}\n\n"));
+    }
+
+    #[test]
+    fn the_end_of_sequence_token_has_no_text() {
+        let last = Piece { choice: 1, from: 2, upto: 3, finish: Some(Finish::Stop) };
+        let delta = chat().delta(last, None);
+        assert!(text(&delta).contains(r#"{"index":1,"delta":{"content":""},"logprobs":null,"finish_reason":"stop""#));
+    }
+
+    #[test]
+    fn a_completion_is_vllms_completion() {
+        let writer = writer(Route::Completions, r#"{"prompt":"x","stream":true}"#);
+        let delta = writer.delta(Piece { choice: 0, from: 0, upto: 1, finish: None }, None);
+        let word = Text::new(7, 0).word(0);
+        assert_eq!(
+            text(&delta),
+            format!(
+                "data: {{\"id\":\"cmpl-a1\",\"object\":\"text_completion\",\"created\":1760000000,\"model\":\"tiny\",\
+                 \"choices\":[{{\"index\":0,\"text\":\" {word}\",\"logprobs\":null,\"finish_reason\":null,\
+                 \"stop_reason\":null}}]}}\n\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_usage_chunk_has_no_choices_and_says_that_it_is_simulated() {
+        let usage = Usage { prompt: 32, completion: 4, cached: Some(16) };
+        let timing = Finished {
+            reason: Finish::Stop,
+            cached_tokens: 16,
+            queued: Gap::from_millis(1),
+            first: Gap::from_millis(100),
+            decode: Gap::from_millis(300),
+        };
+        let chunk = chat().usage(usage, Some(&timing));
+        let rest = r#"],"usage":{"prompt_tokens":32,"total_tokens":36,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}},"metrics":{"time_to_first_token_ms":100.0,"generation_time_ms":300.0,"queue_time_ms":1.0,"mean_itl_ms":100.0,"tokens_per_second":10.0},"system_fingerprint":"streamgauge-sim"}"#;
+        assert_eq!(text(&chunk), format!("{HEAD}{rest}\n\n"));
+    }
+
+    #[test]
+    fn token_ids_come_when_asked_for() {
+        let writer = writer(Route::Completions, r#"{"prompt":"x","stream":true,"return_token_ids":true}"#);
+        let delta = writer.delta(Piece { choice: 0, from: 3, upto: 5, finish: None }, None);
+        let ids = format!(r#""token_ids":[{},{}]"#, Text::new(7, 0).id(3), Text::new(7, 0).id(4));
+        assert!(text(&delta).contains(&ids));
+    }
+
+    #[test]
+    fn everything_is_json_whatever_the_id() {
+        let ask = Ask::parse(br#"{"prompt":"x"}"#, Route::Completions, &Options::default()).unwrap();
+        let writer = Writer::new(&ask, "\"\\\u{1}}", 0, "mo\"del", 0);
+        let piece = Piece { choice: 0, from: 0, upto: 12, finish: Some(Finish::Length) };
+        let body = writer.whole(&[piece], Usage::default(), None);
+        let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(value["id"], "cmpl-\"\\\u{1}}");
+        assert_eq!(value["choices"][0]["text"].as_str().unwrap().split_whitespace().count(), 12);
+        assert_eq!(value["system_fingerprint"], "streamgauge-sim");
+    }
+}

@@ -1,0 +1,132 @@
+//! Prompts are counted and hashed, never kept.
+
+use std::hash::{DefaultHasher, Hasher};
+
+use super::engine::Prompt;
+use super::options::BLOCK_TOKENS;
+
+/// Bytes of text that count as one token, near what tokenizers make of English.
+const TOKEN_BYTES: u64 = 4;
+
+/// Bytes of text that fill one KV-cache block.
+const BLOCK_BYTES: usize = TOKEN_BYTES as usize * BLOCK_TOKENS as usize;
+
+/// Tokens of a part that is not text (an image, a sound), whatever its size.
+const OPAQUE_TOKENS: usize = 256;
+
+/// Reads a prompt and forgets it.
+#[derive(Debug)]
+pub(super) struct PromptReader {
+    hasher: DefaultHasher,
+    chain: Vec<u64>,
+    most_blocks: usize,
+    /// Bytes in the unfinished block.
+    filled: usize,
+    bytes: u64,
+}
+
+impl PromptReader {
+    /// A reader at the start of a prompt. Equal `salt`s share cached prefixes. At most `most_tokens` are hashed; what
+    /// follows is only counted, because such a prompt is refused.
+    pub(super) fn new(salt: &str, most_tokens: u32) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(salt.as_bytes());
+        let most_blocks = usize::try_from(most_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
+        Self { hasher, chain: Vec::new(), most_blocks, filled: 0, bytes: 0 }
+    }
+
+    /// Reads text.
+    pub(super) fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    /// Reads one token id.
+    pub(super) fn id(&mut self, id: u32) {
+        self.bytes(&id.to_le_bytes());
+    }
+
+    /// Reads a part that is not text.
+    pub(super) fn opaque(&mut self, raw: &str) {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(raw.as_bytes());
+        let print = hasher.finish().to_le_bytes();
+        for _ in 0..OPAQUE_TOKENS * TOKEN_BYTES as usize / print.len() {
+            self.bytes(&print);
+        }
+    }
+
+    fn bytes(&mut self, mut bytes: &[u8]) {
+        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        while self.chain.len() < self.most_blocks && !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.filled));
+            self.hasher.write(now);
+            self.filled += now.len();
+            bytes = later;
+            if self.filled == BLOCK_BYTES {
+                self.filled = 0;
+                self.chain.push(self.hasher.finish());
+            }
+        }
+    }
+
+    /// What the engine has to know. An empty prompt is one token, the one that begins every sequence.
+    pub(super) fn finish(self) -> Prompt {
+        let tokens = u32::try_from(self.bytes.div_ceil(TOKEN_BYTES)).unwrap_or(u32::MAX).max(1);
+        Prompt { tokens, chain: self.chain.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parts: &[&str]) -> Prompt {
+        let mut reader = PromptReader::new("", 1_024);
+        parts.iter().for_each(|part| reader.text(part));
+        reader.finish()
+    }
+
+    #[test]
+    fn four_bytes_are_a_token_and_sixteen_tokens_are_a_block() {
+        assert_eq!(read(&[]).tokens, 1);
+        assert_eq!(read(&["abcd"]).tokens, 1);
+        assert_eq!(read(&["abcde"]).tokens, 2);
+        assert_eq!(read(&[&"x".repeat(200)]).chain.len(), 3);
+    }
+
+    #[test]
+    fn prompts_share_the_blocks_in_which_they_are_alike() {
+        let (a, b) = (read(&[&"x".repeat(150), "end"]), read(&[&"x".repeat(150), "END"]));
+        assert_eq!(a.chain[..2], b.chain[..2]);
+        let (a, b) = (read(&["a", &"x".repeat(150)]), read(&["b", &"x".repeat(150)]));
+        assert_ne!(a.chain[1], b.chain[1]);
+    }
+
+    #[test]
+    fn how_the_text_is_cut_into_parts_does_not_matter() {
+        assert_eq!(read(&["abcd", &"x".repeat(70)]), read(&["ab", "cd", &"x".repeat(70)]));
+    }
+
+    #[test]
+    fn a_salt_keeps_prefixes_apart() {
+        let text = "x".repeat(64);
+        let mut salted = PromptReader::new("tenant", 1_024);
+        salted.text(&text);
+        assert_ne!(salted.finish().chain, read(&[&text]).chain);
+    }
+
+    #[test]
+    fn a_prompt_over_the_limit_is_counted_and_not_hashed() {
+        let mut reader = PromptReader::new("", 32);
+        reader.text(&"x".repeat(10_000));
+        let prompt = reader.finish();
+        assert_eq!((prompt.tokens, prompt.chain.len()), (2_500, 2));
+    }
+
+    #[test]
+    fn a_picture_has_a_fixed_price() {
+        let mut reader = PromptReader::new("", 1_024);
+        reader.opaque(&"pixels".repeat(10_000));
+        assert_eq!(reader.finish().tokens, 256);
+    }
+}

@@ -1,0 +1,317 @@
+//! The body of a reply: one piece, or a stream of events that come when the engine has them.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use thiserror::Error;
+
+use super::engine::{Finish, Finished};
+use super::events::{DONE, Piece, Usage, Writer};
+use super::fault::{Cut, CutKind};
+use super::feed::{Feed, Progress};
+use super::hub::Run;
+use super::refusal::ApiError;
+use super::request::Ask;
+use super::sends::SendLog;
+use super::socket::Wire;
+use crate::measure::time::Stamp;
+
+/// The connection ends here because a fault wants it so.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the reply was cut short, as asked for")]
+pub(super) struct CutShort;
+
+/// A body.
+#[derive(Debug)]
+pub(super) enum Reply {
+    Whole(Full<Bytes>),
+    Stream(Box<TokenStream>),
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = CutShort;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+        match self.get_mut() {
+            Self::Whole(whole) => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
+            Self::Stream(stream) => stream.poll_event(cx).map(|event| event.map(|event| event.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(whole) => whole.is_end_stream(),
+            Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(whole) => whole.size_hint(),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Counts the tokens of a reply as they come.
+#[derive(Debug)]
+pub(super) struct Tally {
+    prompts: Vec<u64>,
+    /// Choices per prompt.
+    n: u32,
+    /// Tokens of each choice.
+    sent: Vec<u32>,
+    unfinished: usize,
+    cached: u64,
+    /// The end of the first choice.
+    timing: Option<Finished>,
+}
+
+impl Tally {
+    pub(super) fn new(ask: &Ask) -> Self {
+        let choices = ask.prompts.len() * ask.n as usize;
+        Self {
+            prompts: ask.prompts.iter().map(|prompt| prompt.tokens.into()).collect(),
+            n: ask.n,
+            sent: vec![0; choices],
+            unfinished: choices,
+            cached: 0,
+            timing: None,
+        }
+    }
+
+    /// Books progress, and returns what is new of it.
+    pub(super) fn book(&mut self, progress: &Progress) -> Piece {
+        let upto = progress.upto;
+        let from = self.sent.get_mut(progress.choice as usize).map_or(upto, |sent| std::mem::replace(sent, upto));
+        if let Some(finished) = progress.finished {
+            self.unfinished = self.unfinished.saturating_sub(1);
+            if progress.choice.is_multiple_of(self.n) {
+                // The choices of one prompt share it: it is counted once.
+                self.cached += u64::from(finished.cached_tokens);
+            }
+            if progress.choice == 0 {
+                self.timing = Some(finished);
+            }
+        }
+        Piece { choice: progress.choice, from, upto, finish: progress.finished.map(|finished| finished.reason) }
+    }
+
+    /// All choices have ended.
+    pub(super) fn complete(&self) -> bool {
+        self.unfinished == 0
+    }
+
+    /// Tokens so far, of all choices.
+    pub(super) fn tokens(&self) -> u64 {
+        self.sent.iter().map(|sent| u64::from(*sent)).sum()
+    }
+
+    /// Usage of one choice so far.
+    fn usage_of(&self, choice: u32) -> Usage {
+        let prompt = self.prompts.get((choice / self.n) as usize).copied().unwrap_or(0);
+        let completion = self.sent.get(choice as usize).copied().unwrap_or(0).into();
+        Usage { prompt, completion, cached: None }
+    }
+
+    /// Usage of the whole reply.
+    pub(super) fn usage(&self) -> Usage {
+        Usage { prompt: self.prompts.iter().sum(), completion: self.tokens(), cached: Some(self.cached) }
+    }
+
+    /// Times of the first choice, once it has ended.
+    pub(super) fn timing(&self) -> Option<&Finished> {
+        self.timing.as_ref()
+    }
+}
+
+/// How a stream goes about it: what the request and the server's options want.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner {
+    pub(super) include_usage: bool,
+    pub(super) continuous_usage: bool,
+    pub(super) metrics: bool,
+    pub(super) cut: Option<Cut>,
+    /// Close the connection afterwards without having said so.
+    pub(super) hangup: bool,
+}
+
+/// A streamed reply.
+#[derive(Debug)]
+pub(super) struct TokenStream {
+    writer: Writer,
+    tally: Tally,
+    manner: Manner,
+    feed: Arc<Feed>,
+    run: Run,
+    wire: Arc<Wire>,
+    log: Arc<SendLog>,
+    /// Events that are ready; few, because no progress is taken before they are written.
+    ready: VecDeque<Ready>,
+    begun: bool,
+    opened: bool,
+    end: Option<End>,
+    /// One turn has passed since the last event before a cut.
+    lingered: bool,
+}
+
+#[derive(Debug)]
+struct Ready {
+    bytes: Bytes,
+    tokens: u32,
+    planned: Stamp,
+}
+
+/// What comes after the last event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Clean,
+    Cut,
+    Reset,
+}
+
+impl TokenStream {
+    pub(super) fn new(
+        writer: Writer,
+        tally: Tally,
+        manner: Manner,
+        feed: Arc<Feed>,
+        run: Run,
+        wire: Arc<Wire>,
+        log: Arc<SendLog>,
+    ) -> Self {
+        let ready = VecDeque::new();
+        Self {
+            writer,
+            tally,
+            manner,
+            feed,
+            run,
+            wire,
+            log,
+            ready,
+            begun: false,
+            opened: false,
+            end: None,
+            lingered: false,
+        }
+    }
+
+    /// One event per call, and none while the one before is on its way out: one event is one HTTP chunk and one write.
+    fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, CutShort>>> {
+        if !self.begun {
+            // The head goes out on its own, before there is any token.
+            self.begun = true;
+            if self.cut_is_due() {
+                self.cut_short(Stamp::default());
+                cx.waker().wake_by_ref();
+            } else if let Poll::Ready(progress) = self.feed.poll_next(cx) {
+                self.accept(progress);
+                cx.waker().wake_by_ref();
+            }
+            return Poll::Pending;
+        }
+        if self.wire.busy() {
+            if self.ready.is_empty() && self.end.is_none() {
+                match self.feed.poll_next(cx) {
+                    Poll::Ready(progress) => self.accept(progress),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            self.wire.wake_when_written(cx);
+            return Poll::Pending;
+        }
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                self.wire.announce(&self.log, event.tokens, event.planned);
+                return Poll::Ready(Some(Ok(event.bytes)));
+            }
+            match self.end {
+                None => match self.feed.poll_next(cx) {
+                    Poll::Ready(progress) => self.accept(progress),
+                    Poll::Pending => return Poll::Pending,
+                },
+                Some(End::Clean) => {
+                    if self.manner.hangup {
+                        self.wire.hang_up();
+                    }
+                    return Poll::Ready(None);
+                }
+                Some(End::Reset | End::Cut) if !self.lingered => {
+                    // On HTTP/2 the last event is not out yet, and a reset of the stream would take it back.
+                    self.lingered = true;
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                Some(end) => {
+                    if end == End::Reset {
+                        self.wire.reset();
+                    }
+                    return Poll::Ready(Some(Err(CutShort)));
+                }
+            }
+        }
+    }
+
+    /// Makes events of progress.
+    fn accept(&mut self, progress: Progress) {
+        let at = progress.at;
+        if !std::mem::replace(&mut self.opened, true) {
+            for choice in 0..u32::try_from(self.tally.sent.len()).unwrap_or(0) {
+                let usage = self.continuous(choice);
+                if let Some(role) = self.writer.role(choice, usage) {
+                    self.say(role, 0, at);
+                }
+            }
+        }
+        let piece = self.tally.book(&progress);
+        let delta = self.writer.delta(piece, self.continuous(piece.choice));
+        self.say(delta, piece.upto - piece.from, at);
+        if self.tally.complete() {
+            self.run.ended();
+        }
+        if self.cut_is_due() {
+            self.cut_short(at);
+        } else if self.tally.complete() {
+            if self.manner.include_usage {
+                let timing = self.tally.timing().filter(|_| self.manner.metrics);
+                let usage = self.writer.usage(self.tally.usage(), timing);
+                self.say(usage, 0, at);
+            }
+            self.say(DONE, 0, at);
+            self.end = Some(End::Clean);
+        }
+    }
+
+    fn say(&mut self, bytes: Bytes, tokens: u32, planned: Stamp) {
+        self.ready.push_back(Ready { bytes, tokens, planned });
+    }
+
+    fn continuous(&self, choice: u32) -> Option<Usage> {
+        self.manner.continuous_usage.then(|| self.tally.usage_of(choice))
+    }
+
+    fn cut_is_due(&self) -> bool {
+        self.manner.cut.is_some_and(|cut| self.tally.tokens() >= u64::from(cut.after))
+    }
+
+    /// Ends the stream in the way of its fault.
+    fn cut_short(&mut self, at: Stamp) {
+        self.end = match self.manner.cut.map(|cut| cut.kind) {
+            Some(CutKind::Error) => {
+                self.run.abort(Finish::Error);
+                self.say(Writer::error(&ApiError::injected()), 0, at);
+                self.say(DONE, 0, at);
+                Some(End::Clean)
+            }
+            Some(CutKind::Reset) => Some(End::Reset),
+            Some(CutKind::Close) | None => Some(End::Cut),
+        };
+    }
+}

@@ -1,0 +1,369 @@
+//! What a request body asks for: OpenAI's chat and completion requests with vLLM's additions.
+//!
+//! Fields that change neither time nor shape (temperature, stop strings, tools, ...) are accepted and have no effect
+//! other than the length of the prompt.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::bounded::AtMost;
+use super::engine::{Job, Prompt, Stall};
+use super::length::Length;
+use super::options::{MAX_CHOICES, Options};
+use super::prompt::PromptReader;
+use super::refusal::ApiError;
+use super::words::mix;
+
+/// Which of the two generating routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/completions`
+    Completions,
+}
+
+/// A request that can be served.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) route: Route,
+    pub(super) stream: bool,
+    /// A usage chunk at the end of the stream.
+    pub(super) include_usage: bool,
+    /// Usage so far on every chunk.
+    pub(super) continuous_usage: bool,
+    pub(super) return_token_ids: bool,
+    /// Tokens between two events.
+    pub(super) stream_interval: u32,
+    pub(super) seed: Option<u64>,
+    pub(super) prompts: Vec<Prompt>,
+    /// Choices per prompt.
+    pub(super) n: u32,
+    length: Length,
+}
+
+/// The body as it comes. `RawValue` keeps prompts where they are, however large.
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    model: Option<Text<'a>>,
+    #[serde(borrow)]
+    messages: Option<AtMost<Message<'a>, MAX_PARTS>>,
+    #[serde(borrow)]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tools: Option<&'a RawValue>,
+    #[serde(borrow)]
+    cache_salt: Option<Text<'a>>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    min_tokens: Option<u32>,
+    ignore_eos: Option<bool>,
+    n: Option<u32>,
+    seed: Option<i64>,
+    stream_interval: Option<u32>,
+    return_token_ids: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+    continuous_usage_stats: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    role: Option<Text<'a>>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Part<'a> {
+    #[serde(borrow)]
+    text: Option<Text<'a>>,
+}
+
+/// A string that is borrowed unless it has escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The most messages of a chat, and parts of a message.
+const MAX_PARTS: usize = 65_536;
+
+/// The most token ids of a prompt that are read at all.
+const MAX_IDS: usize = 1 << 22;
+
+type Ids = AtMost<u32, MAX_IDS>;
+type PromptList<T> = AtMost<T, { MAX_CHOICES as usize }>;
+
+/// Default of `max_tokens` for completions.
+const COMPLETION_TOKENS: u32 = 16;
+
+impl Ask {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// The answer to give instead, in vLLM's words where it has some.
+    pub(super) fn parse(body: &[u8], route: Route, options: &Options) -> Result<Self, ApiError> {
+        let body: Body<'_> = serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
+        match &body.model {
+            Some(Text(model)) if *model != options.model && !model.is_empty() => return Err(ApiError::no_model(model)),
+            _ => {}
+        }
+        let stream = body.stream.unwrap_or(false);
+        if body.stream_options.is_some() && !stream {
+            return Err(ApiError::bad_request("Stream options can only be defined when `stream=True`."));
+        }
+        let usage = body.stream_options.as_ref().is_some_and(|wants| wants.include_usage.unwrap_or(false));
+        let continuous =
+            body.stream_options.as_ref().is_some_and(|wants| wants.continuous_usage_stats.unwrap_or(false));
+        let ask = Self {
+            route,
+            stream,
+            include_usage: usage,
+            continuous_usage: usage && continuous,
+            return_token_ids: body.return_token_ids.unwrap_or(false),
+            stream_interval: body.stream_interval.unwrap_or(1).max(options.stream_interval),
+            seed: body.seed.map(i64::cast_unsigned),
+            n: body.n.unwrap_or(1),
+            length: body.length(route),
+            prompts: body.prompts(route, options)?,
+        };
+        ask.check(options)?;
+        Ok(ask)
+    }
+
+    fn check(&self, options: &Options) -> Result<(), ApiError> {
+        let choices = u64::from(self.n) * self.prompts.len() as u64;
+        if self.n == 0 || choices == 0 || choices > u64::from(MAX_CHOICES) {
+            let said = format!("n times the number of prompts must be from 1 to {MAX_CHOICES}, got {choices}.");
+            return Err(ApiError::bad_request(said).about("n"));
+        }
+        let most = self.length.most;
+        if most == Some(0) {
+            return Err(ApiError::bad_request("max_tokens must be at least 1, got 0.").about("max_tokens"));
+        }
+        if most.is_some_and(|most| self.length.least > most) {
+            let said = format!("min_tokens must be at most max_tokens, got {}.", self.length.least);
+            return Err(ApiError::bad_request(said).about("min_tokens"));
+        }
+        for prompt in &self.prompts {
+            let wants = u64::from(prompt.tokens) + u64::from(most.unwrap_or(1).max(self.length.least));
+            if wants > u64::from(options.max_model_len) {
+                return Err(ApiError::bad_request(format!(
+                    "This model's maximum context length is {} tokens. However, you requested {wants} tokens ({} in \
+                     the prompt). Please reduce the length of the input or of the output.",
+                    options.max_model_len, prompt.tokens,
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every sequence of the request: choice `i` of prompt `p` is number `p * n + i`.
+    pub(super) fn jobs(&self, seed: u64, stall: Option<Stall>, options: &Options) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        for prompt in &self.prompts {
+            for _ in 0..self.n {
+                let number = jobs.len() as u64;
+                let room = options.max_model_len.saturating_sub(prompt.tokens).max(1);
+                let most = self.length.most.unwrap_or(room).min(room);
+                let (output_tokens, ending) = self.length.draw(most, mix(seed ^ number), options.mean_output_tokens);
+                jobs.push(Job { prompt: prompt.clone(), output_tokens, ending, stall });
+            }
+        }
+        jobs
+    }
+}
+
+impl<'a> Body<'a> {
+    fn length(&self, route: Route) -> Length {
+        let most = match route {
+            Route::Chat => self.max_completion_tokens.or(self.max_tokens),
+            Route::Completions => self.max_tokens.or(Some(COMPLETION_TOKENS)),
+        };
+        Length { most, least: self.min_tokens.unwrap_or(0), ignore_eos: self.ignore_eos.unwrap_or(false) }
+    }
+
+    fn reader(&self, options: &Options) -> PromptReader {
+        let salt = self.cache_salt.as_ref().map_or("", |Text(salt)| salt);
+        PromptReader::new(salt, options.max_model_len)
+    }
+
+    fn prompts(&self, route: Route, options: &Options) -> Result<Vec<Prompt>, ApiError> {
+        match route {
+            Route::Chat => self.chat(options).map(|prompt| vec![prompt]),
+            Route::Completions => self.completions(options),
+        }
+    }
+
+    fn chat(&self, options: &Options) -> Result<Prompt, ApiError> {
+        let messages = self.messages.as_ref().map_or(&[][..], |messages| &messages.0);
+        if messages.is_empty() {
+            return Err(ApiError::bad_request("messages: at least one is required.").about("messages"));
+        }
+        let mut reader = self.reader(options);
+        if let Some(tools) = self.tools {
+            reader.text(tools.get());
+        }
+        for message in messages {
+            reader.text(message.role.as_ref().map_or("", |Text(role)| role));
+            reader.text("\n");
+            if let Some(content) = message.content {
+                read_content(content, &mut reader)?;
+            }
+            if let Some(calls) = message.tool_calls {
+                reader.text(calls.get());
+            }
+            reader.text("\n");
+        }
+        Ok(reader.finish())
+    }
+
+    fn completions(&self, options: &Options) -> Result<Vec<Prompt>, ApiError> {
+        let wrong =
+            || ApiError::bad_request("prompt: a text, token ids, or a list of these is required.").about("prompt");
+        let raw = self.prompt.ok_or_else(wrong)?;
+        let text = |Text(text): &Text<'_>| {
+            let mut reader = self.reader(options);
+            reader.text(text);
+            reader.finish()
+        };
+        let ids = |AtMost(ids): &Ids| {
+            let mut reader = self.reader(options);
+            ids.iter().for_each(|id| reader.id(*id));
+            reader.finish()
+        };
+        // Each form is tried on its own: the wrong ones fail at the first item, and nothing is buffered.
+        let raw = raw.get();
+        if let Ok(one) = serde_json::from_str(raw) {
+            Ok(vec![text(&one)])
+        } else if let Ok(one) = serde_json::from_str::<Ids>(raw) {
+            if one.0.is_empty() { Err(wrong()) } else { Ok(vec![ids(&one)]) }
+        } else if let Ok(AtMost(texts)) = serde_json::from_str::<PromptList<Text<'_>>>(raw) {
+            Ok(texts.iter().map(text).collect())
+        } else {
+            let AtMost(lists) = serde_json::from_str::<PromptList<Ids>>(raw).map_err(|_| wrong())?;
+            Ok(lists.iter().map(ids).collect())
+        }
+    }
+}
+
+/// Reads a message's content: a text, or a list of parts.
+fn read_content(raw: &RawValue, reader: &mut PromptReader) -> Result<(), ApiError> {
+    if let Ok(Text(text)) = serde_json::from_str(raw.get()) {
+        reader.text(&text);
+        return Ok(());
+    }
+    let AtMost(parts): AtMost<&RawValue, MAX_PARTS> = serde_json::from_str(raw.get())
+        .map_err(|_| ApiError::bad_request("content: a text or a list of parts is required.").about("messages"))?;
+    for part in parts {
+        match serde_json::from_str(part.get()) {
+            Ok(Part { text: Some(Text(text)) }) => reader.text(&text),
+            _ => reader.opaque(part.get()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::engine::Finish;
+
+    fn chat(body: &str) -> Result<Ask, ApiError> {
+        Ask::parse(body.as_bytes(), Route::Chat, &Options::default())
+    }
+
+    fn completions(body: &str) -> Result<Ask, ApiError> {
+        Ask::parse(body.as_bytes(), Route::Completions, &Options::default())
+    }
+
+    fn lengths(ask: &Ask, seed: u64) -> Vec<(u32, Finish)> {
+        ask.jobs(seed, None, &Options::default()).iter().map(|job| (job.output_tokens, job.ending)).collect()
+    }
+
+    #[test]
+    fn a_chat_is_counted_over_all_its_messages_and_parts() {
+        let ask = chat(
+            r#"{"model":"sim","messages":[{"role":"system","content":"abcdefgh"},
+                {"role":"user","content":[{"type":"text","text":"abc\n"},{"type":"image_url","image_url":{"url":"x"}}]},
+                {"role":"assistant","content":null}]}"#,
+        );
+        // system\n + 8 + \n, user\n + 4 + 256 tokens + \n, assistant\n + \n: 16 + 10 + 11 bytes and the picture.
+        assert_eq!(ask.unwrap().prompts[0].tokens, 256 + 37_u32.div_ceil(4));
+    }
+
+    #[test]
+    fn a_completion_takes_a_text_or_ids_or_a_list_of_either() {
+        let tokens = |prompt: &str| {
+            let ask = completions(&format!(r#"{{"prompt":{prompt}}}"#)).unwrap();
+            ask.prompts.iter().map(|prompt| prompt.tokens).collect::<Vec<_>>()
+        };
+        assert_eq!(tokens(r#""abcdefgh""#), [2]);
+        assert_eq!(tokens(r#""a\u00e9\n""#), [1]);
+        assert_eq!(tokens("[5,6,7]"), [3]);
+        assert_eq!(tokens(r#"["abcd","abcdefgh"]"#), [1, 2]);
+        assert_eq!(tokens("[[1,2],[3]]"), [2, 1]);
+        for bad in ["[]", "null", "{}", "[1,\"a\"]", "[-1]", "7"] {
+            assert_eq!(completions(&format!(r#"{{"prompt":{bad}}}"#)).unwrap_err().status(), 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn max_completion_tokens_wins_over_max_tokens() {
+        let ask = chat(
+            r#"{"messages":[{"role":"user","content":"x"}],"max_tokens":9,"max_completion_tokens":5,"ignore_eos":true}"#,
+        );
+        assert_eq!(lengths(&ask.unwrap(), 0), [(5, Finish::Length)]);
+        assert_eq!(lengths(&completions(r#"{"prompt":"x","ignore_eos":true}"#).unwrap(), 0), [(16, Finish::Length)]);
+    }
+
+    #[test]
+    fn stream_interval_is_never_below_the_servers() {
+        let options = Options { stream_interval: 4, ..Options::default() };
+        let interval = |body: &str| Ask::parse(body.as_bytes(), Route::Completions, &options).unwrap().stream_interval;
+        assert_eq!(interval(r#"{"prompt":"x"}"#), 4);
+        assert_eq!(interval(r#"{"prompt":"x","stream_interval":2}"#), 4);
+        assert_eq!(interval(r#"{"prompt":"x","stream_interval":9}"#), 9);
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_with_the_right_status() {
+        let user = r#""messages":[{"role":"user","content":"x"}]"#;
+        for (status, body) in [
+            (400, "".to_owned()),
+            (400, "{".to_owned()),
+            (400, "[]".to_owned()),
+            (400, "{}".to_owned()),
+            (400, r#"{"messages":[]}"#.to_owned()),
+            (400, r#"{"messages":[{"role":"user","content":7}]}"#.to_owned()),
+            (400, format!(r#"{{{user},"max_tokens":0}}"#)),
+            (400, format!(r#"{{{user},"max_tokens":-1}}"#)),
+            (400, format!(r#"{{{user},"max_tokens":200000}}"#)),
+            (400, format!(r#"{{{user},"min_tokens":200000}}"#)),
+            (400, format!(r#"{{{user},"min_tokens":4294967295,"max_tokens":1}}"#)),
+            (400, format!(r#"{{{user},"n":0}}"#)),
+            (400, format!(r#"{{{user},"n":129}}"#)),
+            (400, format!(r#"{{"messages":[{}{{}}]}}"#, "{},".repeat(MAX_PARTS))),
+            (400, format!(r#"{{{user},"stream_options":{{"include_usage":true}}}}"#)),
+            (400, "[".repeat(100_000)),
+            (400, format!(r#"{{"messages":{}"#, "[".repeat(100_000))),
+            (404, format!(r#"{{{user},"model":"gpt-9"}}"#)),
+        ] {
+            let start: String = body.chars().take(80).collect();
+            assert_eq!(chat(&body).unwrap_err().status(), status, "{start}");
+        }
+        assert_eq!(chat("{\"messages\":\"\u{0}\"}").unwrap_err().status(), 400);
+        assert_eq!(Ask::parse(&[0xFF, 0xFE], Route::Chat, &Options::default()).unwrap_err().status(), 400);
+    }
+}

@@ -1,0 +1,233 @@
+//! Listening, connections, and the life of the server.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use socket2::{Domain, Protocol, Socket as RawSocket, Type};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinSet;
+
+use super::options::{Options, OptionsError};
+use super::routes::Shared;
+use super::socket::{Socket, Wire};
+use crate::clock::Clock;
+use crate::measure::time::Gap;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 4_096;
+
+/// Largest request head, in bytes; a larger one is answered with 431.
+const MAX_HEAD: usize = 64 << 10;
+
+/// Why there is no server.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// The options contradict each other.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {addr}")]
+    Listen {
+        /// The address that was asked for.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A simulated inference server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Listens on `addr`; port 0 takes a free one. Needs no runtime.
+    ///
+    /// # Errors
+    /// When the options make no sense or the address cannot be had.
+    pub fn bind(options: Options, addr: SocketAddr) -> Result<Self, BindError> {
+        options.check()?;
+        let listen = || {
+            let socket = RawSocket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.set_nonblocking(true)?;
+            socket.bind(&addr.into())?;
+            socket.listen(BACKLOG)?;
+            let listener = TcpListener::from(socket);
+            let local_addr = listener.local_addr()?;
+            Ok((listener, local_addr))
+        };
+        let (listener, local_addr) = listen().map_err(|source| BindError::Listen { addr, source })?;
+        Ok(Self { listener, local_addr, shared: Arc::new(Shared::new(options)) })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Serves until `shutdown` is ready; connections that are open then are closed. Runs on a Tokio runtime with I/O
+    /// and time, of which one thread is enough.
+    ///
+    /// # Errors
+    /// When the listener or the engine's timer fails.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let mut serving = JoinSet::new();
+        let work = async {
+            tokio::select! {
+                ended = self.shared.hub().drive() => ended,
+                ended = accept(&listener, &self.shared, &mut serving) => ended,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown => Ok(()),
+            ended = work => ended,
+        }
+    }
+
+    /// Serves on a thread of its own until the handle is dropped.
+    ///
+    /// # Errors
+    /// When there is no thread or no runtime to be had.
+    pub fn spawn(self) -> io::Result<Running> {
+        let local_addr = self.local_addr;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = runtime()?;
+        let thread = std::thread::Builder::new().name("sim".to_owned()).spawn(move || {
+            // The sender's end is the signal, whether it says something or is dropped.
+            runtime.block_on(self.run(async { drop(stopped.await) }))
+        })?;
+        Ok(Running { local_addr, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// The runtime that suits the server: one thread, which looks at sockets and timers after every few polls, because each
+/// poll writes an event and takes its microseconds.
+///
+/// # Errors
+/// When the system refuses.
+pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().event_interval(8).enable_all().build()
+}
+
+/// A server on its own thread. Dropping it stops the server.
+#[derive(Debug)]
+pub struct Running {
+    local_addr: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Stops the server and says how it went.
+    ///
+    /// # Errors
+    /// What [`Server::run`] ended with, if that was before this call.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        drop(self.stop.take());
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended,
+            Some(Err(_)) => Err(io::Error::other("the simulated server's thread panicked")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Who wants to know calls `stop`.
+        drop(self.end());
+    }
+}
+
+/// Accepts connections for as long as it is polled.
+async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>, serving: &mut JoinSet<()>) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(shared.options().max_connections.min(Semaphore::MAX_PERMITS)));
+    loop {
+        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let stream = loop {
+            tokio::select! {
+                Some(_ended) = serving.join_next() => {}
+                accepted = listener.accept() => break accepted,
+            }
+        };
+        match stream {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                serving.spawn(async move {
+                    serve(stream, shared).await;
+                    drop(place);
+                });
+            }
+            // Out of descriptors, or a client that left in the queue: neither is the end, and both pass.
+            Err(_) => Clock::Monotonic.sleep(Gap::from_millis(10)).await,
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+    if stream.set_nodelay(true).is_err() {
+        return;
+    }
+    let idle = shared.options().idle_timeout;
+    let Some(Ok(http2)) = Clock::Monotonic.timeout(idle, speaks_http2(&stream)).await else { return };
+    let wire = Arc::new(if http2 { Wire::shared() } else { Wire::default() });
+    let socket = Socket::new(stream, wire.clone());
+    let answer = service_fn(move |request| {
+        let (shared, wire) = (shared.clone(), wire.clone());
+        async move { shared.answer(request, &wire).await }
+    });
+    // Every way for a connection to end is fine here: clients that leave are aborted by their replies' drop.
+    if http2 {
+        drop(http2::Builder::new(TokioExecutor::new()).serve_connection(socket, answer).await);
+        return;
+    }
+    let served = http1::Builder::new()
+        // hyper counts the wait for the next request as reading its head.
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from(idle))
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(socket, answer);
+    drop(served.await);
+}
+
+/// Whether the client begins HTTP/2 by prior knowledge: no method of HTTP/1.1 begins like its preface.
+async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI";
+    loop {
+        let mut start = [0; PREFACE.len()];
+        let got = stream.peek(&mut start).await?;
+        if got == 0 || !PREFACE.starts_with(&start[..got]) {
+            return Ok(false);
+        }
+        if got == PREFACE.len() {
+            return Ok(true);
+        }
+        // Part of the preface: the socket stays readable while the rest is on its way.
+        Clock::Monotonic.sleep(Gap::from_millis(1)).await;
+    }
+}

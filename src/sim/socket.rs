@@ -1,0 +1,184 @@
+//! The connection below HTTP: stamps the writes, and ends the way a fault wants it.
+//!
+//! hyper sees a socket; the reply's body sees the [`Wire`] of the same connection, by which it learns that its last
+//! event is out, and orders a reset or a hang-up.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::rt::TokioIo;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+use super::feed::lock;
+use super::sends::{Send, SendLog};
+use crate::clock::Clock;
+use crate::measure::time::Stamp;
+
+/// What a connection's socket and the body that is written to it tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    state: Mutex<State>,
+    /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may end it for the others.
+    shared: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The event that hyper has and the socket has not.
+    pending: Option<Pending>,
+    /// Who waits for `pending` to be written.
+    waker: Option<Waker>,
+    reset: bool,
+    hangup: Hangup,
+    /// The socket took less than it was offered.
+    blocked: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    log: Arc<SendLog>,
+    tokens: u32,
+    planned: Stamp,
+    began: Option<Stamp>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Hangup {
+    #[default]
+    No,
+    /// After the next write, which completes the reply.
+    Ordered,
+    /// Now: reads see the end of the stream, whereupon hyper closes an idle connection.
+    Due,
+}
+
+impl Wire {
+    /// The wire of a connection that carries several replies at once. Nothing is stamped, and a reset is one of the
+    /// stream, which the body's error makes.
+    pub(super) fn shared() -> Self {
+        Self { shared: true, ..Self::default() }
+    }
+
+    /// Announces the event that is handed to hyper next. Until it is written the wire is [`busy`](Self::busy).
+    pub(super) fn announce(&self, log: &Arc<SendLog>, tokens: u32, planned: Stamp) {
+        if self.shared {
+            return;
+        }
+        lock(&self.state).pending = Some(Pending { log: log.clone(), tokens, planned, began: None });
+    }
+
+    /// Whether the last event is still on its way out.
+    pub(super) fn busy(&self) -> bool {
+        lock(&self.state).pending.is_some()
+    }
+
+    /// Wakes `cx` once the last event is out.
+    pub(super) fn wake_when_written(&self, cx: &Context<'_>) {
+        lock(&self.state).waker = Some(cx.waker().clone());
+    }
+
+    /// Makes the connection end in a reset when it is dropped.
+    pub(super) fn reset(&self) {
+        lock(&self.state).reset = !self.shared;
+    }
+
+    /// Closes the connection after the rest of the reply, without having said so.
+    pub(super) fn hang_up(&self) {
+        if !self.shared {
+            lock(&self.state).hangup = Hangup::Ordered;
+        }
+    }
+
+    /// Books one `write` that was offered `offered` bytes.
+    fn wrote(&self, began: Stamp, taken: &Poll<io::Result<usize>>, offered: usize) {
+        let waker = {
+            let mut state = lock(&self.state);
+            let whole = matches!(taken, Poll::Ready(Ok(taken)) if *taken == offered);
+            state.blocked = !whole;
+            if !whole {
+                if let (Some(pending), Poll::Ready(Ok(1..))) = (&mut state.pending, taken) {
+                    pending.began.get_or_insert(began);
+                }
+                return;
+            }
+            if state.hangup == Hangup::Ordered {
+                state.hangup = Hangup::Due;
+            }
+            let Some(done) = state.pending.take() else { return };
+            done.log.push(Send {
+                tokens: done.tokens,
+                planned: done.planned,
+                began: done.began.unwrap_or(began),
+                ended: Clock::Monotonic.now(),
+            });
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn hung_up(&self) -> bool {
+        let state = lock(&self.state);
+        state.hangup == Hangup::Due && !state.blocked
+    }
+}
+
+/// A connection as hyper drives it.
+#[derive(Debug)]
+pub(super) struct Socket {
+    io: TokioIo<TcpStream>,
+    wire: Arc<Wire>,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, wire: Arc<Wire>) -> Self {
+        Self { io: TokioIo::new(stream), wire }
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        if self.wire.hung_up() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let began = Clock::Monotonic.now();
+        let taken = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.wire.wrote(began, &taken, buf.len());
+        taken
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    /// hyper then copies an event, its chunk size and its line ends together: one `write` for all, and for events of a
+    /// few hundred bytes the cheapest way.
+    fn is_write_vectored(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if lock(&self.wire.state).reset {
+            // Without a linger time close() sends RST. If the socket is gone already there is nothing left to reset.
+            SockRef::from(self.io.inner()).set_linger(Some(Duration::ZERO)).ok();
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the engine counts, in plain fields. [`super::metrics`] writes them out.
+
+use super::engine::Finish;
+use crate::measure::time::Gap;
+
+/// Counters and gauges of one engine.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    /// Sequences in the batch.
+    pub(crate) running: u64,
+    /// Sequences in the queue.
+    pub(crate) waiting: u64,
+    /// Used share of the KV cache, from 0 to 1.
+    pub(crate) kv_usage: f64,
+    /// Requests that the full queue turned away.
+    pub(crate) refused: u64,
+    /// Prompt tokens of sequences that reached their first token.
+    pub(crate) prompt_tokens: u64,
+    /// Output tokens.
+    pub(crate) generation_tokens: u64,
+    /// Prompt tokens that were looked up in the prefix cache.
+    pub(crate) cache_queries: u64,
+    /// Of those, the ones that were found.
+    pub(crate) cache_hits: u64,
+    /// Sequences that lost their blocks to another and start over.
+    pub(crate) preemptions: u64,
+    /// Ended sequences, in the order of [`Finish::ALL`].
+    finished: [u64; Finish::ALL.len()],
+    /// Arrival to first token.
+    pub(crate) ttft: Histogram<{ TTFT_BOUNDS.len() }>,
+    /// Between two outputs of one sequence.
+    pub(crate) itl: Histogram<{ ITL_BOUNDS.len() }>,
+    /// Arrival to last token.
+    pub(crate) e2e: Histogram<{ E2E_BOUNDS.len() }>,
+    /// Arrival to first scheduling.
+    pub(crate) queue: Histogram<{ E2E_BOUNDS.len() }>,
+}
+
+impl Stats {
+    /// Counts the end of a sequence.
+    pub(crate) fn finish(&mut self, reason: Finish) {
+        self.finished[reason as usize] += 1;
+    }
+
+    /// How many sequences ended for `reason`.
+    pub(crate) fn finished(&self, reason: Finish) -> u64 {
+        self.finished[reason as usize]
+    }
+}
+
+/// vLLM's bounds of `time_to_first_token_seconds`.
+pub(crate) const TTFT_BOUNDS: [f64; 22] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
+];
+
+/// vLLM's bounds of `inter_token_latency_seconds`.
+pub(crate) const ITL_BOUNDS: [f64; 19] =
+    [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
+
+/// vLLM's bounds of `e2e_request_latency_seconds` and `request_queue_time_seconds`.
+pub(crate) const E2E_BOUNDS: [f64; 21] = [
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+];
+
+/// A histogram with fixed bounds in seconds. Counts are per bucket, not cumulative.
+#[derive(Debug)]
+pub(crate) struct Histogram<const N: usize> {
+    pub(crate) counts: [u64; N],
+    /// Observations, those above the last bound included.
+    pub(crate) count: u64,
+    /// Their sum, in seconds.
+    pub(crate) sum: f64,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Self {
+        Self { counts: [0; N], count: 0, sum: 0.0 }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    /// Counts `gap` in the first bucket whose bound is not below it.
+    pub(crate) fn observe(&mut self, bounds: &[f64; N], gap: Gap) {
+        let seconds = gap.as_secs();
+        self.count += 1;
+        self.sum += seconds;
+        if let Some(at) = bounds.iter().position(|bound| seconds <= *bound) {
+            self.counts[at] += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observation_on_a_bound_belongs_to_that_bound() {
+        let mut ttft = Histogram::default();
+        ttft.observe(&TTFT_BOUNDS, Gap::from_millis(5));
+        ttft.observe(&TTFT_BOUNDS, Gap::from_nanos(5_000_001));
+        ttft.observe(&TTFT_BOUNDS, Gap::from_millis(2_560_001));
+        assert_eq!(ttft.counts[1], 1);
+        assert_eq!(ttft.counts[2], 1);
+        assert_eq!(ttft.counts.iter().sum::<u64>(), 2);
+        assert_eq!(ttft.count, 3);
+    }
+
+    #[test]
+    fn ends_are_counted_by_reason() {
+        let mut stats = Stats::default();
+        stats.finish(Finish::Abort);
+        assert_eq!(Finish::ALL.map(|reason| stats.finished(reason)), [0, 0, 1, 0]);
+    }
+}

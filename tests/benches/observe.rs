@@ -1,0 +1,88 @@
+//! What understanding one event costs, by the shape of the event.
+//!
+//! `cargo bench --bench observe` prints nanoseconds per event, the best of several rounds (an absolute time proves
+//! nothing on a shared machine; compare rows). With `--shape NAME --events N` it only runs that shape, for
+//! `valgrind --tool=callgrind`, whose instruction counts do repeat.
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
+#![expect(clippy::print_stdout, reason = "its table is its output")]
+
+use std::time::Instant;
+
+use streamgauge::measure::dialect;
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::shape::RequestShape;
+use streamgauge::measure::time::Stamp;
+
+fn event(delta: &str, rest: &str) -> Vec<u8> {
+    format!(
+        "data: {{\"id\":\"chatcmpl-90902278b0c7377e\",\"object\":\"chat.completion.chunk\",\"created\":1795221312,\
+         \"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"logprobs\":null,\
+         \"finish_reason\":null,\"token_ids\":null}}]{rest}}}\n\n"
+    )
+    .into_bytes()
+}
+
+/// (name, the reads that are fed round and round, events in them).
+fn shapes() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
+    let text = |text: &str| event(&format!("{{\"content\":\"{text}\"}}"), "");
+    let words = [" the", " quick", " brown", " fox", "\\n", " jumps", " over", " caf\u{e9}"];
+    let steady: Vec<_> = words.iter().map(|word| text(word)).collect();
+    let usage = |n: u64| {
+        event(
+            "{\"content\":\" a\"}",
+            &format!(",\"usage\":{{\"prompt_tokens\":30,\"total_tokens\":{},\"completion_tokens\":{n}}}", 30 + n),
+        )
+    };
+    let changing: Vec<_> = (0..8u64).map(|n| event("{\"content\":\" a\"}", &format!(",\"n\":{n}"))).collect();
+    vec![
+        ("steady", steady.clone(), 8),
+        ("steady-burst", vec![steady.concat().repeat(16)], 128),
+        ("parsed", changing, 8),
+        ("running-usage", (1..9).map(usage).collect(), 8),
+        ("comment", vec![b": keep-alive\n\n".to_vec()], 1),
+    ]
+}
+
+fn run(reads: &[Vec<u8>], rounds: u64) -> u64 {
+    let shape = RequestShape { dialect: dialect::for_path("/v1/chat/completions"), ..RequestShape::default() };
+    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
+    observer.head(Stamp::default(), head, StampSource::Read);
+    let mut now = 0;
+    for _ in 0..rounds {
+        for read in reads {
+            now += 1_000_000;
+            observer.bytes(Stamp::from_nanos(now), read);
+            if let Some(progress) = observer.progress(Stamp::from_nanos(now)) {
+                std::hint::black_box(progress);
+            }
+        }
+    }
+    observer.end(Stamp::from_nanos(now), Ending::UpstreamFailed).events
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|at| arguments.get(at + 1));
+    if let Some(name) = value("--shape") {
+        let events: u64 = value("--events").and_then(|n| n.parse().ok()).unwrap_or(10_000);
+        for (_, reads, per_round) in shapes().into_iter().filter(|shape| shape.0 == name) {
+            std::hint::black_box(run(&reads, events / per_round));
+        }
+        return;
+    }
+    println!("{:<20} {:>12}", "shape", "ns per event");
+    for (name, reads, per_round) in shapes() {
+        let rounds = 200_000 / per_round;
+        let best = (0..7)
+            .map(|_| {
+                let begun = Instant::now();
+                std::hint::black_box(run(&reads, rounds));
+                begun.elapsed().as_nanos() as f64 / (rounds * per_round) as f64
+            })
+            .fold(f64::INFINITY, f64::min);
+        println!("{name:<20} {best:>12.1}");
+    }
+}

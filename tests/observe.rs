@@ -1,0 +1,351 @@
+//! Scripted streams on stamps written by hand: exact times, every ending.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::sync::Arc;
+
+use streamgauge::measure::dialect;
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::record::{
+    CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, Unread,
+};
+use streamgauge::measure::shape::RequestShape;
+use streamgauge::measure::slo::{Slos, Verdict};
+use streamgauge::measure::time::{Gap, Stamp};
+use streamgauge::measure::timeline::{Method, TokenEvent};
+
+fn at(millis: u64) -> Stamp {
+    Stamp::from_nanos(millis * 1_000_000)
+}
+
+fn ms(millis: u64) -> Option<Gap> {
+    Some(Gap::from_millis(millis))
+}
+
+fn chat(request: &str) -> StreamObserver {
+    let shape = RequestShape { dialect: dialect::for_path("/v1/chat/completions"), ..RequestShape::default() };
+    let mut observer = StreamObserver::begin(shape, b"", None, at(100));
+    observer.request(request.as_bytes());
+    observer.sent(at(102), ms(1));
+    observer
+}
+
+fn streamed(mut observer: StreamObserver, status: u16) -> StreamObserver {
+    let head = ResponseHead { status, content_type: b"text/event-stream; charset=utf-8", content_encoding: b"" };
+    observer.head(at(105), head, StampSource::Kernel);
+    observer
+}
+
+fn delta(delta: &str, finish: &str) -> String {
+    format!("data: {{\"id\":\"c1\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":{finish}}}]}}\n\n")
+}
+
+fn content(text: &str) -> String {
+    delta(&format!("{{\"content\":\"{text}\"}}"), "null")
+}
+
+const ROLE: &str = "data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
+
+/// A stream with a reasoning token at 150 ms, text at 160, 170 and 200, finish at 210 and usage.
+fn whole_stream(observer: &mut StreamObserver) {
+    observer.bytes(at(110), b": keep-alive\n\n");
+    observer.bytes(at(140), ROLE.as_bytes());
+    observer.bytes(at(150), delta("{\"reasoning\":\"hm\"}", "null").as_bytes());
+    observer.bytes(at(160), content("a").as_bytes());
+    observer.bytes(at(170), content("b").as_bytes());
+    observer.bytes(at(200), content("c").as_bytes());
+    observer.bytes(at(210), delta("{}", "\"stop\"").as_bytes());
+    observer.bytes(
+        at(211),
+        b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":6,\"completion_tokens_details\":{\"reasoning_tokens\":2}}}\n\ndata: [DONE]\n\n",
+    );
+}
+
+fn finished() -> RequestRecord {
+    let mut observer = streamed(chat("{\"model\":\"m\",\"stream\":true}"), 200);
+    whole_stream(&mut observer);
+    observer.end(at(212), Ending::Complete)
+}
+
+#[test]
+fn every_time_is_taken_from_the_event_that_defines_it() {
+    let record = finished();
+    assert_eq!(record.times.first_byte, Some(at(110)), "a comment is a byte");
+    assert_eq!(record.ttft(), ms(50), "reasoning is text; a role is not");
+    assert_eq!(record.ttft_upstream(), ms(48));
+    assert_eq!(record.ttft_evidence(), ms(50));
+    assert_eq!(record.ttfo(), ms(60));
+    assert_eq!(record.times.last_token, Some(at(200)));
+    assert_eq!(record.duration(), Gap::from_millis(112));
+    // (200 − 150) / (6 tokens − 1 of the first event)
+    assert_eq!(record.tpot(), ms(10));
+    let gaps: Vec<_> = record.gaps.iter().map(|event| event.latency()).collect();
+    let chunk = |millis| (Gap::from_millis(millis), Method::Chunk);
+    assert_eq!(gaps, [chunk(10), chunk(10), chunk(30)]);
+    assert_eq!((record.longest_gap, record.gap_count), (ms(30), 3));
+}
+
+#[test]
+fn counts_come_with_their_source_and_the_finish_with_its_reason() {
+    let record = finished();
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 6, source: CountSource::Usage }));
+    assert_eq!((record.usage.input, record.usage.cached, record.usage.reasoning), (Some(7), None, Some(2)));
+    assert_eq!((record.events, record.comments, record.token_events, record.evidence_events), (8, 1, 4, 4));
+    assert_eq!(record.choices[0].finish, Some((FinishReason::Stop, "stop".into())));
+    assert_eq!((record.outcome, record.response_id.as_deref()), (Outcome::Success, Some("c1")));
+    assert_eq!((record.shape.model.as_deref(), record.shape.stream), (Some("m"), Some(true)));
+    assert_eq!(record.stamps, StampSource::Kernel);
+}
+
+#[test]
+fn events_of_one_read_share_its_stamp_and_a_gap_of_zero_is_legal() {
+    let mut observer = streamed(chat("{}"), 200);
+    observer.bytes(at(150), format!("{}{}{}", content("a"), content("b"), content("c")).as_bytes());
+    let record = observer.end(at(151), Ending::UpstreamFailed);
+    assert_eq!(record.gaps[..], [TokenEvent::new(Gap::ZERO, None); 2]);
+    assert_eq!(record.tpot(), Some(Gap::ZERO));
+}
+
+#[test]
+fn an_event_is_stamped_by_the_read_that_completed_it() {
+    let mut observer = streamed(chat("{}"), 200);
+    let event = content("a");
+    let (first, second) = event.split_at(event.len() - 1);
+    observer.bytes(at(150), first.as_bytes());
+    observer.bytes(at(170), second.as_bytes());
+    assert_eq!(observer.end(at(171), Ending::UpstreamFailed).ttft(), ms(70));
+}
+
+#[test]
+fn a_reply_without_text_has_no_ttft_and_one_token_has_no_gap() {
+    let mut observer = streamed(chat("{}"), 200);
+    observer.bytes(at(140), ROLE.as_bytes());
+    observer.bytes(at(150), delta("{}", "\"stop\"").as_bytes());
+    let record = observer.end(at(160), Ending::Complete);
+    assert_eq!((record.ttft(), record.tpot(), record.output_tokens), (None, None, None));
+    assert_eq!(record.outcome, Outcome::Success);
+
+    let mut observer = streamed(chat("{}"), 200);
+    observer.bytes(at(140), content("only").as_bytes());
+    let record = observer.end(at(160), Ending::DownstreamGone);
+    assert_eq!((record.ttft(), record.tpot(), record.gap_count), (ms(40), None, 0));
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 1, source: CountSource::Chunks }));
+}
+
+#[test]
+fn gaps_are_shared_out_over_the_tokens_that_ids_or_a_counter_tell() {
+    let with_ids = |text: &str, ids: &str| {
+        format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\"token_ids\":{ids}}}]}}\n\n")
+    };
+    let mut observer = streamed(chat("{}"), 200);
+    observer.bytes(at(150), with_ids("a", "[1,2]").as_bytes());
+    observer.bytes(at(180), with_ids("b", "[3,4,5]").as_bytes());
+    observer.bytes(at(190), with_ids("c", "[6]").as_bytes());
+    let record = observer.end(at(191), Ending::UpstreamFailed);
+    let latencies: Vec<_> = record.gaps.iter().map(|event| event.latency()).collect();
+    assert_eq!(latencies, [(Gap::from_millis(10), Method::Split), (Gap::from_millis(10), Method::Exact)]);
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 6, source: CountSource::Ids }));
+    assert_eq!(record.first_event_tokens, Some(2));
+    // 40 ms / (6 − 2)
+    assert_eq!(record.tpot(), ms(10));
+
+    let counted = |text: &str, total: u64| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}],\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":{total}}}}}\n\n"
+        )
+    };
+    let mut observer = streamed(chat("{\"stream_options\":{\"continuous_usage_stats\":true}}"), 200);
+    observer.bytes(at(150), counted("a", 2).as_bytes());
+    observer.bytes(at(180), counted("b", 5).as_bytes());
+    let record = observer.end(at(181), Ending::UpstreamFailed);
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 5, source: CountSource::ContinuousUsage }));
+    assert_eq!(record.gaps[0].latency(), (Gap::from_millis(10), Method::Split));
+    assert_eq!((record.usage.input, record.outcome), (Some(3), Outcome::Truncated));
+}
+
+#[test]
+fn choices_are_merged_and_told_apart() {
+    let choice = |index: u32, text: &str, finish: &str| {
+        format!(
+            "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":{finish}}}]}}\n\n"
+        )
+    };
+    let mut observer = streamed(chat("{\"n\":2}"), 200);
+    observer.bytes(at(150), choice(0, "a", "null").as_bytes());
+    observer.bytes(at(155), choice(1, "b", "null").as_bytes());
+    observer.bytes(at(160), choice(0, "c", "\"stop\"").as_bytes());
+    let record = observer.end(at(161), Ending::Complete);
+    assert_eq!(record.outcome, Outcome::Truncated, "the second choice is not finished");
+    assert_eq!(record.gap_count, 2);
+    let spans: Vec<_> = record.choices.iter().map(|c| (c.index, c.first, c.last, c.token_events)).collect();
+    assert_eq!(spans, [(0, Some(at(150)), Some(at(160)), 2), (1, Some(at(155)), Some(at(155)), 1)]);
+}
+
+#[test]
+fn every_ending_has_its_outcome() {
+    let ended = |body: &str, status: u16, ending: Ending| {
+        let mut observer = streamed(chat("{}"), status);
+        observer.bytes(at(150), body.as_bytes());
+        observer.end(at(160), ending)
+    };
+    let token = content("a");
+    let fault = "data: {\"error\":{\"message\":\"secret words\",\"type\":\"InternalServerError\",\"code\":500}}\n\ndata: [DONE]\n\n";
+    assert_eq!(ended(&token, 200, Ending::Complete).outcome, Outcome::Truncated);
+    assert_eq!(ended(&token, 200, Ending::UpstreamFailed).outcome, Outcome::Truncated);
+    assert_eq!(ended(&token, 200, Ending::DownstreamGone).outcome, Outcome::Cancelled);
+    assert_eq!(ended(&token, 200, Ending::TimedOut).outcome, Outcome::Failed);
+    assert_eq!(ended("data: [DONE]\n\n", 200, Ending::DownstreamGone).outcome, Outcome::Success);
+    let record = ended(&format!("{token}{fault}"), 200, Ending::Complete);
+    assert_eq!(record.outcome, Outcome::Failed, "[DONE] after an error does not make it good");
+    assert_eq!(
+        record.fault.as_ref().map(|fault| (fault.event, fault.kind.as_deref())),
+        Some((1, Some("InternalServerError")))
+    );
+    assert!(!format!("{record:?}").contains("secret"), "an error's message is text");
+    assert_eq!(chat("{}").end(at(160), Ending::DownstreamGone).outcome, Outcome::Cancelled);
+    assert_eq!(chat("{}").end(at(160), Ending::UpstreamFailed).outcome, Outcome::Failed);
+}
+
+#[test]
+fn a_last_event_without_its_blank_line_counts_if_the_body_ended_cleanly_and_it_is_whole() {
+    let end = |ending| {
+        let mut observer = streamed(chat("{}"), 200);
+        observer.bytes(at(150), content("a").trim_end().as_bytes());
+        observer.end(at(160), ending).token_events
+    };
+    assert_eq!((end(Ending::Complete), end(Ending::UpstreamFailed)), (1, 0));
+}
+
+fn document(body: &str, status: u16, ending: Ending) -> RequestRecord {
+    let mut observer = chat("{\"stream\":false}");
+    observer.head(
+        at(105),
+        ResponseHead { status, content_type: b"application/json", content_encoding: b"" },
+        StampSource::Read,
+    );
+    for piece in body.as_bytes().chunks(7) {
+        observer.bytes(at(300), piece);
+    }
+    observer.end(at(301), ending)
+}
+
+#[test]
+fn a_reply_in_one_document_gives_usage_finish_and_duration_but_no_ttft() {
+    let body = r#"{"id":"x","model":"real-m","choices":[{"index":0,"message":{"content":"secret"},"finish_reason":"length"}],
+        "usage":{"prompt_tokens":4,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}}"#;
+    let record = document(body, 200, Ending::Complete);
+    assert_eq!((record.ttft(), record.tpot(), record.streamed), (None, None, false));
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 3, source: CountSource::Usage }));
+    assert_eq!((record.usage.input, record.usage.cached), (Some(4), Some(2)));
+    assert_eq!(record.choices[0].finish, Some((FinishReason::Length, "length".into())));
+    assert_eq!((record.outcome, record.duration()), (Outcome::Success, Gap::from_millis(201)));
+    assert_eq!(record.response_model.as_deref(), Some("real-m"));
+}
+
+#[test]
+fn errors_in_one_document_are_refusals_or_failures_by_their_status() {
+    let body = r#"{"error":{"message":"secret","type":"NotFoundError","code":404}}"#;
+    let record = document(body, 404, Ending::Complete);
+    assert_eq!((record.outcome, record.fault.unwrap().kind.as_deref()), (Outcome::Refused, Some("NotFoundError")));
+    assert_eq!(document("{}", 500, Ending::Complete).outcome, Outcome::Failed);
+    assert_eq!(document("", 204, Ending::Complete).outcome, Outcome::Success);
+    assert_eq!(document("{\"a\":", 200, Ending::Complete).quality.unread, Some(Unread::Malformed));
+}
+
+#[test]
+fn nonsense_in_a_known_dialect_lowers_quality_and_stops_nothing() {
+    let mut observer = streamed(chat("{}"), 200);
+    observer.bytes(at(140), b"data: not json\n\ndata: {\"choices\":7}\n\ndata: \xff\xfe\n\n");
+    observer.bytes(at(150), content("a").as_bytes());
+    let record = observer.end(at(160), Ending::UpstreamFailed);
+    assert_eq!((record.quality.malformed_events, record.ttft()), (3, ms(50)));
+}
+
+#[test]
+fn an_unknown_coding_is_said_and_the_reply_still_counts() {
+    let mut observer = chat("{}");
+    let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"snappy" };
+    observer.head(at(105), head, StampSource::Read);
+    observer.bytes(at(150), b"\x01\x02\x03");
+    let record = observer.end(at(160), Ending::Complete);
+    assert_eq!((record.quality.unread, record.outcome), (Some(Unread::Coding), Outcome::Success));
+    assert_eq!(record.response_bytes, 3);
+}
+
+fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) -> Verdict {
+    let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
+    let mut observer = streamed(chat("{\"model\":\"llama-3\"}").judged_by(slos, Gap::from_millis(1_000)), 200);
+    drive(&mut observer);
+    let record = observer.end(at(212), ending);
+    let verdict = record.slos.verdicts(&record).next().map(|(_, verdict)| verdict);
+    verdict.unwrap()
+}
+
+#[test]
+fn a_request_is_good_when_every_objective_holds() {
+    let whole = |slo| judged(slo, whole_stream, Ending::Complete);
+    assert_eq!(whole("a: ttft<=50ms ttfo<=60ms tpot<=10ms e2e<=112ms itl.max<=30ms itl.p50<=10ms"), Verdict::Met);
+    assert_eq!(whole("a: ttft<=49ms e2e<=111ms"), Verdict::Missed(vec!["ttft", "e2e"]));
+    assert_eq!(whole("a: itl.p99<=29ms itl.max<=29ms"), Verdict::Missed(vec!["itl"]), "named once");
+    // Two of three gaps are within 10 ms: the 66th percentile is, the 67th is not.
+    assert_eq!(whole("a: itl.p66<=10ms"), Verdict::Met);
+    assert_eq!(whole("a: itl.p67<=10ms"), Verdict::Missed(vec!["itl"]));
+}
+
+#[test]
+fn failures_miss_unless_the_slo_excludes_them() {
+    let cancelled = |slo| judged(slo, |_| (), Ending::DownstreamGone);
+    assert_eq!(cancelled("a: ttft<=1s"), Verdict::Missed(vec!["error"]));
+    assert_eq!(cancelled("a: ttft<=1s exclude=cancelled"), Verdict::Excluded);
+    let truncated = |slo| judged(slo, |_| (), Ending::UpstreamFailed);
+    assert_eq!(truncated("a: ttft<=1s exclude=cancelled"), Verdict::Missed(vec!["error"]));
+    assert_eq!(truncated("a: ttft<=1s exclude=failed"), Verdict::Excluded);
+}
+
+#[test]
+fn an_slo_is_for_the_models_and_routes_it_names() {
+    let verdicts = |slo: &str| {
+        let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
+        let mut observer = streamed(chat("{\"model\":\"llama-3\"}").judged_by(slos, Gap::from_millis(1_000)), 200);
+        whole_stream(&mut observer);
+        let record = observer.end(at(212), Ending::Complete);
+        record.slos.verdicts(&record).count()
+    };
+    assert_eq!(verdicts("a[model=llama-*]: e2e<=1s"), 1);
+    assert_eq!(verdicts("a[model=qwen-*]: e2e<=1s"), 0);
+    assert_eq!(verdicts("a[route=/v1/chat/*]: e2e<=1s"), 1);
+}
+
+#[test]
+fn a_ttft_objective_excludes_what_was_not_streamed() {
+    let slos = Arc::new(Slos::new(vec!["a: ttft<=1s".parse().unwrap(), "b: e2e<=1s".parse().unwrap()]).unwrap());
+    let mut observer = chat("{}").judged_by(slos, Gap::from_millis(1_000));
+    observer.head(
+        at(105),
+        ResponseHead { status: 200, content_type: b"application/json", content_encoding: b"" },
+        StampSource::Read,
+    );
+    observer.bytes(at(150), b"{}");
+    let record = observer.end(at(160), Ending::Complete);
+    let verdicts: Vec<_> =
+        record.slos.verdicts(&record).map(|(slo, verdict)| (slo.name().to_owned(), verdict)).collect();
+    assert_eq!(verdicts, [("a".to_owned(), Verdict::Excluded), ("b".to_owned(), Verdict::Met)]);
+}
+
+#[test]
+fn a_long_stream_tells_its_progress_every_second_and_the_record_holds_the_rest() {
+    let mut observer = streamed(chat("{}"), 200);
+    let mut told = Vec::new();
+    for token in 0..250 {
+        let now = at(200 + token * 10);
+        observer.bytes(now, content("a").as_bytes());
+        observer.handed_on(Gap::from_nanos(5_000));
+        if let Some(progress) = observer.progress(now) {
+            told.push((now, progress.gaps.len(), progress.tokens.tokens, progress.chunk_overheads.len()));
+        }
+    }
+    let record = observer.end(at(2_700), Ending::UpstreamFailed);
+    assert_eq!(told, [(at(1_110), 91, 92, 92), (at(2_110), 100, 100, 100)]);
+    assert_eq!((record.gaps.len(), record.tokens_reported, record.chunk_overheads.len()), (58, 192, 58));
+    assert_eq!((record.gap_count, record.output_tokens.unwrap().tokens), (249, 250));
+}
