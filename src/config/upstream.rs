@@ -12,6 +12,7 @@ pub(super) struct Server {
 }
 
 const SHAPE: &str = "expected http://host[:port] or https://host[:port]";
+const BRACKETS: &str = "expected an IPv6 address in brackets, as in http://[::1]:8000";
 const CREDENTIALS: &str = "expected a URL without credentials: clients send their own Authorization header, which \
                            goes through untouched";
 const PATH: &str = "expected a URL that ends after the port: clients send the path and the query, which go through \
@@ -42,6 +43,7 @@ impl FromStr for Server {
                 host.parse::<Ipv6Addr>().map_err(|_| SHAPE)?;
                 (host, port)
             }
+            None if authority.matches(':').count() > 1 => return Err(BRACKETS),
             None => {
                 let colon = authority.find(':').unwrap_or(authority.len());
                 authority.split_at(colon)

@@ -1,0 +1,625 @@
+//! The configuration: what may be typed, what is believed of it, and what is said of the rest.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use proptest::prelude::*;
+use serde_json::Value;
+use streamgauge::config::{
+    AddHeaders, Identity, Limits, Loaded, Log, LogFormat, LogLevel, ProxyConfig, Source, TailKeep, TlsFiles, Typed,
+    Upstream, UpstreamHttp, schema,
+};
+use streamgauge::measure::time::Gap;
+use tempfile::TempDir;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    typed: Typed,
+}
+
+/// A folder with a configuration file and an empty PEM file.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new(yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("gauge.yaml"), yaml).unwrap();
+        std::fs::write(folder.path().join("x.pem"), "").unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What `flags` and `variables` make of the file; errors with the folder's own name taken out.
+    fn load(&self, flags: &[&str], variables: &[(&str, &str)]) -> Result<Loaded, String> {
+        let typed = Line::try_parse_from([&["proxy"], flags].concat()).map_err(|error| error.to_string())?.typed;
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let loaded = Source::new(typed, Some(self.file("gauge.yaml")), variables).load();
+        loaded.map_err(|error| self.without_folder(&error.to_string()))
+    }
+
+    fn without_folder(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+fn load(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Result<Loaded, String> {
+    Folder::new(yaml).load(flags, variables)
+}
+
+/// The lines that say what is wrong.
+fn problems(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+    let error = load(yaml, flags, variables).map(|loaded| loaded.config).unwrap_err();
+    let mut lines = error.lines();
+    assert_eq!(lines.next(), Some("the configuration is not valid"), "{error}");
+    lines.map(|line| line.strip_prefix("  ").unwrap().to_owned()).collect()
+}
+
+const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000");
+
+/// For every setting three values that differ from its default, in their effective form. `upstream` is https
+/// throughout, because certificates need it; `PEM` stands for a file that exists.
+const SAMPLES: [(&str, [&str; 3]); 28] = [
+    ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
+    ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
+    ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
+    ("upstream_http", ["http1", "http2", "http1"]),
+    ("upstream_connect_timeout", ["1s", "2s", "1500ms"]),
+    ("upstream_ca", ["PEM", "PEM", "PEM"]),
+    ("upstream_cert", ["PEM", "PEM", "PEM"]),
+    ("upstream_key", ["PEM", "PEM", "PEM"]),
+    ("upstream_server_name", ["a.example", "b.example", "10.0.0.1"]),
+    ("tls_cert", ["PEM", "PEM", "PEM"]),
+    ("tls_key", ["PEM", "PEM", "PEM"]),
+    ("tls_client_ca", ["PEM", "PEM", "PEM"]),
+    ("headers", ["via", "forwarded", "via,forwarded"]),
+    ("workers", ["5", "6", "7"]),
+    ("max_head_bytes", ["1024", "2048", "4096"]),
+    ("head_timeout", ["1s", "2m", "3h"]),
+    ("idle_timeout", ["1s", "2s", "3s"]),
+    ("max_streams", ["1", "2", "1000000"]),
+    ("max_connections", ["1", "2", "1000000"]),
+    ("drain", ["0", "1ms", "24h"]),
+    ("slos", ["a: ttft<=1s", "b: e2e<=2s", "c: tpot<=3s"]),
+    ("stall", ["1ms", "2s", "3s"]),
+    ("max_models", ["1", "2", "1000"]),
+    ("provider", ["vllm", "007", "true"]),
+    ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
+    ("access_log", ["true", "true", "true"]),
+    ("log_format", ["json", "json", "json"]),
+    ("log_level", ["error", "warn", "debug"]),
+];
+
+/// What `key` needs beside it, in the file.
+fn beside(key: &str) -> &'static str {
+    match key {
+        "upstream" => "",
+        "upstream_cert" => "upstream: https://c\nupstream_key: PEM\n",
+        "upstream_key" => "upstream: https://c\nupstream_cert: PEM\n",
+        "tls_cert" => "upstream: https://c\ntls_key: PEM\n",
+        "tls_key" => "upstream: https://c\ntls_cert: PEM\n",
+        "tls_client_ca" => "upstream: https://c\ntls_key: PEM\ntls_cert: PEM\n",
+        _ => "upstream: https://c\n",
+    }
+}
+
+fn effective(config: &ProxyConfig, key: &str) -> String {
+    let (_, value) = config.settings().into_iter().find(|(known, _)| *known == key).unwrap();
+    match value {
+        Value::String(text) => text,
+        Value::Array(list) => list.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(";"),
+        other => other.to_string(),
+    }
+}
+
+#[test]
+fn every_setting_is_a_flag_over_a_variable_over_a_key_over_a_default() {
+    let keys: Vec<_> = load("", &[], &[UPSTREAM]).unwrap().config.settings().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, SAMPLES.map(|(key, _)| key), "every setting has its samples, in the order of the flags");
+    for (key, samples) in SAMPLES {
+        let folder = Folder::new("");
+        let pem = folder.file("x.pem").display().to_string();
+        let [in_file, in_environment, on_line] = samples.map(|sample| sample.replace("PEM", &pem));
+        let yaml = format!("{}{key}: {}\n", beside(key).replace("PEM", &pem), Value::from(&*in_file));
+        std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
+        let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
+        let flag = format!("--{}", if key == "slos" { "slo" } else { key }).replace('_', "-");
+        let assignment = format!("{flag}={on_line}");
+        let (variables, flags) = ([(&*variable, &*in_environment)], [&*assignment]);
+        let line = 1 + beside(key).lines().count();
+        for (flags, variables, expected, origin) in [
+            (&[][..], &[][..], &in_file, format!("file gauge.yaml:{line}")),
+            (&[], &variables, &in_environment, format!("env {variable}")),
+            (&flags, &variables, &on_line, format!("flag {flag}")),
+        ] {
+            let loaded = folder.load(flags, variables).unwrap();
+            assert_eq!(effective(&loaded.config, key), **expected, "{key} by {origin}");
+            let explained = folder.without_folder(&loaded.config.explain(&loaded.settings));
+            let explained = explained.lines().find(|line| line.starts_with(&format!("{key}:"))).unwrap().to_owned();
+            assert!(explained.ends_with(&format!("  # {origin}")), "{explained} is by {origin}");
+        }
+    }
+}
+
+#[test]
+fn the_defaults_are_those_that_are_documented() {
+    let config = load("", &["--workers=3"], &[UPSTREAM]).unwrap().config;
+    let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+    let seconds = |seconds: u64| Gap::from_millis(1_000 * seconds);
+    let expected = ProxyConfig {
+        listen: address("127.0.0.1:8080"),
+        admin: address("127.0.0.1:9464"),
+        upstream: Upstream {
+            tls: false,
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            http: UpstreamHttp::Auto,
+            connect_timeout: seconds(5),
+            ca: None,
+            identity: None,
+            server_name: None,
+        },
+        tls: None,
+        headers: AddHeaders::default(),
+        workers: 3,
+        limits: Limits {
+            head_bytes: 65_536,
+            head_timeout: seconds(30),
+            idle_timeout: seconds(600),
+            streams: 10_000,
+            connections: 20_000,
+        },
+        drain: seconds(600),
+        slos: std::sync::Arc::default(),
+        stall: seconds(1),
+        max_models: 64,
+        provider: None,
+        tail_keep: TailKeep::default(),
+        access_log: false,
+        log: Log { format: LogFormat::Text, level: LogLevel::Info },
+    };
+    assert_eq!(config, expected);
+    let workers = load("", &[], &[UPSTREAM]).unwrap().config.workers;
+    assert_eq!(workers, std::thread::available_parallelism().unwrap().get().min(4));
+}
+
+#[test]
+fn certificates_and_lists_are_believed_as_typed() {
+    let folder = Folder::new("");
+    let pem = folder.file("x.pem");
+    let yaml = "upstream: https://a\nupstream_cert: P\nupstream_key: P\nupstream_ca: P\ntls_cert: P\ntls_key: P\n\
+                tls_client_ca: P\nheaders: [via, forwarded]\ntail_keep:\n  - failed\n  - slow=2s\nslos: 'a: ttft<=1s'\n";
+    std::fs::write(folder.file("gauge.yaml"), yaml.replace(": P", &format!(": {}", pem.display()))).unwrap();
+    let config = folder.load(&["--access-log"], &[]).unwrap().config;
+    assert_eq!(config.upstream.identity, Some(Identity { cert: pem.clone(), key: pem.clone() }));
+    assert_eq!(config.upstream.ca, Some(pem.clone()));
+    assert_eq!(config.tls, Some(TlsFiles { cert: pem.clone(), key: pem.clone(), client_ca: Some(pem) }));
+    assert_eq!(config.headers, AddHeaders { via: true, forwarded: true });
+    assert_eq!(config.tail_keep, TailKeep { failed: true, slo: false, slow: Some(Gap::from_millis(2_000)) });
+    assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["a"]);
+    assert!(config.access_log);
+}
+
+#[test]
+fn an_upper_layer_replaces_a_list_and_can_empty_it() {
+    let yaml = "upstream: http://a\nslos: ['a: ttft<=1s', 'b: ttft<=2s']\nheaders: via\n";
+    let config = load(yaml, &["--headers=none"], &[("STREAMGAUGE_SLOS", "c: e2e<=1s; d: e2e<=2s\n\ne: e2e<=3s")]);
+    let config = config.unwrap().config;
+    assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["c", "d", "e"]);
+    assert_eq!(config.headers, AddHeaders::default());
+    assert_eq!(load("upstream: http://a\nslos: []\n", &[], &[]).unwrap().config.slos.iter().count(), 0);
+}
+
+#[test]
+fn an_empty_variable_and_a_key_without_a_value_are_not_set() {
+    let loaded =
+        load("upstream: http://a\nstall:\nprovider: null\nslos: ~\n", &[], &[("STREAMGAUGE_STALL", "")]).unwrap();
+    assert_eq!(loaded.config.stall, Gap::from_millis(1_000));
+    assert_eq!(loaded.config.provider, None);
+    assert_eq!(loaded.warnings, [""; 0]);
+}
+
+#[test]
+fn the_file_is_named_by_the_flag_or_else_by_the_environment() {
+    let folder = Folder::new("upstream: http://a\nprovider: of-flag\n");
+    std::fs::write(folder.file("other.yaml"), "upstream: http://a\nprovider: of-env\n").unwrap();
+    let variable = || [("STREAMGAUGE_CONFIG".to_owned(), folder.file("other.yaml").display().to_string())];
+    let provider = |file: Option<PathBuf>| {
+        let source = Source::new(Typed::default(), file, variable());
+        (source.file().unwrap().to_owned(), source.load().unwrap().config.provider.unwrap())
+    };
+    assert_eq!(provider(Some(folder.file("gauge.yaml"))), (folder.file("gauge.yaml"), "of-flag".to_owned()));
+    assert_eq!(provider(None), (folder.file("other.yaml"), "of-env".to_owned()));
+}
+
+#[test]
+fn a_source_loads_again_what_the_file_says_by_then() {
+    let folder = Folder::new("stall: 2s\n");
+    let flags = Line::try_parse_from(["proxy", "--upstream=http://a"]).unwrap().typed;
+    let source = Source::new(flags, Some(folder.file("gauge.yaml")), []);
+    assert_eq!(source.load().unwrap().config.stall, Gap::from_millis(2_000));
+    std::fs::write(folder.file("gauge.yaml"), "stall: 3s\n").unwrap();
+    assert_eq!(source.load().unwrap().config.stall, Gap::from_millis(3_000));
+}
+
+#[test]
+fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
+    let address = "expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface, found";
+    let time = "expected a time from 1ms to 24h, as in 30s, found";
+    let pem = "expected the path of a PEM file; its contents are read from there";
+    for (key, typed, expected) in [
+        ("listen", ":8080", format!("{address} `:8080`")),
+        ("admin", "localhost:9464", format!("{address} `localhost:9464`")),
+        ("upstream_http", "3", "expected auto or http1 or http2, found `3`".to_owned()),
+        ("upstream_connect_timeout", "5", format!("{time} `5`")),
+        (
+            "upstream_server_name",
+            "a/b",
+            "expected a host name or an IP address, as in llm.example.com, found `a/b`".to_owned(),
+        ),
+        ("headers", "via,x-real-ip", "expected via, forwarded or none, found `x-real-ip`".to_owned()),
+        ("workers", "0", "expected a whole number from 1 to 64, found `0`".to_owned()),
+        ("workers", "two", "expected a whole number from 1 to 64, found `two`".to_owned()),
+        ("max_head_bytes", "1023", "expected a whole number from 1024 to 65536, found `1023`".to_owned()),
+        ("head_timeout", "0", format!("{time} `0`")),
+        ("idle_timeout", "25h", format!("{time} `25h`")),
+        ("max_streams", "-1", "expected a whole number from 1 to 1000000, found `-1`".to_owned()),
+        ("max_connections", "1e6", "expected a whole number from 1 to 1000000, found `1e6`".to_owned()),
+        ("drain", "soon", "expected a time from 0 to 24h, as in 30s, found `soon`".to_owned()),
+        ("slos", "a: ttft=1s", "expected `<=` after `ttft`, at column 8\n  a: ttft=1s\n         ^".to_owned()),
+        ("stall", "1", format!("{time} `1`")),
+        ("max_models", "1001", "expected a whole number from 1 to 1000, found `1001`".to_owned()),
+        (
+            "provider",
+            "my provider",
+            "expected a name of letters, digits, `.`, `-` and `_` (64 at most), as in vllm, found `my provider`"
+                .to_owned(),
+        ),
+        ("tail_keep", "slow", "expected failed, slo, slow=TIME (as in slow=5s) or none, found `slow`".to_owned()),
+        ("access_log", "yes", "expected true or false, found `yes`".to_owned()),
+        ("log_format", "xml", "expected text or json, found `xml`".to_owned()),
+        ("log_level", "trace", "expected error or warn or info or debug, found `trace`".to_owned()),
+        ("tls_client_ca", "\n", pem.to_owned()),
+    ] {
+        let yaml = format!("upstream: https://a\n{key}: {}\n", Value::from(typed));
+        let in_file = problems(&yaml, &[], &[]).join("\n");
+        assert_eq!(in_file, format!("gauge.yaml:2: {key}: {expected}"));
+        let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
+        if key != "tls_client_ca" {
+            let in_environment = problems("upstream: https://a\n", &[], &[(&variable, typed)]).join("\n");
+            assert_eq!(in_environment, format!("{variable}: {expected}"));
+        }
+    }
+    assert_eq!(
+        problems("", &["--upstream=https://a", "--slo=a: e2e<=1s", "--slo=a: e2e<=2s", "--stall=0"], &[]),
+        ["--slo: two SLOs are named `a`; give each a name of its own", &format!("--stall: {time} `0`")]
+    );
+    let long = "x".repeat(100);
+    assert_eq!(
+        problems("upstream: http://a", &[&format!("--stall={long}\u{1b}")], &[]),
+        [format!("--stall: {time} `{}…`", &long[..60])]
+    );
+}
+
+#[test]
+fn an_upstream_is_a_server_and_nothing_else() {
+    let shape = "expected http://host[:port] or https://host[:port]";
+    let credentials = "expected a URL without credentials: clients send their own Authorization header, which goes \
+                       through untouched";
+    let path =
+        "expected a URL that ends after the port: clients send the path and the query, which go through untouched";
+    for (url, message) in [
+        ("127.0.0.1:8000", shape),
+        ("ftp://a", shape),
+        ("http://", shape),
+        ("http://a b", shape),
+        ("http://[::1", shape),
+        ("http://[::g]", shape),
+        ("http://[::1]x", shape),
+        ("http://::1", "expected an IPv6 address in brackets, as in http://[::1]:8000"),
+        ("http://a:0", "expected a port from 1 to 65535"),
+        ("http://a:65536", "expected a port from 1 to 65535"),
+        ("http://a:", "expected a port from 1 to 65535"),
+        ("http://me:s3cret@a", credentials),
+        ("http://a/v1", path),
+        ("http://a?key=s3cret", path),
+        ("http://a#x", path),
+    ] {
+        assert_eq!(problems("", &["--upstream", url], &[]), [format!("--upstream: {message}")], "{url}");
+    }
+    for (url, tls, host, port, shown) in [
+        ("http://a", false, "a", 80, "http://a"),
+        ("HTTPS://A.Example/", true, "a.example", 443, "https://a.example"),
+        ("http://a:443", false, "a", 443, "http://a:443"),
+        ("https://[::1]", true, "::1", 443, "https://[::1]"),
+        ("http://[2001:DB8::1]:8000", false, "2001:db8::1", 8000, "http://[2001:db8::1]:8000"),
+    ] {
+        let upstream = load("", &["--upstream", url], &[]).unwrap().config.upstream;
+        assert_eq!((upstream.tls, &*upstream.host, upstream.port), (tls, host, port));
+        assert_eq!(upstream.to_string(), shown);
+    }
+    let missing = "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000";
+    assert_eq!(problems("", &[], &[]), [missing]);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_named() {
+    let file = "gauge.yaml:2: ";
+    for (yaml, expected) in [
+        ("upstream: http://a\nadmin: 127.0.0.1:8080", "admin: is the address of `listen`; give it a port of its own"),
+        (
+            "listen: 0.0.0.0:81\nupstream: http://localhost:81",
+            "upstream: is the proxy's own `listen` address; name the inference server's",
+        ),
+        (
+            "listen: 0.0.0.0:81\nupstream: http://127.0.0.1:9464",
+            "upstream: is the proxy's own `admin` address; name the inference server's",
+        ),
+        ("upstream: http://a\ntls_cert: x", "tls_cert: needs tls_key, the file of its private key"),
+        ("upstream: http://a\ntls_key: x", "tls_key: needs tls_cert, the file of its certificate"),
+        (
+            "upstream: http://a\ntls_client_ca: x",
+            "tls_client_ca: needs tls_cert and tls_key: a client shows its certificate in TLS only",
+        ),
+        ("upstream: https://a\nupstream_key: x", "upstream_key: needs upstream_cert, the file of its certificate"),
+        ("upstream: http://a\nupstream_ca: x", "upstream_ca: needs an upstream that begins with https://"),
+        (
+            "upstream: http://a\nupstream_server_name: x",
+            "upstream_server_name: needs an upstream that begins with https://",
+        ),
+    ] {
+        assert_eq!(problems(yaml, &[], &[]), [format!("{file}{expected}")], "{yaml}");
+    }
+    let both = load("upstream: http://a\n", &["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], &[]);
+    assert!(both.is_ok(), "port 0 is another port each time");
+}
+
+#[test]
+fn an_unknown_key_is_an_error_that_names_the_nearest() {
+    let yaml = "upstream: http://a\nlisen: 127.0.0.1:1\nupstream-http: auto\n\nslo: [x]\nfrobnicate: {a: [1]}\n";
+    assert_eq!(
+        problems(yaml, &[], &[]),
+        [
+            "gauge.yaml:2: unknown key `lisen`; did you mean `listen`?",
+            "gauge.yaml:3: unknown key `upstream-http`; did you mean `upstream_http`?",
+            "gauge.yaml:5: unknown key `slo`; did you mean `slos`?",
+            "gauge.yaml:6: unknown key `frobnicate`; `streamgauge config schema` lists the keys",
+        ]
+    );
+}
+
+#[test]
+fn what_is_not_yaml_is_named_with_its_line_and_not_quoted() {
+    let settings = "expected settings, as in `listen: 127.0.0.1:8080`";
+    for (yaml, expected) in [
+        ("- listen\n", format!("gauge.yaml:1: {settings}")),
+        ("s3cret", format!("gauge.yaml:1: {settings}")),
+        ("stall: 1s\nstall: 2s\n", "gauge.yaml:2: this key is set a second time; keep one".to_owned()),
+        ("stall: [1s]\n", "gauge.yaml:1: expected one value, found a list or a mapping".to_owned()),
+        ("\nstall: {a: b}\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
+        ("stall: 1s\n---\nstall: 2s\n", "gauge.yaml:3: a second YAML document begins here; keep one".to_owned()),
+        ("provider: 's3cret", "gauge.yaml:1: unclosed quote".to_owned()),
+        ("slos:\n  - a: ttft<=1s\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
+    ] {
+        assert_eq!(problems(yaml, &["--upstream=http://a"], &[]), [expected], "{yaml}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let absent = "No such file or directory (os error 2)";
+    let yaml = "upstream: http://a\ntls_cert: absent.pem\ntls_key: absent.key\n";
+    assert_eq!(
+        problems(yaml, &[], &[]),
+        [
+            format!("gauge.yaml:2: tls_cert: cannot read absent.pem: {absent}"),
+            format!("gauge.yaml:3: tls_key: cannot read absent.key: {absent}"),
+        ]
+    );
+    let source = Source::new(Typed::default(), Some("absent.yaml".into()), []);
+    assert_eq!(
+        source.load().unwrap_err().to_string(),
+        format!("the configuration is not valid\n  cannot read the configuration file absent.yaml: {absent}")
+    );
+}
+
+#[test]
+fn no_secret_is_in_an_error() {
+    let flags = [
+        "--upstream=https://me:s3cret@a",
+        "--tls-key=-----BEGIN PRIVATE KEY-----s3cret",
+        "--upstream-key=-----BEGIN PRIVATE KEY-----s3cret",
+    ];
+    let variables = [("STREAMGAUGE_TLS_CRT", "s3cret"), ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret%")];
+    let error = problems("", &flags, &variables).join("\n");
+    assert!(!error.contains("s3cret"), "{error}");
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning_that_names_the_nearest() {
+    let warnings = |variables: &[(&str, &str)]| load("upstream: http://a", &[], variables).unwrap().warnings;
+    assert_eq!(
+        warnings(&[
+            ("STREAMGAUGE_LISTN", "x"),
+            ("STREAMGAUGE_PORT", "8080"),
+            ("OTHER_LISTN", "x"),
+            ("STREAMGAUGE_CONFG", "x")
+        ]),
+        [
+            "STREAMGAUGE_LISTN is not a setting and is ignored; did you mean STREAMGAUGE_LISTEN?",
+            "STREAMGAUGE_PORT is not a setting and is ignored; `streamgauge proxy --help` lists the settings",
+            "STREAMGAUGE_CONFG is not a setting and is ignored; did you mean STREAMGAUGE_CONFIG?",
+        ]
+    );
+    assert_eq!(
+        problems("", &[], &[("STREAMGAUGE_UPSTREM", "http://a")]),
+        [
+            "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000",
+            "STREAMGAUGE_UPSTREM is not a setting and is ignored; did you mean STREAMGAUGE_UPSTREAM?",
+        ]
+    );
+}
+
+#[test]
+fn what_kubernetes_injects_for_a_service_is_ignored() {
+    let url = "tcp://10.0.0.1:80";
+    let shapes = [
+        ("STREAMGAUGE_SERVICE_HOST", "10.0.0.1"),
+        ("STREAMGAUGE_SERVICE_PORT", "80"),
+        ("STREAMGAUGE_SERVICE_PORT_HTTP", "80"),
+        ("STREAMGAUGE_PORT", url),
+        ("STREAMGAUGE_PORT_80_TCP", url),
+        ("STREAMGAUGE_PORT_80_TCP_PROTO", "tcp"),
+        ("STREAMGAUGE_PORT_80_TCP_PORT", "80"),
+        ("STREAMGAUGE_PORT_80_TCP_ADDR", "10.0.0.1"),
+        ("STREAMGAUGE_PORT_53_UDP", "udp://10.0.0.1:53"),
+        ("STREAMGAUGE_ADMIN_SERVICE_HOST", "10.0.0.1"),
+        ("STREAMGAUGE_ADMIN_PORT", url),
+        ("STREAMGAUGE_ADMIN_PORT_9464_TCP_ADDR", "10.0.0.1"),
+    ];
+    assert_eq!(load("upstream: http://a", &[], &shapes).unwrap().warnings, [""; 0]);
+    let similar = [("STREAMGAUGE_PORT_X_TCP", "x"), ("STREAMGAUGE_PORT_80_TCP_X", "x"), ("STREAMGAUGE_PORT_80", "x")];
+    assert_eq!(load("upstream: http://a", &[], &similar).unwrap().warnings.len(), 3);
+}
+
+#[test]
+fn the_schema_is_the_one_that_is_published() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/config.schema.json");
+    let published = std::fs::read_to_string(&path).unwrap();
+    let now = format!("{:#}\n", schema());
+    assert!(now == published, "write `streamgauge config schema` to tests/data/config.schema.json");
+    let mut keys: Vec<_> = schema()["properties"].as_object().unwrap().keys().cloned().collect();
+    keys.sort_unstable();
+    let mut known = SAMPLES.map(|(key, _)| key);
+    known.sort_unstable();
+    assert_eq!(keys, known);
+}
+
+#[test]
+fn the_explained_configuration_is_a_file_that_gives_it_again() {
+    for (key, samples) in SAMPLES {
+        let folder = Folder::new("");
+        let pem = folder.file("x.pem").display().to_string();
+        for sample in samples {
+            let yaml = format!("{}{key}: {}\n", beside(key), Value::from(sample)).replace("PEM", &pem);
+            std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
+            let first = folder.load(&[], &[]).unwrap();
+            std::fs::write(folder.file("gauge.yaml"), first.config.explain(&first.settings)).unwrap();
+            let again = folder.load(&[], &[]).unwrap();
+            assert_eq!(again.config, first.config, "{key}");
+            assert_eq!(again.config.digest(), first.config.digest());
+        }
+    }
+}
+
+#[test]
+fn the_digest_names_the_values_and_not_how_they_were_typed() {
+    let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
+    assert_eq!(digest(&["--workers=2"]), "e2016b9ac6641549");
+    assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
+    assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
+}
+
+#[test]
+fn a_reload_takes_bounds_and_rules_and_holds_places() {
+    let held_until_restart = [
+        "listen",
+        "admin",
+        "upstream",
+        "upstream_http",
+        "upstream_ca",
+        "upstream_cert",
+        "upstream_key",
+        "upstream_server_name",
+        "tls_cert",
+        "tls_key",
+        "tls_client_ca",
+        "workers",
+        "log_format",
+    ];
+    for (key, samples) in SAMPLES {
+        let folder = Folder::new("");
+        let pem = folder.file("x.pem").display().to_string();
+        let yaml = format!("{}{key}: {}\n", beside(key), Value::from(samples[0])).replace("PEM", &pem);
+        std::fs::write(folder.file("gauge.yaml"), "upstream: https://c").unwrap();
+        let before = folder.load(&[], &[]).unwrap().config;
+        std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
+        let wanted = folder.load(&[], &[]).unwrap().config;
+        let (after, held) = before.reload(wanted.clone());
+        if held_until_restart.contains(&key) {
+            assert_eq!(after, before, "{key}");
+            assert!(held.contains(&key), "{key} is not among {held:?}");
+        } else {
+            assert_eq!(after, wanted, "{key}");
+            assert_eq!(held, [""; 0], "{key}");
+        }
+    }
+}
+
+/// Pieces of YAML, so that some of what is made of them is YAML.
+const PIECES: &[&str] = &[
+    "listen",
+    "slos",
+    "upstream",
+    "workers",
+    "headers",
+    ": ",
+    ":",
+    "\n",
+    "\n  - ",
+    "[",
+    "]",
+    "{",
+    "}",
+    ", ",
+    "'",
+    "\"",
+    "|",
+    ">",
+    "&a ",
+    "*a",
+    "<<: ",
+    "!!binary ",
+    "!x ",
+    "? ",
+    "---\n",
+    "...\n",
+    "# ",
+    "null",
+    "~",
+    "true",
+    "1",
+    "0x1",
+    ".inf",
+    "a: ttft<=1s",
+    "http://a",
+    "\t",
+    "%YAML",
+    "é",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn no_yaml_makes_it_panic(pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..20), tail in any::<String>()) {
+        let folder = Folder::new(&(pieces.concat() + &tail));
+        if let Err(error) = folder.load(&[], &[]) {
+            prop_assert!(error.starts_with("the configuration is not valid\n"));
+        }
+    }
+
+    #[test]
+    fn no_text_of_any_setting_makes_it_panic(key in proptest::sample::select(&SAMPLES[..]), text in any::<String>()) {
+        let variable = format!("STREAMGAUGE_{}", key.0.to_uppercase());
+        if let Err(error) = load("", &[], &[(&variable, &text)]) {
+            prop_assert!(error.starts_with("the configuration is not valid\n"));
+        }
+    }
+}
