@@ -256,7 +256,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
     for (key, typed, expected) in [
         ("listen", ":8080", format!("{address} `:8080`")),
         ("admin", "localhost:9464", format!("{address} `localhost:9464`")),
-        ("upstream_http", "3", "expected auto or http1 or http2, found `3`".to_owned()),
+        ("upstream_http", "3", "expected auto, http1 or http2, found `3`".to_owned()),
         ("upstream_connect_timeout", "5", format!("{time} `5`")),
         (
             "upstream_server_name",
@@ -284,7 +284,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         ("tail_keep", "slow", "expected failed, slo, slow=TIME (as in slow=5s) or none, found `slow`".to_owned()),
         ("access_log", "yes", "expected true or false, found `yes`".to_owned()),
         ("log_format", "xml", "expected text or json, found `xml`".to_owned()),
-        ("log_level", "trace", "expected error or warn or info or debug, found `trace`".to_owned()),
+        ("log_level", "trace", "expected error, warn, info or debug, found `trace`".to_owned()),
         ("tls_client_ca", "\n", pem.to_owned()),
     ] {
         let yaml = format!("upstream: https://a\n{key}: {}\n", Value::from(typed));

@@ -51,3 +51,21 @@ fn targets(level: LogLevel) -> Targets {
     };
     Targets::new().with_target(env!("CARGO_CRATE_NAME"), level).with_default(level.min(LevelFilter::WARN))
 }
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level as At;
+
+    use super::*;
+
+    #[test]
+    fn libraries_are_held_at_warnings_whatever_the_level() {
+        let logs = |level, target: &str, at: At| targets(level).would_enable(target, &at);
+        assert!(logs(LogLevel::Debug, "streamgauge::proxy", At::DEBUG));
+        assert!(!logs(LogLevel::Info, "streamgauge::proxy", At::DEBUG));
+        assert!(!logs(LogLevel::Debug, "h2::codec", At::DEBUG));
+        assert!(!logs(LogLevel::Debug, "h2::codec", At::INFO));
+        assert!(logs(LogLevel::Debug, "h2::codec", At::WARN));
+        assert!(!logs(LogLevel::Error, "h2::codec", At::WARN));
+    }
+}

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 use super::defaults::{self, BOUNDS, NONE};
 use super::effective::typed_time;
-use super::error::{ConfigError, Problem};
+use super::error::{ConfigError, Problem, expected_one_of, found};
 use super::layer::{Settings, Text};
 use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, Upstream};
 use super::upstream::{Server, is_host};
@@ -224,7 +224,7 @@ impl Reader<'_> {
     fn named<T: ValueEnum>(&mut self, key: &'static str) -> Option<T> {
         let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
         let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
-        let expected = format!("expected {}", names.join(" or "));
+        let expected = expected_one_of(names.iter().map(String::as_str));
         self.value(key, &expected, |text| T::from_str(text, true).ok())
     }
 
@@ -264,12 +264,3 @@ fn reaches(upstream: &Upstream, own: SocketAddr) -> bool {
 }
 
 const FILE: &str = "expected the path of a PEM file; its contents are read from there";
-
-/// Longest text that an error shows, in characters.
-const MOST_SHOWN: usize = 60;
-
-fn found(expected: &str, text: &str) -> String {
-    let shown: String = text.chars().take(MOST_SHOWN).collect();
-    let more = if shown.len() < text.len() { "…" } else { "" };
-    format!("{expected}, found `{}{more}`", shown.escape_debug())
-}

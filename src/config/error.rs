@@ -77,3 +77,20 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));
     near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
+
+/// Longest text that an error shows, in characters.
+const MOST_SHOWN: usize = 60;
+
+/// What was expected and what was found, which is nothing secret.
+pub(super) fn found(expected: &str, text: &str) -> String {
+    let shown: String = text.chars().take(MOST_SHOWN).collect();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{expected}, found `{}{more}`", shown.escape_debug())
+}
+
+/// `expected a, b or c`.
+pub(super) fn expected_one_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.collect();
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { format!("expected {last}") } else { format!("expected {} or {last}", names.join(", ")) }
+}

@@ -25,7 +25,7 @@ pub struct Typed {
     #[arg(long, help_heading = "Addresses", value_name = "IP:PORT")]
     pub admin: Option<String>,
 
-    /// The inference server: http://host[:port] or https://host[:port]; required
+    /// URL of the inference server, as in `http://127.0.0.1:8000`; required
     #[arg(long, help_heading = "Upstream", value_name = "URL")]
     pub upstream: Option<String>,
 

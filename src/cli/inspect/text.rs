@@ -23,8 +23,8 @@ const MOST_OF_EVENT: usize = 400;
 const MOST_WITHOUT_WIDTH: usize = 100;
 /// Of what is the same as in the event before, this much is kept, in characters, to tell where one is.
 const CONTEXT: usize = 16;
-/// Columns that the meaning of an event has at least: every mark fits.
-const LEAST_OF_MEANING: u16 = 36;
+/// Columns that the meaning of an event has at least: every mark fits, and a word.
+const LEAST_OF_MEANING: u16 = 42;
 
 impl Screen {
     pub(super) fn of_stdout() -> Self {
@@ -50,9 +50,6 @@ fn timeline(inspection: &Inspection, events: &[Seen], screen: &Screen) -> String
     } else {
         table.force_no_tty();
     }
-    if let Some(width) = screen.width {
-        table.set_width(width);
-    }
     let mut before = String::new();
     for (at, seen) in events.iter().enumerate() {
         let marks = marks(inspection, at as u64);
@@ -65,8 +62,10 @@ fn timeline(inspection: &Inspection, events: &[Seen], screen: &Screen) -> String
         table.add_row(row);
         before = sent;
     }
-    if let Some(meaning) = table.column_mut(1) {
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
+    if let (Some(width), Some(meaning)) = (screen.width, table.column_mut(1)) {
         meaning.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(LEAST_OF_MEANING)));
+        table.set_width(width);
     }
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
@@ -153,9 +152,9 @@ fn complete(inspection: &Inspection, unread: Option<Unread>) -> &'static str {
         Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
         Some(Unread::Malformed) => "no: the body is not one whole JSON document",
+        None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.complete => "yes",
         None if inspection.error.is_some() => "no: the server reported an error",
-        None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None => "no: it ends without a finish reason for every choice and without an end mark",
     }
 }
@@ -181,4 +180,63 @@ pub(super) fn escaped(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Exchange, inspect};
+    use super::*;
+    use crate::measure::dialect;
+
+    fn rendered(screen: Screen) -> String {
+        let exchange = Exchange {
+            dialect: dialect::for_path("/v1/chat/completions"),
+            content_type: "text/event-stream",
+            ..Exchange::default()
+        };
+        let event = |content: &str| {
+            format!("data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}]}}\n\n")
+        };
+        let body = event(&"a".repeat(500)) + &event("b") + "data: [DONE]\n\n";
+        let (inspection, events, unread) = inspect(&exchange, [body.as_bytes()]);
+        render(&inspection, &events, unread, &screen)
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_screen_and_the_marks_are_whole() {
+        for width in [80, 100, 200] {
+            let text = rendered(Screen { width: Some(width), colourful: false });
+            let timeline = text.split("\n\n").next().unwrap();
+            let widest = timeline.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= usize::from(width), "{widest} columns on a screen of {width}");
+            assert!(text.contains("\n0      first token, evidence, output: "), "{text}");
+            assert!(text.contains("\n1      text  "), "{text}");
+        }
+    }
+
+    #[test]
+    fn colour_only_repeats_what_words_say() {
+        let plain = rendered(Screen { width: Some(100), colourful: false });
+        let coloured = rendered(Screen { width: Some(100), colourful: true });
+        assert!(!plain.contains('\u{1b}'));
+        let without_codes = coloured.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
+        assert_ne!(coloured, plain);
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(words(&without_codes), words(&plain));
+    }
+
+    #[test]
+    fn an_event_begins_where_it_differs_from_the_one_before() {
+        let screen = Screen { width: None, colourful: false };
+        let long = "x".repeat(50);
+        assert_eq!(shortened(&format!("{long}new"), &format!("{long}old"), &screen), format!("…{}new", &long[..16]));
+        assert_eq!(shortened("{é}", "{ü}", &screen), "{é}");
+        assert_eq!(shortened(&"é".repeat(101), "", &screen), "é".repeat(100) + "…");
+    }
+
+    #[test]
+    fn what_is_not_printed_as_itself_is_escaped_as_in_json() {
+        assert_eq!(escaped("a\n\r\t\u{1b}\u{9b}\u{202e}é漢"), "a\\n\\r\\t\\u001b\\u009b\\u202eé漢");
+        assert_eq!(escaped("\u{e0041}"), "\\udb40\\udc41");
+    }
 }

@@ -1,6 +1,7 @@
 //! Reading OpenTelemetry's environment variables by its rules: an empty variable is not set; names of values are
 //! compared without case; what cannot be understood is warned of and then treated as not set.
 
+use crate::config::error::{expected_one_of, found};
 use crate::measure::time::Gap;
 
 /// "No limit", where a timeout of 0 asks for it: the longest that the specification suggests.
@@ -48,13 +49,7 @@ impl<'a> Environment<'a> {
 
     /// One of a few names.
     pub(super) fn one_of<T: Copy>(&mut self, names: &[impl AsRef<str>], known: &[(&str, T)]) -> Option<T> {
-        self.first(names, |text| {
-            let found = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-            let choices = || known.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-            found
-                .map(|(_, value)| *value)
-                .ok_or_else(|| format!("expected {}, found `{}`", choices(), text.escape_debug()))
-        })
+        self.first(names, |text| named(text, known))
     }
 
     /// A whole number from 1.
@@ -85,6 +80,8 @@ impl<'a> Environment<'a> {
     }
 }
 
-fn found(expected: &str, text: &str) -> String {
-    format!("{expected}, found `{}`", text.escape_debug())
+/// What a name stands for.
+pub(super) fn named<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+    let value = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
+    value.ok_or_else(|| found(&expected_one_of(known.iter().map(|(name, _)| *name)), text))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::endpoint::Endpoint;
-use super::environment::Environment;
+use super::environment::{Environment, named};
 use super::pairs::pairs;
 use crate::config::proxy::Identity;
 use crate::measure::time::Gap;
@@ -97,23 +97,21 @@ impl Exporter {
 impl fmt::Display for Exporter {
     /// In a few words; of the headers the names only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = PROTOCOLS.iter().find(|(_, known)| *known == Some(self.protocol)).map_or("", |(name, _)| name);
+        let protocol = PROTOCOLS.iter().find(|(_, known)| *known == self.protocol).map_or("", |(name, _)| name);
         write!(f, "{protocol} to {}", self.endpoint)?;
         if self.headers != Headers::default() { write!(f, " with headers {}", self.headers.names()) } else { Ok(()) }
     }
 }
 
-/// The protocols of the specification, and which of them are spoken here.
-const PROTOCOLS: [(&str, Option<Protocol>); 3] =
-    [("grpc", Some(Protocol::Grpc)), ("http/protobuf", Some(Protocol::HttpProtobuf)), ("http/json", None)];
+const PROTOCOLS: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http/protobuf", Protocol::HttpProtobuf)];
 
 fn protocol(environment: &mut Environment<'_>, names: &[String]) -> Protocol {
-    let given = environment.one_of(names, &PROTOCOLS);
-    if given == Some(None) {
-        let json = "OTLP as http/json is not spoken here; using http/protobuf, which the same endpoints take";
-        environment.warn(json.to_owned());
-    }
-    given.flatten().unwrap_or(Protocol::HttpProtobuf)
+    let json = "http/json is not spoken here; http/protobuf goes to the same endpoints";
+    let given = environment.first(names, |text| match text.to_ascii_lowercase().as_str() {
+        "http/json" => Err(json.to_owned()),
+        _ => named(text, &PROTOCOLS),
+    });
+    given.unwrap_or(Protocol::HttpProtobuf)
 }
 
 /// Whether OTLP is among the signal's exporters. Other known ones are not ours to switch: Prometheus scrapes the admin

@@ -14,6 +14,7 @@ mod pairs;
 use self::environment::Environment;
 use self::pairs::pairs;
 use super::effective::typed_time;
+use super::error::found;
 use crate::measure::time::Gap;
 
 pub use self::endpoint::Endpoint;
@@ -189,7 +190,7 @@ fn sampler(environment: &mut Environment<'_>) -> Sampler {
     let ratio = ratio.or_else(|| {
         environment.first(&["OTEL_TRACES_SAMPLER_ARG"], |text| {
             let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-            ratio.ok_or_else(|| format!("expected a number from 0 to 1, found `{}`", text.escape_debug()))
+            ratio.ok_or_else(|| found("expected a number from 0 to 1", text))
         })
     });
     Sampler { parent_based, ratio: ratio.unwrap_or(1.0) }

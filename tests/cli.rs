@@ -1,0 +1,296 @@
+//! The command line as a user meets it: the real program, its output word by word, its exit codes.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// What the program did.
+#[derive(Debug, PartialEq, Eq)]
+struct Done {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(args).env_clear().current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Done {
+    finish(program(args), b"")
+}
+
+fn finish(mut command: Command, stdin: &[u8]) -> Done {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    // A program that does not read its stdin may be gone by now.
+    child.stdin.take().unwrap().write_all(stdin).ok();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn inspect(args: &[&str], stdin: &[u8]) -> Done {
+    finish(
+        program(&[&["inspect", "-", "--path=/v1/chat/completions", "--content-type=text/event-stream"], args].concat()),
+        stdin,
+    )
+}
+
+/// An event of a chat stream with that content.
+fn chunk(content: &str) -> String {
+    let chunk = serde_json::json!({"choices": [{"index": 0, "delta": {"content": content}}]});
+    format!("data: {chunk}\n\n")
+}
+
+#[test]
+fn help_and_version_go_to_stdout_and_teach() {
+    let help = run(&["--help"]);
+    assert_eq!((help.code, &*help.stderr), (Some(0), ""));
+    for verb in ["proxy", "inspect", "sim", "config", "completions"] {
+        assert!(help.stdout.contains(&format!("\n  {verb} ")), "{verb} is not in\n{}", help.stdout);
+    }
+    assert!(help.stdout.contains("\n    streamgauge proxy --upstream http://127.0.0.1:8000\n"), "{}", help.stdout);
+    let version = run(&["-V"]);
+    assert_eq!(version, Done { code: Some(0), stdout: "streamgauge 0.1.0\n".to_owned(), stderr: String::new() });
+    let proxy = run(&["proxy", "-h"]).stdout;
+    assert!(proxy.contains("[default: 127.0.0.1:8080]"), "{proxy}");
+    assert!(proxy.contains("Every setting is a flag (--upstream-http)"), "{proxy}");
+}
+
+#[test]
+fn wrong_usage_ends_with_two_and_nothing_on_stdout() {
+    for (args, word) in [
+        (&[][..], "Usage: streamgauge"),
+        (&["prxy"], "a similar subcommand exists: 'proxy'"),
+        (&["proxy", "--lisen=x"], "a similar argument exists: '--listen'"),
+        (&["proxy", "--log-format=xml"], "[possible values: text, json]"),
+        (&["inspect", "x"], "--path <PATH>"),
+    ] {
+        let done = run(args);
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{args:?}");
+        assert!(done.stderr.contains(word), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn check_prints_what_is_in_force_and_where_it_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(
+        folder.path().join("gauge.yaml"),
+        "upstream: http://127.0.0.1:8000\nstall: 500ms\nslos:\n  - 'chat: ttft<=500ms'\n  - 'all: e2e<=1m'\n",
+    )
+    .unwrap();
+    let mut command = program(&["proxy", "--check", "--config=gauge.yaml", "--workers=2", "--access-log"]);
+    command.current_dir(folder.path());
+    command.env("STREAMGAUGE_STALL", "750ms").env("STREAMGAUGE_DRIAN", "1m");
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
+    let stdout = "\
+# Streamgauge 0.1.0, configuration e707394191099714
+listen: 127.0.0.1:8080  # default
+admin: 127.0.0.1:9464  # default
+upstream: http://127.0.0.1:8000  # file gauge.yaml:1
+upstream_http: auto  # default
+upstream_connect_timeout: 5s  # default
+upstream_ca: null  # default
+upstream_cert: null  # default
+upstream_key: null  # default
+upstream_server_name: null  # default
+tls_cert: null  # default
+tls_key: null  # default
+tls_client_ca: null  # default
+headers: none  # default
+workers: 2  # flag --workers
+max_head_bytes: 65536  # default
+head_timeout: 30s  # default
+idle_timeout: 10m  # default
+max_streams: 10000  # default
+max_connections: 20000  # default
+drain: 10m  # default
+slos:  # file gauge.yaml:3
+  - \"chat: ttft<=500ms\"
+  - \"all: e2e<=1m\"
+stall: 750ms  # env STREAMGAUGE_STALL
+max_models: 64  # default
+provider: null  # default
+tail_keep: none  # default
+access_log: true  # flag --access-log
+log_format: text  # default
+log_level: info  # default
+# OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
+# OTLP traces: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT turns them on
+";
+    let stderr =
+        "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();
+    assert_eq!(finish(command, b""), Done { code: Some(0), stdout: stdout.to_owned(), stderr });
+}
+
+#[test]
+fn a_configuration_that_is_not_valid_ends_with_one_and_says_everything() {
+    let mut command = program(&["proxy", "--check", "--listen=:80"]);
+    command.env("STREAMGAUGE_STALL", "0");
+    let stderr = "\
+error: the configuration is not valid
+  --listen: expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface, found `:80`
+  upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000
+  STREAMGAUGE_STALL: expected a time from 1ms to 24h, as in 30s, found `0`
+";
+    assert_eq!(finish(command, b""), Done { code: Some(1), stdout: String::new(), stderr: stderr.to_owned() });
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let published = include_str!("data/config.schema.json");
+    assert_eq!(run(&["config", "schema"]), Done { code: Some(0), stdout: published.to_owned(), stderr: String::new() });
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let done = run(&["completions", shell]);
+        assert_eq!((done.code, &*done.stderr), (Some(0), ""));
+        assert!(done.stdout.contains("upstream-http"), "{shell}");
+    }
+}
+
+#[test]
+fn inspect_shows_a_timeline_and_a_summary() {
+    let done = run(&["inspect", "tests/data/vectors/01_openai_chat_basic.sse", "--path=/v1/chat/completions?x=1"]);
+    let stdout = "\
+event  meaning                              as sent
+0      names the reply, names the model     {\"id\":\"chatcmpl-a1\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"demo-8b\",\"choices…
+1      first token, evidence, output: text  …ex\":0,\"delta\":{\"content\":\"River\"},\"logprobs\":null,\"finish_reason\":null}]}
+2      text                                 …ta\":{\"content\":\" stones\"},\"logprobs\":null,\"finish_reason\":null}]}
+3      text                                 …ta\":{\"content\":\".\"},\"logprobs\":null,\"finish_reason\":null}]}
+4      finished: stop (stop)                …dex\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}
+5      end of stream                        [DONE]
+
+dialect       openai.chat
+events        6 (3 with text, 3 that prove a token), 0 comments
+first token   event 1
+last token    event 3
+output tokens 3, by the number of events, an estimate
+input tokens  not told
+finish        choice 0: stop (stop)
+complete      yes
+";
+    let stderr = "note: taken as text/event-stream by the file's name; --content-type says otherwise\n".to_owned();
+    assert_eq!(done, Done { code: Some(0), stdout: stdout.to_owned(), stderr });
+}
+
+#[test]
+fn inspect_as_json_has_the_answer_and_nothing_else() {
+    let vectors = "tests/data/vectors";
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(format!("{vectors}/59_gzip_sse_sync_flush.expect.json")).unwrap())
+            .unwrap();
+    let path = format!("--path={}", expected["request"]["path"].as_str().unwrap());
+    let body = std::fs::read(format!("{vectors}/{}", expected["vector"].as_str().unwrap())).unwrap();
+    let half = body.len() / 2;
+    let segments = format!("--segments={half},{}", body.len() - half);
+    let args =
+        ["inspect", "-", &path, "--json", "--content-encoding=gzip", "--content-type=text/event-stream", &segments];
+    let done = finish(program(&args), &body);
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""));
+    let answer: Value = serde_json::from_str(&done.stdout).unwrap();
+    for (key, value) in answer.as_object().unwrap() {
+        assert_eq!(*value, expected[key], "{key}");
+    }
+}
+
+#[test]
+fn inspect_says_why_a_reply_is_not_complete() {
+    let complete = |args: &[&str], stdin: &[u8]| {
+        let done = inspect(args, stdin);
+        assert_eq!((done.code, &*done.stderr), (Some(0), ""));
+        done.stdout.lines().last().unwrap().to_owned()
+    };
+    let text = chunk("a");
+    assert_eq!(
+        complete(&[], text.as_bytes()),
+        "complete      no: it ends without a finish reason for every choice and without an end mark"
+    );
+    assert_eq!(
+        complete(&["--content-encoding=gzip"], text.as_bytes()),
+        "complete      no: the bytes do not follow the Content-Encoding; --content-encoding says which it is"
+    );
+    let huge = chunk(&"x".repeat(1 << 21));
+    let segments = format!("--segments=1000,{}", huge.len() - 1000);
+    assert_eq!(
+        complete(&[&segments], huge.as_bytes()),
+        "complete      no: an event is larger than 1 MiB, and nothing after it was read"
+    );
+    let error = "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"Oom\",\"code\":500}}\n\n";
+    let done = inspect(&[], error.as_bytes());
+    assert!(done.stdout.contains("\nerror         event 0: out of memory, type Oom, code 500\n"), "{}", done.stdout);
+    assert!(done.stdout.ends_with("\ncomplete      no: the server reported an error\n"), "{}", done.stdout);
+    let document = finish(program(&["inspect", "-", "--path=/v1/completions"]), b" {\"choices\":[");
+    assert_eq!(document.stderr, "note: taken as application/json by its first bytes; --content-type says otherwise\n");
+    assert!(document.stdout.ends_with("\ncomplete      no: the body is not one whole JSON document\n"));
+}
+
+#[test]
+fn no_stream_can_drive_the_terminal() {
+    let hostile = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\u{200b}\r\u{7f}\u{e0041}";
+    let raw = format!("event: {hostile}\ndata: {hostile}\n\n");
+    let finish = serde_json::json!({"choices": [{"index": 0, "delta": {}, "finish_reason": hostile}]});
+    let error = serde_json::json!({"error": {"message": hostile, "type": hostile, "code": hostile}});
+    let stream = format!("{raw}{}data: {finish}\n\ndata: {error}\n\n", chunk(hostile));
+    let is_harmless = |c: char| c == '\n' || !(c.is_control() || "\u{202e}\u{200b}\u{e0041}".contains(c));
+    for args in [&[][..], &["--json"]] {
+        let done = inspect(args, stream.as_bytes());
+        assert_eq!(done.code, Some(0));
+        assert!(done.stdout.chars().all(is_harmless), "{:?}", done.stdout);
+        if !args.is_empty() {
+            let answer: Value = serde_json::from_str(&done.stdout).unwrap();
+            assert_eq!(answer["error"]["message"], hostile, "escaping changes no value");
+        }
+    }
+    let path = format!("--path=/{hostile}");
+    let done = finish_quietly(&path);
+    assert!(done.stderr.chars().all(is_harmless), "{:?}", done.stderr);
+}
+
+fn finish_quietly(path: &str) -> Done {
+    finish(program(&["inspect", "-", path, "--content-type=text/plain"]), b"")
+}
+
+#[test]
+fn an_unknown_path_is_plain_http_and_the_dialects_are_listed() {
+    let done = finish_quietly("--path=/v1/models");
+    let stderr = "\
+note: /v1/models is plain HTTP: forwarded, not understood. Understood are:
+  openai.chat (/v1/chat/completions)
+  openai.completions (/v1/completions)
+";
+    assert_eq!((done.code, &*done.stderr), (Some(0), stderr));
+    assert!(done.stdout.starts_with("dialect       none: plain HTTP\n"), "{}", done.stdout);
+    assert!(done.stdout.ends_with("complete      not known: plain HTTP is not understood\n"), "{}", done.stdout);
+}
+
+#[test]
+fn inspect_fails_on_what_it_cannot_read() {
+    let absent = run(&["inspect", "absent.sse", "--path=/v1/completions"]);
+    let stderr = "error: cannot read absent.sse: No such file or directory (os error 2)\n".to_owned();
+    assert_eq!(absent, Done { code: Some(1), stdout: String::new(), stderr });
+    let short = inspect(&["--segments=1,2"], b"data: x\n\n");
+    let stderr = "error: --segments add up to 3 bytes, the body has 9\n".to_owned();
+    assert_eq!(short, Done { code: Some(1), stdout: String::new(), stderr });
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = program(&["inspect", "-", "--path=/v1/completions", "--content-type=text/event-stream"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    child.stdin.take().unwrap().write_all(b"data: [DONE]\n\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
