@@ -22,7 +22,7 @@ use crate::config::Typed;
 /// A reverse proxy in front of an OpenAI-compatible server: every byte goes through untouched, every streamed token is
 /// stamped when it arrived, and time to first token, inter-token latency and goodput leave as Prometheus metrics, OTLP
 /// metrics and OTLP traces.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
@@ -40,7 +40,7 @@ Examples:
   Say what a recorded reply means, event by event:
     streamgauge inspect reply.sse --path /v1/chat/completions";
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Verb {
     Proxy(Box<proxy::Args>),
     Inspect(inspect::Args),

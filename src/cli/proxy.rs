@@ -10,7 +10,7 @@ use super::logging;
 use crate::config::{Loaded, Source, Typed};
 
 /// Forward requests to an inference server and measure what it streams
-#[derive(Debug, clap::Args)]
+#[derive(clap::Args)]
 #[command(after_help = ABOUT_SETTINGS)]
 pub(super) struct Args {
     /// YAML file of settings; STREAMGAUGE_CONFIG names it too

@@ -14,7 +14,8 @@ use super::defaults::DEFAULTS;
 use super::proxy::{LogFormat, LogLevel, UpstreamHttp};
 
 /// Settings of `streamgauge proxy`.
-#[derive(Clone, Debug, Default, Args, Serialize, JsonSchema)]
+// It has no `Debug`: until it is believed, a text may hold what must not be shown.
+#[derive(Clone, Default, Args, Serialize, JsonSchema)]
 #[schemars(title = "Streamgauge configuration", deny_unknown_fields)]
 pub struct Typed {
     /// Address that clients connect to

@@ -82,7 +82,11 @@ fn marks(inspection: &Inspection, at: u64) -> String {
 }
 
 fn meaning(seen: &Seen) -> String {
-    if seen.meanings.is_empty() { "nothing".to_owned() } else { escaped(&seen.meanings.join(", ")) }
+    if seen.meanings.is_empty() {
+        return "nothing".to_owned();
+    }
+    // A server's message is among them; the summary has the whole of it.
+    escaped(&seen.meanings.join(", ").chars().take(MOST_OF_EVENT).collect::<String>())
 }
 
 /// The event's name and payload.
