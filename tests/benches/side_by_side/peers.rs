@@ -39,17 +39,6 @@ impl Peer {
             Self::Streamgauge => "streamgauge",
         }
     }
-
-    /// How to come by the program.
-    const fn remedy(self) -> &'static str {
-        match self {
-            Self::Direct => "",
-            Self::Nginx => "apt-get install nginx-light",
-            Self::Haproxy | Self::HaproxyTcp => "apt-get install haproxy",
-            Self::Envoy => "tests/parts/setup --bench",
-            Self::Streamgauge => "cargo build --release",
-        }
-    }
 }
 
 /// Where peers run, and what streamgauge is given.
@@ -81,10 +70,11 @@ impl House {
             let home = std::env::var_os("HOME")?;
             Some(Path::new(&home).join(".cache/streamgauge-parts"))
         });
-        let places = std::env::split_paths(&path).chain(parts.map(|parts| parts.join("bin")));
-        // Debian keeps servers where an ordinary user's PATH does not look.
-        let mut programs = places.chain([PathBuf::from("/usr/sbin")]).map(|place| place.join(name));
-        let missing = || anyhow!("{name} is not installed; remedy: {}, or leave it out of --peers", peer.remedy());
+        // Debian keeps servers where an ordinary user's PATH does not look. The parts come last: they bring their own
+        // copies of the system's libraries, and weigh more for it.
+        let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+        let mut programs = places.chain(parts.map(|parts| parts.join("bin"))).map(|place| place.join(name));
+        let missing = || anyhow!("{name} is not installed; remedy: tests/parts/setup --bench");
         programs.find(|program| program.is_file()).with_context(missing)
     }
 
