@@ -1,0 +1,208 @@
+//! The rows of the speed table: what load each is, what is read off it, and what streamgauge is to reach.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::client::{Plan, Tally, Work, drive};
+use crate::cpu::{cores, cpu_of_tree, machine_cpu, own_cpu};
+use crate::memory;
+use crate::peers::{House, Peer, Running};
+use crate::script::{Reply, Script, now};
+use crate::table::{Measure, Table};
+use crate::upstream::Upstream;
+
+/// A row, or a family of rows, of the speed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Row {
+    /// 64 streams, an event every 10 ms on each.
+    Paced,
+    /// 256 and 512 streams, an event every 20 ms on each.
+    Many,
+    /// 4 connections, replies of 256 events back to back.
+    Burst,
+    /// 16 connections, replies of one event.
+    Short,
+    /// Memory per open stream, at 64 and 512 streams.
+    Memory,
+    /// From the upstream's write to the client's read, 64 streams x 10 ms.
+    Latency,
+    /// 2,000 requests to an upstream that hangs up after each reply.
+    Reuse,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) seconds: u64,
+    pub(crate) rounds: usize,
+}
+
+/// What is read off a load, and how.
+type Figure = (Measure, fn(&Outcome) -> f64);
+
+/// One load, and the figures that are read off it.
+struct Load {
+    row: String,
+    script: Script,
+    connections: usize,
+    work: Work,
+    figures: Vec<Figure>,
+}
+
+/// One peer under one load, once.
+pub(crate) struct Outcome {
+    /// CPU nanoseconds of the proxy; of the bench itself on the direct way.
+    cpu: u64,
+    /// The share of the machine that went to processes which have nothing to do with the bench.
+    pub(crate) foreign: f64,
+    pub(crate) tally: Tally,
+}
+
+/// The share of the machine in other hands above which a figure is doubtful.
+pub(crate) const DISTURBED: f64 = 0.1;
+
+const MILLISECOND: u64 = 1_000_000;
+
+impl Row {
+    /// Measures the row with every peer, one after the other, `rounds` times over.
+    pub(crate) fn measure(self, house: &House, peers: &[Peer], effort: Effort) -> Result<Vec<Table>> {
+        if self == Self::Memory {
+            return memory::measure(house, peers, effort.rounds.min(3));
+        }
+        let mut tables = Vec::new();
+        for load in self.loads(effort.seconds) {
+            tables.extend(load.measure(house, peers, effort.rounds)?);
+        }
+        Ok(tables)
+    }
+
+    fn loads(self, seconds: u64) -> Vec<Load> {
+        let paced = |streams: usize, millis: u64| Load {
+            row: format!("{streams} streams x {millis} ms"),
+            script: Script { events: (seconds * 1_000 / millis) as usize, gap: millis * MILLISECOND, hangs_up: false },
+            connections: streams,
+            work: Work::OneEach,
+            figures: vec![(Measure::ratio("CPU µs per event", Peer::Haproxy, 1.0), per_event)],
+        };
+        let flat_out = |row: &str, events: usize, connections: usize| Load {
+            row: row.to_owned(),
+            script: Script { events, gap: 0, hangs_up: false },
+            connections,
+            work: Work::For(seconds * 1_000 * MILLISECOND),
+            figures: Vec::new(),
+        };
+        match self {
+            Self::Paced => vec![paced(64, 10)],
+            Self::Many => vec![paced(256, 20), paced(512, 20)],
+            Self::Burst => vec![Load {
+                figures: vec![(Measure::ratio("CPU µs per event", Peer::Nginx, 1.0), per_event)],
+                ..flat_out("burst of 256 events", 256, 4)
+            }],
+            Self::Short => vec![Load {
+                figures: vec![(Measure::ratio("CPU µs per request", Peer::Nginx, 1.0), per_request)],
+                ..flat_out("1 event per request", 1, 16)
+            }],
+            Self::Latency => vec![Load {
+                row: "delay, 64 streams x 10 ms".to_owned(),
+                figures: vec![
+                    (Measure { what: "p50 µs", reference: Some(Peer::Nginx), goal: None }, |o| o.delay(0.5)),
+                    (Measure::ratio("p99 µs", Peer::Nginx, 1.1), |o| o.delay(0.99)),
+                ],
+                ..paced(64, 10)
+            }],
+            Self::Reuse => vec![Load {
+                row: "upstream hangs up".to_owned(),
+                script: Script { events: 4, gap: MILLISECOND / 2, hangs_up: true },
+                connections: 4,
+                work: Work::Total(2_000),
+                figures: vec![(Measure::most("requests lost of 2,000", 0.0), |o| o.tally.failed() as f64)],
+            }],
+            Self::Memory => Vec::new(),
+        }
+    }
+}
+
+impl Load {
+    fn measure(&self, house: &House, peers: &[Peer], rounds: usize) -> Result<Vec<Table>> {
+        let reply = Arc::new(Reply::new(self.script));
+        let upstream = Upstream::start(Arc::clone(&reply))?;
+        let running: Vec<Running> =
+            peers.iter().map(|peer| house.start(*peer, upstream.address)).collect::<Result<_>>()?;
+        let mut tables: Vec<Table> =
+            self.figures.iter().map(|(measure, _)| Table::new(self.row.clone(), *measure, peers)).collect();
+        for round in 0..rounds {
+            // Everybody is first once: what a run leaves behind does not always fall on the same peer.
+            for turn in 0..running.len() {
+                let running = &running[(turn + round) % running.len()];
+                eprintln!("side_by_side: {}, round {} of {rounds}: {}", self.row, round + 1, running.peer.name());
+                let plan = Plan {
+                    target: running.address,
+                    connections: self.connections,
+                    work: self.work,
+                    reply: Arc::clone(&reply),
+                    opened: Arc::new(AtomicUsize::new(0)),
+                };
+                let outcome = observe_in_peace(running, &plan);
+                for (table, (_, figure)) in tables.iter_mut().zip(&self.figures) {
+                    table.add(running.peer, outcome.as_ref().map(figure).ok());
+                }
+                if let Some(first) = tables.first_mut() {
+                    first.note(running.peer, outcome.as_ref());
+                }
+            }
+        }
+        Ok(tables)
+    }
+}
+
+/// As [`observe`], again when others used the machine meanwhile; the least disturbed of three tries counts.
+fn observe_in_peace(running: &Running, plan: &Plan) -> Result<Outcome> {
+    let mut best = observe(running, plan)?;
+    for _ in 0..2 {
+        if best.foreign < DISTURBED {
+            break;
+        }
+        eprintln!("side_by_side: other processes took {:.0} % of the machine: once more", best.foreign * 100.0);
+        let again = observe(running, plan)?;
+        if again.foreign < best.foreign {
+            best = again;
+        }
+    }
+    Ok(best)
+}
+
+/// Runs `plan` through `running`.
+pub(crate) fn observe(running: &Running, plan: &Plan) -> Result<Outcome> {
+    /// What a proxy does at the end of its streams, and just after, is part of their price.
+    const AFTERMATH: Duration = Duration::from_millis(300);
+    let peer_cpu = || running.pid().map_or(0, cpu_of_tree);
+    let (began, machine, own, peer) = (now(), machine_cpu(), own_cpu(), peer_cpu());
+    let mut tally = drive(plan)?;
+    std::thread::sleep(AFTERMATH);
+    let (own, peer) = (own_cpu() - own, peer_cpu().saturating_sub(peer));
+    let elapsed = (now() - began) * cores() as u64;
+    let foreign = (machine_cpu() - machine).saturating_sub(own + peer) as f64 / elapsed as f64;
+    tally.delays.sort_unstable();
+    let cpu = if running.peer == Peer::Direct { own } else { peer };
+    Ok(Outcome { cpu, foreign, tally })
+}
+
+fn per_event(outcome: &Outcome) -> f64 {
+    outcome.cpu as f64 / 1e3 / outcome.tally.events as f64
+}
+
+fn per_request(outcome: &Outcome) -> f64 {
+    outcome.cpu as f64 / 1e3 / outcome.tally.requests as f64
+}
+
+impl Outcome {
+    /// The `quantile` of the events' delays in microseconds.
+    fn delay(&self, quantile: f64) -> f64 {
+        let rank = (self.tally.delays.len() as f64 * quantile) as usize;
+        self.tally.delays.get(rank).map_or(f64::NAN, |nanos| *nanos as f64 / 1e3)
+    }
+}
