@@ -33,6 +33,7 @@
 
 pub mod cli;
 pub mod clock;
+pub mod export;
 pub mod measure;
 pub mod net;
 pub mod sim;
