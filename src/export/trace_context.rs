@@ -354,4 +354,33 @@ mod tests {
         let id = |top: u8| TraceId([0xff, 0, 0, 0, 0, 0, 0, 0, top, 0, 0, 0, 0, 0, 0, 0]);
         assert!(quarter.samples(id(0x3f), None) && !quarter.samples(id(0x40), None));
     }
+
+    #[test]
+    fn the_tail_keeps_what_the_head_did_not() {
+        use std::sync::Arc;
+
+        use crate::export::fixtures::record;
+        use crate::measure::slo::Slos;
+
+        let off = Sampler { parent_based: false, ratio: 0.0 };
+        let unsampled = RequestTrace::begin(&off, None, None);
+        let sampled = RequestTrace::begin(&Sampler::default(), None, None);
+        let nothing = TailKeep::default();
+        assert!(sampled.is_kept(&record(), &nothing) && !unsampled.is_kept(&record(), &nothing));
+
+        let failed = RequestRecord { outcome: Outcome::Cancelled, ..record() };
+        let tail = TailKeep { failed: true, ..nothing };
+        assert!(unsampled.is_kept(&failed, &tail) && !unsampled.is_kept(&record(), &tail));
+
+        for (millis, kept) in [(304, true), (305, true), (306, false)] {
+            let tail = TailKeep { slow: Some(Gap::from_millis(millis)), ..nothing };
+            assert_eq!(unsampled.is_kept(&record(), &tail), kept);
+        }
+        for (slo, kept) in [("x: ttft<=100ms", true), ("x: ttft<=300ms", false)] {
+            let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
+            let judged = RequestRecord { slos, ..record() };
+            assert_eq!(unsampled.is_kept(&judged, &TailKeep { slo: true, ..nothing }), kept);
+        }
+        assert_eq!(unsampled.upstream().flags & 1, 0, "the upstream is told what the head decided");
+    }
 }

@@ -26,6 +26,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -46,6 +47,8 @@ const MOST_AGE: Gap = Gap::from_millis(600_000);
 const LAST_REPLY: Gap = Gap::from_millis(30_000);
 /// hyper's least. A reply is one piece and does not need it; a live reader that falls behind should not have much.
 const WRITE_BUFFER: usize = 8 * 1024;
+/// What the kernel may hold for a reader, in bytes: left alone it would hold megabytes for one that does not read.
+const SEND_BUFFER: usize = 64 * 1024;
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
 
@@ -90,6 +93,8 @@ impl Admin {
     }
 
     async fn connection(self: Arc<Self>, (socket, _): (TcpStream, SocketAddr), _place: OwnedSemaphorePermit) {
+        // A kernel that refuses costs memory, not correctness.
+        let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).is_ok();
         let (seat, clock): (Arc<Seat>, Clock) = (Arc::default(), self.telemetry.clock.clone());
         let service = service_fn(|request| {
             let response = self.answer(&request, &seat);
@@ -113,3 +118,6 @@ impl Admin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

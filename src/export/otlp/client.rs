@@ -182,3 +182,33 @@ fn shortened(pause: Gap) -> Gap {
     let nanos = pause.as_nanos();
     Gap::from_nanos(rand::rng().random_range(nanos / 2..=nanos))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::export::otlp::settings::{Endpoint, Headers};
+
+    #[tokio::test]
+    async fn failures_are_mentioned_once_a_minute() {
+        let target = "/v1/metrics".to_owned();
+        let endpoint = Endpoint { tls: false, host: "127.0.0.1".to_owned(), port: 1, target };
+        let exporter = Exporter {
+            endpoint,
+            protocol: Protocol::HttpProtobuf,
+            headers: Headers::default(),
+            timeout: Gap::from_millis(1_000),
+            gzip: false,
+            ca: None,
+            identity: None,
+        };
+        let manual = ManualClock::new();
+        let mut client = Client::new(&exporter, Clock::Manual(manual.clone())).unwrap();
+        let payload = Payload::Metrics(ExportMetricsServiceRequest::default());
+        for (unmentioned, seconds) in [(0, 10), (1, 10), (2, 40), (0, 1), (1, 1)] {
+            assert_eq!(client.deliver(&payload, Gap::ZERO).await, Delivery::Failed);
+            assert_eq!(client.unmentioned, unmentioned);
+            manual.advance(Gap::from_millis(seconds * 1_000));
+        }
+    }
+}

@@ -14,3 +14,6 @@ pub use settings::Settings;
 
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests;
