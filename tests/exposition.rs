@@ -9,7 +9,6 @@ mod parse;
 mod records;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use parse::{Series, Table};
 use streamgauge::export::aggregate::{Aggregate, Settings};
@@ -19,6 +18,7 @@ use streamgauge::export::otlp::settings::{Histograms, Temporality};
 use streamgauge::export::prometheus::Format;
 use streamgauge::export::snapshot::Snapshot;
 use streamgauge::measure::record::Ending;
+use streamgauge::measure::time::Stamp;
 
 struct Outputs {
     text: Table,
@@ -138,6 +138,7 @@ fn whatever_a_model_is_called_every_format_keeps_it_and_nothing_else_changes() {
                 usage: true,
                 finished: true,
                 ending: Ending::Complete,
+                begins: Stamp::from_nanos(1_000),
             });
             let mut aggregate = Aggregate::new(Settings { slos: records::slos(), ..Settings::default() });
             let moment = records::now();
@@ -178,7 +179,7 @@ mod serve {
     use streamgauge::measure::time::Gap;
     use tokio::net::TcpListener;
 
-    use super::{Arc, records};
+    use super::records;
 
     fn exporter(protocol: Protocol, host: &str, port: u16, target: &str) -> Exporter {
         Exporter {
@@ -229,14 +230,13 @@ mod serve {
         let running = tokio::spawn(plane.run(Some(listener), stop, Gap::from_millis(1_000)));
         let mut random = rand_pcg::Pcg64::seed_from_u64(2026);
         for number in 0.. {
-            let (progress, record) = records::request(&mut random, number);
+            let (progress, record) = records::request(&mut random, number, Clock::Monotonic.now());
             progress.into_iter().for_each(|progress| reporter.progress(progress));
             reporter.finished(record, sampler.as_ref().map(|sampler| RequestTrace::begin(sampler, None, None)));
             if number >= 300 {
                 Clock::Monotonic.sleep(Gap::from_millis(100)).await;
             }
             assert!(!running.is_finished());
-            let _levels = Arc::clone(&gauges);
         }
     }
 }

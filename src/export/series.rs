@@ -57,15 +57,15 @@ impl Distribution {
         self.histogram.record(raw);
     }
 
-    /// Keeps a counted value as the latest exemplar of its bucket.
+    /// Keeps a counted value as the exemplar of its bucket, if it is the latest: stores take exemplars in the order of
+    /// time, and two threads may hand over theirs in another.
     pub(super) fn exemplify(&mut self, raw: u64, trace: &RequestTrace, at: Stamp, moment: Moment) {
-        let layout = self.histogram.layout();
-        self.exemplars[layout.bucket_of(raw)] = Some(Exemplar {
-            value: layout.unit().value(raw as f64),
-            unix: moment.unix_of(at),
-            trace_id: trace.trace_id,
-            span_id: trace.server_span,
-        });
+        let (layout, unix) = (self.histogram.layout(), moment.unix_of(at));
+        let slot = &mut self.exemplars[layout.bucket_of(raw)];
+        if slot.is_none_or(|kept| kept.unix <= unix) {
+            let value = layout.unit().value(raw as f64);
+            *slot = Some(Exemplar { value, unix, trace_id: trace.trace_id, span_id: trace.server_span });
+        }
     }
 }
 

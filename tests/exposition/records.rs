@@ -26,6 +26,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) usage: bool,
     pub(crate) finished: bool,
     pub(crate) ending: Ending,
+    pub(crate) begins: Stamp,
 }
 
 /// Objectives that are in force in every test.
@@ -42,7 +43,7 @@ pub(crate) fn observe(plan: &Plan<'_>) -> (Vec<Progress>, RequestRecord) {
         server: Some(("llm.local".into(), 8000)),
         ..RequestShape::default()
     };
-    let mut now = Stamp::from_nanos(5_000_000_000);
+    let mut now = plan.begins;
     let mut observer = StreamObserver::begin(shape, b"", None, now).judged_by(slos(), Gap::from_millis(400));
     observer.request(serde_json::json!({"model": plan.model, "stream": true}).to_string().as_bytes());
     now = now.after(Gap::from_nanos(1_250_000));
@@ -79,7 +80,8 @@ pub(crate) fn snapshot(convention: Convention) -> Snapshot {
     let moment = Moment { stamp: Stamp::from_nanos(90_000_000_000), unix: 1_763_000_000_123_456_789 };
     let mut random = rand_pcg::Pcg64::seed_from_u64(2026);
     for number in 0..300 {
-        let (progress, record) = request(&mut random, number);
+        let begins = Stamp::from_nanos(5_000_000_000 + number as u64 * 250_000_000);
+        let (progress, record) = request(&mut random, number, begins);
         let trace = number.is_multiple_of(3).then(|| RequestTrace::begin(&Sampler::default(), None, None));
         progress.iter().for_each(|progress| aggregate.progress(progress, moment));
         aggregate.finished(&record, trace.as_ref(), moment);
@@ -90,7 +92,7 @@ pub(crate) fn snapshot(convention: Convention) -> Snapshot {
 }
 
 /// One of the set, at random.
-pub(crate) fn request(random: &mut impl rand::Rng, number: usize) -> (Vec<Progress>, RequestRecord) {
+pub(crate) fn request(random: &mut impl rand::Rng, number: usize, begins: Stamp) -> (Vec<Progress>, RequestRecord) {
     let models = ["tiny", "llama-3.3-70b", "quoted \"model\"", "back\\slash\nand line", "fifth", "sixth"];
     let gaps: Vec<u64> = (0..random.random_range(0..120)).map(|_| random.random_range(0..60)).collect();
     let endings = [Ending::Complete, Ending::DownstreamGone, Ending::UpstreamFailed, Ending::TimedOut];
@@ -105,6 +107,7 @@ pub(crate) fn request(random: &mut impl rand::Rng, number: usize) -> (Vec<Progre
         usage: random.random_bool(0.7),
         finished: random.random_bool(0.9),
         ending,
+        begins,
     })
 }
 
