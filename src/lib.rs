@@ -34,6 +34,7 @@
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod export;
 pub mod measure;
 pub mod net;
 pub mod sim;

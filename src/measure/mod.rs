@@ -27,6 +27,7 @@
 
 pub mod dialect;
 pub mod framing;
+pub mod histogram;
 pub mod json;
 pub mod observer;
 pub mod record;

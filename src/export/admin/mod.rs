@@ -1,0 +1,123 @@
+//! The admin server: metrics, health, and what is going on right now.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/metrics` | the scrape, in the format that the scraper prefers |
+//! | `/livez` | 200 while the process turns |
+//! | `/readyz` | 200 while the proxy takes requests and its upstream can be reached, else 503 and why |
+//! | `/api/state` | one JSON object: who we are, what is open, the last requests; see [`state`] |
+//! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
+//!
+//! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
+//! in number and in age, a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
+//! are all there is.
+
+mod body;
+pub mod live;
+mod routes;
+pub mod state;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use self::live::Live;
+pub use self::state::Identity;
+use super::telemetry::Telemetry;
+use crate::clock::Clock;
+use crate::measure::time::Gap;
+
+/// Connections at once. A scraper or two, a kubelet and some people are ten.
+const MOST_CONNECTIONS: usize = 64;
+/// Time for a client to send a request's head; also how long a kept connection may stay unused, so it is longer than
+/// anyone's scrape interval.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(150);
+/// A connection is not used again after this time, so that peers that have vanished cannot hold every place.
+const MOST_AGE: Gap = Gap::from_millis(600_000);
+/// And this much later it is closed even if a reply has not been read.
+const LAST_REPLY: Gap = Gap::from_millis(30_000);
+/// hyper's least. A reply is one piece and does not need it; a live reader that falls behind should not have much.
+const WRITE_BUFFER: usize = 8 * 1024;
+/// What the kernel may hold for a reader, in bytes: left alone it would hold megabytes for one that does not read.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Pause after a failed accept: out of file descriptors, most likely.
+const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
+
+const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// What every connection serves from.
+#[derive(Debug)]
+pub(super) struct Admin {
+    telemetry: Arc<Telemetry>,
+    live: Arc<Live>,
+    identity: Identity,
+}
+
+/// What a reply can ask of the connection that it goes out on.
+#[derive(Debug, Default)]
+struct Seat {
+    /// Cut it off: its reader does not keep up.
+    cut: Notify,
+    /// It carries a stream without end, and may grow old.
+    is_stream: AtomicBool,
+}
+
+impl Admin {
+    /// An admin server for this telemetry.
+    pub(super) fn new(telemetry: Arc<Telemetry>, live: Arc<Live>, identity: Identity) -> Self {
+        Self { telemetry, live, identity }
+    }
+
+    /// Serves forever.
+    pub(super) async fn serve(self, listener: TcpListener) {
+        let (admin, places) = (Arc::new(self), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
+        loop {
+            match (listener.accept().await, Arc::clone(&places).try_acquire_owned()) {
+                (Ok(accepted), Ok(place)) => drop(tokio::spawn(Arc::clone(&admin).connection(accepted, place))),
+                (Ok((socket, _)), Err(_)) => {
+                    // What the socket does not take at once need not be told.
+                    let _told = socket.try_write(BUSY).is_ok();
+                }
+                (Err(_), _) => admin.telemetry.clock.sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, (socket, _): (TcpStream, SocketAddr), _place: OwnedSemaphorePermit) {
+        // A kernel that refuses costs memory, not correctness.
+        let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).is_ok();
+        let (seat, clock): (Arc<Seat>, Clock) = (Arc::default(), self.telemetry.clock.clone());
+        let service = service_fn(|request| {
+            let response = self.answer(&request, &seat);
+            async { Ok::<_, Infallible>(response) }
+        });
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER);
+        let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(socket), service));
+        // However a connection ends, there is nobody left to tell.
+        tokio::select! {
+            _ended = connection.as_mut() => return,
+            () = seat.cut.notified() => return,
+            () = clock.sleep(MOST_AGE) => {}
+        }
+        let is_stream = seat.is_stream.load(Relaxed);
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            _ended = connection => {}
+            () = seat.cut.notified() => {}
+            () = clock.sleep(LAST_REPLY), if !is_stream => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! `/api/state`: who we are, what is open, and the last requests.
+//!
+//! ```json
+//! {
+//!   "version": "0.1.0", "config_digest": "…", "started_unix_ms": 1750000000000, "uptime_s": 12.5, "ready": true,
+//!   "upstream": {"url": "http://127.0.0.1:8000", "state": "reachable"},
+//!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3}},
+//!   "upstream_connections": {"idle": 1, "active": 3},
+//!   "recent": [{
+//!     "ended_unix_ms": 1750000012345, "model": "tiny", "route": "/v1/chat/completions", "status": 200,
+//!     "outcome": "success", "ttft_ms": 12.3, "duration_ms": 456.7, "output_tokens": 64, "output_tokens_from": "usage"
+//!   }]
+//! }
+//! ```
+//!
+//! `recent` begins with the latest; a value that is not known is `null`. `state` is `unknown`, `reachable` or
+//! `unreachable`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::export::gauges::Upstream;
+use crate::export::telemetry::{Recent, Telemetry};
+use crate::measure::time::Gap;
+
+/// What the process is, for those who ask.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// A digest of the configuration in force, by which two processes can be compared.
+    pub config_digest: String,
+    /// The upstream's URL.
+    pub upstream: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct State<'a> {
+    version: &'static str,
+    config_digest: &'a str,
+    started_unix_ms: u64,
+    uptime_s: f64,
+    ready: bool,
+    upstream: UpstreamState<'a>,
+    in_flight: InFlight,
+    upstream_connections: Connections,
+    recent: Vec<Request>,
+}
+
+#[derive(Serialize)]
+struct UpstreamState<'a> {
+    url: &'a str,
+    state: &'static str,
+}
+
+/// Open requests.
+#[derive(Serialize)]
+pub(super) struct InFlight {
+    requests: i64,
+    waiting: i64,
+    streaming: i64,
+    by_model: BTreeMap<Box<str>, u32>,
+}
+
+#[derive(Serialize)]
+struct Connections {
+    idle: i64,
+    active: i64,
+}
+
+#[derive(Serialize)]
+struct Request {
+    ended_unix_ms: u64,
+    model: Option<Box<str>>,
+    route: &'static str,
+    status: Option<u16>,
+    outcome: &'static str,
+    ttft_ms: Option<f64>,
+    duration_ms: f64,
+    output_tokens: Option<u64>,
+    output_tokens_from: Option<&'static str>,
+}
+
+impl<'a> State<'a> {
+    pub(super) fn of(telemetry: &Telemetry, identity: &'a Identity) -> Self {
+        let recent = telemetry.recent();
+        let (idle, active) = telemetry.gauges.connections();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            config_digest: &identity.config_digest,
+            started_unix_ms: telemetry.started.unix / 1_000_000,
+            uptime_s: telemetry.clock.now().since(telemetry.started.stamp).as_secs(),
+            ready: telemetry.gauges.ready(),
+            upstream: UpstreamState { url: &identity.upstream, state: telemetry.gauges.upstream().name() },
+            in_flight: InFlight::of(telemetry),
+            upstream_connections: Connections { idle, active },
+            recent: recent.into_iter().map(Request::of).collect(),
+        }
+    }
+}
+
+impl InFlight {
+    pub(super) fn of(telemetry: &Telemetry) -> Self {
+        let (waiting, streaming) = telemetry.gauges.streams();
+        let mut by_model = BTreeMap::new();
+        for (model, open) in telemetry.open_by_model() {
+            *by_model.entry(model).or_default() += open;
+        }
+        Self { requests: telemetry.gauges.active_requests(), waiting, streaming, by_model }
+    }
+
+    /// The models that have open requests.
+    pub(super) fn models(&self) -> impl Iterator<Item = &str> {
+        self.by_model.keys().map(|model| &**model)
+    }
+}
+
+impl Request {
+    fn of(recent: Recent) -> Self {
+        Self {
+            ended_unix_ms: recent.unix / 1_000_000,
+            model: recent.model,
+            route: recent.route,
+            status: recent.status,
+            outcome: recent.outcome,
+            ttft_ms: recent.ttft.map(Gap::as_millis),
+            duration_ms: recent.duration.as_millis(),
+            output_tokens: recent.output_tokens.map(|count| count.tokens),
+            output_tokens_from: recent.output_tokens.map(|count| count.source.name()),
+        }
+    }
+}
+
+impl Upstream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Reachable => "reachable",
+            Self::Unreachable => "unreachable",
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The admin port over real sockets, with a client that reads bytes.
+
+use std::io::Read;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::oneshot;
+
+use super::Identity;
+use crate::clock::Clock;
+use crate::export::aggregate;
+use crate::export::control::{ControlPlane, Settings};
+use crate::export::fixtures::{record, shape};
+use crate::export::gauges::Gauges;
+use crate::export::queue::Reporter;
+use crate::measure::record::{Ending, Outcome, RequestRecord};
+use crate::measure::shape::RequestShape;
+use crate::measure::time::Gap;
+
+struct Plane {
+    address: SocketAddr,
+    reporter: Reporter,
+    gauges: std::sync::Arc<Gauges>,
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn start(settings: Settings) -> Plane {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let plane = ControlPlane::new(settings, Clock::Monotonic).unwrap();
+    let (reporter, gauges) = (plane.reporter(), plane.gauges());
+    let (stop, stopped) = oneshot::channel();
+    let stopping = async { stopped.await.unwrap_or_default() };
+    let task = tokio::spawn(plane.run(Some(listener), stopping, Gap::from_millis(1_000)));
+    Plane { address, reporter, gauges, stop, task }
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Plane {
+    async fn send(&self, request: &str) -> Reply {
+        let mut socket = TcpStream::connect(self.address).await.unwrap();
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        socket.read_to_end(&mut bytes).await.unwrap();
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_ascii_lowercase();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Reply { status, head, body: bytes[end..].to_vec() }
+    }
+
+    async fn get(&self, path: &str, fields: &str) -> Reply {
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{fields}\r\n")).await
+    }
+}
+
+#[tokio::test]
+async fn a_scrape_has_what_was_reported_just_before() {
+    let plane = start(Settings::default()).await;
+    plane.reporter.finished(record(), None);
+    let reply = plane.get("/metrics", "").await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{}", reply.head);
+    let text = String::from_utf8(reply.body).unwrap();
+    for line in [
+        "gen_ai_server_time_to_first_token_seconds_count{gen_ai_operation_name=\"chat\",",
+        "http_server_active_requests{http_request_method=\"POST\",url_scheme=\"http\"} 0\n",
+        "streamgauge_export_dropped_total{exporter=\"queue\",reason=\"queue_full\"} 0\n",
+        concat!("streamgauge_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1\n"),
+        "process_cpu_seconds_total ",
+        "process_resident_memory_bytes ",
+        "process_open_fds ",
+        "process_start_time_seconds ",
+        "streamgauge_stream_active{phase=\"waiting\"} 0\n",
+        "streamgauge_proxy_upstream_connections{state=\"idle\"} 0\n",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
+    let plane = start(Settings::default()).await;
+    let openmetrics = plane.get("/metrics", "accept: application/openmetrics-text\r\n").await;
+    assert!(openmetrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
+    assert!(openmetrics.body.ends_with(b"# EOF\n"));
+    let protobuf = "accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;\
+        encoding=delimited\r\naccept-encoding: gzip\r\n";
+    let zipped = plane.get("/metrics", protobuf).await;
+    assert!(zipped.head.contains("content-encoding: gzip\r\n") && zipped.head.contains("encoding=delimited\r\n"));
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&zipped.body[..]).read_to_end(&mut plain).unwrap();
+    assert!(plain.windows(22).any(|window| window == b"streamgauge_build_info"));
+}
+
+#[tokio::test]
+async fn readiness_says_why_not() {
+    let plane = start(Settings::default()).await;
+    let ready = async || {
+        let reply = plane.get("/readyz", "").await;
+        (reply.status, reply.json()["reason"].as_str().map(str::to_owned))
+    };
+    assert_eq!(plane.get("/livez", "").await.status, 200);
+    assert_eq!(ready().await, (503, Some("the proxy takes no requests: it is starting or draining".to_owned())));
+    plane.gauges.set_ready(true);
+    assert_eq!(ready().await, (200, None));
+    plane.gauges.set_upstream(false);
+    assert_eq!(ready().await, (503, Some("the upstream cannot be reached".to_owned())));
+    plane.gauges.set_upstream(true);
+    assert_eq!(ready().await.0, 200);
+}
+
+#[tokio::test]
+async fn an_upstream_that_comes_back_is_noticed_without_a_request() {
+    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let probe = Some(("127.0.0.1".to_owned(), upstream.local_addr().unwrap().port()));
+    let plane = start(Settings { probe, ..Settings::default() }).await;
+    plane.gauges.set_ready(true);
+    plane.gauges.set_upstream(false);
+    for attempt in 0.. {
+        if plane.get("/readyz", "").await.status == 200 {
+            break;
+        }
+        assert!(attempt < 100);
+        Clock::Monotonic.sleep(Gap::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_state_tells_the_last_requests_without_what_was_said() {
+    let identity = Identity { config_digest: "abc".to_owned(), upstream: "http://llm.local:8000".to_owned() };
+    let plane = start(Settings { identity, ..Settings::default() }).await;
+    let (outcome, ending) = (Outcome::Failed, Ending::UpstreamFailed);
+    let unknown = std::sync::Arc::new(shape("made up"));
+    plane.reporter.finished(RequestRecord { outcome, ending, status: None, shape: unknown, ..record() }, None);
+    (0..60).for_each(|_| plane.reporter.finished(record(), None));
+    let plain = RequestRecord { shape: std::sync::Arc::new(RequestShape::default()), output_tokens: None, ..record() };
+    plane.reporter.finished(plain, None);
+    let mut open = plane.gauges.request("POST");
+    open.asks_for(Some("tiny"));
+    open.is_stream(false);
+    let state = plane.get("/api/state", "").await.json();
+    assert_eq!(state["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((state["config_digest"].as_str(), state["ready"].as_bool()), (Some("abc"), Some(false)));
+    assert_eq!(state["upstream"], serde_json::json!({"url": "http://llm.local:8000", "state": "unknown"}));
+    let in_flight = serde_json::json!({"requests": 1, "waiting": 1, "streaming": 0, "by_model": {"tiny": 1}});
+    assert_eq!(state["in_flight"], in_flight);
+    let recent = state["recent"].as_array().unwrap();
+    assert_eq!(recent.len(), 50);
+    assert_eq!((&recent[0]["model"], &recent[0]["output_tokens"]), (&Value::Null, &Value::Null));
+    let mut second = recent[1].clone();
+    second.as_object_mut().unwrap().remove("ended_unix_ms");
+    let expected = serde_json::json!({
+        "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "ttft_ms": 200.0,
+        "duration_ms": 305.0, "output_tokens": 6, "output_tokens_from": "usage",
+    });
+    assert_eq!(second, expected);
+}
+
+#[tokio::test]
+async fn the_live_page_tells_once_a_second_what_happened() {
+    let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=300ms".parse().unwrap()]).unwrap();
+    let plane = start(Settings { aggregate: aggregate::Settings::default(), ..Settings::default() }).await;
+    plane.reporter.finished(record(), None);
+    let mut socket = TcpStream::connect(plane.address).await.unwrap();
+    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    let n = socket.read(&mut buffer).await.unwrap();
+    text.push_str(std::str::from_utf8(&buffer[..n]).unwrap());
+    let slos = std::sync::Arc::new(slos);
+    (0..4).for_each(|_| {
+        plane.reporter.finished(RequestRecord { slos: std::sync::Arc::clone(&slos), ..record() }, None);
+    });
+    while text.matches("\n\n").count() < 2 {
+        let n = socket.read(&mut buffer).await.unwrap();
+        assert!(n > 0, "{text}");
+        text.push_str(std::str::from_utf8(&buffer[..n]).unwrap());
+    }
+    let events: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let told = &events[0];
+    let window = &told["models"]["tiny"]["last_1s"];
+    let seconds = window["seconds"].as_f64().unwrap();
+    assert!((0.9..2.0).contains(&seconds), "{told}");
+    assert_eq!((window["requests_per_s"].as_f64().unwrap() * seconds).round(), 4.0, "not the one before");
+    assert_eq!((window["tokens_per_s"].as_f64().unwrap() * seconds).round(), 24.0);
+    assert_eq!(window["terminations"], serde_json::json!({"done": 4}));
+    for (key, millis) in [("ttft_ms", 200.0), ("tpot_ms", 21.0)] {
+        let p50 = window[key]["p50"].as_f64().unwrap();
+        assert!((p50 / millis - 1.0).abs() < 0.091, "{key} {p50}");
+    }
+    let slo = &told["slos"]["fast"]["last_1s"];
+    assert_eq!((slo["met"].as_u64(), slo["met_ratio"].as_f64()), (Some(4), Some(1.0)));
+    let quiet = &events[1]["models"]["tiny"];
+    assert_eq!((&quiet["last_1s"]["ttft_ms"], &quiet["last_1s"]["requests_per_s"]), (&Value::Null, &0.0.into()));
+    assert_eq!(quiet["last_10s"]["terminations"], serde_json::json!({"done": 4}));
+    assert_eq!(told["in_flight"]["requests"], 0);
+}
+
+#[tokio::test]
+async fn a_live_reader_that_does_not_read_is_cut_off() {
+    let plane = start(Settings::default()).await;
+    // Open requests of many models make every event longer than what the kernel and the server may hold.
+    let _open: Vec<_> = (0..2_000)
+        .map(|model| {
+            let mut open = plane.gauges.request("POST");
+            open.asks_for(Some("tiny"));
+            plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
+            open
+        })
+        .collect();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(1024).unwrap();
+    let mut socket = socket.connect(plane.address).await.unwrap();
+    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let cut = async {
+        // What we send to a connection that is closed is answered with a reset.
+        while socket.try_write(b"\r\n").is_ok() {
+            (0..100).for_each(|model| {
+                plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
+            });
+            Clock::Monotonic.sleep(Gap::from_millis(200)).await;
+        }
+    };
+    assert!(Clock::Monotonic.timeout(Gap::from_millis(60_000), cut).await.is_some(), "never cut off");
+}
+
+fn shape_of(model: usize) -> std::sync::Arc<RequestShape> {
+    std::sync::Arc::new(shape(&format!("model-{model:0>200}")))
+}
+
+#[tokio::test]
+async fn only_reading_is_allowed_and_unknown_paths_are_told() {
+    let plane = start(Settings::default()).await;
+    let posted =
+        plane.send("POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
+    assert_eq!(posted.status, 405);
+    assert!(posted.head.contains("allow: get, head\r\n"));
+    let unknown = plane.get("/nothing?here", "").await;
+    assert_eq!((unknown.status, unknown.json()["error"].as_str()), (404, Some("no such path")));
+    let index = plane.get("/", "").await;
+    assert!(String::from_utf8(index.body).unwrap().contains("\n/metrics     metrics, for Prometheus\n"));
+    let head = plane.send("HEAD /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert_eq!((head.status, head.body.len()), (200, 0));
+    assert!(head.head.contains("content-length: "));
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_so_and_places_come_back() {
+    let plane = start(Settings::default()).await;
+    let mut idle = Vec::new();
+    for _ in 0..super::MOST_CONNECTIONS {
+        let mut socket = TcpStream::connect(plane.address).await.unwrap();
+        socket.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        assert!(socket.read(&mut [0; 512]).await.unwrap() > 0);
+        idle.push(socket);
+    }
+    let turned_away = async || {
+        let mut told = Vec::new();
+        let mut socket = TcpStream::connect(plane.address).await.unwrap();
+        let waited = Clock::Monotonic.timeout(Gap::from_millis(200), socket.read_to_end(&mut told)).await;
+        waited.is_some_and(|read| read.is_ok()) && told.starts_with(b"HTTP/1.1 503 ")
+    };
+    assert!(turned_away().await);
+    idle.clear();
+    while turned_away().await {}
+    assert_eq!(plane.get("/livez", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn it_stops_when_told() {
+    let plane = start(Settings::default()).await;
+    assert_eq!(plane.get("/livez", "").await.status, 200);
+    plane.stop.send(()).unwrap();
+    let stopped = Clock::Monotonic.timeout(Gap::from_millis(5_000), plane.task).await;
+    stopped.unwrap().unwrap();
+    assert!(TcpStream::connect(plane.address).await.is_err());
+}

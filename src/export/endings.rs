@@ -1,0 +1,130 @@
+//! How a request ended, in the few words that become attribute values.
+
+use std::borrow::Cow;
+
+use crate::measure::record::{Ending, Outcome, RequestRecord};
+
+/// What a method or a status that is not a known one is called, by the HTTP conventions.
+pub const OTHER: &str = "_OTHER";
+
+/// `error.type` of the operation: the status code where the server refused, else how the bytes stopped. Absent for a
+/// whole answer.
+pub fn error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
+    match (record.outcome, record.status) {
+        (Outcome::Success, _) => None,
+        (_, Some(status @ 400..)) => Some(code(status)),
+        _ => Some(reason(record).into()),
+    }
+}
+
+/// `error.type` of the HTTP exchange: a 4xx is the client's mistake and no error of a server, and an answer that ends
+/// as its framing says is whole, whatever it means.
+pub fn http_error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
+    match (record.outcome, record.ending, record.status) {
+        (Outcome::Success, ..) => None,
+        (_, _, Some(status @ 500..)) => Some(code(status)),
+        (_, Ending::Complete, Some(_)) => None,
+        (_, Ending::DownstreamGone, _) => Some(CLIENT_DISCONNECT.into()),
+        (_, Ending::TimedOut, _) => Some(TIMEOUT.into()),
+        (_, Ending::UpstreamFailed | Ending::Complete, _) => Some(UPSTREAM_RESET.into()),
+    }
+}
+
+/// How a stream ended. Absent for what was no stream; a stream that was asked for and never got a response head was
+/// one.
+pub fn termination(record: &RequestRecord) -> Option<&'static str> {
+    let awaited = record.status.is_none() && record.shape.stream == Some(true);
+    match record.outcome {
+        _ if !record.streamed && !awaited => None,
+        Outcome::Success => Some(DONE),
+        _ => Some(reason(record)),
+    }
+}
+
+/// A whole answer.
+const DONE: &str = "done";
+const CLIENT_DISCONNECT: &str = "client_disconnect";
+const UPSTREAM_RESET: &str = "upstream_reset";
+const EOF_WITHOUT_FINISH: &str = "eof_without_finish";
+const ERROR_EVENT: &str = "error_event";
+const TIMEOUT: &str = "timeout";
+
+/// Every value of [`termination`].
+pub const TERMINATIONS: [&str; 6] = [DONE, CLIENT_DISCONNECT, UPSTREAM_RESET, EOF_WITHOUT_FINISH, ERROR_EVENT, TIMEOUT];
+
+/// Why there is no whole answer. An error event comes before whatever ends the bytes, and so is the cause of it.
+fn reason(record: &RequestRecord) -> &'static str {
+    match (record.ending, record.status) {
+        (_, Some(400..)) => ERROR_EVENT,
+        _ if record.fault.is_some() => ERROR_EVENT,
+        (Ending::DownstreamGone, _) => CLIENT_DISCONNECT,
+        (Ending::TimedOut, _) => TIMEOUT,
+        (Ending::UpstreamFailed, _) | (_, None) => UPSTREAM_RESET,
+        (Ending::Complete, Some(_)) => EOF_WITHOUT_FINISH,
+    }
+}
+
+fn code(status: u16) -> Cow<'static, str> {
+    if status < 600 { status.to_string().into() } else { OTHER.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::fixtures::record;
+    use crate::measure::record::Fault;
+
+    fn ended(ending: Ending, status: Option<u16>, fault: bool, finished: bool) -> RequestRecord {
+        let outcome = Outcome::decide(ending, status, fault, finished, finished);
+        let fault = fault.then_some(Fault { event: 0, kind: None });
+        RequestRecord { ending, status, outcome, fault, ..record() }
+    }
+
+    #[test]
+    fn every_ending_has_its_words() {
+        use Ending::*;
+        for (record, error, http, stream) in [
+            (ended(Complete, Some(200), false, true), None, None, "done"),
+            (ended(DownstreamGone, Some(200), false, true), None, None, "done"),
+            (ended(Complete, Some(200), false, false), Some("eof_without_finish"), None, "eof_without_finish"),
+            (ended(Complete, Some(200), true, true), Some("error_event"), None, "error_event"),
+            (ended(UpstreamFailed, Some(200), true, false), Some("error_event"), Some("upstream_reset"), "error_event"),
+            (
+                ended(UpstreamFailed, Some(200), false, false),
+                Some("upstream_reset"),
+                Some("upstream_reset"),
+                "upstream_reset",
+            ),
+            (
+                ended(UpstreamFailed, None, false, false),
+                Some("upstream_reset"),
+                Some("upstream_reset"),
+                "upstream_reset",
+            ),
+            (
+                ended(DownstreamGone, None, false, false),
+                Some("client_disconnect"),
+                Some("client_disconnect"),
+                "client_disconnect",
+            ),
+            (ended(TimedOut, Some(200), false, false), Some("timeout"), Some("timeout"), "timeout"),
+            (ended(Complete, Some(404), true, true), Some("404"), None, "error_event"),
+            (ended(Complete, Some(503), true, true), Some("503"), Some("503"), "error_event"),
+            (ended(Complete, Some(999), true, true), Some("_OTHER"), Some("_OTHER"), "error_event"),
+        ] {
+            assert_eq!(error_type(&record).as_deref(), error, "{:?} {:?}", record.ending, record.status);
+            assert_eq!(http_error_type(&record).as_deref(), http, "{:?} {:?}", record.ending, record.status);
+            assert_eq!(termination(&record), Some(stream));
+            assert!(TERMINATIONS.contains(&stream));
+        }
+    }
+
+    #[test]
+    fn only_streams_terminate_and_one_that_never_got_a_head_was_one() {
+        let mut plain = ended(Ending::UpstreamFailed, None, false, false);
+        plain.streamed = false;
+        assert_eq!(termination(&plain), Some("upstream_reset"), "a stream was asked for");
+        plain.status = Some(500);
+        assert_eq!(termination(&plain), None);
+    }
+}

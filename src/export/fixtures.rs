@@ -1,0 +1,86 @@
+//! Records for the tests of this folder.
+
+use std::sync::Arc;
+
+use super::snapshot::Moment;
+use crate::measure::dialect;
+use crate::measure::record::{
+    CountSource, Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Usage,
+};
+use crate::measure::shape::RequestShape;
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
+
+/// The moment of every test.
+pub(crate) const NOW: Moment = Moment { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_750_000_060_000_000_000 };
+
+/// A stamp, in milliseconds.
+pub(crate) fn at(millis: u64) -> Stamp {
+    Stamp::from_nanos(millis * 1_000_000)
+}
+
+/// A request for a streamed chat with that model.
+pub(crate) fn shape(model: &str) -> RequestShape {
+    RequestShape {
+        dialect: dialect::named("openai.chat"),
+        method: "POST".into(),
+        model: Some(model.to_owned()),
+        stream: Some(true),
+        server: Some(("llm.local".into(), 8000)),
+        ..RequestShape::default()
+    }
+}
+
+/// A successful stream of five token events: first at 200 ms, then after 10, 20 (two tokens), 30 and 40 ms (nobody
+/// knows how many); the end 5 ms later. 100 prompt tokens of which 64 were cached, 6 output tokens.
+pub(crate) fn record() -> RequestRecord {
+    let received = at(1_000);
+    let after = |millis| Some(received.after(Gap::from_millis(millis)));
+    RequestRecord {
+        shape: Arc::new(shape("tiny")),
+        slos: Arc::default(),
+        times: Times {
+            intended: None,
+            received,
+            sent: after(1),
+            head: after(150),
+            first_byte: after(151),
+            first_evidence: after(200),
+            first_reasoning: None,
+            first_token: after(200),
+            first_output: after(200),
+            last_token: after(300),
+            ended: received.after(Gap::from_millis(305)),
+        },
+        status: Some(200),
+        ending: Ending::Complete,
+        outcome: Outcome::Success,
+        streamed: true,
+        events: 8,
+        comments: 0,
+        token_events: 5,
+        evidence_events: 5,
+        output_tokens: Some(TokenCount { tokens: 6, source: CountSource::Usage }),
+        first_event_tokens: Some(1),
+        usage: Usage { input: Some(100), cached: Some(64), output: Some(6), reasoning: None },
+        choices: Vec::new(),
+        fault: None,
+        response_id: Some("chatcmpl-1".into()),
+        response_model: Some("tiny-0613".into()),
+        gaps: [(10, Some(1)), (20, Some(2)), (30, Some(1)), (40, None)]
+            .map(|(millis, tokens)| TokenEvent::new(Gap::from_millis(millis), tokens))
+            .into(),
+        stalls: 0,
+        tokens_reported: 0,
+        longest_gap: Some(Gap::from_millis(40)),
+        gap_count: 4,
+        gaps_over: Box::default(),
+        chunk_overheads: [20_000, 30_000].into(),
+        request_overhead: Some(Gap::from_nanos(40_000)),
+        head_overhead: Some(Gap::from_nanos(50_000)),
+        request_bytes: 200,
+        response_bytes: 2_000,
+        stamps: StampSource::Kernel,
+        quality: Quality::default(),
+    }
+}

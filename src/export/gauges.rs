@@ -1,0 +1,288 @@
+//! What is true right now: levels that the proxy moves and a scrape reads.
+//!
+//! Plain atomics, but for the one map of open streams by model, which is touched twice in the life of a stream. All of
+//! it lives in guards, so that no way out of a request can forget to count back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::catalog::Id;
+use super::endings::OTHER;
+use super::snapshot::{Data, Snapshot};
+
+/// The methods that the HTTP conventions know.
+const METHODS: [&str; 11] =
+    ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY", OTHER];
+
+/// A method as an attribute value: what a client made up is `_OTHER`.
+pub fn known_method(method: &str) -> &'static str {
+    METHODS[index_of(method)]
+}
+
+fn index_of(method: &str) -> usize {
+    METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1)
+}
+
+/// Whether the upstream can be reached, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upstream {
+    /// Nobody has tried yet.
+    Unknown,
+    /// The last attempt to connect succeeded.
+    Reachable,
+    /// The last attempt to connect failed.
+    Unreachable,
+}
+
+/// All levels. Shared by the whole process.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    active: [AtomicI64; METHODS.len()],
+    waiting: AtomicI64,
+    streaming: AtomicI64,
+    idle: AtomicI64,
+    busy: AtomicI64,
+    upstream: AtomicU8,
+    ready: AtomicBool,
+    models: Mutex<HashMap<Box<str>, u32>>,
+}
+
+impl Gauges {
+    /// A request has arrived; it is active until the guard is dropped.
+    pub fn request(self: &Arc<Self>, method: &str) -> ActiveRequest {
+        let method = index_of(method);
+        self.active[method].fetch_add(1, Relaxed);
+        ActiveRequest { gauges: Arc::clone(self), method, stream: None }
+    }
+
+    /// A connection to the upstream is open; it is busy until it says otherwise, and open until it is dropped.
+    pub fn connection(self: &Arc<Self>) -> OpenConnection {
+        self.busy.fetch_add(1, Relaxed);
+        OpenConnection { gauges: Arc::clone(self), idle: false }
+    }
+
+    /// An attempt to connect to the upstream has succeeded or failed.
+    pub fn set_upstream(&self, reachable: bool) {
+        self.upstream.store(1 + u8::from(reachable), Relaxed);
+    }
+
+    /// How the last attempt to connect went.
+    pub fn upstream(&self) -> Upstream {
+        match self.upstream.load(Relaxed) {
+            0 => Upstream::Unknown,
+            1 => Upstream::Unreachable,
+            _ => Upstream::Reachable,
+        }
+    }
+
+    /// Whether the proxy takes requests: set when it listens, cleared when it drains.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Relaxed);
+    }
+
+    /// Whether the proxy takes requests.
+    pub fn ready(&self) -> bool {
+        self.ready.load(Relaxed)
+    }
+
+    /// Open requests.
+    pub fn active_requests(&self) -> i64 {
+        self.active.iter().map(|active| active.load(Relaxed)).sum()
+    }
+
+    /// Streams without and with a first token.
+    pub fn streams(&self) -> (i64, i64) {
+        (self.waiting.load(Relaxed), self.streaming.load(Relaxed))
+    }
+
+    /// Open connections to the upstream: idle and busy ones.
+    pub fn connections(&self) -> (i64, i64) {
+        (self.idle.load(Relaxed), self.busy.load(Relaxed))
+    }
+
+    /// Open requests of each model that has some, by the name asked for.
+    pub fn requests_by_model(&self) -> Vec<(Box<str>, u32)> {
+        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        models.iter().map(|(model, open)| (model.clone(), *open)).collect()
+    }
+
+    /// Adds the exported levels to a snapshot.
+    pub(super) fn observe(&self, snapshot: &mut Snapshot, scheme: &'static str, created: u64) {
+        for (method, active) in METHODS.iter().zip(&self.active) {
+            let active = active.load(Relaxed);
+            // GET and POST are what there is; the others appear only while there are some.
+            if active != 0 || matches!(*method, "GET" | "POST") {
+                snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, Data::Level(active));
+            }
+        }
+        let (waiting, streaming) = self.streams();
+        let (idle, busy) = self.connections();
+        for (id, name, level) in [
+            (Id::ActiveStreams, "waiting", waiting),
+            (Id::ActiveStreams, "streaming", streaming),
+            (Id::UpstreamConnections, "idle", idle),
+            (Id::UpstreamConnections, "active", busy),
+        ] {
+            snapshot.observe(id, [name.into()], created, Data::Level(level));
+        }
+    }
+
+    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
+        if streaming { &self.streaming } else { &self.waiting }
+    }
+}
+
+/// An open request.
+#[derive(Debug)]
+pub struct ActiveRequest {
+    gauges: Arc<Gauges>,
+    method: usize,
+    stream: Option<Stream>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    model: Option<Box<str>>,
+    /// Whether it is counted as a stream, and then whether its first token has come.
+    counted: Option<bool>,
+}
+
+impl ActiveRequest {
+    /// Its model is known now. Call once.
+    pub fn asks_for(&mut self, model: Option<&str>) {
+        if let Some(model) = model {
+            let mut models = self.gauges.models.lock().unwrap_or_else(PoisonError::into_inner);
+            match models.get_mut(model) {
+                Some(open) => *open += 1,
+                None => {
+                    models.insert(model.into(), 1);
+                }
+            }
+        }
+        self.stream.get_or_insert(Stream { model: None, counted: None }).model = model.map(Into::into);
+    }
+
+    /// It is a stream that has no token yet (`false`) or has one (`true`). Call again when that changes.
+    pub fn is_stream(&mut self, has_token: bool) {
+        let stream = self.stream.get_or_insert(Stream { model: None, counted: None });
+        if stream.counted == Some(has_token) {
+            return;
+        }
+        if let Some(before) = stream.counted.replace(has_token) {
+            self.gauges.streams_of(before).fetch_sub(1, Relaxed);
+        }
+        self.gauges.streams_of(has_token).fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        self.gauges.active[self.method].fetch_sub(1, Relaxed);
+        let Some(stream) = &self.stream else { return };
+        if let Some(has_token) = stream.counted {
+            self.gauges.streams_of(has_token).fetch_sub(1, Relaxed);
+        }
+        if let Some(model) = &stream.model {
+            let mut models = self.gauges.models.lock().unwrap_or_else(PoisonError::into_inner);
+            match models.get_mut(model) {
+                Some(open) if *open > 1 => *open -= 1,
+                _ => {
+                    models.remove(model);
+                }
+            }
+        }
+    }
+}
+
+/// An open connection to the upstream.
+#[derive(Debug)]
+pub struct OpenConnection {
+    gauges: Arc<Gauges>,
+    idle: bool,
+}
+
+impl OpenConnection {
+    /// It went back to the pool, or came out of it.
+    pub fn set_idle(&mut self, idle: bool) {
+        if self.idle != idle {
+            self.move_by(-1);
+            self.idle = idle;
+            self.move_by(1);
+        }
+    }
+
+    fn move_by(&self, by: i64) {
+        let level = if self.idle { &self.gauges.idle } else { &self.gauges.busy };
+        level.fetch_add(by, Relaxed);
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.move_by(-1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_counted_where_it_stands_and_nowhere_after() {
+        let gauges = Arc::<Gauges>::default();
+        let mut one = gauges.request("POST");
+        let mut other = gauges.request("BREW");
+        one.asks_for(Some("tiny"));
+        other.asks_for(Some("tiny"));
+        one.is_stream(false);
+        assert_eq!((gauges.active_requests(), gauges.streams()), (2, (1, 0)));
+        one.is_stream(true);
+        one.is_stream(true);
+        assert_eq!((gauges.streams(), gauges.requests_by_model()), ((0, 1), vec![("tiny".into(), 2)]));
+        drop(one);
+        assert_eq!((gauges.streams(), gauges.requests_by_model()), ((0, 0), vec![("tiny".into(), 1)]));
+        drop(other);
+        assert_eq!((gauges.active_requests(), gauges.requests_by_model()), (0, vec![]));
+    }
+
+    #[test]
+    fn a_connection_is_idle_or_busy_until_it_is_closed() {
+        let gauges = Arc::<Gauges>::default();
+        let mut connection = gauges.connection();
+        assert_eq!(gauges.connections(), (0, 1));
+        connection.set_idle(true);
+        connection.set_idle(true);
+        assert_eq!(gauges.connections(), (1, 0));
+        drop(connection);
+        assert_eq!(gauges.connections(), (0, 0));
+    }
+
+    #[test]
+    fn the_upstream_is_unknown_until_somebody_tried() {
+        let gauges = Gauges::default();
+        assert_eq!(gauges.upstream(), Upstream::Unknown);
+        gauges.set_upstream(false);
+        assert_eq!(gauges.upstream(), Upstream::Unreachable);
+        gauges.set_upstream(true);
+        assert_eq!(gauges.upstream(), Upstream::Reachable);
+    }
+
+    #[test]
+    fn levels_are_exported_with_their_attributes() {
+        let gauges = Arc::<Gauges>::default();
+        let (mut stream, _odd) = (gauges.request("POST"), gauges.request("GET\n"));
+        stream.is_stream(false);
+        let _connection = gauges.connection();
+        let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
+        gauges.observe(&mut snapshot, "http", 0);
+        let levels: Vec<_> = [Id::HttpActive, Id::ActiveStreams, Id::UpstreamConnections]
+            .iter()
+            .flat_map(|id| snapshot.points(*id))
+            .map(|point| (point.labels[0].value.clone(), format!("{:?}", point.data)))
+            .collect();
+        let expected =
+            [("GET", 0), ("POST", 1), (OTHER, 1), ("waiting", 1), ("streaming", 0), ("idle", 0), ("active", 1)];
+        assert_eq!(levels, expected.map(|(name, level)| (name.into(), format!("Level({level})"))));
+    }
+}

@@ -1,0 +1,106 @@
+//! Attribute values of series, and the small numbers that stand for them while they count.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// A string.
+    Text(Arc<str>),
+    /// A number.
+    Int(i64),
+    /// Yes or no.
+    Bool(bool),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+/// One attribute of a series.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Label {
+    /// Its OpenTelemetry name.
+    pub name: &'static str,
+    /// Its value.
+    pub value: Value,
+}
+
+/// Stands for a [`Value`]; the default stands for an absent one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Sym(u32);
+
+/// Most attributes of an instrument.
+pub(super) const MOST: usize = 6;
+
+/// Names a series of an instrument: a symbol for each of its attributes.
+pub(super) type Key = [Sym; MOST];
+
+/// Every attribute value in use. It only grows; whoever adds a value that somebody outside can choose has capped it
+/// before ([`Models`](super::models::Models)).
+#[derive(Debug, Default)]
+pub(super) struct Symbols {
+    values: Vec<Value>,
+    texts: HashMap<Arc<str>, Sym>,
+    numbers: HashMap<i64, Sym>,
+    bools: [Sym; 2],
+}
+
+impl Symbols {
+    /// The symbol of a string.
+    pub(super) fn text(&mut self, text: &str) -> Sym {
+        if let Some(sym) = self.texts.get(text) {
+            return *sym;
+        }
+        let text: Arc<str> = text.into();
+        let sym = self.add(Value::Text(Arc::clone(&text)));
+        self.texts.insert(text, sym);
+        sym
+    }
+
+    /// The symbol of a number.
+    pub(super) fn number(&mut self, number: i64) -> Sym {
+        if let Some(sym) = self.numbers.get(&number) {
+            return *sym;
+        }
+        let sym = self.add(Value::Int(number));
+        self.numbers.insert(number, sym);
+        sym
+    }
+
+    /// The symbol of a truth value.
+    pub(super) fn truth(&mut self, truth: bool) -> Sym {
+        if self.bools[usize::from(truth)] == Sym::default() {
+            self.bools[usize::from(truth)] = self.add(Value::Bool(truth));
+        }
+        self.bools[usize::from(truth)]
+    }
+
+    /// What a symbol stands for.
+    pub(super) fn value(&self, sym: Sym) -> Option<&Value> {
+        self.values.get((sym.0 as usize).checked_sub(1)?)
+    }
+
+    fn add(&mut self, value: Value) -> Sym {
+        self.values.push(value);
+        Sym(self.values.len() as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_have_one_symbol_and_kinds_do_not_mix() {
+        let mut symbols = Symbols::default();
+        let syms = [symbols.text("1"), symbols.number(1), symbols.truth(true), symbols.text("true")];
+        assert_eq!(syms, [symbols.text("1"), symbols.number(1), symbols.truth(true), symbols.text("true")]);
+        let values: Vec<_> = syms.iter().map(|sym| symbols.value(*sym).unwrap().clone()).collect();
+        assert_eq!(values, ["1".into(), Value::Int(1), Value::Bool(true), "true".into()]);
+        assert_eq!(symbols.value(Sym::default()), None);
+    }
+}

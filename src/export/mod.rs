@@ -1,0 +1,45 @@
+//! Records in, telemetry out.
+//!
+//! The proxy's threads hand what they observed to a [`queue::Reporter`] and move the levels in [`gauges::Gauges`]; that
+//! is all they know of this folder, and neither ever makes them wait. One control thread runs the
+//! [`control::ControlPlane`]: it counts the records in an [`aggregate::Aggregate`], and everything that leaves the
+//! process is read from there.
+//!
+//! ```text
+//! Reporter -> queue -> Aggregate -> Snapshot -> prometheus (text, OpenMetrics, protobuf)
+//!                          |           |------> otlp metrics (explicit or exponential, cumulative or delta)
+//!                          |           `------> /api/live
+//!                          `-> spans ---------> otlp traces
+//! ```
+//!
+//! A [`snapshot::Snapshot`] is plain data, and every exporter is a fold of it: a scrape, an OTLP ingest and the live
+//! page of one run agree to the last count (`tests/exposition.rs`). The [`catalog`] names every instrument once.
+//!
+//! # What is lost, and when
+//! A full queue, a collector that is down, one that rejects: each costs counted records
+//! (`streamgauge.export.dropped`, [`drops`]) and at most one line of log a minute. Nothing here can slow, fail or change
+//! a stream.
+//!
+//! # What is not here
+//! No text, ever: a record has no place for it. And no second registry: who wants another number adds a row to the
+//! catalog and a line to the aggregation.
+
+pub mod admin;
+pub mod aggregate;
+pub mod catalog;
+pub mod control;
+pub mod drops;
+pub mod endings;
+#[cfg(test)]
+pub(crate) mod fixtures;
+pub mod gauges;
+pub mod labels;
+mod models;
+pub mod otlp;
+mod process;
+pub mod prometheus;
+pub mod queue;
+mod series;
+pub mod snapshot;
+mod telemetry;
+pub mod trace_context;

@@ -1,0 +1,72 @@
+//! Which model names become attribute values.
+//!
+//! A client can ask for any model. Its name is admitted once the server has answered such a request with a 2xx, or
+//! streams its tokens; until then, and when [`Models::new`]'s limit is reached, the request counts under
+//! [`OVERFLOW`]. So a client that makes up names fills nothing unless the server plays along, and then only up to the
+//! limit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::labels::{Sym, Symbols};
+
+/// Stands for every model that has no name of its own here.
+pub(super) const OVERFLOW: &str = "_other";
+
+/// The admitted names.
+#[derive(Debug)]
+pub(super) struct Models {
+    admitted: HashMap<Arc<str>, Sym>,
+    most: usize,
+}
+
+impl Models {
+    /// Room for `most` names.
+    pub(super) fn new(most: usize) -> Self {
+        Self { admitted: HashMap::new(), most }
+    }
+
+    /// The attribute value for a model asked for. `answered` says that the server gave an answer under that name.
+    pub(super) fn admit(&mut self, model: Option<&str>, answered: bool, symbols: &mut Symbols) -> Sym {
+        let Some(model) = model.filter(|model| !model.is_empty()) else { return Sym::default() };
+        if let Some(sym) = self.admitted.get(model) {
+            return *sym;
+        }
+        if !answered || self.admitted.len() >= self.most {
+            return symbols.text(OVERFLOW);
+        }
+        let sym = symbols.text(model);
+        self.admitted.insert(model.into(), sym);
+        sym
+    }
+
+    /// The name under which a model is shown.
+    pub(super) fn shown<'a>(&self, model: &'a str) -> &'a str {
+        if self.admitted.contains_key(model) { model } else { OVERFLOW }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_admitted_by_an_answer_and_the_rest_is_other() {
+        let mut symbols = Symbols::default();
+        let mut models = Models::new(2);
+        let other = symbols.text(OVERFLOW);
+        for made_up in 0..1_000 {
+            assert_eq!(models.admit(Some(&format!("made-up-{made_up}")), false, &mut symbols), other);
+        }
+        let tiny = models.admit(Some("tiny"), true, &mut symbols);
+        assert_ne!(tiny, other);
+        assert_eq!(models.admit(Some("tiny"), false, &mut symbols), tiny, "admitted before");
+        models.admit(Some("small"), true, &mut symbols);
+        assert_eq!(models.admit(Some("large"), true, &mut symbols), other, "the table is full");
+        for none in [None, Some("")] {
+            assert_eq!(models.admit(none, true, &mut symbols), Sym::default());
+        }
+        assert_eq!((models.shown("tiny"), models.shown("large")), ("tiny", OVERFLOW));
+        assert!(symbols.value(tiny).is_some());
+    }
+}

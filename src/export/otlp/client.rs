@@ -1,0 +1,214 @@
+//! Delivering one export: attempts, their limits, and what is said when none succeeds.
+
+use bytes::Bytes;
+use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
+use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use prost::Message;
+use rand::RngExt;
+
+use super::connect::Connector;
+use super::grpc::Grpc;
+use super::http::Http;
+use super::settings::{Exporter, Protocol};
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::tls::TlsError;
+
+/// First pause between attempts; each further one is twice as long, and all are shortened by up to a half at random so
+/// that a fleet does not come back as one.
+const FIRST_PAUSE: Gap = Gap::from_millis(1_000);
+const LONGEST_PAUSE: Gap = Gap::from_millis(30_000);
+/// Failures are logged at most this often.
+const COMPLAIN_EVERY: Gap = Gap::from_millis(60_000);
+/// Longest piece of a collector's words that is logged, in bytes.
+const MAX_WORDS: usize = 300;
+
+/// One export.
+pub(super) enum Payload {
+    Metrics(ExportMetricsServiceRequest),
+    Traces(ExportTraceServiceRequest),
+}
+
+impl Payload {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Metrics(request) => request.encode_to_vec(),
+            Self::Traces(request) => request.encode_to_vec(),
+        }
+    }
+
+    /// What a success's body says. One that cannot be read is no less a success.
+    pub(super) fn accepted(&self, body: &Bytes) -> Answer {
+        match self {
+            Self::Metrics(_) => Answer::of_metrics(Message::decode(&body[..]).unwrap_or_default()),
+            Self::Traces(_) => Answer::of_traces(Message::decode(&body[..]).unwrap_or_default()),
+        }
+    }
+
+    fn signal(&self) -> &'static str {
+        match self {
+            Self::Metrics(_) => "metrics",
+            Self::Traces(_) => "traces",
+        }
+    }
+}
+
+/// What a collector answered to one attempt.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    /// It has them, but for so many that it rejected.
+    Taken { rejected: u64, why: String },
+    /// It may take them later.
+    Later { retry_after: Option<Gap>, why: String },
+    /// It never will.
+    Refused(String),
+}
+
+impl Answer {
+    pub(super) fn later(why: String) -> Self {
+        Self::Later { retry_after: None, why }
+    }
+
+    pub(super) fn of_metrics(response: ExportMetricsServiceResponse) -> Self {
+        let partial = response.partial_success.unwrap_or_default();
+        Self::taken(partial.rejected_data_points, partial.error_message)
+    }
+
+    pub(super) fn of_traces(response: ExportTraceServiceResponse) -> Self {
+        let partial = response.partial_success.unwrap_or_default();
+        Self::taken(partial.rejected_spans, partial.error_message)
+    }
+
+    fn taken(rejected: i64, why: String) -> Self {
+        Self::Taken { rejected: u64::try_from(rejected).unwrap_or(0), why }
+    }
+}
+
+/// What became of one export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// The collector has it, but for so many that it rejected.
+    Taken { rejected: u64 },
+    /// It has not.
+    Failed,
+}
+
+/// One signal's way to its collector.
+pub(super) struct Client {
+    transport: Transport,
+    endpoint: String,
+    timeout: Gap,
+    clock: Clock,
+    complained: Option<Stamp>,
+    unmentioned: u64,
+}
+
+enum Transport {
+    Grpc(Grpc),
+    Http(Http),
+}
+
+impl Transport {
+    async fn send(&mut self, payload: &Payload) -> Answer {
+        match self {
+            Self::Grpc(grpc) => grpc.send(payload).await,
+            Self::Http(http) => http.send(payload).await,
+        }
+    }
+}
+
+impl Client {
+    /// A client that has not connected yet.
+    pub(super) fn new(exporter: &Exporter, clock: Clock) -> Result<Self, TlsError> {
+        let connector = Connector::new(exporter)?;
+        let transport = match exporter.protocol {
+            Protocol::Grpc => Transport::Grpc(Grpc::new(exporter, connector)),
+            Protocol::HttpProtobuf => Transport::Http(Http::new(exporter, connector)),
+        };
+        let endpoint = exporter.endpoint.to_string();
+        Ok(Self { transport, endpoint, timeout: exporter.timeout, clock, complained: None, unmentioned: 0 })
+    }
+
+    /// Delivers one export within `budget`, in as many attempts as that allows. Can be dropped half-way and begun
+    /// again.
+    pub(super) async fn deliver(&mut self, payload: &Payload, budget: Gap) -> Delivery {
+        let deadline = self.clock.now().after(budget);
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let left = deadline.since(self.clock.now());
+            let clock = self.clock.clone();
+            let answer = clock.timeout(self.timeout.min(left), self.transport.send(payload)).await;
+            let answer = answer.unwrap_or_else(|| Answer::later("the collector did not answer in time".to_owned()));
+            match answer {
+                Answer::Taken { rejected, why } => {
+                    if rejected > 0 || !why.is_empty() {
+                        self.complain(payload, &format!("the collector rejected {rejected} of them: {why}"));
+                    }
+                    return Delivery::Taken { rejected };
+                }
+                Answer::Refused(why) => {
+                    self.complain(payload, &why);
+                    return Delivery::Failed;
+                }
+                Answer::Later { retry_after, why } => {
+                    let wait = retry_after.unwrap_or_else(|| shortened(pause));
+                    if self.clock.now().after(wait) >= deadline {
+                        self.complain(payload, &why);
+                        return Delivery::Failed;
+                    }
+                    self.clock.sleep(wait).await;
+                    pause = Gap::from_nanos(pause.as_nanos() * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn complain(&mut self, payload: &Payload, why: &str) {
+        let now = self.clock.now();
+        if self.complained.is_some_and(|at| now.since(at) < COMPLAIN_EVERY) {
+            self.unmentioned += 1;
+            return;
+        }
+        self.complained = Some(now);
+        let why = &why[..why.floor_char_boundary(MAX_WORDS)];
+        let (signal, endpoint) = (payload.signal(), self.endpoint.as_str());
+        let unmentioned = std::mem::take(&mut self.unmentioned);
+        tracing::warn!(signal, endpoint, why, unmentioned, "OTLP export failed");
+    }
+}
+
+/// A pause between half of `pause` and all of it.
+fn shortened(pause: Gap) -> Gap {
+    let nanos = pause.as_nanos();
+    Gap::from_nanos(rand::rng().random_range(nanos / 2..=nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::export::otlp::settings::{Endpoint, Headers};
+
+    #[tokio::test]
+    async fn failures_are_mentioned_once_a_minute() {
+        let target = "/v1/metrics".to_owned();
+        let endpoint = Endpoint { tls: false, host: "127.0.0.1".to_owned(), port: 1, target };
+        let exporter = Exporter {
+            endpoint,
+            protocol: Protocol::HttpProtobuf,
+            headers: Headers::default(),
+            timeout: Gap::from_millis(1_000),
+            gzip: false,
+            ca: None,
+            identity: None,
+        };
+        let manual = ManualClock::new();
+        let mut client = Client::new(&exporter, Clock::Manual(manual.clone())).unwrap();
+        let payload = Payload::Metrics(ExportMetricsServiceRequest::default());
+        for (unmentioned, seconds) in [(0, 10), (1, 10), (2, 40), (0, 1), (1, 1)] {
+            assert_eq!(client.deliver(&payload, Gap::ZERO).await, Delivery::Failed);
+            assert_eq!(client.unmentioned, unmentioned);
+            manual.advance(Gap::from_millis(seconds * 1_000));
+        }
+    }
+}

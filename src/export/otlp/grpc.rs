@@ -1,0 +1,175 @@
+//! OTLP/gRPC, over one channel that reconnects by itself.
+
+use std::error::Error;
+
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use prost::Message;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+use super::client::{Answer, Payload};
+use super::connect::Connector;
+use super::settings::Exporter;
+use crate::measure::time::Gap;
+
+/// One collector over gRPC.
+pub(super) struct Grpc {
+    connector: Connector,
+    origin: String,
+    metadata: MetadataMap,
+    gzip: bool,
+    /// Made with the first request: it needs a runtime.
+    channel: Option<Channel>,
+}
+
+impl Grpc {
+    pub(super) fn new(exporter: &Exporter, connector: Connector) -> Self {
+        let mut metadata = MetadataMap::new();
+        for (name, value) in exporter.headers.iter() {
+            // A `-bin` name would need a value in base64, which an environment variable does not give.
+            if let (Ok(name), Ok(value)) = (MetadataKey::from_bytes(name.as_bytes()), MetadataValue::try_from(value)) {
+                metadata.insert(name, value);
+            }
+        }
+        let scheme = if exporter.endpoint.tls { "https" } else { "http" };
+        let origin = format!("{scheme}://{}", exporter.endpoint.authority());
+        Self { connector, origin, metadata, gzip: exporter.gzip, channel: None }
+    }
+
+    /// Sends once.
+    pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
+        let channel = match &self.channel {
+            Some(channel) => channel.clone(),
+            None => match self.open() {
+                Ok(channel) => self.channel.insert(channel).clone(),
+                Err(error) => return Answer::Refused(error.to_string()),
+            },
+        };
+        match payload {
+            Payload::Metrics(message) => {
+                let mut client = MetricsServiceClient::new(channel);
+                if self.gzip {
+                    client = client.send_compressed(CompressionEncoding::Gzip);
+                }
+                match client.export(self.request(message.clone())).await {
+                    Ok(response) => Answer::of_metrics(response.into_inner()),
+                    Err(status) => answer(&status),
+                }
+            }
+            Payload::Traces(message) => {
+                let mut client = TraceServiceClient::new(channel);
+                if self.gzip {
+                    client = client.send_compressed(CompressionEncoding::Gzip);
+                }
+                match client.export(self.request(message.clone())).await {
+                    Ok(response) => Answer::of_traces(response.into_inner()),
+                    Err(status) => answer(&status),
+                }
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Channel, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(self.origin.clone())?.user_agent(super::USER_AGENT)?;
+        // The connector does TLS itself, so the channel is made beside tonic's own way to it.
+        Ok(Channel::new(self.connector.clone(), endpoint))
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().clone_from(&self.metadata);
+        request
+    }
+}
+
+/// What a status means, by <https://opentelemetry.io/docs/specs/otlp/#failures>.
+fn answer(status: &Status) -> Answer {
+    let retry_after = retry_info(status.details());
+    let broken = || std::iter::successors(status.source(), |cause| (*cause).source()).any(is_transport);
+    let again = match status.code() {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unavailable
+        | Code::DataLoss => true,
+        Code::ResourceExhausted => retry_after.is_some(),
+        _ => broken(),
+    };
+    let why = format!("the collector answered {:?}: {}", status.code(), status.message());
+    if again { Answer::Later { retry_after, why } } else { Answer::Refused(why) }
+}
+
+fn is_transport(cause: &(dyn Error + 'static)) -> bool {
+    cause.is::<tonic::transport::Error>() || cause.is::<hyper::Error>() || cause.is::<std::io::Error>()
+}
+
+/// `google.rpc.Status`, as far as it is needed.
+#[derive(Clone, PartialEq, Message)]
+struct RpcStatus {
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Any>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, Message)]
+struct Any {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<Delay>,
+}
+
+/// `google.protobuf.Duration`.
+#[derive(Clone, PartialEq, Message)]
+struct Delay {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+fn retry_info(details: &[u8]) -> Option<Gap> {
+    let status = RpcStatus::decode(details).ok()?;
+    let info = status.details.iter().find(|any| any.type_url.ends_with("/google.rpc.RetryInfo"))?;
+    let delay = RetryInfo::decode(&info.value[..]).ok()?.retry_delay?;
+    let (seconds, nanos) = (u64::try_from(delay.seconds).ok()?, u64::try_from(delay.nanos).ok()?);
+    Some(Gap::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn details(seconds: i64, nanos: i32) -> Vec<u8> {
+        let value = RetryInfo { retry_delay: Some(Delay { seconds, nanos }) }.encode_to_vec();
+        let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
+        RpcStatus { details: vec![Any { type_url, value }] }.encode_to_vec()
+    }
+
+    #[test]
+    fn statuses_are_retried_as_the_protocol_says() {
+        let again = |status: &Status| matches!(answer(status), Answer::Later { .. });
+        for code in [Code::Cancelled, Code::DeadlineExceeded, Code::Aborted, Code::Unavailable, Code::DataLoss] {
+            assert!(again(&Status::new(code, "")), "{code:?}");
+        }
+        for code in [Code::InvalidArgument, Code::Unauthenticated, Code::Unimplemented, Code::ResourceExhausted] {
+            assert!(!again(&Status::new(code, "")), "{code:?}");
+        }
+        let told = Status::with_details(Code::ResourceExhausted, "", details(2, 500_000_000).into());
+        let Answer::Later { retry_after, .. } = answer(&told) else { panic!() };
+        assert_eq!(retry_after, Some(Gap::from_millis(2_500)));
+        assert_eq!(retry_info(&details(-1, 0)), None);
+        assert_eq!(retry_info(b"nonsense"), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! OTLP/HTTP with protobuf bodies, over one kept connection.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+
+use super::client::{Answer, Payload};
+use super::connect::Connector;
+use super::settings::Exporter;
+use crate::measure::time::Gap;
+
+/// Longest answer read. It says little.
+const MAX_ANSWER: usize = 64 * 1024;
+
+/// One collector over HTTP.
+pub(super) struct Http {
+    connector: Connector,
+    target: String,
+    headers: HeaderMap,
+    gzip: bool,
+    /// The kept connection.
+    kept: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl Http {
+    pub(super) fn new(exporter: &Exporter, connector: Connector) -> Self {
+        let mut headers = HeaderMap::new();
+        let own = [
+            (header::HOST, exporter.endpoint.authority()),
+            (header::CONTENT_TYPE, "application/x-protobuf".to_owned()),
+            (header::USER_AGENT, super::USER_AGENT.to_owned()),
+        ];
+        let given = exporter.headers.iter().filter_map(|(name, value)| Some((name.parse().ok()?, value.to_owned())));
+        for (name, value) in own.into_iter().chain(given) {
+            let name: HeaderName = name;
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
+        }
+        if exporter.gzip {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        Self { connector, target: exporter.endpoint.target.clone(), headers, gzip: exporter.gzip, kept: None }
+    }
+
+    /// Sends once. When this is dropped half-way, so is the connection.
+    pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
+        match self.exchange(payload).await {
+            Ok(answer) => answer,
+            Err(error) => Answer::later(describe(&*error)),
+        }
+    }
+
+    async fn exchange(&mut self, payload: &Payload) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+        let body = payload.encode();
+        let body = if self.gzip { gzipped(&body)? } else { body };
+        let mut request = http::Request::builder().method(Method::POST).uri(self.target.as_str());
+        if let Some(headers) = request.headers_mut() {
+            headers.clone_from(&self.headers);
+        }
+        let request = request.body(Full::new(body.into()))?;
+        let mut kept = self.kept.take();
+        if let Some(connection) = &mut kept
+            && connection.ready().await.is_err()
+        {
+            kept = None;
+        }
+        let mut connection = match kept {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let response = connection.send_request(request).await?;
+        let answer = read(payload, response).await?;
+        self.kept = Some(connection);
+        Ok(answer)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
+        let io = self.connector.clone().connect().await?;
+        let (mut sender, connection) = handshake(io).await?;
+        // Its errors reach the sender, too.
+        tokio::spawn(async move { connection.await.is_ok() });
+        sender.ready().await?;
+        Ok(sender)
+    }
+}
+
+async fn read(
+    payload: &Payload,
+    response: http::Response<Incoming>,
+) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    let (head, body) = response.into_parts();
+    let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+    let why = || format!("the collector answered {}", head.status);
+    Ok(match head.status {
+        status if status.is_success() => payload.accepted(&body),
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => {
+            let after = head.headers.get(header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+            let retry_after = after.map(|seconds: u64| Gap::from_millis(seconds.saturating_mul(1_000)));
+            Answer::Later { retry_after, why: why() }
+        }
+        _ => Answer::Refused(why()),
+    })
+}
+
+fn gzipped(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 4), Compression::fast());
+    encoder.write_all(body)?;
+    encoder.finish()
+}
+
+/// An error with what caused it.
+fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+}

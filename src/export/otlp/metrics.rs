@@ -1,0 +1,359 @@
+//! A snapshot as OTLP metrics.
+//!
+//! Cumulative values are the snapshot's own. A delta is the difference from the last snapshot *that a collector took*:
+//! while none can be reached the next one covers the whole time, so that a collector that comes back has lost nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, Exemplar, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Histogram,
+    HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar,
+    exponential_histogram_data_point::Buckets, metric, number_data_point,
+};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+
+use super::attributes;
+use super::settings::{Histograms, Temporality};
+use crate::export::catalog::{Convention, Id, Kind};
+use crate::export::labels::Label;
+use crate::export::snapshot::{self, Data, Family, Point, Snapshot};
+use crate::measure::histogram;
+
+/// Encodes snapshots one after the other.
+#[derive(Debug)]
+pub struct Encoder {
+    resource: Resource,
+    convention: Convention,
+    temporality: Temporality,
+    histograms: Histograms,
+    /// What the collector has, where differences are sent.
+    base: Base,
+}
+
+/// One export, and what the collector has once it has taken it.
+#[derive(Debug)]
+pub struct Export {
+    /// What to send.
+    pub metrics: ResourceMetrics,
+    /// Data points in it.
+    pub points: u64,
+    base: Base,
+}
+
+#[derive(Debug, Default)]
+struct Base {
+    unix: u64,
+    points: HashMap<(Id, Arc<[Label]>), Data>,
+}
+
+impl Encoder {
+    /// For a collector that has nothing yet.
+    pub fn new(
+        resource: &[(String, String)],
+        convention: Convention,
+        temporality: Temporality,
+        histograms: Histograms,
+    ) -> Self {
+        let resource = attributes::resource(resource);
+        Self { resource, convention, temporality, histograms, base: Base::default() }
+    }
+
+    /// One snapshot.
+    pub fn encode(&self, snapshot: &Snapshot) -> Export {
+        let mut base = Base { unix: snapshot.unix, points: HashMap::new() };
+        let mut points = 0;
+        let mut metrics = Vec::with_capacity(snapshot.families.len());
+        for family in &snapshot.families {
+            let instrument = family.id.instrument();
+            if !instrument.otlp {
+                continue;
+            }
+            if self.is_delta(instrument.kind) {
+                for point in &family.points {
+                    base.points.insert((family.id, Arc::clone(&point.labels)), point.data.clone());
+                }
+            }
+            let (data, count) = self.data(family, snapshot.unix);
+            if count == 0 {
+                continue;
+            }
+            points += count as u64;
+            metrics.push(Metric {
+                name: instrument.name.to_owned(),
+                description: instrument.description.to_owned(),
+                unit: instrument.unit.to_owned(),
+                metadata: Vec::new(),
+                data: Some(data),
+            });
+        }
+        let schema_url = self.convention.schema_url().to_owned();
+        let scope = Some(attributes::scope());
+        let scope_metrics = vec![ScopeMetrics { scope, metrics, schema_url: schema_url.clone() }];
+        let metrics = ResourceMetrics { resource: Some(self.resource.clone()), scope_metrics, schema_url };
+        Export { metrics, points, base }
+    }
+
+    /// The collector has taken this export.
+    pub fn taken(&mut self, export: Export) {
+        self.base = export.base;
+    }
+
+    fn is_delta(&self, kind: Kind) -> bool {
+        match (self.temporality, kind) {
+            (Temporality::Cumulative, _) => false,
+            (_, Kind::Counter | Kind::Histogram(_)) => true,
+            (Temporality::Delta, Kind::ObservedCounter) => true,
+            _ => false,
+        }
+    }
+
+    fn data(&self, family: &Family, unix: u64) -> (metric::Data, usize) {
+        let kind = family.id.instrument().kind;
+        let delta = self.is_delta(kind);
+        let temporality = if delta { AggregationTemporality::Delta } else { AggregationTemporality::Cumulative };
+        let aggregation_temporality = temporality.into();
+        let points = family.points.iter().filter_map(|point| self.since_base(family.id, point, delta));
+        match (kind, self.histograms) {
+            (Kind::Histogram(_), Histograms::Explicit) => {
+                let data_points: Vec<_> = points.filter_map(|point| point.explicit(unix)).collect();
+                let count = data_points.len();
+                (metric::Data::Histogram(Histogram { data_points, aggregation_temporality }), count)
+            }
+            (Kind::Histogram(_), Histograms::Exponential) => {
+                let data_points: Vec<_> = points.filter_map(|point| point.exponential(unix)).collect();
+                let count = data_points.len();
+                let histogram = ExponentialHistogram { data_points, aggregation_temporality };
+                (metric::Data::ExponentialHistogram(histogram), count)
+            }
+            (Kind::Gauge | Kind::Info, _) => {
+                let data_points: Vec<_> = points.filter_map(|point| point.number(unix)).collect();
+                let count = data_points.len();
+                (metric::Data::Gauge(Gauge { data_points }), count)
+            }
+            (Kind::Counter | Kind::ObservedCounter | Kind::UpDownCounter, _) => {
+                let data_points: Vec<_> = points.filter_map(|point| point.number(unix)).collect();
+                let count = data_points.len();
+                let is_monotonic = !matches!(kind, Kind::UpDownCounter);
+                (metric::Data::Sum(Sum { data_points, aggregation_temporality, is_monotonic }), count)
+            }
+        }
+    }
+
+    /// A point's value and since when; for a difference, none where nothing has happened.
+    fn since_base<'a>(&self, id: Id, point: &'a Point, delta: bool) -> Option<Since<'a>> {
+        let whole = Since { point, data: point.data.clone(), start: point.created };
+        let base = self.base.points.get(&(id, Arc::clone(&point.labels))).filter(|_| delta);
+        let Some(base) = base else { return Some(whole) };
+        let data = match (&point.data, base) {
+            (Data::Count(now), Data::Count(then)) => Data::Count(now.saturating_sub(*then)),
+            (Data::Seconds(now), Data::Seconds(then)) => Data::Seconds((now - then).max(0.0)),
+            (Data::Histogram(now, exemplars), Data::Histogram(then, _)) => {
+                let fresh = exemplars.iter().filter(|(_, exemplar)| exemplar.unix > self.base.unix);
+                Data::Histogram(now.since(then).ok()?, fresh.copied().collect())
+            }
+            _ => return Some(whole),
+        };
+        let nothing = match &data {
+            Data::Count(count) => *count == 0,
+            Data::Histogram(histogram, _) => histogram.count() == 0,
+            Data::Level(_) | Data::Seconds(_) => false,
+        };
+        (!nothing).then_some(Since { point, data, start: self.base.unix })
+    }
+}
+
+/// A value since a time.
+struct Since<'a> {
+    point: &'a Point,
+    data: Data,
+    start: u64,
+}
+
+impl Since<'_> {
+    fn number(&self, time_unix_nano: u64) -> Option<NumberDataPoint> {
+        let value = match self.data {
+            Data::Count(count) => number_data_point::Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
+            Data::Level(level) => number_data_point::Value::AsInt(level),
+            Data::Seconds(seconds) => number_data_point::Value::AsDouble(seconds),
+            Data::Histogram(..) => return None,
+        };
+        Some(NumberDataPoint {
+            attributes: attributes::labels(&self.point.labels),
+            start_time_unix_nano: self.start,
+            time_unix_nano,
+            exemplars: Vec::new(),
+            flags: 0,
+            value: Some(value),
+        })
+    }
+
+    fn explicit(&self, time_unix_nano: u64) -> Option<HistogramDataPoint> {
+        let (histogram, exemplars) = self.histogram()?;
+        Some(HistogramDataPoint {
+            attributes: attributes::labels(&self.point.labels),
+            start_time_unix_nano: self.start,
+            time_unix_nano,
+            count: histogram.count(),
+            sum: Some(histogram.sum()),
+            bucket_counts: histogram.explicit(),
+            explicit_bounds: histogram.layout().bounds().to_vec(),
+            exemplars: exemplars.iter().map(|(_, exemplar)| exemplar_of(exemplar)).collect(),
+            flags: 0,
+            min: None,
+            max: None,
+        })
+    }
+
+    fn exponential(&self, time_unix_nano: u64) -> Option<ExponentialHistogramDataPoint> {
+        let (histogram, exemplars) = self.histogram()?;
+        let view = histogram.exponential();
+        Some(ExponentialHistogramDataPoint {
+            attributes: attributes::labels(&self.point.labels),
+            start_time_unix_nano: self.start,
+            time_unix_nano,
+            count: histogram.count(),
+            sum: Some(histogram.sum()),
+            scale: view.scale,
+            zero_count: view.zero,
+            positive: Some(Buckets { offset: view.offset, bucket_counts: view.buckets }),
+            negative: None,
+            flags: 0,
+            exemplars: exemplars.iter().map(|(_, exemplar)| exemplar_of(exemplar)).collect(),
+            min: None,
+            max: None,
+            zero_threshold: view.zero_threshold,
+        })
+    }
+
+    fn histogram(&self) -> Option<(&histogram::Histogram, &[(usize, snapshot::Exemplar)])> {
+        match &self.data {
+            Data::Histogram(histogram, exemplars) => Some((histogram, exemplars)),
+            Data::Count(_) | Data::Level(_) | Data::Seconds(_) => None,
+        }
+    }
+}
+
+fn exemplar_of(kept: &snapshot::Exemplar) -> Exemplar {
+    Exemplar {
+        filtered_attributes: Vec::new(),
+        time_unix_nano: kept.unix,
+        span_id: kept.span_id.0.to_vec(),
+        trace_id: kept.trace_id.0.to_vec(),
+        value: Some(exemplar::Value::AsDouble(kept.value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::fixtures::{NOW, record};
+    use crate::export::snapshot::Moment;
+    use crate::export::trace_context::{RequestTrace, Sampler};
+
+    fn encoder(temporality: Temporality, histograms: Histograms) -> Encoder {
+        let resource = [("service.name".to_owned(), "gauge".to_owned())];
+        Encoder::new(&resource, Convention::Frozen, temporality, histograms)
+    }
+
+    fn metric(export: &Export, id: Id) -> Option<&metric::Data> {
+        let metrics = &export.metrics.scope_metrics[0].metrics;
+        metrics.iter().find(|metric| metric.name == id.instrument().name)?.data.as_ref()
+    }
+
+    fn explicit(export: &Export, id: Id) -> (&HistogramDataPoint, i32) {
+        match metric(export, id) {
+            Some(metric::Data::Histogram(histogram)) => (&histogram.data_points[0], histogram.aggregation_temporality),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn sum(export: &Export, id: Id) -> &Sum {
+        match metric(export, id) {
+            Some(metric::Data::Sum(sum)) => sum,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_cumulative_export_is_the_snapshot_itself() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let mut aggregate = Aggregate::new(Settings::default());
+        aggregate.finished(&record(), Some(&trace), NOW);
+        let later = Moment { unix: NOW.unix + 5, ..NOW };
+        let export = encoder(Temporality::Cumulative, Histograms::Explicit).encode(&aggregate.snapshot(later));
+        let (ttft, temporality) = explicit(&export, Id::TimeToFirstToken);
+        assert_eq!((ttft.count, ttft.sum, temporality), (1, Some(0.2), 2));
+        assert_eq!((ttft.bucket_counts.len(), ttft.explicit_bounds.len(), ttft.bucket_counts[8]), (23, 22, 1));
+        assert_eq!((ttft.start_time_unix_nano, ttft.time_unix_nano), (NOW.unix, NOW.unix + 5));
+        assert_eq!(ttft.exemplars[0].trace_id, trace.trace_id.0);
+        let attributes: Vec<_> = ttft.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+        assert_eq!(attributes[4], "server.port");
+        let tokens = sum(&export, Id::StreamTokens);
+        assert!(tokens.is_monotonic);
+        assert_eq!(tokens.data_points[0].value, Some(number_data_point::Value::AsInt(6)));
+        let scope = &export.metrics.scope_metrics[0];
+        assert_eq!(scope.scope.as_ref().unwrap().name, "streamgauge");
+        assert_eq!(scope.schema_url, "https://opentelemetry.io/schemas/1.41.1");
+        let points: usize = aggregate.snapshot(NOW).families.iter().map(|family| family.points.len()).sum();
+        assert_eq!(export.points, points as u64);
+    }
+
+    #[test]
+    fn an_exponential_export_has_the_same_counts() {
+        let mut aggregate = Aggregate::new(Settings::default());
+        aggregate.finished(&record(), None, NOW);
+        let export = encoder(Temporality::Cumulative, Histograms::Exponential).encode(&aggregate.snapshot(NOW));
+        let Some(metric::Data::ExponentialHistogram(histogram)) = metric(&export, Id::TimeToFirstToken) else {
+            panic!()
+        };
+        let point = &histogram.data_points[0];
+        assert_eq!((point.scale, point.count, point.sum, point.zero_count), (3, 1, Some(0.2), 0));
+        assert_eq!(point.positive, Some(Buckets { offset: -19, bucket_counts: vec![1] }));
+    }
+
+    #[test]
+    fn a_delta_is_what_came_since_the_last_export_that_was_taken() {
+        let mut aggregate = Aggregate::new(Settings::default());
+        let mut encoder = encoder(Temporality::Delta, Histograms::Explicit);
+        let at = |seconds: u64| Moment { unix: NOW.unix + seconds * 1_000_000_000, ..NOW };
+        aggregate.finished(&record(), None, at(0));
+        let first = encoder.encode(&aggregate.snapshot(at(10)));
+        assert_eq!(explicit(&first, Id::TimeToFirstToken).0.start_time_unix_nano, at(0).unix);
+        encoder.taken(first);
+
+        aggregate.finished(&record(), None, at(11));
+        let lost = encoder.encode(&aggregate.snapshot(at(20)));
+        assert_eq!(explicit(&lost, Id::TimeToFirstToken).0.count, 1);
+        aggregate.finished(&record(), None, at(21));
+        let third = encoder.encode(&aggregate.snapshot(at(30)));
+        let (ttft, temporality) = explicit(&third, Id::TimeToFirstToken);
+        assert_eq!((ttft.count, ttft.sum, temporality), (2, Some(0.4), 1));
+        assert_eq!((ttft.start_time_unix_nano, ttft.time_unix_nano), (at(10).unix, at(30).unix));
+        let tokens = sum(&third, Id::StreamTokens);
+        assert_eq!(tokens.data_points[0].value, Some(number_data_point::Value::AsInt(12)));
+        encoder.taken(third);
+        assert_eq!(encoder.encode(&aggregate.snapshot(at(40))).points, 0, "nothing happened");
+    }
+
+    #[test]
+    fn levels_are_never_deltas_and_low_memory_spares_observed_counters() {
+        let mut snapshot = Snapshot { unix: 100, families: Vec::new() };
+        snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, Data::Level(7));
+        snapshot.observe(Id::HttpActive, ["GET".into(), "http".into()], 1, Data::Level(3));
+        snapshot.observe(Id::ProcessCpu, [], 1, Data::Seconds(2.0));
+        snapshot.observe(Id::ProcessStart, [], 1, Data::Seconds(1.0));
+        for (temporality, cpu) in [(Temporality::Delta, 1), (Temporality::LowMemory, 2), (Temporality::Cumulative, 2)] {
+            let mut encoder = encoder(temporality, Histograms::Explicit);
+            let first = encoder.encode(&snapshot);
+            encoder.taken(first);
+            let export = encoder.encode(&snapshot);
+            assert_eq!(sum(&export, Id::ProcessCpu).aggregation_temporality, cpu);
+            let active = sum(&export, Id::HttpActive);
+            assert_eq!((active.aggregation_temporality, active.is_monotonic), (2, false));
+            assert!(matches!(metric(&export, Id::ActiveStreams), Some(metric::Data::Gauge(_))));
+            assert!(metric(&export, Id::ProcessStart).is_none());
+        }
+    }
+}

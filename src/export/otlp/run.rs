@@ -1,0 +1,224 @@
+//! The two exporters at work: metrics by the interval, spans by the batch, and the last of both at the end.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use tokio::sync::{Notify, watch};
+
+use super::client::{Client, Delivery, Payload};
+use super::metrics::{Encoder, Export};
+use super::{attributes, settings, traces};
+use crate::clock::Clock;
+use crate::export::catalog::Convention;
+use crate::export::drops::{Drops, Loss};
+use crate::export::snapshot::Snapshot;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::tls::TlsError;
+
+/// Tells when to stop, and by when to be done.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(watch::Receiver<Option<Stamp>>);
+
+impl Stop {
+    /// The order to stop, and those who wait for it.
+    pub(crate) fn new() -> (watch::Sender<Option<Stamp>>, Self) {
+        let (order, stop) = watch::channel(None);
+        (order, Self(stop))
+    }
+
+    /// Waits for the order; the deadline that comes with it. An order that can no longer come is one to be done.
+    pub(crate) async fn ordered(&mut self) -> Stamp {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(deadline) => deadline.unwrap_or_default(),
+            Err(_) => Stamp::default(),
+        }
+    }
+}
+
+/// What an exporter needs beside its own settings.
+struct Way {
+    client: Client,
+    clock: Clock,
+    drops: Arc<Drops>,
+    /// Time for one export.
+    budget: Gap,
+}
+
+impl Way {
+    /// Delivers, and once more within the deadline if the order to stop comes meanwhile.
+    async fn deliver(&mut self, payload: &Payload, stop: &mut Stop) -> Delivery {
+        let deadline = tokio::select! {
+            biased;
+            deadline = stop.ordered() => deadline,
+            delivery = self.client.deliver(payload, self.budget) => return delivery,
+        };
+        let left = deadline.since(self.clock.now());
+        self.client.deliver(payload, left.min(self.budget)).await
+    }
+
+    fn count(&self, delivery: Delivery, items: u64, failed: Loss, rejected: Loss) {
+        match delivery {
+            Delivery::Taken { rejected: 0 } => {}
+            Delivery::Taken { rejected: some } => self.drops.add(rejected, some.min(items)),
+            Delivery::Failed => self.drops.add(failed, items),
+        }
+    }
+}
+
+/// Exports metrics.
+pub(crate) struct MetricsExporter {
+    way: Way,
+    encoder: Encoder,
+    interval: Gap,
+}
+
+impl MetricsExporter {
+    /// An exporter that has not connected yet.
+    pub(crate) fn new(
+        settings: &settings::Metrics,
+        resource: &[(String, String)],
+        convention: Convention,
+        clock: &Clock,
+        drops: &Arc<Drops>,
+    ) -> Result<Self, TlsError> {
+        let client = Client::new(&settings.exporter, clock.clone())?;
+        let way = Way { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
+        let encoder = Encoder::new(resource, convention, settings.temporality, settings.histograms);
+        Ok(Self { way, encoder, interval: settings.interval })
+    }
+
+    /// Exports what `source` gives until told to stop, and then once more.
+    pub(crate) async fn run(mut self, source: impl Fn() -> Snapshot, mut stop: Stop) {
+        let mut next = self.way.clock.now();
+        loop {
+            next = next.after(self.interval).max(self.way.clock.now());
+            let last = tokio::select! {
+                () = self.way.clock.sleep_until(next) => false,
+                _ = stop.ordered() => true,
+            };
+            let export = self.encoder.encode(&source());
+            self.export(export, &mut stop).await;
+            if last {
+                return;
+            }
+        }
+    }
+
+    async fn export(&mut self, mut export: Export, stop: &mut Stop) {
+        if export.points == 0 {
+            return;
+        }
+        let resource_metrics = vec![std::mem::take(&mut export.metrics)];
+        let payload = Payload::Metrics(ExportMetricsServiceRequest { resource_metrics });
+        let delivery = self.way.deliver(&payload, stop).await;
+        self.way.count(delivery, export.points, Loss::PointsFailed, Loss::PointsRejected);
+        if delivery != Delivery::Failed {
+            self.encoder.taken(export);
+        }
+    }
+}
+
+/// Spans that wait for the exporter.
+#[derive(Debug)]
+pub(crate) struct SpanQueue {
+    spans: Mutex<VecDeque<Span>>,
+    capacity: usize,
+    batch: usize,
+    full_batch: Notify,
+    drops: Arc<Drops>,
+}
+
+impl SpanQueue {
+    /// Adds a request's spans, or drops and counts them.
+    pub(crate) fn push(&self, spans: [Span; 2]) {
+        let mut queue = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        if queue.len() + spans.len() > self.capacity {
+            return self.drops.add(Loss::Spans, spans.len() as u64);
+        }
+        queue.extend(spans);
+        if queue.len() >= self.batch {
+            self.full_batch.notify_one();
+        }
+    }
+
+    fn take(&self) -> Vec<Span> {
+        let mut queue = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = queue.len().min(self.batch);
+        queue.drain(..most).collect()
+    }
+
+    fn has_batch(&self) -> bool {
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner).len() >= self.batch
+    }
+}
+
+/// Exports spans.
+pub(crate) struct SpanExporter {
+    way: Way,
+    queue: Arc<SpanQueue>,
+    resource: Resource,
+    convention: Convention,
+    schedule: Gap,
+}
+
+impl SpanExporter {
+    /// An exporter that has not connected yet, and its queue.
+    pub(crate) fn new(
+        settings: &settings::Traces,
+        resource: &[(String, String)],
+        convention: Convention,
+        clock: &Clock,
+        drops: &Arc<Drops>,
+    ) -> Result<(Self, Arc<SpanQueue>), TlsError> {
+        let client = Client::new(&settings.exporter, clock.clone())?;
+        let way = Way { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
+        let queue = Arc::new(SpanQueue {
+            spans: Mutex::default(),
+            capacity: settings.max_queue_size,
+            batch: settings.max_batch_size.max(1),
+            full_batch: Notify::new(),
+            drops: Arc::clone(drops),
+        });
+        let (resource, schedule) = (attributes::resource(resource), settings.schedule_delay);
+        Ok((Self { way, queue: Arc::clone(&queue), resource, convention, schedule }, queue))
+    }
+
+    /// Exports what is queued until told to stop, and then what is left. `drain` fills the queue before the last round.
+    pub(crate) async fn run(mut self, drain: impl Fn(), mut stop: Stop) {
+        loop {
+            let last = tokio::select! {
+                () = self.way.clock.sleep(self.schedule) => false,
+                () = self.queue.full_batch.notified() => false,
+                _ = stop.ordered() => true,
+            };
+            if last {
+                drain();
+            }
+            loop {
+                let spans = self.queue.take();
+                if spans.is_empty() {
+                    break;
+                }
+                self.export(spans, &mut stop).await;
+                if !last && !self.queue.has_batch() {
+                    break;
+                }
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    async fn export(&mut self, spans: Vec<Span>, stop: &mut Stop) {
+        let count = spans.len() as u64;
+        let resource_spans = vec![traces::export(spans, &self.resource, self.convention)];
+        let payload = Payload::Traces(ExportTraceServiceRequest { resource_spans });
+        let delivery = self.way.deliver(&payload, stop).await;
+        self.way.count(delivery, count, Loss::SpansFailed, Loss::SpansRejected);
+    }
+}

@@ -1,0 +1,274 @@
+//! The exporters against a collector that misbehaves on demand, over real sockets.
+
+mod collector;
+
+use std::sync::Arc;
+
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use tokio::sync::watch;
+
+use self::collector::{Collector, Reply};
+use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
+use super::settings::{self, Exporter, Histograms, Protocol, Temporality};
+use crate::clock::Clock;
+use crate::export::catalog::{Convention, Id};
+use crate::export::drops::{Drops, Loss};
+use crate::export::snapshot::{Data, Snapshot};
+use crate::export::trace_context::Sampler;
+use crate::measure::time::{Gap, Stamp};
+
+const BOTH: [Protocol; 2] = [Protocol::HttpProtobuf, Protocol::Grpc];
+
+fn ms(millis: u64) -> Gap {
+    Gap::from_millis(millis)
+}
+
+/// Three data points.
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot { unix: 10, families: Vec::new() };
+    snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, Data::Level(1));
+    snapshot.observe(Id::ActiveStreams, ["streaming".into()], 1, Data::Level(2));
+    snapshot.observe(Id::Stalls, ["tiny".into()], 1, Data::Count(5));
+    snapshot
+}
+
+struct Running {
+    drops: Arc<Drops>,
+    order: watch::Sender<Option<Stamp>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    /// Stops the exporter, which exports once more.
+    async fn stop(self, flush: Gap) -> Arc<Drops> {
+        self.order.send_replace(Some(Clock::Monotonic.now().after(flush)));
+        self.task.await.unwrap();
+        self.drops
+    }
+}
+
+fn metrics(exporter: Exporter, interval: Gap, timeout: Gap) -> Running {
+    let (temporality, histograms) = (Temporality::Cumulative, Histograms::Explicit);
+    let settings = settings::Metrics { exporter, interval, timeout, temporality, histograms };
+    let drops = Arc::<Drops>::default();
+    let clock = Clock::Monotonic;
+    let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops).unwrap();
+    let (order, stop) = Stop::new();
+    Running { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
+}
+
+fn traces(exporter: Exporter, settings: impl Fn(&mut settings::Traces)) -> (Running, Arc<SpanQueue>) {
+    let mut asked = settings::Traces {
+        exporter,
+        sampler: Sampler::default(),
+        schedule_delay: ms(60_000),
+        timeout: ms(10_000),
+        max_queue_size: 8,
+        max_batch_size: 4,
+    };
+    settings(&mut asked);
+    let (drops, clock) = (Arc::<Drops>::default(), Clock::Monotonic);
+    let (exporter, queue) = SpanExporter::new(&asked, &[], Convention::Frozen, &clock, &drops).unwrap();
+    let (order, stop) = Stop::new();
+    let task = tokio::spawn(async move { exporter.run(|| (), stop).await });
+    (Running { drops, order, task }, queue)
+}
+
+fn pair(name: &str) -> [Span; 2] {
+    [(); 2].map(|()| Span { name: name.to_owned(), ..Span::default() })
+}
+
+/// Waits for a state that comes by itself.
+async fn until(what: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if what() {
+            return;
+        }
+        Clock::Monotonic.sleep(ms(10)).await;
+    }
+    panic!("it never happened");
+}
+
+fn losses(drops: &Drops) -> [u64; 5] {
+    [Loss::PointsFailed, Loss::PointsRejected, Loss::Spans, Loss::SpansFailed, Loss::SpansRejected]
+        .map(|loss| drops.count(loss))
+}
+
+#[tokio::test]
+async fn metrics_arrive_by_the_interval_and_at_the_end_over_one_connection() {
+    for (protocol, gzip) in BOTH.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
+        let collector = Collector::start(protocol, vec![]).await;
+        let running = metrics(Exporter { gzip, ..collector.exporter() }, ms(50), ms(5_000));
+        until(|| collector.seen.lock().unwrap().len() >= 2).await;
+        assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
+        let seen = collector.seen.lock().unwrap();
+        assert!(seen.len() >= 3);
+        for request in &*seen {
+            assert_eq!(request.connection, 0, "one connection is kept");
+            assert_eq!(request.headers["x-tenant"], "one");
+            let sent = ExportMetricsServiceRequest::decode(&request.message[..]).unwrap();
+            assert_eq!(sent.resource_metrics[0].scope_metrics[0].metrics.len(), 2);
+            let (path, agent) = match protocol {
+                Protocol::HttpProtobuf => ("/v1/anything", super::USER_AGENT),
+                Protocol::Grpc => ("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export", "OTel-OTLP"),
+            };
+            assert_eq!(request.path, path);
+            assert!(request.headers["user-agent"].to_str().unwrap().starts_with(agent));
+            let encoding = if protocol == Protocol::Grpc { "grpc-encoding" } else { "content-encoding" };
+            assert_eq!(request.headers.get(encoding).is_some_and(|encoding| encoding == "gzip"), gzip);
+        }
+    }
+}
+
+#[tokio::test]
+async fn spans_arrive_by_the_batch_and_the_rest_at_the_end() {
+    for protocol in BOTH {
+        let collector = Collector::start(protocol, vec![]).await;
+        let (running, queue) = traces(collector.exporter(), |_| ());
+        ["a", "b"].iter().for_each(|name| queue.push(pair(name)));
+        until(|| collector.seen.lock().unwrap().len() == 1).await;
+        queue.push(pair("c"));
+        assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
+        let names: Vec<Vec<String>> = collector
+            .seen
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|request| {
+                let sent = ExportTraceServiceRequest::decode(&request.message[..]).unwrap();
+                sent.resource_spans[0].scope_spans[0].spans.iter().map(|span| span.name.clone()).collect()
+            })
+            .collect();
+        assert_eq!(names, [vec!["a", "a", "b", "b"], vec!["c", "c"]]);
+    }
+}
+
+#[tokio::test]
+async fn a_full_queue_drops_spans_and_counts_them() {
+    let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { hang: true, ..Reply::default() }]).await;
+    let (running, queue) = traces(collector.exporter(), |_| ());
+    (0..2).for_each(|_| queue.push(pair("in flight")));
+    until(|| collector.seen.lock().unwrap().len() == 1).await;
+    (0..7).for_each(|_| queue.push(pair("queued")));
+    assert_eq!(running.drops.count(Loss::Spans), 6);
+    // The order to stop interrupts the request that hangs; what it carried is sent again.
+    assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 6, 0, 0]);
+    assert_eq!(collector.seen.lock().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_busy_collector_is_asked_again_when_it_says() {
+    let busy = |protocol| match protocol {
+        Protocol::HttpProtobuf => {
+            Reply { status: 503, fields: vec![("retry-after", "1".to_owned())], ..Reply::default() }
+        }
+        // Without a word about when, after a pause of our own.
+        Protocol::Grpc => Reply { status: 14, ..Reply::default() },
+    };
+    for protocol in BOTH {
+        let collector = Collector::start(protocol, vec![busy(protocol)]).await;
+        let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
+        let begun = Clock::Monotonic.now();
+        assert_eq!(losses(&*running.stop(ms(10_000)).await), [0; 5]);
+        let waited = Clock::Monotonic.now().since(begun);
+        assert!(waited >= ms(500) && waited < ms(5_000), "{waited}");
+        assert_eq!(collector.seen.lock().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_refuses_is_not_asked_again() {
+    let unauthenticated = |protocol| if protocol == Protocol::Grpc { 16 } else { 401 };
+    for protocol in BOTH {
+        let reply = Reply { status: unauthenticated(protocol), ..Reply::default() };
+        let collector = Collector::start(protocol, vec![reply.clone(), reply]).await;
+        let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
+        assert_eq!(losses(&*running.stop(ms(10_000)).await), [3, 0, 0, 0, 0], "three points, once");
+        assert_eq!(collector.seen.lock().unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_a_collector_rejects_is_counted() {
+    for protocol in BOTH {
+        let partial = ExportMetricsPartialSuccess { rejected_data_points: 2, error_message: "too old".to_owned() };
+        let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+        let collector = Collector::start(protocol, vec![Reply { message, ..Reply::default() }]).await;
+        let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
+        assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 2, 0, 0, 0]);
+
+        let partial = ExportTracePartialSuccess { rejected_spans: 1, error_message: String::new() };
+        let message = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+        let collector = Collector::start(protocol, vec![Reply { message, ..Reply::default() }]).await;
+        let (running, queue) = traces(collector.exporter(), |_| ());
+        queue.push(pair("one"));
+        assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_is_down_costs_counted_points_and_the_time_allowed() {
+    for protocol in BOTH {
+        let collector = Collector::start(protocol, vec![]).await;
+        let mut exporter = collector.exporter();
+        // Nobody listens on the port after this.
+        exporter.endpoint.port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let running = metrics(exporter, ms(60_000), ms(10_000));
+        let begun = Clock::Monotonic.now();
+        assert_eq!(losses(&*running.stop(ms(300)).await), [3, 0, 0, 0, 0]);
+        assert!(Clock::Monotonic.now().since(begun) < ms(3_000));
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_is_given_up() {
+    for protocol in BOTH {
+        let hang = Reply { hang: true, ..Reply::default() };
+        let collector = Collector::start(protocol, vec![hang]).await;
+        let running = metrics(Exporter { timeout: ms(200), ..collector.exporter() }, ms(60_000), ms(10_000));
+        assert_eq!(losses(&*running.stop(ms(10_000)).await), [0; 5], "the second attempt is answered");
+        assert_eq!(collector.seen.lock().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let mut authority = CertificateParams::new(vec![]).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let ca = write("ca.pem", authority.pem());
+    let issue = |name: &str, subject: &str| {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![subject.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap();
+        (write(&format!("{name}.pem"), certificate.pem()), write(&format!("{name}.key"), key.serialize_pem()))
+    };
+    let (server, client) = (issue("server", "127.0.0.1"), issue("client", "gauge"));
+    let identity = crate::net::tls::Identity { cert: &server.0, key: &server.1 };
+    let config = Arc::new(crate::net::tls::server(identity, Some(&ca)).unwrap());
+    for protocol in BOTH {
+        let collector = Collector::start_with(protocol, vec![], Some(Arc::clone(&config))).await;
+        let mut exporter = Exporter { ca: Some(ca.clone()), ..collector.exporter() };
+        exporter.endpoint.tls = true;
+        let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
+        assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
+        exporter.identity = Some(client.clone());
+        let known = metrics(exporter, ms(60_000), ms(10_000));
+        assert_eq!(losses(&*known.stop(ms(10_000)).await), [0; 5]);
+        assert_eq!(collector.seen.lock().unwrap().len(), 1);
+    }
+}

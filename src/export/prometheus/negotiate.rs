@@ -1,0 +1,96 @@
+//! Which format a scraper gets: what its `Accept` prefers, and text where it accepts nothing that we have.
+
+use super::Format;
+
+/// The format for an `Accept` header.
+pub fn negotiate(accept: &str) -> Format {
+    let mut best = (0, Format::Text);
+    for range in accept.split(',') {
+        let (media, parameters) = range.split_once(';').unwrap_or((range, ""));
+        let parameter = |name: &str| {
+            let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+            pairs
+                .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.trim().trim_matches('"'))
+        };
+        let format = match media.trim().to_ascii_lowercase().as_str() {
+            "application/vnd.google.protobuf"
+                if parameter("proto") == Some("io.prometheus.client.MetricFamily")
+                    && parameter("encoding") == Some("delimited") =>
+            {
+                Format::Protobuf
+            }
+            "application/openmetrics-text" if parameter("version").is_none_or(|version| version == "1.0.0") => {
+                Format::OpenMetrics
+            }
+            "text/plain" if parameter("version").is_none_or(|version| version == "0.0.4") => Format::Text,
+            "text/*" | "*/*" => Format::Text,
+            _ => continue,
+        };
+        // Of equals the first one listed.
+        let weight = weight(parameter("q"));
+        if weight > best.0 {
+            best = (weight, format);
+        }
+    }
+    best.1
+}
+
+/// Whether an `Accept-Encoding` header takes gzip.
+pub fn accepts_gzip(accept_encoding: &str) -> bool {
+    let weight_of = |name: &str| {
+        accept_encoding.split(',').find_map(|range| {
+            let (coding, parameters) = range.split_once(';').unwrap_or((range, ""));
+            let quality = parameters.trim().strip_prefix("q=");
+            coding.trim().eq_ignore_ascii_case(name).then(|| weight(quality))
+        })
+    };
+    weight_of("gzip").or_else(|| weight_of("*")).is_some_and(|weight| weight > 0)
+}
+
+/// A q-value in thousandths: 1000 if absent, 0 if it is not one.
+fn weight(quality: Option<&str>) -> u32 {
+    let Some(quality) = quality else { return 1_000 };
+    let value = quality.parse().ok().filter(|value| (0.0..=1.0).contains(value)).unwrap_or(0.0);
+    (value * 1_000.0f64).round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scraper_gets_what_it_prefers() {
+        let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+            application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
+            text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7";
+        for (accept, expected) in [
+            ("", Format::Text),
+            ("*/*", Format::Text),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Format::Text),
+            (prometheus_3, Format::OpenMetrics),
+            (&format!("{native},{prometheus_3}"), Format::Protobuf),
+            (&format!("{},{prometheus_3}", native.replace("q=0.7", "q=0")), Format::OpenMetrics),
+            ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Format::Text),
+            ("application/vnd.google.protobuf", Format::Text),
+            ("application/openmetrics-text;version=0.0.1", Format::Text),
+            ("Application/OpenMetrics-Text; version=\"1.0.0\" ; q=0.5 , text/plain ; q=0.4", Format::OpenMetrics),
+            ("text/plain,application/openmetrics-text", Format::Text),
+            ("application/openmetrics-text;q=nan,text/plain;q=0.1", Format::Text),
+            ("application/json", Format::Text),
+        ] {
+            assert_eq!(negotiate(accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn gzip_is_sent_to_those_who_take_it() {
+        for accepted in ["gzip", "deflate, gzip;q=0.5", "GZIP", "*", "br;q=1.0, *;q=0.1"] {
+            assert!(accepts_gzip(accepted), "{accepted}");
+        }
+        for refused in ["", "identity", "br", "gzip;q=0", "*;q=0", "gzip;q=0, *;q=1"] {
+            assert!(!accepts_gzip(refused), "{refused}");
+        }
+    }
+}

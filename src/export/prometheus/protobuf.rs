@@ -1,0 +1,349 @@
+//! `io.prometheus.client`: messages, and a snapshot in them.
+//!
+//! The messages are those of <https://github.com/prometheus/client_model/blob/master/io/prometheus/client/metrics.proto>,
+//! with the fields that are used here. A histogram has its classic buckets *and* its native ones (schema 3): which of
+//! them are kept is the server's choice.
+
+use prost::Message;
+
+use super::name;
+use crate::export::catalog::Kind;
+use crate::export::labels::Value;
+use crate::export::snapshot::{self, Data, Point, Snapshot};
+use crate::measure::histogram;
+
+/// A family of series.
+#[derive(Clone, PartialEq, Message)]
+pub struct MetricFamily {
+    /// Name, with `_total`.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Description.
+    #[prost(string, tag = "2")]
+    pub help: String,
+    /// Kind of values.
+    #[prost(enumeration = "MetricType", tag = "3")]
+    pub r#type: i32,
+    /// Series.
+    #[prost(message, repeated, tag = "4")]
+    pub metric: Vec<Metric>,
+    /// Unit.
+    #[prost(string, tag = "5")]
+    pub unit: String,
+}
+
+/// Kind of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum MetricType {
+    /// Only grows.
+    Counter = 0,
+    /// Grows and shrinks.
+    Gauge = 1,
+    /// A distribution.
+    Histogram = 4,
+}
+
+/// A series: one of the values is there.
+#[derive(Clone, PartialEq, Message)]
+pub struct Metric {
+    /// Labels.
+    #[prost(message, repeated, tag = "1")]
+    pub label: Vec<LabelPair>,
+    /// A gauge's value.
+    #[prost(message, optional, tag = "2")]
+    pub gauge: Option<Gauge>,
+    /// A counter's value.
+    #[prost(message, optional, tag = "3")]
+    pub counter: Option<Counter>,
+    /// A histogram.
+    #[prost(message, optional, tag = "7")]
+    pub histogram: Option<Histogram>,
+}
+
+/// A label.
+#[derive(Clone, PartialEq, Message)]
+pub struct LabelPair {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Value.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// A gauge's value.
+#[derive(Clone, PartialEq, Message)]
+pub struct Gauge {
+    /// The value.
+    #[prost(double, tag = "1")]
+    pub value: f64,
+}
+
+/// A counter's value.
+#[derive(Clone, PartialEq, Message)]
+pub struct Counter {
+    /// The value.
+    #[prost(double, tag = "1")]
+    pub value: f64,
+    /// Since when it counts.
+    #[prost(message, optional, tag = "3")]
+    pub created_timestamp: Option<Timestamp>,
+}
+
+/// A histogram, classic and native.
+#[derive(Clone, PartialEq, Message)]
+pub struct Histogram {
+    /// Values.
+    #[prost(uint64, tag = "1")]
+    pub sample_count: u64,
+    /// Their sum.
+    #[prost(double, tag = "2")]
+    pub sample_sum: f64,
+    /// Classic buckets; the last one's bound is infinite.
+    #[prost(message, repeated, tag = "3")]
+    pub bucket: Vec<Bucket>,
+    /// 2^schema native buckets per octave.
+    #[prost(sint32, tag = "5")]
+    pub schema: i32,
+    /// Upper bound of the zero bucket.
+    #[prost(double, tag = "6")]
+    pub zero_threshold: f64,
+    /// Values of the zero bucket.
+    #[prost(uint64, tag = "7")]
+    pub zero_count: u64,
+    /// Runs of native buckets.
+    #[prost(message, repeated, tag = "12")]
+    pub positive_span: Vec<BucketSpan>,
+    /// Each native bucket's count less the one before.
+    #[prost(sint64, repeated, tag = "13")]
+    pub positive_delta: Vec<i64>,
+    /// Since when it counts.
+    #[prost(message, optional, tag = "15")]
+    pub created_timestamp: Option<Timestamp>,
+    /// Exemplars of the native buckets.
+    #[prost(message, repeated, tag = "16")]
+    pub exemplars: Vec<Exemplar>,
+}
+
+/// A classic bucket.
+#[derive(Clone, PartialEq, Message)]
+pub struct Bucket {
+    /// Values up to the bound.
+    #[prost(uint64, tag = "1")]
+    pub cumulative_count: u64,
+    /// The bound.
+    #[prost(double, tag = "2")]
+    pub upper_bound: f64,
+    /// One of its values.
+    #[prost(message, optional, tag = "3")]
+    pub exemplar: Option<Exemplar>,
+}
+
+/// A run of native buckets.
+#[derive(Clone, PartialEq, Message)]
+pub struct BucketSpan {
+    /// Buckets skipped since the span before; the first one's index.
+    #[prost(sint32, tag = "1")]
+    pub offset: i32,
+    /// Buckets.
+    #[prost(uint32, tag = "2")]
+    pub length: u32,
+}
+
+/// A value and the trace that it comes from.
+#[derive(Clone, PartialEq, Message)]
+pub struct Exemplar {
+    /// `trace_id` and `span_id`.
+    #[prost(message, repeated, tag = "1")]
+    pub label: Vec<LabelPair>,
+    /// The value.
+    #[prost(double, tag = "2")]
+    pub value: f64,
+    /// When it was measured.
+    #[prost(message, optional, tag = "3")]
+    pub timestamp: Option<Timestamp>,
+}
+
+/// `google.protobuf.Timestamp`.
+#[derive(Clone, PartialEq, Message)]
+pub struct Timestamp {
+    /// Seconds since 1970.
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    /// And nanoseconds.
+    #[prost(int32, tag = "2")]
+    pub nanos: i32,
+}
+
+/// A snapshot, each family behind its length.
+pub(super) fn encode(snapshot: &Snapshot) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1 << 16);
+    for message in snapshot.families.iter().map(family) {
+        // A vector has room for anything, so this cannot fail.
+        let _encoded = message.encode_length_delimited(&mut out).is_ok();
+    }
+    out
+}
+
+fn family(family: &snapshot::Family) -> MetricFamily {
+    let instrument = family.id.instrument();
+    let r#type = match instrument.kind {
+        Kind::Counter | Kind::ObservedCounter => MetricType::Counter,
+        Kind::UpDownCounter | Kind::Gauge | Kind::Info => MetricType::Gauge,
+        Kind::Histogram(_) => MetricType::Histogram,
+    };
+    MetricFamily {
+        name: name::sample(instrument),
+        help: instrument.description.to_owned(),
+        r#type: r#type.into(),
+        metric: family.points.iter().map(|point| metric(point, r#type)).collect(),
+        unit: name::unit(instrument).unwrap_or_default().to_owned(),
+    }
+}
+
+fn metric(point: &Point, r#type: MetricType) -> Metric {
+    let label = point.labels.iter().map(|label| LabelPair {
+        name: label.name.chars().map(name::sanitized).collect(),
+        value: match &label.value {
+            Value::Text(text) => text.to_string(),
+            Value::Int(number) => number.to_string(),
+            Value::Bool(truth) => truth.to_string(),
+        },
+    });
+    let metric = Metric { label: label.collect(), gauge: None, counter: None, histogram: None };
+    let value = match &point.data {
+        Data::Count(count) => *count as f64,
+        Data::Level(level) => *level as f64,
+        Data::Seconds(seconds) => *seconds,
+        Data::Histogram(histogram, exemplars) => {
+            return Metric { histogram: Some(distribution(point, histogram, exemplars)), ..metric };
+        }
+    };
+    match r#type {
+        MetricType::Counter => {
+            Metric { counter: Some(Counter { value, created_timestamp: Some(timestamp(point.created)) }), ..metric }
+        }
+        _ => Metric { gauge: Some(Gauge { value }), ..metric },
+    }
+}
+
+fn distribution(
+    point: &Point,
+    histogram: &histogram::Histogram,
+    exemplars: &[(usize, snapshot::Exemplar)],
+) -> Histogram {
+    let bounds = histogram.layout().bounds().iter().copied().chain([f64::INFINITY]);
+    let exemplar_of = |at| exemplars.iter().find(|(bucket, _)| *bucket == at).map(|(_, kept)| exemplar(kept));
+    let bucket = bounds.zip(histogram.cumulative()).enumerate().map(|(at, (upper_bound, cumulative_count))| Bucket {
+        cumulative_count,
+        upper_bound,
+        exemplar: exemplar_of(at),
+    });
+    let native = histogram.exponential();
+    let (positive_span, positive_delta) = spans(&native);
+    let mut exemplars: Vec<Exemplar> = exemplars.iter().map(|(_, kept)| exemplar(kept)).collect();
+    exemplars.sort_by_key(|exemplar| exemplar.timestamp.as_ref().map(|at| (at.seconds, at.nanos)));
+    Histogram {
+        sample_count: histogram.count(),
+        sample_sum: histogram.sum(),
+        bucket: bucket.collect(),
+        schema: native.scale,
+        zero_threshold: native.zero_threshold,
+        zero_count: native.zero,
+        positive_span,
+        positive_delta,
+        created_timestamp: Some(timestamp(point.created)),
+        exemplars,
+    }
+}
+
+/// Native buckets as spans and differences. A span goes on over a gap of up to two empty buckets, which costs less than
+/// a new span.
+fn spans(native: &histogram::Exponential) -> (Vec<BucketSpan>, Vec<i64>) {
+    let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
+    let (mut before, mut empty) = (0, 0);
+    for (at, count) in native.buckets.iter().map(|count| *count as i64).enumerate() {
+        if count == 0 {
+            empty += 1;
+            continue;
+        }
+        match spans.last_mut() {
+            Some(span) if empty <= 2 => {
+                for _ in 0..empty {
+                    deltas.push(-std::mem::take(&mut before));
+                }
+                span.length += empty + 1;
+            }
+            Some(_) => spans.push(BucketSpan { offset: empty as i32, length: 1 }),
+            // Prometheus counts a bucket by its upper bound, OpenTelemetry by its lower one.
+            None => spans.push(BucketSpan { offset: native.offset + 1 + at as i32, length: 1 }),
+        }
+        deltas.push(count - before);
+        (before, empty) = (count, 0);
+    }
+    (spans, deltas)
+}
+
+fn exemplar(kept: &snapshot::Exemplar) -> Exemplar {
+    let label = |name: &str, value: String| LabelPair { name: name.to_owned(), value };
+    Exemplar {
+        label: vec![label("trace_id", kept.trace_id.to_string()), label("span_id", kept.span_id.to_string())],
+        value: kept.value,
+        timestamp: Some(timestamp(kept.unix)),
+    }
+}
+
+fn timestamp(unix: u64) -> Timestamp {
+    Timestamp { seconds: (unix / 1_000_000_000) as i64, nanos: (unix % 1_000_000_000) as i32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::catalog::Id;
+    use crate::export::fixtures::{NOW, record};
+    use crate::export::trace_context::{RequestTrace, Sampler};
+
+    #[test]
+    fn spans_skip_long_gaps_and_bridge_short_ones() {
+        let native = |offset, buckets: &[u64]| {
+            spans(&histogram::Exponential { scale: 3, zero_threshold: 0.0, zero: 0, offset, buckets: buckets.to_vec() })
+        };
+        assert_eq!(native(0, &[]), (vec![], vec![]));
+        let span = |offset, length| BucketSpan { offset, length };
+        assert_eq!(native(-9, &[3, 5]), (vec![span(-8, 2)], vec![3, 2]));
+        assert_eq!(native(4, &[1, 0, 0, 2]), (vec![span(5, 4)], vec![1, -1, 0, 2]));
+        assert_eq!(native(4, &[7, 0, 0, 0, 2, 2]), (vec![span(5, 1), span(3, 2)], vec![7, -5, 0]));
+    }
+
+    #[test]
+    fn classic_and_native_buckets_come_from_the_same_counts() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let mut aggregate = Aggregate::new(Settings::default());
+        aggregate.finished(&record(), Some(&trace), NOW);
+        let mut bytes = &encode(&aggregate.snapshot(NOW))[..];
+        let mut families = Vec::new();
+        while !bytes.is_empty() {
+            families.push(MetricFamily::decode_length_delimited(&mut bytes).unwrap());
+        }
+        let name = name::sample(Id::TimeToFirstToken.instrument());
+        let ttft = families.iter().find(|family| family.name == name).unwrap();
+        assert_eq!((ttft.r#type(), ttft.unit.as_str()), (MetricType::Histogram, "seconds"));
+        let [metric] = &ttft.metric[..] else { panic!() };
+        let model = metric.label.iter().find(|label| label.name == "gen_ai_request_model").unwrap();
+        assert_eq!(model.value, "tiny");
+        let histogram = metric.histogram.as_ref().unwrap();
+        assert_eq!((histogram.sample_count, histogram.sample_sum, histogram.bucket.len()), (1, 0.2, 23));
+        assert_eq!((histogram.bucket[7].cumulative_count, histogram.bucket[8].cumulative_count), (0, 1));
+        let exemplar = histogram.bucket[8].exemplar.as_ref().unwrap();
+        assert_eq!((exemplar.value, &exemplar.label[0].value), (0.2, &trace.trace_id.to_string()));
+        assert_eq!(exemplar.timestamp, Some(Timestamp { seconds: 1_750_000_001, nanos: 305_000_000 }));
+        assert_eq!(histogram.exemplars.len(), 1);
+        // 0.2 s is in (2^(-19/8), 2^(-18/8)] = (0.1928, 0.2102].
+        assert_eq!((histogram.schema, &histogram.positive_span[..]), (3, &[BucketSpan { offset: -18, length: 1 }][..]));
+        assert_eq!((&histogram.positive_delta[..], histogram.zero_count), (&[1][..], 0));
+        assert_eq!(histogram.created_timestamp.as_ref().map(|at| at.seconds), Some(1_750_000_060));
+    }
+}

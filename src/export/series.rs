@@ -1,0 +1,194 @@
+//! The series of one instrument.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::catalog::{Convention, Id, attribute};
+use super::labels::{Key, Label, Sym, Symbols, Value};
+use super::snapshot::{self, Data, Exemplar, Moment, Point};
+use super::trace_context::RequestTrace;
+use crate::measure::histogram::{Histogram, Layout};
+use crate::measure::slo::Slos;
+use crate::measure::time::Stamp;
+
+/// Series per instrument, the OpenTelemetry SDKs' limit; further ones count under `otel.metric.overflow`. Capped names
+/// keep us far below it: this is the second fence.
+const MOST_SERIES: usize = 2_000;
+
+/// An instrument and its series.
+#[derive(Debug)]
+pub(super) struct Series {
+    id: Id,
+    /// Whether it is exported at all.
+    enabled: bool,
+    layout: Option<Arc<Layout>>,
+    index: HashMap<Key, usize>,
+    list: Vec<One>,
+}
+
+#[derive(Debug)]
+struct One {
+    labels: Arc<[Label]>,
+    created: u64,
+    value: Counted,
+}
+
+#[derive(Debug)]
+enum Counted {
+    Count(u64),
+    Distribution(Distribution),
+}
+
+/// A histogram with an exemplar for each explicit bucket.
+#[derive(Debug)]
+pub(super) struct Distribution {
+    histogram: Histogram,
+    exemplars: Box<[Option<Exemplar>]>,
+}
+
+impl Distribution {
+    fn new(layout: &Arc<Layout>) -> Self {
+        let exemplars = vec![None; layout.bounds().len() + 1].into_boxed_slice();
+        Self { histogram: Histogram::new(Arc::clone(layout)), exemplars }
+    }
+
+    /// Counts a value: nanoseconds or tokens.
+    pub(super) fn record(&mut self, raw: u64) {
+        self.histogram.record(raw);
+    }
+
+    /// Keeps a counted value as the exemplar of its bucket, if it is the latest: stores take exemplars in the order of
+    /// time, and two threads may hand over theirs in another.
+    pub(super) fn exemplify(&mut self, raw: u64, trace: &RequestTrace, at: Stamp, moment: Moment) {
+        let (layout, unix) = (self.histogram.layout(), moment.unix_of(at));
+        let slot = &mut self.exemplars[layout.bucket_of(raw)];
+        if slot.is_none_or(|kept| kept.unix <= unix) {
+            let value = layout.unit().value(raw as f64);
+            *slot = Some(Exemplar { value, unix, trace_id: trace.trace_id, span_id: trace.server_span });
+        }
+    }
+}
+
+impl Series {
+    /// No series yet.
+    pub(super) fn new(id: Id, convention: Convention, slos: &Slos) -> Self {
+        let instrument = id.instrument();
+        Self {
+            id,
+            enabled: instrument.is_in(convention),
+            layout: instrument.layout(slos).map(Arc::new),
+            index: HashMap::new(),
+            list: Vec::new(),
+        }
+    }
+
+    /// Adds to a counter; adding 0 makes its series appear.
+    pub(super) fn add(&mut self, key: &[Sym], more: u64, symbols: &Symbols, moment: Moment) {
+        if let Some(Counted::Count(count)) = self.value(key, symbols, moment) {
+            *count = count.saturating_add(more);
+        }
+    }
+
+    /// The distribution to record into; none where the instrument is not one, or not exported.
+    pub(super) fn distribution(&mut self, key: &[Sym], symbols: &Symbols, moment: Moment) -> Option<&mut Distribution> {
+        match self.value(key, symbols, moment)? {
+            Counted::Distribution(distribution) => Some(distribution),
+            Counted::Count(_) => None,
+        }
+    }
+
+    fn value(&mut self, syms: &[Sym], symbols: &Symbols, moment: Moment) -> Option<&mut Counted> {
+        if !self.enabled {
+            return None;
+        }
+        let mut key = Key::default();
+        key.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
+        let at = match self.index.get(&key) {
+            Some(at) => *at,
+            None => self.open(key, symbols, moment),
+        };
+        self.list.get_mut(at).map(|one| &mut one.value)
+    }
+
+    fn open(&mut self, key: Key, symbols: &Symbols, moment: Moment) -> usize {
+        let labels = if self.list.len() < MOST_SERIES {
+            let names = self.id.instrument().attributes.iter();
+            let values = key.iter().map(|sym| symbols.value(*sym).cloned());
+            names.zip(values).filter_map(|(name, value)| Some(Label { name, value: value? })).collect()
+        } else if self.list.len() == MOST_SERIES {
+            Arc::from([Label { name: attribute::OVERFLOW, value: Value::Bool(true) }])
+        } else {
+            return MOST_SERIES;
+        };
+        let value = match &self.layout {
+            Some(layout) => Counted::Distribution(Distribution::new(layout)),
+            None => Counted::Count(0),
+        };
+        self.list.push(One { labels, created: moment.unix, value });
+        if self.list.len() <= MOST_SERIES {
+            self.index.insert(key, self.list.len() - 1);
+        }
+        self.list.len() - 1
+    }
+
+    /// All of them as they are now.
+    pub(super) fn snapshot(&self) -> Option<snapshot::Family> {
+        let points: Vec<Point> = self.list.iter().map(One::point).collect();
+        (!points.is_empty()).then_some(snapshot::Family { id: self.id, points })
+    }
+}
+
+impl One {
+    fn point(&self) -> Point {
+        let data = match &self.value {
+            Counted::Count(count) => Data::Count(*count),
+            Counted::Distribution(Distribution { histogram, exemplars }) => {
+                let exemplars = exemplars.iter().enumerate().filter_map(|(bucket, kept)| Some((bucket, (*kept)?)));
+                Data::Histogram(histogram.clone(), exemplars.collect())
+            }
+        };
+        Point { labels: Arc::clone(&self.labels), created: self.created, data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Moment = Moment { stamp: Stamp::from_nanos(0), unix: 7 };
+
+    #[test]
+    fn a_flood_of_series_ends_in_one_that_says_so() {
+        let (mut symbols, mut series) =
+            (Symbols::default(), Series::new(Id::Stalls, Convention::Frozen, &Slos::default()));
+        for model in 0..MOST_SERIES as i64 + 500 {
+            let model = symbols.number(model);
+            series.add(&[model], 2, &symbols, AT);
+        }
+        let family = series.snapshot().unwrap();
+        assert_eq!(family.points.len(), MOST_SERIES + 1);
+        let last = family.points.last().unwrap();
+        assert!(matches!(last.data, Data::Count(1_000)));
+        assert_eq!(last.label(attribute::OVERFLOW), Some(&Value::Bool(true)));
+        series.add(&[symbols.number(3)], 1, &symbols, AT);
+        assert!(matches!(series.snapshot().unwrap().points[3].data, Data::Count(3)), "old ones still count");
+    }
+
+    #[test]
+    fn an_instrument_of_the_other_convention_counts_nothing() {
+        let mut series = Series::new(Id::UsageInput, Convention::Frozen, &Slos::default());
+        series.add(&[], 5, &Symbols::default(), AT);
+        assert!(series.snapshot().is_none());
+    }
+
+    #[test]
+    fn an_absent_attribute_is_left_out() {
+        let mut symbols = Symbols::default();
+        let mut series = Series::new(Id::Terminations, Convention::Frozen, &Slos::default());
+        let (done, token) = (symbols.text("done"), symbols.truth(true));
+        series.add(&[Sym::default(), done, token], 1, &symbols, AT);
+        let point = &series.snapshot().unwrap().points[0];
+        let labels: Vec<_> = point.labels.iter().map(|label| label.name).collect();
+        assert_eq!((labels, point.created), (vec!["reason", "first_token"], 7));
+    }
+}

@@ -1,0 +1,145 @@
+//! The state of the control runtime: what has been reported, and everything that is read beside it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::aggregate::{self, Aggregate};
+use super::drops::Drops;
+use super::gauges::Gauges;
+use super::otlp::run::SpanQueue;
+use super::otlp::traces;
+use super::process;
+use super::queue::{Inbox, Report};
+use super::snapshot::{Moment, Snapshot};
+use super::trace_context::{RequestTrace, TailKeep};
+use crate::clock::Clock;
+use crate::measure::record::{RequestRecord, TokenCount};
+use crate::measure::time::Gap;
+
+/// Requests remembered for `/api/state`.
+const MOST_RECENT: usize = 50;
+
+/// What is remembered of one request. Nothing of what was said.
+#[derive(Clone, Debug)]
+pub(super) struct Recent {
+    /// When it ended, in nanoseconds since 1970.
+    pub(super) unix: u64,
+    /// The model, as it was admitted then.
+    pub(super) model: Option<Box<str>>,
+    pub(super) route: &'static str,
+    pub(super) status: Option<u16>,
+    pub(super) outcome: &'static str,
+    pub(super) ttft: Option<Gap>,
+    pub(super) duration: Gap,
+    pub(super) output_tokens: Option<TokenCount>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Telemetry {
+    pub(super) clock: Clock,
+    pub(super) gauges: Arc<Gauges>,
+    pub(super) drops: Arc<Drops>,
+    pub(super) started: Moment,
+    inbox: Inbox,
+    /// Where spans go, if traces are exported.
+    spans: Option<Arc<SpanQueue>>,
+    tail: TailKeep,
+    /// Only tasks of the one control runtime take this lock, and none holds it while it waits.
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    aggregate: Aggregate,
+    recent: VecDeque<Recent>,
+}
+
+impl Telemetry {
+    /// Nothing reported yet.
+    pub(super) fn new(
+        settings: aggregate::Settings,
+        inbox: Inbox,
+        spans: Option<Arc<SpanQueue>>,
+        tail: TailKeep,
+        drops: Arc<Drops>,
+        clock: Clock,
+    ) -> Self {
+        let state = State { aggregate: Aggregate::new(settings), recent: VecDeque::with_capacity(MOST_RECENT) };
+        let started = Moment::now(&clock);
+        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, tail, state: Mutex::new(state) }
+    }
+
+    /// Counts what has been reported.
+    pub(super) fn drain(&self) {
+        let moment = Moment::now(&self.clock);
+        let mut state = self.lock();
+        for report in self.inbox.drain() {
+            match report {
+                Report::Progress(progress) => state.aggregate.progress(&progress, moment),
+                Report::Finished(finished) => {
+                    let (record, trace) = &*finished;
+                    self.finished(&mut state, record, trace.as_ref(), moment);
+                }
+            }
+        }
+    }
+
+    fn finished(&self, state: &mut State, record: &RequestRecord, trace: Option<&RequestTrace>, moment: Moment) {
+        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &self.tail));
+        state.aggregate.finished(record, kept, moment);
+        if let (Some(trace), Some(queue)) = (kept, &self.spans) {
+            queue.push(traces::spans(record, trace, state.aggregate.settings(), moment));
+        }
+        if state.recent.len() == MOST_RECENT {
+            state.recent.pop_front();
+        }
+        let recent = Recent {
+            unix: moment.unix_of(record.times.ended),
+            model: record.shape.model.as_deref().map(|model| state.aggregate.shown(model).into()),
+            route: record.shape.route(),
+            status: record.status,
+            outcome: record.outcome.name(),
+            ttft: record.ttft(),
+            duration: record.duration(),
+            output_tokens: record.output_tokens,
+        };
+        state.recent.push_back(recent);
+    }
+
+    /// Everything there is to export, what has been reported up to now included.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.drain();
+        let state = self.lock();
+        let mut snapshot = state.aggregate.snapshot(Moment::now(&self.clock));
+        let scheme = state.aggregate.settings().scheme;
+        drop(state);
+        self.gauges.observe(&mut snapshot, scheme, self.started.unix);
+        self.drops.observe(&mut snapshot, self.started.unix);
+        process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix);
+        snapshot
+    }
+
+    /// The last requests, the latest first.
+    pub(super) fn recent(&self) -> Vec<Recent> {
+        self.drain();
+        self.lock().recent.iter().rev().cloned().collect()
+    }
+
+    /// Open requests by model, under the names that are shown.
+    pub(super) fn open_by_model(&self) -> Vec<(Box<str>, u32)> {
+        let open = self.gauges.requests_by_model();
+        let state = self.lock();
+        open.into_iter().map(|(model, open)| (state.aggregate.shown(&model).into(), open)).collect()
+    }
+
+    /// Waits until the queue should be drained at once.
+    pub(super) async fn hurry(&self) {
+        self.inbox.hurry().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while counting one record leaves counts that still add up.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

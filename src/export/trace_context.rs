@@ -1,0 +1,386 @@
+//! W3C trace context: who we are in whose trace, and whether to keep our part of it.
+//!
+//! Pure but for the ids, which are random. Parsing is strict, as
+//! <https://www.w3.org/TR/trace-context/#traceparent-header> demands: what is not exactly a `traceparent` is none, and
+//! then its `tracestate` is none either and the trace starts here.
+
+use std::fmt;
+
+use rand::{Rng, RngExt};
+
+use crate::measure::record::{Outcome, RequestRecord};
+use crate::measure::slo::Verdict;
+use crate::measure::time::Gap;
+
+/// Longest `tracestate` that is kept for spans, in bytes: what a vendor must at least propagate.
+const MAX_STATE: usize = 512;
+const SAMPLED: u8 = 1;
+/// Level 2: the trace id's last seven bytes are random.
+const RANDOM: u8 = 2;
+
+/// Names a trace.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TraceId(pub [u8; 16]);
+
+/// Names a span within a trace.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SpanId(pub [u8; 8]);
+
+macro_rules! id {
+    ($id:ident) => {
+        impl $id {
+            /// A random one; never all zeros, which stands for none.
+            pub fn random(random: &mut impl Rng) -> Self {
+                loop {
+                    let bytes = random.random();
+                    if let Some(id) = Self::valid(bytes) {
+                        return id;
+                    }
+                }
+            }
+
+            fn valid<const N: usize>(bytes: [u8; N]) -> Option<Self>
+            where
+                Self: From<[u8; N]>,
+            {
+                bytes.iter().any(|byte| *byte != 0).then(|| bytes.into())
+            }
+        }
+
+        impl fmt::Display for $id {
+            /// Lower-case hexadecimal.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+
+        impl fmt::Debug for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+id!(TraceId);
+id!(SpanId);
+
+impl From<[u8; 16]> for TraceId {
+    fn from(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<[u8; 8]> for SpanId {
+    fn from(bytes: [u8; 8]) -> Self {
+        Self(bytes)
+    }
+}
+
+/// A `traceparent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// The span that is the parent of what follows.
+    pub span_id: SpanId,
+    /// Bit 0: sampled; bit 1: the id is random. No others.
+    pub flags: u8,
+}
+
+impl TraceParent {
+    /// Reads a header's value.
+    pub fn parse(header: &[u8]) -> Option<Self> {
+        let (header, rest) = header.split_at_checked(55)?;
+        let version = byte(&header[..2])?;
+        let separated = [2, 35, 52].iter().all(|at| header[*at] == b'-');
+        let ended = if version == 0 { rest.is_empty() } else { rest.first().is_none_or(|next| *next == b'-') };
+        if version == 0xff || !separated || !ended {
+            return None;
+        }
+        // Of a later version only the sampled flag is known to mean the same.
+        let known = if version == 0 { SAMPLED | RANDOM } else { SAMPLED };
+        Some(Self {
+            trace_id: TraceId::valid(bytes::<16>(&header[3..35])?)?,
+            span_id: SpanId::valid(bytes::<8>(&header[36..52])?)?,
+            flags: byte(&header[53..])? & known,
+        })
+    }
+
+    /// Whether the caller recorded its part.
+    pub fn sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+}
+
+impl fmt::Display for TraceParent {
+    /// The header's value, version 00.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{:02x}", self.trace_id, self.span_id, self.flags)
+    }
+}
+
+fn byte(hex: &[u8]) -> Option<u8> {
+    hex.iter().try_fold(0, |high, digit| {
+        Some(
+            high << 4
+                | match digit {
+                    b'0'..=b'9' => digit - b'0',
+                    b'a'..=b'f' => digit - b'a' + 10,
+                    _ => return None,
+                },
+        )
+    })
+}
+
+fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    for (at, digits) in hex.chunks_exact(2).enumerate() {
+        *bytes.get_mut(at)? = byte(digits)?;
+    }
+    Some(bytes)
+}
+
+/// `OTEL_TRACES_SAMPLER` with its argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampler {
+    /// Follow the caller's decision where there is a caller.
+    pub parent_based: bool,
+    /// The share of traces to sample otherwise, 0 to 1, decided by the trace id.
+    pub ratio: f64,
+}
+
+impl Default for Sampler {
+    /// `parentbased_always_on`, as the specification has it.
+    fn default() -> Self {
+        Self { parent_based: true, ratio: 1.0 }
+    }
+}
+
+impl Sampler {
+    /// The sampler of that name; `argument` is `OTEL_TRACES_SAMPLER_ARG`. `None` for a name or an argument that is not
+    /// one.
+    pub fn named(name: &str, argument: Option<&str>) -> Option<Self> {
+        let (parent_based, root) = match name.strip_prefix("parentbased_") {
+            Some(root) => (true, root),
+            None => (false, name),
+        };
+        let ratio = match root {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => argument.map_or(Some(1.0), |ratio| ratio.trim().parse().ok())?,
+            _ => return None,
+        };
+        (0.0..=1.0).contains(&ratio).then_some(Self { parent_based, ratio })
+    }
+
+    /// Whether to keep a trace from its head on.
+    pub fn samples(&self, trace_id: TraceId, parent: Option<&TraceParent>) -> bool {
+        match parent {
+            Some(parent) if self.parent_based => parent.sampled(),
+            // As the OpenTelemetry SDKs decide, so that all services of a trace with one ratio decide alike.
+            _ => {
+                let random = u64::from_be_bytes(trace_id.0[8..].try_into().unwrap_or_default()) >> 1;
+                (random as f64) < self.ratio * (1u64 << 63) as f64
+            }
+        }
+    }
+}
+
+/// Which traces to keep at their end although the head did not sample them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TailKeep {
+    /// Those of requests that gave no whole answer.
+    pub failed: bool,
+    /// Those that missed an SLO.
+    pub slo: bool,
+    /// Those that took at least this long.
+    pub slow: Option<Gap>,
+}
+
+impl TailKeep {
+    fn keeps(&self, record: &RequestRecord) -> bool {
+        let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
+        self.failed && record.outcome != Outcome::Success
+            || self.slow.is_some_and(|slow| record.duration() >= slow)
+            || self.slo && missed()
+    }
+}
+
+/// The trace of one request, made when it begins and handed over with its record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestTrace {
+    /// The trace.
+    pub trace_id: TraceId,
+    /// Our SERVER span.
+    pub server_span: SpanId,
+    /// Its child, the CLIENT span; the parent of whatever the upstream records.
+    pub client_span: SpanId,
+    /// The caller's span.
+    pub parent: Option<SpanId>,
+    /// Whether the head decided to keep it.
+    pub sampled: bool,
+    /// Whether the id is known to be random.
+    random: bool,
+    /// The caller's `tracestate`, for our spans. The proxy forwards the header as it came.
+    pub tracestate: Option<Box<str>>,
+}
+
+impl RequestTrace {
+    /// Continues the trace of these headers, or starts one.
+    pub fn begin(sampler: &Sampler, traceparent: Option<&[u8]>, tracestate: Option<&[u8]>) -> Self {
+        let mut random = rand::rng();
+        let parent = traceparent.and_then(TraceParent::parse);
+        let trace_id = parent.map_or_else(|| TraceId::random(&mut random), |parent| parent.trace_id);
+        let tracestate = tracestate.filter(|state| parent.is_some() && state.len() <= MAX_STATE);
+        let visible = |state: &&str| state.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
+        Self {
+            trace_id,
+            server_span: SpanId::random(&mut random),
+            client_span: SpanId::random(&mut random),
+            parent: parent.map(|parent| parent.span_id),
+            sampled: sampler.samples(trace_id, parent.as_ref()),
+            random: parent.is_none_or(|parent| parent.flags & RANDOM != 0),
+            tracestate: tracestate.and_then(|state| std::str::from_utf8(state).ok()).filter(visible).map(Into::into),
+        }
+    }
+
+    /// What to send upstream: the same trace, with our CLIENT span as the parent. Where the trace starts here, or its
+    /// `traceparent` was not valid, the caller's `tracestate` must not be sent on.
+    pub fn upstream(&self) -> TraceParent {
+        let flags = if self.sampled { SAMPLED } else { 0 } | if self.random { RANDOM } else { 0 };
+        TraceParent { trace_id: self.trace_id, span_id: self.client_span, flags }
+    }
+
+    /// Whether its spans are exported, now that all is known.
+    pub fn is_kept(&self, record: &RequestRecord, tail: &TailKeep) -> bool {
+        self.sampled || tail.keeps(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_traceparent_is_read_and_written_as_it_is() {
+        let parent = TraceParent::parse(VALID.as_bytes()).unwrap();
+        assert_eq!(parent.to_string(), VALID);
+        assert_eq!(parent.trace_id.to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert!(parent.sampled());
+        let unsampled = TraceParent::parse(VALID.replace("-01", "-02").as_bytes()).unwrap();
+        assert_eq!((unsampled.sampled(), unsampled.flags), (false, 2));
+    }
+
+    #[test]
+    fn what_is_not_exactly_a_traceparent_is_none() {
+        for bad in [
+            "",
+            "00",
+            &VALID[..54],
+            &format!("{VALID}0"),
+            &format!("{VALID}-00"),
+            &format!(" {VALID}"),
+            &VALID.replacen("00-", "ff-", 1),
+            &VALID.replacen("00-", "0x-", 1),
+            &VALID.to_uppercase(),
+            &VALID.replace('-', "_"),
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e473g-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(TraceParent::parse(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_read_as_far_as_it_is_known() {
+        let later = VALID.replacen("00-", "cc-", 1).replace("-01", "-ff");
+        for header in [later.clone(), format!("{later}-what-the-future-holds")] {
+            assert_eq!(TraceParent::parse(header.as_bytes()).unwrap().to_string(), VALID);
+        }
+        assert_eq!(TraceParent::parse(format!("{later}.").as_bytes()), None);
+    }
+
+    #[test]
+    fn a_request_continues_the_callers_trace_with_spans_of_its_own() {
+        let trace = RequestTrace::begin(&Sampler::default(), Some(VALID.as_bytes()), Some(b"vendor=1, other=x"));
+        let caller = TraceParent::parse(VALID.as_bytes()).unwrap();
+        assert_eq!((trace.trace_id, trace.parent), (caller.trace_id, Some(caller.span_id)));
+        assert_eq!(trace.tracestate.as_deref(), Some("vendor=1, other=x"));
+        assert_eq!(trace.upstream(), TraceParent { span_id: trace.client_span, ..caller });
+        assert_ne!(trace.client_span, trace.server_span);
+    }
+
+    #[test]
+    fn a_broken_parent_starts_a_new_trace_without_its_state() {
+        let trace = RequestTrace::begin(&Sampler::default(), Some(b"nonsense"), Some(b"vendor=1"));
+        assert_eq!((trace.parent, trace.tracestate.as_deref(), trace.sampled), (None, None, true));
+        assert_eq!(trace.upstream().flags, 3);
+        let other = RequestTrace::begin(&Sampler::default(), None, None);
+        assert_ne!(trace.trace_id, other.trace_id);
+        let hostile = RequestTrace::begin(&Sampler::default(), Some(VALID.as_bytes()), Some(b"a=\n"));
+        assert_eq!(hostile.tracestate, None);
+    }
+
+    #[test]
+    fn samplers_are_those_of_the_environment() {
+        let named = |name, argument| Sampler::named(name, argument);
+        assert_eq!(named("parentbased_always_on", None), Some(Sampler::default()));
+        assert_eq!(named("always_off", None), Some(Sampler { parent_based: false, ratio: 0.0 }));
+        assert_eq!(named("traceidratio", Some("0.25")), Some(Sampler { parent_based: false, ratio: 0.25 }));
+        assert_eq!(named("parentbased_traceidratio", None), Some(Sampler { parent_based: true, ratio: 1.0 }));
+        for (name, argument) in [("jaeger_remote", None), ("traceidratio", Some("2")), ("traceidratio", Some("NaN"))] {
+            assert_eq!(named(name, argument), None);
+        }
+    }
+
+    #[test]
+    fn the_parent_decides_where_it_is_asked_and_the_id_elsewhere() {
+        let parent = TraceParent::parse(VALID.as_bytes()).unwrap();
+        let unsampled = TraceParent { flags: 0, ..parent };
+        let on = Sampler { parent_based: false, ratio: 1.0 };
+        let off = Sampler { parent_based: true, ratio: 0.0 };
+        assert!(on.samples(parent.trace_id, Some(&unsampled)));
+        assert!(off.samples(parent.trace_id, Some(&parent)));
+        assert!(!off.samples(parent.trace_id, Some(&unsampled)));
+        assert!(!off.samples(parent.trace_id, None));
+        let quarter = Sampler { parent_based: false, ratio: 0.25 };
+        let mut random = rand::rng();
+        let kept = (0..10_000).filter(|_| quarter.samples(TraceId::random(&mut random), None)).count();
+        assert!((2_200..2_800).contains(&kept), "{kept}");
+        let id = |top: u8| TraceId([0xff, 0, 0, 0, 0, 0, 0, 0, top, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(quarter.samples(id(0x3f), None) && !quarter.samples(id(0x40), None));
+    }
+
+    #[test]
+    fn the_tail_keeps_what_the_head_did_not() {
+        use std::sync::Arc;
+
+        use crate::export::fixtures::record;
+        use crate::measure::slo::Slos;
+
+        let off = Sampler { parent_based: false, ratio: 0.0 };
+        let unsampled = RequestTrace::begin(&off, None, None);
+        let sampled = RequestTrace::begin(&Sampler::default(), None, None);
+        let nothing = TailKeep::default();
+        assert!(sampled.is_kept(&record(), &nothing) && !unsampled.is_kept(&record(), &nothing));
+
+        let failed = RequestRecord { outcome: Outcome::Cancelled, ..record() };
+        let tail = TailKeep { failed: true, ..nothing };
+        assert!(unsampled.is_kept(&failed, &tail) && !unsampled.is_kept(&record(), &tail));
+
+        for (millis, kept) in [(304, true), (305, true), (306, false)] {
+            let tail = TailKeep { slow: Some(Gap::from_millis(millis)), ..nothing };
+            assert_eq!(unsampled.is_kept(&record(), &tail), kept);
+        }
+        for (slo, kept) in [("x: ttft<=100ms", true), ("x: ttft<=300ms", false)] {
+            let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
+            let judged = RequestRecord { slos, ..record() };
+            assert_eq!(unsampled.is_kept(&judged, &TailKeep { slo: true, ..nothing }), kept);
+        }
+        assert_eq!(unsampled.upstream().flags & 1, 0, "the upstream is told what the head decided");
+    }
+}
