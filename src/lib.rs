@@ -37,4 +37,5 @@ pub mod config;
 pub mod export;
 pub mod measure;
 pub mod net;
+pub mod proxy;
 pub mod sim;

@@ -6,8 +6,19 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueHint;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 use super::logging;
+use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
+use crate::measure::time::Gap;
+use crate::net::tls::Watched;
+use crate::proxy::Proxy;
+
+/// How often the configuration file is looked at.
+const LOOK_EVERY: Gap = Gap::from_millis(2_000);
+/// How often it is looked whether the last stream has ended.
+const DRAINED_EVERY: Gap = Gap::from_millis(10);
 
 /// Forward requests to an inference server and measure what it streams
 #[derive(clap::Args)]
@@ -60,6 +71,86 @@ fn explain(loaded: &Loaded) -> String {
 }
 
 /// Runs the proxy until it is told to stop.
-pub(crate) fn start(_loaded: Loaded, _source: Source, _level: logging::Level) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this build can check a configuration (--check) but has no proxy to run it")
+fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Result<ExitCode> {
+    let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp)?;
+    tracing::info!(
+        listen = %proxy.listen_addr(),
+        admin = %proxy.admin_addr(),
+        upstream = %loaded.config.upstream,
+        "forwarding"
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
+        proxy.drain();
+        tracing::info!("stopping: open streams may finish within {drain}; a second signal ends them");
+        let deadline = Clock::Monotonic.now().after(drain);
+        while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
+            tokio::select! {
+                () = Clock::Monotonic.sleep(DRAINED_EVERY) => {}
+                () = signals.stop() => break,
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    proxy.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The signals that a proxy heeds.
+struct Signals {
+    hang_up: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            hang_up: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Reloads on SIGHUP and when the configuration file changes; returns when told to stop, with how long open streams may
+/// go on.
+async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain: Gap, signals: &mut Signals) -> Gap {
+    let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
+    loop {
+        tokio::select! {
+            _ = signals.hang_up.recv() => {}
+            () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
+            _ = signals.terminate.recv() => return drain,
+            _ = signals.interrupt.recv() => return drain,
+        }
+        match source.load() {
+            Ok(loaded) => {
+                drain = loaded.config.drain;
+                reload(proxy, level, loaded);
+            }
+            Err(error) => tracing::error!("{error}; the old configuration stays in force"),
+        }
+    }
+}
+
+fn reload(proxy: &Proxy, level: &logging::Level, loaded: Loaded) {
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let Err(error) = level.reload(loaded.config.log.level) {
+        tracing::error!("the log level stays as it was: {error}");
+    }
+    let restart = proxy.reload(loaded.config);
+    tracing::info!("the configuration was loaded again");
+    if !restart.is_empty() {
+        tracing::warn!("these settings need a restart: {}", restart.join(", "));
+    }
 }

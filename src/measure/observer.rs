@@ -146,6 +146,11 @@ impl StreamObserver {
         self.shape.push(chunk);
     }
 
+    /// What is known of the request so far.
+    pub fn shape(&self) -> &RequestShape {
+        self.shape.shape()
+    }
+
     /// The last byte of the request was written upstream at `at`; the last one read had come `overhead` before.
     pub fn sent(&mut self, at: Stamp, overhead: Option<Gap>) {
         self.times.sent = Some(at);
@@ -238,6 +243,11 @@ impl StreamObserver {
     pub fn write_blocked(&mut self, blocked: Gap) {
         let total = self.quality.write_blocked.as_nanos().saturating_add(blocked.as_nanos());
         self.quality.write_blocked = Gap::from_nanos(total);
+    }
+
+    /// Whether the answer is a stream of events.
+    pub fn is_stream(&self) -> bool {
+        self.timeline.is_some()
     }
 
     /// Whether the first token has come: the stream is past waiting.

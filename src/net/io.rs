@@ -25,6 +25,12 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ].into_boxed_slice());
 }
 
+/// Asks the kernel for receive timestamps. It gives them from a moment later on, so this comes before the first
+/// connection; whether it will is known only from the reads.
+pub fn ask_for_stamps() {
+    stamped::hold();
+}
+
 /// When bytes arrived, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {

@@ -30,6 +30,11 @@ fn ask(socket: &impl AsFd) -> bool {
     setsockopt(socket, sockopt::Timestamping, &software).is_ok()
 }
 
+/// Switches time-stamping on for the life of the process.
+pub(super) fn hold() {
+    LazyLock::force(&ANCHOR);
+}
+
 /// Asks for receive timestamps; whether the kernel will give them.
 pub(super) fn enable(socket: &TcpStream) -> bool {
     ANCHOR.is_some() && ask(socket)

@@ -176,7 +176,7 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
         Some(end) => line.split_at(end),
         None => (line, &b""[..]),
     };
-    let plain = matches!(extension.trim_ascii_start(), [] | [b';', ..])
+    let plain = (extension.is_empty() || extension.trim_ascii_start().starts_with(b";"))
         && extension.iter().all(|byte| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..));
     let text = std::str::from_utf8(size).map_err(|_| BodyError::ChunkSize)?;
     // 15 digits: no chunk is a petabyte, and no arithmetic on it can overflow.
@@ -286,6 +286,7 @@ mod tests {
             "x\r\n",
             "\r\n",
             "5 5\r\n",
+            "5 \r\n",
             "0x5\r\n",
             "-1\r\n",
             "+5\r\n",

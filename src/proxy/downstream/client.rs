@@ -1,0 +1,197 @@
+//! A client's HTTP/1.x connection: its head read in time, its body undone, its answers written.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::http1::head::end_of_head;
+use crate::net::http1::{Head, HeadError};
+use crate::net::io::{Arrival, Io};
+use crate::proxy::refusal::{Fault, Refusal};
+use crate::proxy::worker::Seat;
+
+/// What a client sends beyond its request is read ahead this far; its leaving is noticed as long as it has not sent
+/// more than that.
+const READ_AHEAD: usize = 64 * 1024;
+/// How long, and for how much, a client is listened to after an answer that came before its request was whole. Closing
+/// at once would reset the connection, and the answer could be lost with it.
+const LINGER: Gap = Gap::from_millis(2_000);
+const LINGER_BYTES: usize = 1 << 20;
+/// Buffers larger than this are given back when they are empty.
+const SMALL: usize = 4 * 1024;
+/// What every HTTP/2 connection in clear begins with.
+pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// One client connection.
+pub(super) struct Client {
+    pub(super) io: Io,
+    /// Received and not yet consumed, with the arrival of its first bytes.
+    pub(super) inbox: Vec<u8>,
+    pub(super) arrival: Option<Arrival>,
+    /// To be written, from `written` on.
+    pub(super) out: Vec<u8>,
+    pub(super) written: usize,
+    timer: Option<Timer>,
+}
+
+struct Timer {
+    at: Stamp,
+    sleep: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+/// What came instead of a request, or a request.
+pub(super) enum Begun {
+    /// A whole head.
+    Request(Arrival),
+    /// An HTTP/2 connection.
+    Http2,
+    /// Nothing more: the client left, idled too long, or the proxy drains.
+    Closed,
+    /// Something that is refused.
+    Refused(Refusal),
+}
+
+impl Client {
+    pub(super) fn new(io: Io) -> Self {
+        Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0, timer: None }
+    }
+
+    /// Waits for a request head.
+    pub(super) async fn read_head(&mut self, seat: &Seat, head: &mut Head, first: bool) -> Begun {
+        let limits = seat.worker().config().limits.clone();
+        let mut searched = 0;
+        let waiting_since = Clock::Monotonic.now();
+        std::future::poll_fn(|cx| {
+            loop {
+                // Clients of old send an empty line after a body.
+                while self.inbox.starts_with(b"\r\n") {
+                    self.inbox.drain(..2);
+                }
+                if first && self.inbox.starts_with(&HTTP2_PREFACE[..18]) {
+                    return Poll::Ready(Begun::Http2);
+                }
+                if let Some(end) = end_of_head(&self.inbox, searched).filter(|end| *end <= limits.head_bytes) {
+                    let parsed = head.parse_request(&self.inbox[..end]);
+                    self.inbox.drain(..end);
+                    return Poll::Ready(match (parsed, self.arrival) {
+                        (Ok(()), Some(arrival)) => Begun::Request(arrival),
+                        (Ok(()), None) => Begun::Closed,
+                        (Err(error), _) => Begun::Refused(error.into()),
+                    });
+                }
+                searched = self.inbox.len();
+                if searched > limits.head_bytes {
+                    return Poll::Ready(Begun::Refused(HeadError::TooLarge.into()));
+                }
+                match self.poll_read(cx) {
+                    Poll::Ready(Ok(true)) => continue,
+                    Poll::Ready(_) => return Poll::Ready(Begun::Closed),
+                    Poll::Pending => {}
+                }
+                let idle = self.inbox.is_empty();
+                if idle && seat.worker().is_draining() {
+                    return Poll::Ready(Begun::Closed);
+                }
+                seat.watch_drain(cx.waker());
+                let deadline = match self.arrival {
+                    Some(arrival) if !idle => arrival.at.after(limits.head_timeout),
+                    _ => waiting_since.after(limits.idle_timeout),
+                };
+                ready!(self.poll_deadline(cx, deadline));
+                return Poll::Ready(match idle {
+                    true => Begun::Closed,
+                    false => Begun::Refused(Refusal::new(
+                        408,
+                        Fault::Downstream,
+                        format!("the head took longer than {} (--head-timeout)", limits.head_timeout),
+                    )),
+                });
+            }
+        })
+        .await
+    }
+
+    /// Reads into the inbox; false at the client's end.
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        let (inbox, first) = (&mut self.inbox, &mut self.arrival);
+        let fresh = inbox.is_empty();
+        let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
+            inbox.extend_from_slice(bytes);
+            if fresh {
+                *first = Some(arrival);
+            }
+        }))?;
+        Poll::Ready(Ok(read.is_some()))
+    }
+
+    /// Ready when the client has left. What it sends meanwhile is read ahead, within bounds.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.inbox.len() < READ_AHEAD {
+            match ready!(self.poll_read(cx)) {
+                Ok(true) => {}
+                // A client that closes only its sending half has left as well: that is how every inference server
+                // takes it.
+                Ok(false) | Err(_) => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Writes what is to be written.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.io.poll_write_all(cx, &self.out, &mut self.written))?;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes the output empty again, and gives back large buffers.
+    pub(super) fn written(&mut self) {
+        self.out.clear();
+        self.written = 0;
+        self.out.shrink_to(SMALL);
+        if self.inbox.is_empty() {
+            self.inbox.shrink_to(SMALL);
+        }
+    }
+
+    /// Ready when `deadline` has passed. One timer serves many waits: it is armed for the earliest and looked at when
+    /// it rings, so that a request does not pay for one.
+    fn poll_deadline(&mut self, cx: &mut Context<'_>, deadline: Stamp) -> Poll<()> {
+        loop {
+            match &mut self.timer {
+                Some(timer) if timer.at <= deadline => {
+                    ready!(timer.sleep.as_mut().poll(cx));
+                    let rang = timer.at;
+                    self.timer = None;
+                    if rang >= deadline {
+                        return Poll::Ready(());
+                    }
+                }
+                _ => {
+                    let sleep = async move { Clock::Monotonic.sleep_until(deadline).await };
+                    self.timer = Some(Timer { at: deadline, sleep: Box::pin(sleep) });
+                }
+            }
+        }
+    }
+
+    /// Ends the connection after an answer that the client may still be sending against.
+    pub(super) async fn linger(mut self) {
+        let listen = async {
+            let mut heard = 0;
+            std::future::poll_fn(|cx| {
+                ready!(self.io.poll_finish(cx)).ok();
+                while heard < LINGER_BYTES {
+                    match ready!(self.io.poll_read(cx, |bytes, _| bytes.len())) {
+                        Ok(Some(n)) => heard += n,
+                        _ => break,
+                    }
+                }
+                Poll::Ready(())
+            })
+            .await;
+        };
+        let _in_time = Clock::Monotonic.timeout(LINGER, listen).await.is_some();
+    }
+}

@@ -1,0 +1,168 @@
+//! The server for HTTP/1.x clients.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use super::client::{Begun, Client};
+use super::relay::{End, Relay};
+use super::{h2, tunnel};
+use crate::measure::record::Ending;
+use crate::net::http1::Head;
+use crate::net::io::{Arrival, Io};
+use crate::proxy::forward::{Additions, Scheme};
+use crate::proxy::observation::Observation;
+use crate::proxy::refusal::{Fault, Refusal};
+use crate::proxy::upstream::{Broken, Exchange, Outgoing};
+use crate::proxy::worker::Seat;
+
+/// How often a request that no server has taken is offered again.
+const OFFERS: usize = 3;
+
+/// What to do with the connection after an exchange.
+enum Next {
+    /// Wait for another request.
+    Keep,
+    /// The client may still be sending: close in order.
+    Linger,
+    /// Close.
+    Close,
+    /// Reset, as the upstream did.
+    Reset,
+    /// Carry bytes.
+    Tunnel(Box<Exchange>, Observation),
+}
+
+/// Serves a client until either side is done with the connection.
+pub(super) async fn serve(io: Io, seat: Seat) {
+    let mut client = Client::new(io);
+    let (mut request, mut response) = (Head::default(), Head::default());
+    let mut first = true;
+    loop {
+        let next = match client.read_head(&seat, &mut request, first).await {
+            Begun::Request(arrival) => exchange(&mut client, &seat, &request, &mut response, arrival).await,
+            Begun::Http2 => return h2::serve(client.io, client.inbox, seat).await,
+            Begun::Closed => return,
+            Begun::Refused(refusal) => {
+                request.shrink();
+                refuse(&mut client, &seat, &request, &refusal, None).await
+            }
+        };
+        first = false;
+        match next {
+            Next::Keep => {
+                request.shrink();
+                response.shrink();
+            }
+            Next::Linger => return client.linger().await,
+            Next::Close => return,
+            Next::Reset => return client.io.reset(),
+            Next::Tunnel(exchange, observation) => {
+                if let Some(server) = exchange.into_tunnel() {
+                    tunnel::run((client.io, client.inbox), server, observation).await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &mut Head, arrival: Arrival) -> Next {
+    let worker = seat.worker();
+    let mut observation = Observation::begin(worker, request, arrival);
+    let framing = match request.request_framing() {
+        Ok(framing) => framing,
+        Err(error) => return refuse(client, seat, request, &error.into(), Some(observation)).await,
+    };
+    if request.method() == "CONNECT" {
+        let refusal = Refusal::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream");
+        return refuse(client, seat, request, &refusal, Some(observation)).await;
+    }
+    let limit = worker.config().limits.streams;
+    let Some(_permit) = worker.shared().admit(limit) else {
+        return refuse(client, seat, request, &Refusal::busy(limit), Some(observation)).await;
+    };
+    let added =
+        Additions::new(&worker.config(), request, || client.io.peer(), Scheme::of(&client.io), observation.trace());
+    let outgoing = Outgoing { head: request, framing, added: added.fields(), trace: added.trace() };
+    let begun = {
+        // The wait for a connection must not outlive the client either.
+        let mut begin = std::pin::pin!(worker.upstream().begin(&outgoing));
+        poll_fn(|cx| match begin.as_mut().poll(cx) {
+            Poll::Ready(begun) => Poll::Ready(Some(begun)),
+            Poll::Pending => client.poll_gone(cx).map(|()| None),
+        })
+        .await
+    };
+    let mut exchange = match begun {
+        Some(Ok(exchange)) => exchange,
+        Some(Err(broken)) => {
+            return refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await;
+        }
+        None => return Next::Close,
+    };
+    let end = {
+        let draining = worker.is_draining();
+        let mut relay = Relay::new(client, (request, framing), response, &mut exchange, &mut observation, draining);
+        let mut offers = 1;
+        loop {
+            match poll_fn(|cx| relay.poll(cx)).await {
+                End::Upstream { broken: Broken::NotTaken, answered: false } if offers < OFFERS => {
+                    offers += 1;
+                    if let Err(broken) = worker.upstream().again(relay.exchange).await {
+                        break End::Upstream { broken, answered: false };
+                    }
+                }
+                end => break end,
+            }
+        }
+    };
+    match end {
+        End::Whole { keep } => {
+            observation.end(Ending::Complete);
+            worker.upstream().done(exchange);
+            if keep { Next::Keep } else { Next::Linger }
+        }
+        End::ClientGone => {
+            drop(exchange);
+            observation.end(Ending::DownstreamGone);
+            Next::Close
+        }
+        End::Upstream { broken, answered: true } => {
+            observation.end(Ending::UpstreamFailed);
+            tracing::debug!(%broken, "the upstream broke off");
+            if matches!(broken, Broken::Reset) { Next::Reset } else { Next::Close }
+        }
+        End::Upstream { broken, answered: false } => {
+            refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await
+        }
+        End::BadRequest(error) => refuse(client, seat, request, &error.into(), Some(observation)).await,
+        End::Switched => Next::Tunnel(Box::new(exchange), observation),
+    }
+}
+
+/// Answers in the upstream's stead, and ends the connection.
+async fn refuse(
+    client: &mut Client,
+    seat: &Seat,
+    request: &Head,
+    refusal: &Refusal,
+    observation: Option<Observation>,
+) -> Next {
+    let arrival = client.arrival;
+    let observation = observation.or_else(|| Some(Observation::begin(seat.worker(), request, arrival?)));
+    client.written();
+    let dialect = crate::measure::dialect::for_path(request.path());
+    refusal.write(&mut client.out, dialect, request.method() == "HEAD");
+    let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
+    client.written();
+    if let Some(mut observation) = observation {
+        observation.refused(refusal.status);
+        let ending = match (answered, refusal.fault) {
+            (false, _) => Ending::DownstreamGone,
+            (true, Fault::Upstream) => Ending::UpstreamFailed,
+            (true, _) => Ending::Complete,
+        };
+        observation.end(ending);
+    }
+    Next::Linger
+}

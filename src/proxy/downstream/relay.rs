@@ -1,0 +1,314 @@
+//! One exchange carried from an HTTP/1.x client to the upstream and back, as one state machine in the client's task.
+//!
+//! Every poll does, in this order: moves request body upstream, or else notices that the client has left; writes what
+//! the client is owed; and only then reads from the upstream. So a client that does not read stops the upstream from
+//! being read, and what a read brought is written before it is understood.
+
+use std::task::{Context, Poll, ready};
+
+use super::client::Client;
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::http1::body::{BodyError, ChunkWriter};
+use crate::net::http1::head::Version;
+use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::io::Arrival;
+use crate::proxy::observation::Observation;
+use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
+
+/// How an exchange ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The response was passed on whole; whether the client may send another request on this connection.
+    Whole { keep: bool },
+    /// The client left.
+    ClientGone,
+    /// The upstream broke; `answered` if the client has already got a response head.
+    Upstream { broken: Broken, answered: bool },
+    /// The client's request body is malformed.
+    BadRequest(BodyError),
+    /// The server switched protocols, and the client has been told.
+    Switched,
+}
+
+/// See the module.
+pub(super) struct Relay<'a> {
+    client: &'a mut Client,
+    request: &'a Head,
+    response: &'a mut Head,
+    pub(super) exchange: &'a mut Exchange,
+    observation: &'a mut Observation,
+    upload: Upload,
+    phase: Phase,
+    pending: Option<Pending>,
+    blocked_since: Option<Stamp>,
+    draining: bool,
+}
+
+/// The request body on its way.
+enum Upload {
+    /// Still coming from the client.
+    Reading(BodyDecoder),
+    /// All of it has been taken over; some may still have to be written.
+    Writing,
+    /// Written, or no longer wanted; `whole` if the server took all of it.
+    Over { whole: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Head,
+    Body(Framing),
+    /// Everything has been read; it may still have to be written.
+    Done {
+        keep: bool,
+    },
+    Switching,
+}
+
+/// What is being written to the client, for the observer when it has been.
+#[derive(Default)]
+struct Pending {
+    head: Option<Arrival>,
+    body: Option<(Arrival, std::ops::Range<usize>)>,
+}
+
+impl<'a> Relay<'a> {
+    pub(super) fn new(
+        client: &'a mut Client,
+        (request, framing): (&'a Head, Framing),
+        response: &'a mut Head,
+        exchange: &'a mut Exchange,
+        observation: &'a mut Observation,
+        draining: bool,
+    ) -> Self {
+        Self {
+            client,
+            request,
+            response,
+            exchange,
+            observation,
+            upload: Upload::Reading(BodyDecoder::new(framing)),
+            phase: Phase::Head,
+            pending: None,
+            blocked_since: None,
+            draining,
+        }
+    }
+
+    /// Runs until the exchange has ended; [`Broken::NotTaken`] may be followed by another run with another connection.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if let Err(end) = self.poll_upload(cx) {
+            return Poll::Ready(end);
+        }
+        loop {
+            if self.pending.is_some() {
+                if let Err(end) = ready!(self.poll_hand_on(cx)) {
+                    return Poll::Ready(end);
+                }
+            }
+            let step = match self.phase {
+                Phase::Head => ready!(self.poll_head(cx)),
+                Phase::Body(framing) => ready!(self.poll_body(cx, framing)),
+                Phase::Done { keep } => return Poll::Ready(End::Whole { keep: keep && self.client_is_done() }),
+                Phase::Switching => return Poll::Ready(End::Switched),
+            };
+            if let Err(broken) = step {
+                let answered = self.phase != Phase::Head;
+                return Poll::Ready(End::Upstream { broken, answered });
+            }
+        }
+    }
+
+    fn client_is_done(&self) -> bool {
+        matches!(self.upload, Upload::Over { whole: true })
+    }
+
+    /// Moves the request body, or watches for the client's leaving when there is no more of it.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
+        while !matches!(self.upload, Upload::Over { .. }) {
+            let full = self.exchange.backlog() >= HIGH_WATER;
+            let read = match &mut self.upload {
+                Upload::Reading(decoder) if !full => {
+                    let read = Self::poll_take(cx, self.client, decoder, self.exchange, self.observation)?;
+                    if decoder.is_done() {
+                        self.exchange.complete(decoder.trailers());
+                        self.upload = Upload::Writing;
+                    }
+                    read
+                }
+                _ => Poll::Pending,
+            };
+            let observation = &mut *self.observation;
+            let flushed = self.exchange.poll_flush(cx, |payload| observation.request(payload));
+            match flushed {
+                Poll::Ready(Err(broken)) => return Err(End::Upstream { broken, answered: false }),
+                Poll::Ready(Ok(())) if self.exchange.is_deaf() => self.upload = Upload::Over { whole: false },
+                Poll::Ready(Ok(())) if matches!(self.upload, Upload::Writing) => {
+                    self.observation.sent();
+                    self.upload = Upload::Over { whole: true };
+                }
+                Poll::Ready(Ok(())) if full => {}
+                _ if read.is_ready() => {}
+                // Nothing more can be written, or nothing more read.
+                _ => return Ok(()),
+            }
+        }
+        match self.client.poll_gone(cx) {
+            Poll::Ready(()) => Err(End::ClientGone),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Takes request body that has been received, or receives some.
+    fn poll_take(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        decoder: &mut BodyDecoder,
+        exchange: &mut Exchange,
+        observation: &mut Observation,
+    ) -> Result<Poll<()>, End> {
+        if !client.inbox.is_empty() {
+            let used = decoder.decode(&client.inbox, |payload| exchange.send(payload)).map_err(End::BadRequest)?;
+            client.inbox.drain(..used);
+            return Ok(Poll::Ready(()));
+        }
+        if decoder.is_done() {
+            return Ok(Poll::Ready(()));
+        }
+        let (inbox, first) = (&mut client.inbox, &mut client.arrival);
+        let read = client.io.poll_read(cx, |bytes, arrival| {
+            observation.read(arrival);
+            let used = decoder.decode(bytes, |payload| exchange.send(payload))?;
+            if used < bytes.len() {
+                inbox.extend_from_slice(&bytes[used..]);
+                *first = Some(arrival);
+            }
+            Ok(())
+        });
+        match read {
+            Poll::Pending => Ok(Poll::Pending),
+            Poll::Ready(Ok(Some(Ok(())))) => Ok(Poll::Ready(())),
+            Poll::Ready(Ok(Some(Err(error)))) => Err(End::BadRequest(error)),
+            Poll::Ready(Ok(None) | Err(_)) => Err(End::ClientGone),
+        }
+    }
+
+    /// Writes what the client is owed, and then lets the observer have it.
+    fn poll_hand_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+        match self.client.poll_flush(cx) {
+            Poll::Pending => {
+                self.blocked_since.get_or_insert_with(|| Clock::Monotonic.now());
+                return Poll::Pending;
+            }
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::ClientGone)),
+            Poll::Ready(Ok(())) => {}
+        }
+        let now = Clock::Monotonic.now();
+        let blocked = self.blocked_since.take().map_or(Gap::ZERO, |since| now.since(since));
+        if let Some(Pending { head, body }) = self.pending.take() {
+            if let Some(arrival) = head {
+                self.observation.head(arrival, self.response);
+                self.observation.head_handed_on(arrival, now);
+            }
+            if let Some((arrival, payload)) = body {
+                self.observation.body(arrival, &self.client.out[payload], now, blocked);
+            }
+        }
+        self.client.written();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let arrival = ready!(self.exchange.poll_head(cx, self.response))?;
+        let out = &mut self.client.out;
+        match self.response.status() {
+            101 => {
+                self.response.write_status_line(out);
+                self.response
+                    .write_fields(out, |known, hop| !hop || matches!(known, Known::Connection | Known::Upgrade));
+                out.extend_from_slice(b"\r\n");
+                self.phase = Phase::Switching;
+                self.pending = Some(Pending { head: Some(arrival), body: None });
+            }
+            status @ 100..=199 => {
+                // An interim response goes to whoever can take it: HTTP/1.0 knows none, and 100 was asked for or not.
+                let wanted = status != 100 || self.request.get(Known::Expect).is_some();
+                if wanted && self.request.version() != Version::Http10 {
+                    self.response.write_status_line(out);
+                    self.response.write_fields(out, |_, hop| !hop);
+                    out.extend_from_slice(b"\r\n");
+                    self.pending = Some(Pending::default());
+                }
+            }
+            _ => {
+                let framing = self.begin_response()?;
+                self.pending = Some(Pending { head: Some(arrival), body: None });
+                self.phase = Phase::Body(framing);
+                // What came with the head goes out with it.
+                if let Poll::Ready(step) = self.poll_body(cx, framing) {
+                    step?;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes the response head. Returns how the body goes to the client.
+    fn begin_response(&mut self) -> Result<Framing, Broken> {
+        let (request, response) = (self.request, &*self.response);
+        let to_head = request.method() == "HEAD";
+        let framing = match response.response_framing(to_head).map_err(Broken::Head)? {
+            Framing::Chunked if request.version() == Version::Http10 => Framing::UntilClose,
+            Framing::UntilClose if response.version() == Version::Http2 && request.version() != Version::Http10 => {
+                Framing::Chunked
+            }
+            framing => framing,
+        };
+        let out = &mut self.client.out;
+        response.write_status_line(out);
+        let keep_coding = framing == Framing::Chunked || to_head;
+        response.write_fields(out, |known, hop| !hop || (known == Known::TransferEncoding && keep_coding));
+        if framing == Framing::Chunked && response.get(Known::TransferEncoding).is_none() {
+            out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+        }
+        let keep = request.keeps_alive() && framing != Framing::UntilClose && !self.draining;
+        match (keep, request.version()) {
+            (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
+            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (true, _) => {}
+        }
+        out.extend_from_slice(b"\r\n");
+        Ok(framing)
+    }
+
+    /// Takes what one read brought, puts the client's framing on it, and leaves it to be written.
+    fn poll_body(&mut self, cx: &mut Context<'_>, framing: Framing) -> Poll<Result<(), Broken>> {
+        let chunked = framing == Framing::Chunked;
+        let out = &mut self.client.out;
+        let begun = out.len();
+        let chunk = chunked.then(|| ChunkWriter::begin(out));
+        let payload = out.len();
+        let Poll::Ready(step) = self.exchange.poll_body(cx, out) else {
+            out.truncate(begun);
+            return Poll::Pending;
+        };
+        let step = step.inspect_err(|_| out.truncate(begun))?;
+        let payload = payload..out.len();
+        if let Some(chunk) = chunk {
+            self.client.written = ChunkWriter::end(out, chunk);
+        }
+        if let BodyStep::Data(arrival) = step {
+            self.pending.get_or_insert_default().body = Some((arrival, payload));
+        }
+        if matches!(step, BodyStep::End) || self.exchange.has_ended() {
+            if chunked {
+                ChunkWriter::finish(out, self.exchange.trailers());
+                self.pending.get_or_insert_default();
+            }
+            let keep = self.request.keeps_alive() && framing != Framing::UntilClose && !self.draining;
+            self.phase = Phase::Done { keep };
+        }
+        Poll::Ready(Ok(()))
+    }
+}

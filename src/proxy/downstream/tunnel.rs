@@ -1,0 +1,79 @@
+//! After a switch of protocols: bytes both ways, counted and not read.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use crate::clock::Clock;
+use crate::export::gauges::OpenConnection;
+use crate::measure::record::Ending;
+use crate::measure::time::Gap;
+use crate::net::io::{Arrival, Io};
+use crate::proxy::observation::Observation;
+
+/// One direction.
+struct Pipe {
+    buffer: Vec<u8>,
+    written: usize,
+    arrival: Option<Arrival>,
+}
+
+impl Pipe {
+    /// Moves what there is; ready when the source has ended or either side has failed, with whether it was the source.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: &mut Io,
+        to: &mut Io,
+        mut moved: impl FnMut(Option<Arrival>, &[u8]),
+    ) -> Poll<bool> {
+        loop {
+            match to.poll_write_all(cx, &self.buffer, &mut self.written) {
+                Poll::Ready(Ok(())) if self.buffer.is_empty() => {}
+                Poll::Ready(Ok(())) => {
+                    moved(self.arrival, &self.buffer);
+                    self.buffer.clear();
+                    self.written = 0;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => return Poll::Pending,
+            }
+            let buffer = &mut self.buffer;
+            let read: Poll<io::Result<_>> = from.poll_read(cx, |bytes, arrival| {
+                buffer.extend_from_slice(bytes);
+                arrival
+            });
+            match read {
+                Poll::Ready(Ok(Some(arrival))) => self.arrival = Some(arrival),
+                Poll::Ready(_) => return Poll::Ready(true),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// Carries bytes until either side closes, and then closes both.
+pub(super) async fn run(
+    (mut client, from_client): (Io, Vec<u8>),
+    (mut server, from_server, _open): (Io, Vec<u8>, OpenConnection),
+    mut observation: Observation,
+) {
+    let mut up = Pipe { buffer: from_client, written: 0, arrival: None };
+    let mut down = Pipe { buffer: from_server, written: 0, arrival: None };
+    let ending = std::future::poll_fn(|cx| {
+        let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.request(bytes));
+        let downward = down.poll(cx, &mut server, &mut client, |arrival, bytes| {
+            if let Some(arrival) = arrival {
+                observation.body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
+            }
+        });
+        match (upward, downward) {
+            (Poll::Pending, Poll::Pending) => Poll::Pending,
+            // The server closed, as it may at any time after the switch.
+            (_, Poll::Ready(true)) => Poll::Ready(Ending::Complete),
+            (Poll::Ready(true), _) | (_, Poll::Ready(false)) => Poll::Ready(Ending::DownstreamGone),
+            (Poll::Ready(false), _) => Poll::Ready(Ending::UpstreamFailed),
+        }
+    })
+    .await;
+    observation.end(ending);
+}

@@ -1,0 +1,89 @@
+//! Certificates that are read again when their files change.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use super::shared::Shared;
+use crate::clock::Clock;
+use crate::config::{ProxyConfig, UpstreamHttp};
+use crate::measure::time::Gap;
+use crate::net::tls::{self, Identity, TlsError, Watched};
+
+/// How often the files are looked at. Certificates are renewed days before they expire.
+const LOOK_EVERY: Gap = Gap::from_millis(10_000);
+
+/// The TLS of both sides, and the files it came from.
+pub(super) struct Certificates {
+    pub(super) server: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
+    pub(super) upstream: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
+    watched: Watched,
+}
+
+impl Certificates {
+    /// Reads all that the configuration names.
+    pub(super) fn load(config: &ProxyConfig) -> Result<Self, TlsError> {
+        Ok(Self {
+            server: server(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
+            upstream: upstream(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
+            watched: Watched::new(files(config)),
+        })
+    }
+
+    /// Reads them again. What cannot be read leaves what was in force.
+    fn renew(&self, config: &ProxyConfig) -> Result<(), TlsError> {
+        let (server, upstream) = (server(config)?, upstream(config)?);
+        if let (Some(current), Some(new)) = (&self.server, server) {
+            current.store(Arc::new(new));
+        }
+        if let (Some(current), Some(new)) = (&self.upstream, upstream) {
+            current.store(Arc::new(new));
+        }
+        Ok(())
+    }
+}
+
+fn server(config: &ProxyConfig) -> Result<Option<rustls::ServerConfig>, TlsError> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    tls::server(Identity { cert: &files.cert, key: &files.key }, files.client_ca.as_deref()).map(Some)
+}
+
+fn upstream(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsError> {
+    let target = &config.upstream;
+    if !target.tls {
+        return Ok(None);
+    }
+    let alpn: &[&str] = match target.http {
+        UpstreamHttp::Auto => &["h2", "http/1.1"],
+        UpstreamHttp::Http1 => &["http/1.1"],
+        UpstreamHttp::Http2 => &["h2"],
+    };
+    let identity = target.identity.as_ref().map(|files| Identity { cert: &files.cert, key: &files.key });
+    tls::client(target.ca.as_deref(), identity, alpn).map(Some)
+}
+
+fn files(config: &ProxyConfig) -> Vec<PathBuf> {
+    let server = config.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
+    let target = &config.upstream;
+    let identity = target.identity.iter().flat_map(|identity| [Some(&identity.cert), Some(&identity.key)]);
+    server.chain(identity).chain([target.ca.as_ref()]).flatten().cloned().collect()
+}
+
+/// Looks at the files for as long as the proxy runs, and whenever it is told to.
+pub(super) async fn certificates(shared: Arc<Shared>, mut certificates: Certificates) {
+    loop {
+        tokio::select! {
+            () = Clock::Monotonic.sleep(LOOK_EVERY) => {}
+            () = shared.renew.notified() => {}
+        }
+        if certificates.watched.changed() {
+            match certificates.renew(&shared.config.load()) {
+                Ok(()) => tracing::info!("certificates were read again"),
+                Err(error) => {
+                    tracing::error!(%error, "certificates have changed and cannot be used; the old ones stay in force");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Starting, reloading and stopping the whole.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use socket2::{Domain, Socket, Type};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+
+use super::Drain;
+use super::acceptor;
+use super::reload::{self, Certificates};
+use super::shared::Shared;
+use super::worker::{self, Handle};
+use crate::clock::Clock;
+use crate::config::ProxyConfig;
+use crate::config::otlp::Otlp;
+use crate::export::aggregate;
+use crate::export::control::{self, ControlPlane};
+use crate::measure::time::Gap;
+use crate::net::io::ask_for_stamps;
+use crate::net::tls::TlsError;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4_096;
+/// Connections that may wait for one worker.
+const INBOX: usize = 1_024;
+
+/// How long the last exports may take.
+const FLUSH: Gap = Gap::from_millis(5_000);
+
+/// Why a proxy cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} (--{flag}): {error}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The setting it comes from.
+        flag: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// A thread or its runtime cannot be made.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running proxy.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    drain: watch::Sender<Drain>,
+    listen: SocketAddr,
+    admin: SocketAddr,
+    workers: Vec<JoinHandle<()>>,
+    control: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts a proxy: listens, and serves from then on.
+    ///
+    /// # Errors
+    /// [`StartError`], which names what to change.
+    pub fn start(config: ProxyConfig, otlp: &Otlp) -> Result<Self, StartError> {
+        let (listener, listen) = bind(config.listen, "listen")?;
+        let (admin_listener, admin) = bind(config.admin, "admin")?;
+        let plane = ControlPlane::new(settings(&config, otlp), Clock::Monotonic)?;
+        let certificates = Certificates::load(&config)?;
+        ask_for_stamps();
+        let (drain, draining) = watch::channel(Drain::Serving);
+        let shared = Arc::new(Shared {
+            server_tls: certificates.server.clone(),
+            upstream_tls: certificates.upstream.clone(),
+            gauges: plane.gauges(),
+            reporter: plane.reporter(),
+            sampler: plane.sampler(),
+            renew: Notify::new(),
+            open: Arc::default(),
+            config: ArcSwap::from_pointee(config),
+        });
+        let config = shared.config.load_full();
+        let (mut handles, mut workers) = (Vec::new(), Vec::new());
+        for number in 0..config.workers {
+            let (inbox, accepted) = mpsc::channel(INBOX);
+            let connections = Arc::new(AtomicUsize::new(0));
+            handles.push(Handle { inbox, connections: Arc::clone(&connections) });
+            let (shared, draining) = (Arc::clone(&shared), draining.clone());
+            workers.push(thread(format!("worker-{number}"), move || {
+                worker::run(shared, accepted, connections, draining)
+            })?);
+        }
+        let places = Arc::new(Semaphore::new(config.limits.connections));
+        let control = {
+            let shared = Arc::clone(&shared);
+            let accepting = Accepting { listener, workers: handles, places };
+            let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
+            thread("control".to_owned(), body)?
+        };
+        Ok(Self { shared, drain, listen, admin, workers, control })
+    }
+
+    /// Where clients connect.
+    pub fn listen_addr(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where metrics and health are.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Puts a new configuration in force, as far as that can be done while running, and reads certificates again if
+    /// their files have changed. Returns the settings that need a restart.
+    pub fn reload(&self, new: ProxyConfig) -> Vec<&'static str> {
+        let (config, restart) = self.shared.config.load().reload(new);
+        self.shared.config.store(Arc::new(config));
+        self.shared.renew.notify_one();
+        restart
+    }
+
+    /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.
+    pub fn drain(&self) {
+        // A receiver lives in every thread; without one there is nothing left to stop.
+        let _told = self.drain.send(Drain::Draining).is_ok();
+    }
+
+    /// Whether the last stream has ended since [`drain`](Self::drain).
+    pub fn is_drained(&self) -> bool {
+        self.workers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Stops now: what is still open is closed, telemetry is flushed.
+    pub fn stop(self) {
+        let _told = self.drain.send(Drain::Stop).is_ok();
+        for thread in self.workers.into_iter().chain([self.control]) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the proxy has panicked");
+            }
+        }
+    }
+}
+
+fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
+    let listen = || -> io::Result<_> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from(socket);
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    };
+    listen().map_err(|error| StartError::Listen { address, flag, error })
+}
+
+fn thread(name: String, run: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    let body = move || {
+        if let Err(error) = run() {
+            tracing::error!(%error, "a thread of the proxy cannot run");
+        }
+    };
+    std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)
+}
+
+fn settings(config: &ProxyConfig, otlp: &Otlp) -> control::Settings {
+    control::Settings {
+        aggregate: aggregate::Settings {
+            slos: Arc::clone(&config.slos),
+            max_models: config.max_models,
+            provider: config.provider.clone(),
+            scheme: if config.tls.is_some() { "https" } else { "http" },
+            ..aggregate::Settings::default()
+        },
+        otlp: None,
+        ..control::Settings::default()
+    }
+}
+
+/// What it takes to accept connections.
+struct Accepting {
+    listener: TcpListener,
+    workers: Vec<Handle>,
+    places: Arc<Semaphore>,
+}
+
+/// The control thread: accepts until draining begins, and looks after everything that is not a request.
+fn control(
+    shared: Arc<Shared>,
+    accepting: Accepting,
+    (plane, admin): (ControlPlane, TcpListener),
+    certificates: Certificates,
+    mut draining: watch::Receiver<Drain>,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
+        let admin = tokio::net::TcpListener::from_std(admin)?;
+        let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
+        let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
+        let gauges = Arc::clone(&shared.gauges);
+        let stopped = async move {
+            gauges.set_ready(true);
+            let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
+            gauges.set_ready(false);
+            accepting.abort();
+            let _stopped = draining.wait_for(|drain| *drain == Drain::Stop).await.is_ok();
+            renewing.abort();
+        };
+        plane.run(Some(admin), stopped, FLUSH).await;
+        Ok(())
+    })
+}

@@ -1,0 +1,45 @@
+//! What all workers share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+
+use crate::config::ProxyConfig;
+use crate::export::gauges::Gauges;
+use crate::export::queue::Reporter;
+use crate::export::trace_context::Sampler;
+
+/// See the module.
+pub(super) struct Shared {
+    /// Replaced as a whole when it is reloaded.
+    pub(super) config: ArcSwap<ProxyConfig>,
+    pub(super) server_tls: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
+    pub(super) upstream_tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
+    pub(super) gauges: Arc<Gauges>,
+    pub(super) reporter: Reporter,
+    /// Decides which traces are kept; `None` with tracing off, and then trace headers pass untouched.
+    pub(super) sampler: Option<Sampler>,
+    /// Certificates are to be looked at now.
+    pub(super) renew: Notify,
+    /// Streams that are open, on all workers.
+    pub(super) open: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    /// A place among the open streams, if fewer than `limit` are. It is held until the stream's last byte.
+    pub(super) fn admit(&self, limit: usize) -> Option<Permit> {
+        let permit = Permit(Arc::clone(&self.open));
+        (self.open.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
+    }
+}
+
+/// See [`Shared::admit`].
+pub(super) struct Permit(Arc<AtomicUsize>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

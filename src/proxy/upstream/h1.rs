@@ -1,0 +1,272 @@
+//! Our own HTTP/1.1 client connection, and one exchange on it.
+//!
+//! Everything that one read of the socket brought is handled at once: decoded straight into the buffer that goes to the
+//! client, with the stamp of its arrival. A connection is given back only when the reply ended as its framing says and
+//! nothing is left over; in every other case it is closed where it stands, which is also how a client's disconnect
+//! reaches the server.
+
+use std::io;
+use std::ops::Range;
+use std::task::{Context, Poll, ready};
+
+use super::pool::{Kind, is_quiet};
+use super::{BodyStep, Broken};
+use crate::export::gauges::OpenConnection;
+use crate::net::http1::body::ChunkWriter;
+use crate::net::http1::head::{MAX_HEAD, end_of_head};
+use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::io::{Arrival, Io};
+
+/// A buffer larger than this is given back when it is empty, so that a long prompt does not stay with its stream.
+const SMALL: usize = 4 * 1024;
+
+/// A connection between exchanges.
+#[derive(Debug)]
+pub(super) struct Connection {
+    io: Io,
+    /// Its request buffer, kept from exchange to exchange.
+    out: Vec<u8>,
+    used: bool,
+    open: OpenConnection,
+}
+
+impl Connection {
+    pub(super) fn new(io: Io, open: OpenConnection) -> Self {
+        Self { io, out: Vec::new(), used: false, open }
+    }
+
+    /// It goes into the pool, or comes out.
+    pub(super) fn set_idle(&mut self, idle: bool) {
+        self.open.set_idle(idle);
+    }
+
+    /// Whether it can be used again.
+    pub(super) fn is_alive(&mut self) -> bool {
+        is_quiet(&mut self.io)
+    }
+}
+
+/// One request and its reply.
+#[derive(Debug)]
+pub(in crate::proxy) struct Exchange {
+    io: Io,
+    used: bool,
+    open: OpenConnection,
+    /// The request as it goes over the wire; from `written` on it is still to be written.
+    out: Vec<u8>,
+    written: usize,
+    /// Where payload lies in `out`, for the observer.
+    payload: Vec<Range<usize>>,
+    chunked: bool,
+    /// The whole request has been put into `out`.
+    complete: bool,
+    /// Writing has failed. The server may have answered all the same.
+    deaf: bool,
+    to_head: bool,
+    /// Received and not yet decoded, with the arrival of its last bytes.
+    inbox: Vec<u8>,
+    searched: usize,
+    arrival: Option<Arrival>,
+    body: Option<BodyDecoder>,
+    kind: Kind,
+    keep: bool,
+    /// How long the server says it keeps an idle connection, in seconds.
+    keeps_for: Option<u64>,
+}
+
+impl Exchange {
+    /// Begins an exchange; `write_head` writes the request head, `framing` is how its body will go.
+    pub(super) fn begin(
+        connection: Connection,
+        framing: Framing,
+        to_head: bool,
+        write_head: impl FnOnce(&mut Vec<u8>),
+    ) -> Self {
+        let Connection { io, mut out, used, open } = connection;
+        out.clear();
+        write_head(&mut out);
+        Self {
+            io,
+            used,
+            open,
+            out,
+            written: 0,
+            payload: Vec::new(),
+            chunked: framing == Framing::Chunked,
+            complete: false,
+            deaf: false,
+            to_head,
+            inbox: Vec::new(),
+            searched: 0,
+            arrival: None,
+            body: None,
+            kind: Kind::Whole,
+            keep: false,
+            keeps_for: None,
+        }
+    }
+
+    /// Goes on with another connection, when the first one took nothing.
+    pub(super) fn move_to(&mut self, connection: Connection) {
+        (self.io, self.open, self.used, self.written) = (connection.io, connection.open, connection.used, 0);
+    }
+
+    /// Appends to the request body.
+    pub(super) fn send(&mut self, payload: &[u8]) {
+        if self.deaf || payload.is_empty() {
+            return;
+        }
+        if self.chunked {
+            ChunkWriter::head(&mut self.out, payload.len());
+        }
+        let start = self.out.len();
+        self.out.extend_from_slice(payload);
+        match self.payload.last_mut() {
+            Some(last) if last.end == start => last.end = self.out.len(),
+            _ => self.payload.push(start..self.out.len()),
+        }
+        if self.chunked {
+            self.out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// The request body is whole.
+    pub(super) fn complete(&mut self, trailers: Option<&Head>) {
+        if self.chunked && !self.deaf {
+            ChunkWriter::finish(&mut self.out, trailers);
+        }
+        self.complete = true;
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn backlog(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Whether the server no longer takes bytes.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf
+    }
+
+    /// Writes what waits; ready when nothing does. `written` is then called with each piece of payload that went out.
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut written: impl FnMut(&[u8]),
+    ) -> Poll<Result<(), Broken>> {
+        match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
+            Ok(()) => {}
+            // Not one byte was taken from us, so the server cannot have taken the request.
+            Err(_) if self.written == 0 && self.used => return Poll::Ready(Err(Broken::NotTaken)),
+            Err(_) => self.deaf = true,
+        }
+        for piece in self.payload.drain(..) {
+            written(&self.out[piece]);
+        }
+        self.out.clear();
+        self.written = 0;
+        self.out.shrink_to(SMALL);
+        Poll::Ready(Ok(()))
+    }
+
+    /// The next response head: interim ones, then the final one.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+        loop {
+            if let Some(end) = end_of_head(&self.inbox, self.searched) {
+                head.parse_response(&self.inbox[..end]).map_err(Broken::Head)?;
+                self.inbox.drain(..end);
+                self.searched = 0;
+                if !matches!(head.status(), 100 | 102..=199) {
+                    let framing = head.response_framing(self.to_head).map_err(Broken::Head)?;
+                    self.keep = head.keeps_alive() && framing != Framing::UntilClose;
+                    self.kind = if matches!(framing, Framing::Length(_)) { Kind::Whole } else { Kind::Streamed };
+                    self.keeps_for = head.get(Known::KeepAlive).and_then(timeout);
+                    self.body = Some(BodyDecoder::new(framing));
+                }
+                let Some(arrival) = self.arrival else { return Poll::Ready(Err(Broken::Closed)) };
+                return Poll::Ready(Ok(arrival));
+            }
+            self.searched = self.inbox.len();
+            if self.searched > MAX_HEAD {
+                return Poll::Ready(Err(Broken::Head(crate::net::http1::HeadError::TooLarge)));
+            }
+            let inbox = &mut self.inbox;
+            let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
+                inbox.extend_from_slice(bytes);
+                arrival
+            }));
+            self.arrival = Some(read.map_err(Broken::reset)?.ok_or(Broken::Closed)?);
+        }
+    }
+
+    /// The next piece of the response body, appended to `out`.
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
+        let before = out.len();
+        if !self.inbox.is_empty() && !body.is_done() {
+            let used = body.decode(&self.inbox, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
+            self.inbox.drain(..used);
+        }
+        while out.len() == before && !body.is_done() {
+            let inbox = &mut self.inbox;
+            let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
+                let used = body.decode(bytes, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
+                inbox.extend_from_slice(&bytes[used..]);
+                Ok::<_, Broken>(arrival)
+            }));
+            match read.map_err(Broken::reset)? {
+                Some(arrival) => self.arrival = Some(arrival?),
+                None if body.ends_with_close() => return Poll::Ready(Ok(BodyStep::End)),
+                None => return Poll::Ready(Err(Broken::Closed)),
+            }
+        }
+        Poll::Ready(Ok(match self.arrival {
+            Some(arrival) if out.len() > before => BodyStep::Data(arrival),
+            _ => BodyStep::End,
+        }))
+    }
+
+    /// Whether the response body has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.body.as_ref().is_some_and(BodyDecoder::is_done)
+    }
+
+    /// The trailers that ended the response body.
+    pub(super) fn trailers(&self) -> Option<&Head> {
+        self.body.as_ref()?.trailers()
+    }
+
+    /// How long the server says it keeps an idle connection, in seconds.
+    pub(super) fn keeps_for(&self) -> Option<u64> {
+        self.keeps_for
+    }
+
+    /// The connection, if it can carry another exchange.
+    pub(super) fn into_connection(self) -> Option<(Connection, Kind)> {
+        let whole = self.complete && self.backlog() == 0 && !self.deaf && self.has_ended() && self.inbox.is_empty();
+        (self.keep && whole)
+            .then(|| (Connection { io: self.io, out: self.out, used: true, open: self.open }, self.kind))
+    }
+
+    /// The raw connection after a switch of protocols, and what was already received over it.
+    pub(super) fn into_tunnel(self) -> (Io, Vec<u8>, OpenConnection) {
+        (self.io, self.inbox, self.open)
+    }
+}
+
+/// The `timeout` of a `Keep-Alive` field.
+fn timeout(value: &[u8]) -> Option<u64> {
+    let value = std::str::from_utf8(value).ok()?;
+    value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.parse().ok())
+}
+
+impl Broken {
+    fn reset(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+                Self::Reset
+            }
+            _ => Self::Io(error),
+        }
+    }
+}

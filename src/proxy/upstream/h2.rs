@@ -1,0 +1,342 @@
+//! HTTP/2 to the upstream: hyper's client, behind the same face as our own HTTP/1.1.
+//!
+//! Streams of many requests share a connection. A stream is stamped with the arrival of the last read of its
+//! connection, which is the one that brought its data unless several reads came before the stream's task ran.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http2};
+use hyper_util::rt::TokioIo;
+
+use super::{BodyStep, Broken, Connector, Outgoing};
+use crate::export::gauges::OpenConnection;
+use crate::net::http1::{Head, Known};
+use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
+use crate::proxy::LocalExecutor;
+
+/// Streams on one connection before another is opened: the least that servers are asked to allow.
+const STREAMS: usize = 100;
+
+type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+
+/// One open connection.
+#[derive(Clone)]
+pub(super) struct Connection {
+    sender: http2::SendRequest<RequestBody>,
+    arrival: Rc<Cell<Option<Arrival>>>,
+    streams: Rc<Cell<usize>>,
+}
+
+/// The open connections of one worker.
+#[derive(Default)]
+pub(super) struct Connections(Vec<Connection>);
+
+impl Connections {
+    /// A connection that has room for another stream.
+    pub(super) fn open(&mut self) -> Option<Connection> {
+        self.0.retain(|connection| !connection.sender.is_closed());
+        self.0.iter().find(|connection| connection.streams.get() < STREAMS).cloned()
+    }
+
+    pub(super) fn adopt(&mut self, connection: Connection) -> Connection {
+        self.0.push(connection.clone());
+        connection
+    }
+}
+
+/// Opens HTTP/2 on a fresh connection.
+pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection, Broken> {
+    let arrival = Rc::new(Cell::new(None));
+    let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::clone(&arrival)));
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder.adaptive_window(true);
+    let (sender, connection) = builder.handshake(io).await.map_err(Broken::Http2)?;
+    tokio::task::spawn_local(async move {
+        // Its streams report what went wrong with it.
+        let _closed = connection.await.is_ok();
+        drop(open);
+    });
+    Ok(Connection { sender, arrival, streams: Rc::default() })
+}
+
+/// One request and its reply.
+pub(in crate::proxy) struct Exchange {
+    request: Rc<RefCell<Outbox>>,
+    unobserved: Vec<Bytes>,
+    response: Option<Pin<Box<dyn Future<Output = Sent>>>>,
+    /// The request, given back by a connection that did not take it.
+    returned: Option<Request<RequestBody>>,
+    body: Option<Incoming>,
+    ended: bool,
+    trailers: Option<Head>,
+    arrival: Rc<Cell<Option<Arrival>>>,
+    streams: Rc<Cell<usize>>,
+}
+
+impl Exchange {
+    pub(super) fn begin(
+        mut connection: Connection,
+        request: &Outgoing<'_>,
+        connector: &Connector,
+    ) -> Result<Self, Broken> {
+        let outbox = Rc::new(RefCell::new(Outbox::default()));
+        let message = request.to_http2(connector, RequestBody(Rc::clone(&outbox)))?;
+        let response = Box::pin(connection.sender.try_send_request(message));
+        connection.streams.set(connection.streams.get() + 1);
+        Ok(Self {
+            request: outbox,
+            unobserved: Vec::new(),
+            response: Some(response),
+            returned: None,
+            body: None,
+            ended: false,
+            trailers: None,
+            arrival: connection.arrival,
+            streams: connection.streams,
+        })
+    }
+
+    /// Sends the request that came back over another connection.
+    pub(super) fn again(&mut self, mut connection: Connection) {
+        if let Some(message) = self.returned.take() {
+            self.response = Some(Box::pin(connection.sender.try_send_request(message)));
+            self.streams.set(self.streams.get().saturating_sub(1));
+            connection.streams.set(connection.streams.get() + 1);
+            (self.arrival, self.streams) = (connection.arrival, connection.streams);
+        }
+    }
+
+    pub(super) fn send(&mut self, payload: &[u8]) {
+        let payload = Bytes::copy_from_slice(payload);
+        self.unobserved.push(payload.clone());
+        self.request.borrow_mut().push(Frame::data(payload));
+    }
+
+    pub(super) fn complete(&mut self, trailers: Option<&Head>) {
+        let mut outbox = self.request.borrow_mut();
+        if let Some(trailers) = trailers {
+            outbox.push(Frame::trailers(field_map(trailers.end_to_end().map(|(name, value, _)| (name, value)))));
+        }
+        outbox.complete = true;
+        outbox.wake();
+    }
+
+    pub(super) fn backlog(&self) -> usize {
+        self.request.borrow().waiting
+    }
+
+    pub(super) fn is_deaf(&self) -> bool {
+        self.request.borrow().dropped
+    }
+
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut written: impl FnMut(&[u8]),
+    ) -> Poll<Result<(), Broken>> {
+        {
+            let mut outbox = self.request.borrow_mut();
+            if !outbox.frames.is_empty() && !outbox.dropped {
+                outbox.producer = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        for payload in self.unobserved.drain(..) {
+            written(&payload);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(Err(Broken::Closed)) };
+        let response = match ready!(response.as_mut().poll(cx)) {
+            Ok(response) => response,
+            Err(mut error) => {
+                self.returned = error.take_message();
+                return Poll::Ready(Err(match self.returned {
+                    // It never got as far as a frame.
+                    Some(_) => Broken::NotTaken,
+                    None => Broken::Http2(error.into_error()),
+                }));
+            }
+        };
+        self.response = None;
+        let (parts, body) = response.into_parts();
+        head.compose_response(parts.status.as_u16());
+        for (name, value) in &parts.headers {
+            head.push(name.as_str().as_bytes(), value.as_bytes());
+        }
+        self.ended = body.is_end_stream();
+        self.body = Some(body);
+        Poll::Ready(self.arrival.get().ok_or(Broken::Closed))
+    }
+
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
+        let before = out.len();
+        while !self.ended && out.len() - before < MAX_READ {
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => out.extend_from_slice(&data),
+                    Err(frame) => self.trailers = frame.into_trailers().ok().map(|trailers| composed(&trailers)),
+                },
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Broken::Http2(error))),
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending if out.len() == before => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(match self.arrival.get() {
+            Some(arrival) if out.len() > before => Ok(BodyStep::Data(arrival)),
+            _ => Ok(BodyStep::End),
+        })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn trailers(&self) -> Option<&Head> {
+        self.trailers.as_ref()
+    }
+}
+
+impl Drop for Exchange {
+    /// Dropping the reply resets the stream; the request's half must not be taken for whole either.
+    fn drop(&mut self) {
+        self.streams.set(self.streams.get().saturating_sub(1));
+        let mut outbox = self.request.borrow_mut();
+        outbox.abandoned = !outbox.complete;
+        outbox.wake();
+    }
+}
+
+impl Outgoing<'_> {
+    fn to_http2(&self, connector: &Connector, body: RequestBody) -> Result<Request<RequestBody>, Broken> {
+        let bad = |error: http::Error| Broken::Io(io::Error::new(io::ErrorKind::InvalidInput, error));
+        let authority = self.head.get(Known::Host).unwrap_or(connector.place().as_bytes());
+        let path = match self.head.target() {
+            target if target.starts_with('/') => target,
+            _ => self.head.path(),
+        };
+        let uri =
+            Uri::builder().scheme(connector.scheme()).authority(authority).path_and_query(path).build().map_err(bad)?;
+        let mut request = Request::new(body);
+        *request.method_mut() = Method::from_bytes(self.head.method().as_bytes()).map_err(|error| bad(error.into()))?;
+        *request.uri_mut() = uri;
+        *request.version_mut() = http::Version::HTTP_2;
+        let kept = self.head.end_to_end().filter(|(_, _, known)| *known != Known::Host && self.trace.keeps(*known));
+        let added = self.added.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let te = self.head.lists(Known::Te, "trailers").then_some((&b"te"[..], &b"trailers"[..]));
+        *request.headers_mut() = field_map(kept.map(|(name, value, _)| (name, value)).chain(added).chain(te));
+        Ok(request)
+    }
+}
+
+/// A field map; what cannot be a field over HTTP/2 cannot have come over HTTP/1 either.
+pub(in crate::proxy) fn field_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for (name, value) in pairs {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+fn composed(fields: &HeaderMap) -> Head {
+    let mut head = Head::default();
+    head.compose_response(200);
+    for (name, value) in fields {
+        head.push(name.as_str().as_bytes(), value.as_bytes());
+    }
+    head
+}
+
+/// Frames of a request on their way to hyper's task.
+#[derive(Default)]
+struct Outbox {
+    frames: VecDeque<Frame<Bytes>>,
+    waiting: usize,
+    complete: bool,
+    /// The client left in the middle: the stream must be reset, not ended.
+    abandoned: bool,
+    /// hyper takes no more.
+    dropped: bool,
+    consumer: Option<Waker>,
+    producer: Option<Waker>,
+}
+
+impl Outbox {
+    fn push(&mut self, frame: Frame<Bytes>) {
+        self.waiting += frame.data_ref().map_or(0, Bytes::len);
+        self.frames.push_back(frame);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.consumer.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The request body as hyper sees it.
+struct RequestBody(Rc<RefCell<Outbox>>);
+
+/// The client left before its request was whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the client left before its request was whole")]
+struct Abandoned;
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Abandoned;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
+        let mut outbox = self.0.borrow_mut();
+        if outbox.abandoned {
+            return Poll::Ready(Some(Err(Abandoned)));
+        }
+        match outbox.frames.pop_front() {
+            Some(frame) => {
+                outbox.waiting -= frame.data_ref().map_or(0, Bytes::len);
+                if outbox.frames.is_empty()
+                    && let Some(waker) = outbox.producer.take()
+                {
+                    waker.wake();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            None if outbox.complete => Poll::Ready(None),
+            None => {
+                outbox.consumer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let outbox = self.0.borrow();
+        outbox.complete && outbox.frames.is_empty()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        let mut outbox = self.0.borrow_mut();
+        outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
+        if let Some(waker) = outbox.producer.take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The way to the inference server: connections, and one exchange on one of them.
+//!
+//! HTTP/1.1 is our own ([`h1`], [`pool`]); HTTP/2 is hyper's ([`h2`]). [`Exchange`] is what the rest of the proxy sees
+//! of either: a request goes in by pieces, heads and body come out with their arrivals.
+
+mod connect;
+mod h1;
+mod h2;
+mod pool;
+
+use std::cell::RefCell;
+use std::io;
+use std::task::{Context, Poll};
+
+pub(super) use connect::Connector;
+pub(super) use h2::field_map;
+
+use crate::clock::Clock;
+use crate::export::gauges::OpenConnection;
+use crate::measure::time::Gap;
+use crate::net::http1::body::BodyError;
+use crate::net::http1::{Framing, Head, HeadError, Known};
+use crate::net::io::{Arrival, Io};
+
+/// Bytes of a request that may wait to be written before the client's body is no longer read.
+pub(super) const HIGH_WATER: usize = 64 * 1024;
+/// How often idle connections are looked at.
+pub(super) const TIDY_EVERY: Gap = Gap::from_millis(250);
+
+/// Why an exchange broke.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    /// No connection could be made.
+    #[error("cannot connect to {place}: {error}")]
+    Connect {
+        /// Host and port.
+        place: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Connecting took too long.
+    #[error("cannot connect to {place} within {limit}")]
+    ConnectTimeout {
+        /// Host and port.
+        place: String,
+        /// The limit.
+        limit: Gap,
+    },
+    /// A connection that was kept turned out to be closed before it took a byte: another one may be used.
+    #[error("the connection was closed before it took the request")]
+    NotTaken,
+    /// The server closed before its answer was whole.
+    #[error("the connection was closed before the answer was whole")]
+    Closed,
+    /// The server reset the connection.
+    #[error("the connection was reset before the answer was whole")]
+    Reset,
+    /// The answer's head is not HTTP.
+    #[error("the answer cannot be passed on: {0}")]
+    Head(HeadError),
+    /// The answer's body is not framed as it says.
+    #[error("the answer cannot be passed on: {0}")]
+    Body(BodyError),
+    /// Anything else that a socket reports.
+    #[error("the connection failed: {0}")]
+    Io(io::Error),
+    /// The HTTP/2 exchange failed.
+    #[error("the HTTP/2 exchange failed: {0}")]
+    Http2(hyper::Error),
+}
+
+/// What a response body brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BodyStep {
+    /// Payload, which arrived then.
+    Data(Arrival),
+    /// Its end.
+    End,
+}
+
+/// One worker's connections to the upstream.
+pub(super) struct Upstream {
+    connector: Connector,
+    pool: RefCell<pool::Pool>,
+    http2: RefCell<h2::Connections>,
+}
+
+/// One request and its reply, over either version of HTTP.
+pub(super) enum Exchange {
+    Http1(Box<h1::Exchange>),
+    Http2(Box<h2::Exchange>),
+}
+
+/// Which of the client's trace fields go on. Ours, if any, is among the added fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TraceFields {
+    pub(super) parent: bool,
+    pub(super) state: bool,
+}
+
+impl TraceFields {
+    fn keeps(self, known: Known) -> bool {
+        match known {
+            Known::Traceparent => self.parent,
+            Known::Tracestate => self.state,
+            _ => true,
+        }
+    }
+}
+
+/// A request head on its way upstream.
+pub(super) struct Outgoing<'a> {
+    /// The client's head.
+    pub(super) head: &'a Head,
+    /// How its body is framed.
+    pub(super) framing: Framing,
+    /// Fields of ours, as they go over the wire; usually none.
+    pub(super) added: &'a [(&'static str, String)],
+    /// Which of the client's trace fields go on.
+    pub(super) trace: TraceFields,
+}
+
+impl Upstream {
+    pub(super) fn new(connector: Connector) -> Self {
+        Self { connector, pool: RefCell::default(), http2: RefCell::default() }
+    }
+
+    /// Begins an exchange over a connection that has rested, or a new one.
+    ///
+    /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
+    /// turned out to be closed.
+    pub(super) async fn begin(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
+        let grpc = request.head.get(Known::ContentType).is_some_and(|kind| kind.starts_with(b"application/grpc"));
+        if self.connector.speaks_http2(grpc) {
+            return self.begin_http2(request).await;
+        }
+        let repeatable = matches!(request.framing, Framing::Length(0..=65_536));
+        let rested = self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| repeatable);
+        let connection = match rested {
+            Some(connection) => connection,
+            None => match self.connector.connect().await? {
+                io if io.alpn() == Some(b"h2") => {
+                    self.connector.learned_http2();
+                    self.http2.borrow_mut().adopt(h2::handshake(io, self.connector.open()).await?);
+                    return self.begin_http2(request).await;
+                }
+                io => h1::Connection::new(io, self.connector.open()),
+            },
+        };
+        let to_head = request.head.method() == "HEAD";
+        let exchange =
+            h1::Exchange::begin(connection, request.framing, to_head, |out| request.write(&self.connector, out));
+        Ok(Exchange::Http1(Box::new(exchange)))
+    }
+
+    async fn begin_http2(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
+        let exchange = h2::Exchange::begin(self.http2_connection().await?, request, &self.connector)?;
+        Ok(Exchange::Http2(Box::new(exchange)))
+    }
+
+    async fn http2_connection(&self) -> Result<h2::Connection, Broken> {
+        let open = self.http2.borrow_mut().open();
+        match open {
+            Some(connection) => Ok(connection),
+            None => {
+                let connection = h2::handshake(self.connector.connect().await?, self.connector.open()).await?;
+                Ok(self.http2.borrow_mut().adopt(connection))
+            }
+        }
+    }
+
+    /// Goes on with another connection after [`Broken::NotTaken`].
+    pub(super) async fn again(&self, exchange: &mut Exchange) -> Result<(), Broken> {
+        match exchange {
+            Exchange::Http1(exchange) => {
+                exchange.move_to(h1::Connection::new(self.connector.connect().await?, self.connector.open()))
+            }
+            Exchange::Http2(exchange) => exchange.again(self.http2_connection().await?),
+        }
+        Ok(())
+    }
+
+    /// Takes the connection of a finished exchange back.
+    pub(super) fn done(&self, exchange: Exchange) {
+        let Exchange::Http1(exchange) = exchange else { return };
+        let mut pool = self.pool.borrow_mut();
+        if let Some(seconds) = exchange.keeps_for() {
+            pool.server_keeps(seconds);
+        }
+        if let Some((connection, kind)) = exchange.into_connection() {
+            pool.put(connection, kind, Clock::Monotonic.now());
+        }
+    }
+
+    /// Closes what the server has closed, and what has idled too long.
+    pub(super) fn tidy(&self) {
+        self.pool.borrow_mut().tidy(Clock::Monotonic.now());
+    }
+}
+
+impl Exchange {
+    /// Appends to the request body.
+    pub(super) fn send(&mut self, payload: &[u8]) {
+        match self {
+            Self::Http1(exchange) => exchange.send(payload),
+            Self::Http2(exchange) => exchange.send(payload),
+        }
+    }
+
+    /// The request body is whole.
+    pub(super) fn complete(&mut self, trailers: Option<&Head>) {
+        match self {
+            Self::Http1(exchange) => exchange.complete(trailers),
+            Self::Http2(exchange) => exchange.complete(trailers),
+        }
+    }
+
+    /// Bytes of the request that wait to be written.
+    pub(super) fn backlog(&self) -> usize {
+        match self {
+            Self::Http1(exchange) => exchange.backlog(),
+            Self::Http2(exchange) => exchange.backlog(),
+        }
+    }
+
+    /// Whether the server no longer takes bytes of the request; it may still answer.
+    pub(super) fn is_deaf(&self) -> bool {
+        match self {
+            Self::Http1(exchange) => exchange.is_deaf(),
+            Self::Http2(exchange) => exchange.is_deaf(),
+        }
+    }
+
+    /// Writes what waits; ready when nothing does. `written` gets each piece of payload that went out.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
+        match self {
+            Self::Http1(exchange) => exchange.poll_flush(cx, written),
+            Self::Http2(exchange) => exchange.poll_flush(cx, written),
+        }
+    }
+
+    /// The next response head: interim ones, then the final one.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+        match self {
+            Self::Http1(exchange) => exchange.poll_head(cx, head),
+            Self::Http2(exchange) => exchange.poll_head(cx, head),
+        }
+    }
+
+    /// The next piece of the response body, appended to `out`.
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
+        match self {
+            Self::Http1(exchange) => exchange.poll_body(cx, out),
+            Self::Http2(exchange) => exchange.poll_body(cx, out),
+        }
+    }
+
+    /// Whether the response body is known to have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        match self {
+            Self::Http1(exchange) => exchange.has_ended(),
+            Self::Http2(exchange) => exchange.has_ended(),
+        }
+    }
+
+    /// The trailers that ended the response body.
+    pub(super) fn trailers(&self) -> Option<&Head> {
+        match self {
+            Self::Http1(exchange) => exchange.trailers(),
+            Self::Http2(exchange) => exchange.trailers(),
+        }
+    }
+
+    /// The raw connection after a switch of protocols, and what was already received over it.
+    pub(super) fn into_tunnel(self) -> Option<(Io, Vec<u8>, OpenConnection)> {
+        match self {
+            Self::Http1(exchange) => Some(exchange.into_tunnel()),
+            Self::Http2(_) => None,
+        }
+    }
+}
+
+impl Outgoing<'_> {
+    /// Writes the head for HTTP/1.1: every end-to-end line as it came.
+    fn write(&self, connector: &Connector, out: &mut Vec<u8>) {
+        let head = self.head;
+        let upgrade = head.upgrade().is_some();
+        head.write_request_line(out);
+        if head.get(Known::Host).is_none() {
+            push(out, "Host", connector.place());
+        }
+        let chunked = self.framing == Framing::Chunked;
+        let trailers = head.lists(Known::Te, "trailers");
+        let came_chunked = chunked && head.get(Known::TransferEncoding).is_some();
+        head.write_fields(out, |known, hop| match known {
+            Known::TransferEncoding => came_chunked,
+            Known::Upgrade => upgrade,
+            known => !hop && self.trace.keeps(known),
+        });
+        if chunked && !came_chunked {
+            push(out, "Transfer-Encoding", "chunked");
+        }
+        if upgrade {
+            push(out, "Connection", "Upgrade");
+        } else if trailers {
+            out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n");
+        }
+        for (name, value) in self.added {
+            push(out, name, value);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn push(out: &mut Vec<u8>, name: &str, value: &str) {
+    for part in [name, ": ", value, "\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}

@@ -1,0 +1,183 @@
+//! Idle HTTP/1.1 connections to the upstream, and when one may be used again.
+//!
+//! # Why a connection rests
+//! Servers hang up without saying so: llama-server closes after every streamed reply, uvicorn after five idle seconds.
+//! A request written to a connection whose FIN is on its way is lost, and may not be repeated, because nobody knows
+//! whether the server took it; proxies that reuse at once lose one request in ten that way. So a connection rests
+//! before it is used again, long enough for a hang-up to have shown, and is looked at once more before it is.
+//!
+//! How long depends on what this upstream has been seen to do after replies of that [`Kind`] ([`Manners`]): it has
+//! proved nothing yet; it keeps connections; or it hangs up, and its connections are not kept at all.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::task::{Context, Poll, Waker};
+
+use nix::sys::socket::{MsgFlags, recv};
+
+use super::h1::Connection;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::io::Io;
+
+/// Rest after a reply of a kind after which this upstream has proved nothing. A busy server's FIN takes milliseconds.
+const REST_UNPROVEN: Gap = Gap::from_millis(50);
+/// Rest once it has proved to keep connections: a server that stops doing so (a restart) is still noticed.
+const REST_PROVEN: Gap = Gap::from_millis(2);
+/// A connection found closed this soon after a reply was hung up; later it may have been an idle time-out.
+const HANG_UP: Gap = Gap::from_millis(1_000);
+/// A hang-up is forgotten after this long: servers are restarted with other settings.
+const FORGET: Gap = Gap::from_millis(60_000);
+/// How long a connection may idle, unless the server says less: vLLM, llama-server and every other uvicorn or
+/// cpp-httplib server closes after five seconds.
+const MAX_IDLE: Gap = Gap::from_millis(4_000);
+/// Idle connections of one worker. More are closed at once.
+const MOST: usize = 512;
+
+/// What kind of reply a connection has just carried. Servers treat them differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its length was not known beforehand.
+    Streamed,
+    /// It had a length.
+    Whole,
+}
+
+/// What the upstream does with a connection after a reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Manners {
+    #[default]
+    Unproven,
+    Keeps,
+    HangsUp {
+        seen: Stamp,
+    },
+}
+
+/// The idle connections of one worker, oldest first.
+#[derive(Debug)]
+pub(super) struct Pool {
+    idle: VecDeque<Idle>,
+    streamed: Manners,
+    whole: Manners,
+    max_idle: Gap,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    kind: Kind,
+    since: Stamp,
+    seen_alive: Stamp,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { idle: VecDeque::new(), streamed: Manners::default(), whole: Manners::default(), max_idle: MAX_IDLE }
+    }
+}
+
+impl Pool {
+    /// The server said how long it keeps idle connections; a second of that is left to the network.
+    pub(super) fn server_keeps(&mut self, seconds: u64) {
+        let hint = Gap::from_millis(seconds.saturating_mul(1_000).saturating_sub(1_000));
+        self.max_idle = hint.min(MAX_IDLE);
+    }
+
+    /// Takes back a connection after a reply, if it is worth keeping.
+    pub(super) fn put(&mut self, mut connection: Connection, kind: Kind, now: Stamp) {
+        if let Manners::HangsUp { seen } = *self.manners(kind) {
+            if now.since(seen) < FORGET {
+                return;
+            }
+            *self.manners(kind) = Manners::Unproven;
+        }
+        if self.idle.len() < MOST {
+            connection.set_idle(true);
+            self.idle.push_back(Idle { connection, kind, since: now, seen_alive: now });
+        }
+    }
+
+    /// The connection used last among those that have rested, if it is alive.
+    pub(super) fn take(&mut self, now: Stamp) -> Option<Connection> {
+        let mut at = self.idle.len();
+        while at > 0 {
+            at -= 1;
+            let idle = &self.idle[at];
+            let (age, kind) = (now.since(idle.since), idle.kind);
+            if age < self.rest(kind) {
+                continue;
+            }
+            let mut idle = self.idle.remove(at)?;
+            if age >= self.max_idle {
+                // Everything before it is older still.
+                self.idle.drain(..at);
+                return None;
+            }
+            if idle.connection.is_alive() {
+                self.proved_to_keep(kind, age);
+                idle.connection.set_idle(false);
+                return Some(idle.connection);
+            }
+            self.found_closed(&idle, now);
+        }
+        None
+    }
+
+    /// Looks at every idle connection; closes those that the server has closed and those that are too old.
+    pub(super) fn tidy(&mut self, now: Stamp) {
+        for mut idle in std::mem::take(&mut self.idle) {
+            let age = now.since(idle.since);
+            if !idle.connection.is_alive() {
+                self.found_closed(&idle, now);
+            } else if age < self.max_idle {
+                self.proved_to_keep(idle.kind, age);
+                idle.seen_alive = now;
+                self.idle.push_back(idle);
+            }
+        }
+    }
+
+    fn rest(&mut self, kind: Kind) -> Gap {
+        match self.manners(kind) {
+            Manners::Keeps => REST_PROVEN,
+            _ => REST_UNPROVEN,
+        }
+    }
+
+    fn proved_to_keep(&mut self, kind: Kind, age: Gap) {
+        let manners = self.manners(kind);
+        if *manners == Manners::Unproven && age >= REST_UNPROVEN {
+            *manners = Manners::Keeps;
+        }
+    }
+
+    fn found_closed(&mut self, idle: &Idle, now: Stamp) {
+        if now.since(idle.since) < HANG_UP {
+            *self.manners(idle.kind) = Manners::HangsUp { seen: now };
+        } else {
+            // It was closed between the last look and now: keep well below the shortest that was survived.
+            let survived = idle.seen_alive.since(idle.since).as_nanos();
+            self.max_idle = self.max_idle.min(Gap::from_nanos(survived / 5 * 4)).max(HANG_UP);
+        }
+    }
+
+    fn manners(&mut self, kind: Kind) -> &mut Manners {
+        match kind {
+            Kind::Streamed => &mut self.streamed,
+            Kind::Whole => &mut self.whole,
+        }
+    }
+}
+
+/// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
+pub(super) fn is_quiet(io: &mut Io) -> bool {
+    let mut byte = [0];
+    let peeked = recv(io.socket().as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
+    match (peeked, io) {
+        (Err(error), _) => io::Error::from(error).kind() == io::ErrorKind::WouldBlock,
+        (Ok(0), _) | (Ok(_), Io::Plain(_)) => false,
+        // TLS sends session tickets after the handshake; let it read them, and see whether anything else comes.
+        (Ok(_), io) => matches!(io.poll_read(&mut Context::from_waker(Waker::noop()), |_, _| ()), Poll::Pending),
+    }
+}

@@ -1,0 +1,187 @@
+//! A worker: one thread, one runtime, the connections it was given and its own connections to the upstream.
+//!
+//! A request lives on one thread from its first byte to its last: no token wakes another core, and what a worker owns
+//! needs no lock. The acceptor gives each new connection to the worker that has the fewest.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Waker;
+
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+
+use super::Drain;
+use super::downstream;
+use super::shared::Shared;
+use super::upstream::{Connector, TIDY_EVERY, Upstream};
+use crate::clock::Clock;
+use crate::config::ProxyConfig;
+use crate::export::queue::Reporter;
+
+/// A connection on its way from the acceptor to a worker.
+pub(super) struct Accepted {
+    pub(super) socket: std::net::TcpStream,
+    /// Its place among the connections allowed.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+/// What the acceptor knows of a worker.
+pub(super) struct Handle {
+    pub(super) inbox: mpsc::Sender<Accepted>,
+    pub(super) connections: Arc<AtomicUsize>,
+}
+
+/// See the module.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    upstream: Upstream,
+    connections: Arc<AtomicUsize>,
+    draining: Cell<bool>,
+    /// Who to wake when draining begins: every connection's task.
+    seats: RefCell<HashMap<u64, Option<Waker>>>,
+    next_seat: Cell<u64>,
+}
+
+impl Worker {
+    /// The configuration in force.
+    pub(super) fn config(&self) -> arc_swap::Guard<Arc<ProxyConfig>> {
+        self.shared.config.load()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(super) fn upstream(&self) -> &Upstream {
+        &self.upstream
+    }
+
+    pub(super) fn reporter(&self) -> &Reporter {
+        &self.shared.reporter
+    }
+
+    /// Whether connections should end as soon as they owe no answer.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    fn drain(&self) {
+        self.draining.set(true);
+        for waker in self.seats.borrow_mut().values_mut().filter_map(Option::take) {
+            waker.wake();
+        }
+    }
+}
+
+/// A connection's place at its worker. The acceptor has counted it; it is counted off when it ends, and woken when
+/// draining begins.
+pub(super) struct Seat {
+    worker: Rc<Worker>,
+    number: u64,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    fn take(worker: Rc<Worker>, permit: OwnedSemaphorePermit) -> Self {
+        let number = worker.next_seat.replace(worker.next_seat.get() + 1);
+        worker.seats.borrow_mut().insert(number, None);
+        Self { worker, number, _permit: permit }
+    }
+
+    /// Wakes this task when draining begins.
+    pub(super) fn watch_drain(&self, waker: &Waker) {
+        if let Some(slot) = self.worker.seats.borrow_mut().get_mut(&self.number)
+            && slot.as_ref().is_none_or(|known| !known.will_wake(waker))
+        {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    pub(super) fn worker(&self) -> &Rc<Worker> {
+        &self.worker
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.worker.seats.borrow_mut().remove(&self.number);
+        self.worker.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs a worker on this thread until it has drained.
+///
+/// # Errors
+/// When the runtime cannot be made.
+pub(super) fn run(
+    shared: Arc<Shared>,
+    inbox: mpsc::Receiver<Accepted>,
+    connections: Arc<AtomicUsize>,
+    drain: watch::Receiver<Drain>,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+    runtime.block_on(async move {
+        let target = shared.config.load().upstream.clone();
+        let connector = Connector::new(target, shared.upstream_tls.clone(), Arc::clone(&shared.gauges));
+        let worker = Rc::new(Worker {
+            shared,
+            upstream: Upstream::new(connector),
+            connections,
+            draining: Cell::new(false),
+            seats: RefCell::default(),
+            next_seat: Cell::new(0),
+        });
+        tokio::task::spawn_local(tidy(Rc::downgrade(&worker)));
+        serve(&worker, inbox, drain).await;
+    });
+    Ok(())
+}
+
+/// Takes connections until draining begins, then waits for the last one to end, or for the order to stop.
+async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut drain: watch::Receiver<Drain>) {
+    loop {
+        tokio::select! {
+            accepted = inbox.recv() => match accepted {
+                Some(accepted) => begin(worker, accepted),
+                None => break,
+            },
+            begun = drain.wait_for(|drain| *drain != Drain::Serving) => {
+                if begun.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+    worker.drain();
+    inbox.close();
+    while let Some(accepted) = inbox.recv().await {
+        begin(worker, accepted);
+    }
+    let clock = Clock::Monotonic;
+    while worker.connections.load(Ordering::Relaxed) > 0 && *drain.borrow() != Drain::Stop {
+        tokio::select! {
+            _ = drain.changed() => {}
+            () = clock.sleep(crate::measure::time::Gap::from_millis(10)) => {}
+        }
+    }
+}
+
+fn begin(worker: &Rc<Worker>, accepted: Accepted) {
+    let seat = Seat::take(Rc::clone(worker), accepted.permit);
+    // A socket that cannot be registered is closed, which is all that can be said to it.
+    if let Ok(socket) = TcpStream::from_std(accepted.socket) {
+        tokio::task::spawn_local(downstream::serve(socket, seat));
+    }
+}
+
+/// Looks after the idle connections.
+async fn tidy(worker: std::rc::Weak<Worker>) {
+    loop {
+        Clock::Monotonic.sleep(TIDY_EVERY).await;
+        let Some(worker) = worker.upgrade() else { return };
+        worker.upstream.tidy();
+    }
+}

@@ -1,0 +1,240 @@
+//! How streams end: the client's leaving reaches the server, the server's end reaches the client, and nobody is read
+//! faster than the other side takes it.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use support::client::{Client, chat};
+use support::proxy::Between;
+use support::upstream::{Conn, Upstream, reports};
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// An upstream that does `begin` with each connection and then reports whether the proxy closed it.
+fn watching(begin: impl Fn(&mut Conn) + Send + Sync + 'static) -> (Upstream, impl Fn() -> bool) {
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        begin(&mut conn);
+        report(conn.closed().is_some());
+    });
+    (upstream, seen)
+}
+
+#[test]
+fn a_client_that_leaves_a_stream_closes_the_upstream() {
+    let (upstream, closed) = watching(|conn| {
+        conn.send(STREAM);
+        conn.chunk("data: 1\n\n");
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true}")).at_least(STREAM.len() + 9);
+    drop(client);
+    assert!(closed());
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_closes_the_upstream() {
+    let (begun, has_begun) = reports();
+    let (upstream, closed) = watching(move |_| begun(()));
+    let proxy = Between::new(upstream.addr);
+    for leave in [drop as fn(Client), Client::reset] {
+        let mut client = proxy.client();
+        client.send(chat("{}"));
+        has_begun();
+        leave(client);
+        assert!(closed());
+    }
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.head();
+        report(conn.closed().is_some());
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
+    std::thread::sleep(Duration::from_millis(50));
+    drop(client);
+    assert!(seen());
+}
+
+#[test]
+fn a_client_that_closes_its_sending_half_has_left() {
+    let (upstream, closed) = watching(|conn| {
+        conn.send(STREAM);
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true}")).head();
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    assert!(closed());
+}
+
+#[test]
+fn a_client_that_sends_ahead_and_leaves_is_noticed() {
+    let (upstream, closed) = watching(|conn| {
+        conn.send(STREAM);
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true}")).send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n").head();
+    drop(client);
+    assert!(closed());
+}
+
+#[test]
+fn the_upstream_is_never_half_closed_while_it_owes_an_answer() {
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let read = std::io::Read::read(&mut conn.stream, &mut [0; 8]);
+        report(read.map_err(|error| error.kind()));
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    });
+    let proxy = Between::new(upstream.addr);
+    let response = proxy.client().send(chat("{}")).response();
+    assert_eq!((seen(), response.status()), (Err(std::io::ErrorKind::WouldBlock), 200));
+}
+
+#[test]
+fn a_stream_that_the_server_cuts_is_cut_for_the_client() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        conn.chunk("data: 1\n\n");
+    });
+    let proxy = Between::new(upstream.addr);
+    let response = proxy.client().send(chat("{\"stream\":true}")).response();
+    assert_eq!((response.text().as_str(), response.truncated, response.reset), ("data: 1\n\n", true, false));
+}
+
+#[test]
+fn a_stream_that_the_server_resets_is_reset_for_the_client() {
+    let (received, has_received) = reports();
+    let has_received = std::sync::Mutex::new(Box::new(has_received) as Box<dyn Fn() + Send>);
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        conn.chunk("data: 1\n\n");
+        has_received.lock().unwrap()();
+        conn.reset();
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    let head = client.send(chat("{\"stream\":true}")).head();
+    received(());
+    let response = client.body_of(head);
+    assert_eq!((response.truncated, response.reset), (true, true));
+}
+
+#[test]
+fn a_body_shorter_than_its_length_is_short_for_the_client() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
+    });
+    let proxy = Between::new(upstream.addr);
+    let response = proxy.client().send(chat("{}")).response();
+    assert_eq!((response.text().as_str(), response.truncated), ("abc", true));
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_upstream_from_being_read() {
+    const PIECE: usize = 64 * 1024;
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        conn.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let piece = vec![b'x'; PIECE];
+        let sent = (0..4_000).take_while(|_| conn.chunk(&piece)).count();
+        report(sent);
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true}")).head();
+    let sent = seen();
+    // What the kernels of three sockets hold, and not the 250 MB that were on offer.
+    assert!(sent * PIECE < 40 << 20, "the upstream could send {} MiB to a client that reads nothing", sent >> 4);
+}
+
+#[test]
+fn a_server_that_does_not_read_stops_the_client_from_being_read() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head();
+        std::thread::sleep(Duration::from_secs(3));
+    });
+    let proxy = Between::new(upstream.addr);
+    let client = proxy.client();
+    let mut stream = &client.stream;
+    stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let write = |bytes: &[u8]| std::io::Write::write(&mut stream, bytes);
+    let mut write = write;
+    write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n").unwrap();
+    let piece = vec![b'x'; 64 * 1024];
+    let mut sent = 0;
+    while let Ok(n) = write(&piece) {
+        sent += n;
+        assert!(sent < 40 << 20, "the proxy took {sent} bytes for a server that reads nothing");
+    }
+}
+
+#[test]
+fn a_slow_client_gets_every_byte() {
+    let body: Vec<u8> = (0..8 << 20).map(|at| (at % 253) as u8).collect();
+    let sent = body.clone();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        for piece in sent.chunks(10_007) {
+            conn.chunk(piece);
+        }
+        conn.send("0\r\n\r\n");
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    let head = client.send(chat("{\"stream\":true}")).head();
+    std::thread::sleep(Duration::from_millis(300));
+    let response = client.body_of(head);
+    assert!(response.body == body && !response.truncated, "{} of {} bytes", response.body.len(), body.len());
+}
+
+#[test]
+fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones() {
+    let (go, wait) = reports();
+    let wait = std::sync::Mutex::new(Box::new(wait) as Box<dyn Fn() + Send>);
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        wait.lock().unwrap()();
+        conn.chunk("data: last\n\n");
+        conn.send("0\r\n\r\n");
+    });
+    let proxy = Between::new(upstream.addr);
+    let (mut open, mut idle) = (proxy.client(), proxy.client());
+    let head = open.send(chat("{\"stream\":true}")).head();
+    // An idle connection that has been seen by its worker.
+    idle.send("GET /x HTTP/1.1\r\nHost: a\r\n").at_least(0);
+    let addr = proxy.addr;
+    let stopped = std::thread::spawn(move || proxy.stop(Duration::from_secs(20)));
+    while std::net::TcpStream::connect(addr).is_ok() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!stopped.is_finished(), "an open stream is waited for");
+    go(());
+    let response = open.body_of(head);
+    assert_eq!((response.text().as_str(), response.truncated), ("data: last\n\n", false));
+    drop(idle);
+    stopped.join().unwrap();
+    assert!(open.rest().is_empty(), "and its connection is closed after it");
+}

@@ -1,0 +1,299 @@
+//! Every protocol that passes through: HTTP/2 on either side, TLS on either side, gRPC, WebSocket.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use rustls::pki_types::ServerName;
+use support::client::chat;
+use support::http2::{self, Pki, known, serving, trusting};
+use support::proxy::Between;
+use support::upstream::{Upstream, field};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-From: h1\r\n\r\nok";
+
+fn get(path: &str) -> Request<Bytes> {
+    Request::get(format!("http://proxy.test{path}")).body(Bytes::new()).unwrap()
+}
+
+/// An HTTP/2 upstream that answers with two pieces and trailers, and tells what it got.
+fn echoing(tls: Option<rustls::ServerConfig>) -> (SocketAddr, Receiver<(Request<Bytes>, HeaderMap)>) {
+    let (tell, told) = channel();
+    let addr = http2::upstream(tls, move |request, trailers| {
+        tell.send((request, trailers)).unwrap();
+        let mut ending = HeaderMap::new();
+        ending.insert("grpc-status", "0".parse().unwrap());
+        let response =
+            Response::builder().status(200).header("x-from", "h2").header("content-type", "application/grpc");
+        (response.body(vec![Bytes::from("first"), Bytes::from("second")]).unwrap(), Some(ending))
+    });
+    (addr, told)
+}
+
+#[test]
+fn an_http2_client_reaches_an_http1_server() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::new(upstream.addr);
+    let request = Request::post("http://proxy.test/v1/x?q=1")
+        .header("X-Mixed", "Case")
+        .header("cookie", "a=1")
+        .header("cookie", "b=2")
+        .body(Bytes::from("payload"))
+        .unwrap();
+    let reply = http2::request(proxy.addr, None, request, None);
+    assert_eq!((reply.status, &reply.body[..], reply.headers["x-from"].to_str().unwrap()), (200, &b"ok"[..], "h1"));
+    let head = upstream.heads().remove(0);
+    assert!(head.starts_with("POST /v1/x?q=1 HTTP/1.1\r\nhost: proxy.test\r\n"), "{head}");
+    assert_eq!((field(&head, "x-mixed"), field(&head, "cookie")), (Some("Case"), Some("a=1; b=2")));
+    assert_eq!(field(&head, "transfer-encoding"), Some("chunked"));
+}
+
+#[test]
+fn a_stream_from_an_http1_server_reaches_an_http2_client_with_its_end() {
+    let upstream = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+            conn.chunk("data: 1\n\n");
+            conn.chunk("data: 2\n\n");
+            if request.head.contains("/whole") {
+                conn.send("0\r\n\r\n");
+            } else {
+                return;
+            }
+        }
+    });
+    let proxy = Between::new(upstream.addr);
+    let whole = http2::request(proxy.addr, None, get("/whole"), None);
+    assert_eq!((&whole.body[..], whole.broken), (&b"data: 1\n\ndata: 2\n\n"[..], false));
+    assert!(!whole.headers.contains_key("transfer-encoding"));
+    let cut = http2::request(proxy.addr, None, get("/cut"), None);
+    assert!(cut.broken, "a cut stream is reset, not ended: {cut:?}");
+}
+
+#[test]
+fn an_http1_client_reaches_an_http2_server() {
+    let (addr, told) = echoing(None);
+    let proxy = Between::with(addr, &[("upstream_http", "http2")]);
+    let mut client = proxy.client();
+    for _ in 0..2 {
+        let response = client.send(chat("{\"a\":1}")).response();
+        assert_eq!((response.status(), response.text().as_str()), (200, "firstsecond"));
+        assert_eq!(response.trailers, [("grpc-status".into(), "0".into())]);
+        let (request, _) = told.recv().unwrap();
+        assert_eq!((request.uri().path(), &request.body()[..]), ("/v1/chat/completions", &b"{\"a\":1}"[..]));
+        assert_eq!(request.uri().authority().unwrap(), "proxy.test");
+    }
+}
+
+#[test]
+fn grpc_passes_through_with_its_trailers_both_ways() {
+    let (addr, told) = echoing(None);
+    let proxy = Between::new(addr);
+    let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelStreamInfer")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Bytes::from_static(b"\0\0\0\0\x05hello"))
+        .unwrap();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-client", "done".parse().unwrap());
+    let reply = http2::request(proxy.addr, None, request, Some(trailers));
+    assert_eq!((reply.status, &reply.body[..]), (200, &b"firstsecond"[..]));
+    assert_eq!(reply.trailers.unwrap()["grpc-status"], "0");
+    let (request, trailers) = told.recv().unwrap();
+    assert_eq!(
+        (&request.body()[..], request.headers()["te"].to_str().unwrap()),
+        (&b"\0\0\0\0\x05hello"[..], "trailers")
+    );
+    assert_eq!(trailers["x-client"], "done");
+}
+
+#[test]
+fn a_large_upload_over_http2_arrives_whole() {
+    let (addr, told) = echoing(None);
+    let payload: Bytes = (0..3 << 20).map(|at: u32| (at % 249) as u8).collect();
+    for upstream_http in ["http2", "http1"] {
+        let h1 = Upstream::answering(OK);
+        let target = if upstream_http == "http2" { addr } else { h1.addr };
+        let proxy = Between::with(target, &[("upstream_http", upstream_http)]);
+        let request = Request::post("http://proxy.test/up").body(payload.clone()).unwrap();
+        let reply = http2::request(proxy.addr, None, request, None);
+        assert_eq!(reply.status, 200);
+        if upstream_http == "http2" {
+            assert!(told.recv().unwrap().0.body() == &payload);
+        }
+    }
+}
+
+#[test]
+fn an_http2_client_gets_refusals_as_well() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Between::new(nobody);
+    let reply = http2::request(proxy.addr, None, get("/v1/chat/completions"), None);
+    assert_eq!(reply.status, 502);
+    assert!(reply.headers["x-streamgauge-error"].to_str().unwrap().starts_with("upstream; "));
+    assert!(serde_json::from_slice::<serde_json::Value>(&reply.body).unwrap()["error"]["message"].is_string());
+}
+
+/// One HTTP/1.1 exchange over TLS; the error if there was one.
+fn over_tls(addr: SocketAddr, config: rustls::ClientConfig) -> std::io::Result<String> {
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut socket = TcpStream::connect(addr)?;
+    let mut stream = rustls::Stream::new(&mut session, &mut socket);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn tls_settings(pki: &Pki) -> (String, String) {
+    (pki.text("server.pem"), pki.text("server.key"))
+}
+
+#[test]
+fn clients_reach_us_over_tls_in_either_version() {
+    let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
+    let (cert, key) = tls_settings(&pki);
+    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
+    assert!(over_tls(proxy.addr, trusting(&pki, &["http/1.1"])).unwrap().ends_with("\r\n\r\nok"));
+    assert_eq!(http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None).body, "ok");
+}
+
+#[test]
+fn a_client_without_a_certificate_is_turned_away_where_one_is_asked_for() {
+    let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
+    let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
+    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
+    assert!(over_tls(proxy.addr, trusting(&pki, &[])).is_err());
+    assert!(over_tls(proxy.addr, known(&pki, &[])).unwrap().ends_with("ok"));
+    let strangers = Pki::new();
+    let mut stranger = known(&strangers, &[]);
+    stranger.alpn_protocols.clear();
+    assert!(over_tls(proxy.addr, stranger).is_err());
+    assert_eq!(upstream.heads().len(), 1);
+}
+
+#[test]
+fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
+    let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
+    let (cert, key) = tls_settings(&pki);
+    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
+    let renewed = Pki::new();
+    assert!(over_tls(proxy.addr, trusting(&renewed, &[])).is_err());
+    for file in ["server.pem", "server.key"] {
+        std::fs::copy(renewed.path(file), pki.path(file)).unwrap();
+    }
+    proxy.renew();
+    let mut tries = 0;
+    while over_tls(proxy.addr, trusting(&renewed, &[])).is_err() {
+        tries += 1;
+        assert!(tries < 200, "the renewed certificate is not used");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::fs::write(pki.path("server.pem"), "rubbish").unwrap();
+    proxy.renew();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(over_tls(proxy.addr, trusting(&renewed, &[])).unwrap().ends_with("ok"));
+}
+
+#[test]
+fn the_upstream_is_reached_over_tls_with_our_certificate() {
+    let pki = Pki::new();
+    let (addr, told) = echoing(Some(serving(&pki, Some(&pki.path("ca.pem")))));
+    let (ca, cert, key) = (pki.text("ca.pem"), pki.text("client.pem"), pki.text("client.key"));
+    let url = format!("https://{addr}");
+    let proxy = Between::to(&url, &[("upstream_ca", &ca), ("upstream_cert", &cert), ("upstream_key", &key)]);
+    let response = proxy.client().send(chat("{}")).response();
+    assert_eq!((response.text().as_str(), told.recv().unwrap().0.version()), ("firstsecond", http::Version::HTTP_2));
+
+    let without = Between::to(&url, &[("upstream_ca", &ca)]);
+    assert_eq!(without.client().send(chat("{}")).response().status(), 502);
+    let untrusting = Between::to(
+        &url,
+        &[("upstream_cert", &cert), ("upstream_key", &key), ("upstream_ca", &Pki::new().text("ca.pem"))],
+    );
+    let response = untrusting.client().send(chat("{}")).response();
+    assert_eq!(response.status(), 502);
+    assert!(response.field("x-streamgauge-error").unwrap().contains("certificate"), "{}", response.head);
+}
+
+#[test]
+fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
+    let pki = Pki::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut config = serving(&pki, None);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let config = Arc::new(config);
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let (mut socket, config, tell) = (socket.unwrap(), Arc::clone(&config), tell.clone());
+            std::thread::spawn(move || {
+                tell.send(()).unwrap();
+                let mut session = rustls::ServerConnection::new(config).unwrap();
+                let mut stream = rustls::Stream::new(&mut session, &mut socket);
+                let mut seen = Vec::new();
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    seen.extend_from_slice(&buffer[..n]);
+                    while let Some(at) = seen.windows(4).position(|window| window == b"\r\n\r\n") {
+                        seen.drain(..at + 4);
+                        stream.write_all(OK.as_bytes()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let ca = pki.text("ca.pem");
+    let proxy = Between::to(&format!("https://{addr}"), &[("upstream_ca", &ca), ("workers", "1")]);
+    let mut client = proxy.client();
+    for _ in 0..5 {
+        assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok");
+        std::thread::sleep(std::time::Duration::from_millis(60));
+    }
+    assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
+}
+
+#[test]
+fn a_websocket_passes_through() {
+    let upstream = Upstream::start(|mut conn| {
+        let head = conn.head().unwrap();
+        assert_eq!((field(&head, "connection"), field(&head, "upgrade")), (Some("Upgrade"), Some("websocket")));
+        conn.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\nhello");
+        for _ in 0..3 {
+            let frame = conn.exactly(4);
+            conn.send(frame);
+        }
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send("GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: y\r\n\r\nearl");
+    let head = client.head();
+    assert_eq!(
+        head,
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\n"
+    );
+    assert_eq!(client.at_least(9), b"helloearl");
+    for frame in [b"ping", b"pong"] {
+        assert_eq!(client.send(frame).at_least(4), frame);
+    }
+    assert!(client.rest().is_empty(), "the server's close reaches the client");
+}
+
+#[test]
+fn an_upgrade_to_http2_is_not_offered_to_the_upstream() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n");
+    assert_eq!(client.response().text(), "ok");
+    assert_eq!(upstream.heads(), ["GET / HTTP/1.1\r\nHost: a\r\n\r\n"]);
+}

@@ -1,0 +1,198 @@
+//! What is refused, and how that is said.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::client::{Response, chat};
+use support::proxy::Between;
+use support::upstream::Upstream;
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+fn refused(response: &Response, status: u16, fault: &str) {
+    assert_eq!(response.status(), status, "{}", response.head);
+    let field = response.field("x-streamgauge-error").unwrap_or_default();
+    assert!(field.starts_with(&format!("{fault}; ")), "{field}");
+    let body: Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!(body["error"]["code"], status);
+    assert_eq!(response.field("connection"), Some("close"));
+}
+
+#[test]
+fn requests_that_two_parties_could_read_differently_never_reach_the_upstream() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::new(upstream.addr);
+    let post = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n";
+    let cases = [
+        ("two lengths", format!("{post}Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello"), 400),
+        ("the same length twice", format!("{post}Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello"), 400),
+        ("a list of lengths", format!("{post}Content-Length: 5, 5\r\n\r\nhello"), 400),
+        ("a signed length", format!("{post}Content-Length: +5\r\n\r\nhello"), 400),
+        (
+            "a length beside chunks",
+            format!("{post}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            400,
+        ),
+        (
+            "two codings",
+            format!("{post}Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n"),
+            400,
+        ),
+        ("a coding that is not chunked", format!("{post}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501),
+        ("a coding with a control character", format!("{post}Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n"), 400),
+        ("chunks in HTTP/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".into(), 400),
+        ("a folded line", format!("{post}X: a\r\n b\r\n\r\n"), 400),
+        ("a space before the colon", format!("{post}X : a\r\n\r\n"), 400),
+        ("a bare LF", format!("{post}X: a\nY: b\r\n\r\n"), 400),
+        ("a bare CR", format!("{post}X: a\rY: b\r\n\r\n"), 400),
+        ("an LF for an end of line", "GET / HTTP/1.1\nHost: a\r\n\r\n".into(), 400),
+        ("a NUL", format!("{post}X: \0\r\n\r\n"), 400),
+        ("two hosts", format!("{post}Host: b\r\n\r\n"), 400),
+        ("no host", "GET / HTTP/1.1\r\n\r\n".into(), 400),
+        ("a line without a colon", format!("{post}Transfer-Encoding\r\n\r\n"), 400),
+        ("a version from nowhere", "GET / HTTP/3.0\r\nHost: a\r\n\r\n".into(), 400),
+        ("a tunnel", "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n".into(), 405),
+    ];
+    for (name, request, status) in cases {
+        let mut client = proxy.client();
+        let response = client.send(&request).response();
+        assert_eq!(response.status(), status, "{name}");
+        refused(&response, status, "downstream");
+        assert!(client.rest().is_empty(), "{name}: the connection is closed, so that nothing after it is a request");
+    }
+    assert_eq!(upstream.heads(), Vec::<String>::new());
+}
+
+#[test]
+fn chunks_that_two_parties_could_read_differently_are_refused() {
+    for body in [
+        "0x5\r\nhello\r\n",
+        "5 \r\nhello\r\n",
+        "-5\r\n",
+        "5\nhello\n",
+        "5\r\nhelloX\r\n",
+        "fffffffffffffffff\r\n",
+        "0\r\nX: 1\n\r\n",
+        ";\r\n",
+    ] {
+        let upstream = Upstream::answering(OK);
+        let proxy = Between::new(upstream.addr);
+        let mut client = proxy.client();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").send(body);
+        let response = client.response();
+        assert_eq!(response.status(), 400, "{body:?}");
+        refused(&response, 400, "downstream");
+    }
+}
+
+#[test]
+fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Between::new(nobody);
+    let response = proxy.client().send(chat("{}")).response();
+    refused(&response, 502, "upstream");
+    assert!(response.field("x-streamgauge-error").unwrap().contains(&nobody.to_string()));
+    let body: Value = serde_json::from_slice(&response.body).unwrap();
+    assert_eq!((body["error"]["type"].as_str(), body["error"]["param"].is_null()), (Some("server_error"), true));
+    assert_eq!(response.field("content-type"), Some("application/json"));
+}
+
+#[test]
+fn an_upstream_that_takes_a_request_and_closes_is_a_502_and_is_asked_once() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+    });
+    let proxy = Between::new(upstream.addr);
+    let response = proxy.client().send(chat("{}")).response();
+    refused(&response, 502, "upstream");
+    assert_eq!(upstream.heads().len(), 1, "nobody knows what the server did with it");
+}
+
+#[test]
+fn an_answer_that_is_not_http_is_a_502() {
+    for answer in [
+        "SSH-2.0-x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: a\nY: b\r\n\r\n",
+    ] {
+        let upstream = Upstream::answering(answer);
+        let proxy = Between::new(upstream.addr);
+        refused(&proxy.client().send(chat("{}")).response(), 502, "upstream");
+    }
+}
+
+#[test]
+fn a_head_that_is_too_large_is_a_431() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::with(upstream.addr, &[("max_head_bytes", "2000")]);
+    let mut client = proxy.client();
+    let response = client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(3_000))).response();
+    refused(&response, 431, "downstream");
+    let many = "X: 1\r\n".repeat(300);
+    let response = proxy.client().send(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).response();
+    refused(&response, 431, "downstream");
+    assert!(upstream.heads().is_empty());
+}
+
+#[test]
+fn a_head_that_does_not_come_in_time_is_a_408() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::with(upstream.addr, &[("head_timeout", "100ms")]);
+    refused(&proxy.client().send("GET / HTTP/1.1\r\nHos").response(), 408, "downstream");
+}
+
+#[test]
+fn a_connection_that_idles_too_long_is_closed_without_a_word() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::with(upstream.addr, &[("idle_timeout", "100ms")]);
+    let mut client = proxy.client();
+    assert_eq!(client.send(chat("{}")).response().text(), "ok");
+    assert!(client.rest().is_empty());
+}
+
+#[test]
+fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.closed();
+    });
+    let proxy = Between::with(upstream.addr, &[("max_streams", "2")]);
+    let (mut one, mut two) = (proxy.client(), proxy.client());
+    one.send(chat("{}")).head();
+    two.send(chat("{}")).head();
+    refused(&proxy.client().send(chat("{}")).response(), 503, "ours");
+    drop(one);
+    let mut tries = 0;
+    loop {
+        let mut client = proxy.client();
+        let head = client.send(chat("{}")).head();
+        if head.starts_with("HTTP/1.1 200") {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 500, "a place was not given back");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_refusal_says_nothing_of_what_was_sent() {
+    let upstream = Upstream::answering(OK);
+    let proxy = Between::new(upstream.addr);
+    for request in [
+        "POST /canary HTTP/1.1\r\nHost: a\r\nX canary: 1\r\n\r\n",
+        "POST /canary HTTP/1.1\r\nHost: canary\r\nContent-Length: canary\r\n\r\n",
+        "POST /canary HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: canary\r\n\r\n",
+        "CONNECT canary:1 HTTP/1.1\r\nHost: canary\r\n\r\n",
+    ] {
+        let response = proxy.client().send(request).response();
+        assert!(!format!("{}{}", response.head, response.text()).contains("canary"), "{}", response.head);
+    }
+}

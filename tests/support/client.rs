@@ -1,0 +1,152 @@
+//! A client that writes what it is told and shows what came back, byte for byte.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+use streamgauge::net::http1::{BodyDecoder, Framing};
+
+use super::upstream::field;
+
+/// See the module.
+pub struct Client {
+    pub stream: TcpStream,
+    seen: Vec<u8>,
+}
+
+/// A response.
+#[derive(Clone, Debug, Default)]
+pub struct Response {
+    /// From the status line to the empty line.
+    pub head: String,
+    /// The payload, without its framing.
+    pub body: Vec<u8>,
+    /// The trailers of a chunked body, as (name, value).
+    pub trailers: Vec<(String, String)>,
+    /// The body did not end as its framing says.
+    pub truncated: bool,
+    /// It ended with a reset.
+    pub reset: bool,
+}
+
+impl Response {
+    pub fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+impl Client {
+    pub fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Self { stream, seen: Vec::new() }
+    }
+
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
+        self.stream.write_all(bytes.as_ref()).unwrap();
+        self
+    }
+
+    /// The next response head, interim or final.
+    pub fn head(&mut self) -> String {
+        loop {
+            if let Some(end) = self.seen.windows(4).position(|window| window == b"\r\n\r\n") {
+                return String::from_utf8(self.seen.drain(..end + 4).collect()).unwrap();
+            }
+            assert!(
+                self.more().unwrap_or(0) > 0,
+                "no response head; so far: {:?}",
+                String::from_utf8_lossy(&self.seen)
+            );
+        }
+    }
+
+    /// The response to a request that is not HEAD.
+    pub fn response(&mut self) -> Response {
+        let head = self.head();
+        self.body_of(head)
+    }
+
+    /// The body that belongs to a head.
+    pub fn body_of(&mut self, head: String) -> Response {
+        let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let framing = if field(&head, "transfer-encoding").is_some() {
+            Framing::Chunked
+        } else if matches!(status, 100..=199 | 204 | 304) {
+            Framing::Length(0)
+        } else {
+            field(&head, "content-length")
+                .map_or(Framing::UntilClose, |length| Framing::Length(length.parse().unwrap()))
+        };
+        let mut decoder = BodyDecoder::new(framing);
+        let mut response = Response { head, ..Response::default() };
+        loop {
+            let used = decoder.decode(&self.seen, |payload| response.body.extend_from_slice(payload)).unwrap();
+            self.seen.drain(..used);
+            if decoder.is_done() {
+                break;
+            }
+            match self.more() {
+                Ok(0) => {
+                    response.truncated = !decoder.ends_with_close();
+                    break;
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+                    (response.truncated, response.reset) = (true, true);
+                    break;
+                }
+            }
+        }
+        if let Some(trailers) = decoder.trailers() {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            response.trailers = trailers.end_to_end().map(|(name, value, _)| (text(name), text(value))).collect();
+        }
+        response
+    }
+
+    /// Whatever has come, once at least `n` bytes have.
+    pub fn at_least(&mut self, n: usize) -> Vec<u8> {
+        while self.seen.len() < n {
+            assert!(self.more().unwrap_or(0) > 0, "the proxy closed");
+        }
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Everything up to the connection's end.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.more().unwrap_or(0) > 0 {}
+        std::mem::take(&mut self.seen)
+    }
+
+    fn more(&mut self) -> std::io::Result<usize> {
+        let mut buffer = [0; 65_536];
+        let n = self.stream.read(&mut buffer)?;
+        self.seen.extend_from_slice(&buffer[..n]);
+        Ok(n)
+    }
+
+    /// Closes with a reset.
+    pub fn reset(self) {
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}
+
+/// A chat request with this body.
+pub fn chat(body: &str) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: proxy.test\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}

@@ -1,0 +1,14 @@
+//! What the tests of the proxy share: a scripted upstream, a raw client, a proxy in between.
+
+#![allow(dead_code, reason = "every test binary uses its own part of this")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "tests stop where they cannot go on, and may wait"
+)]
+
+pub mod client;
+pub mod http2;
+pub mod proxy;
+pub mod upstream;

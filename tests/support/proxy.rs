@@ -1,0 +1,71 @@
+//! A proxy in front of an address, in this process.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use streamgauge::config::{ProxyConfig, Source, Typed};
+use streamgauge::proxy::Proxy;
+
+use super::client::Client;
+
+/// See the module. Stops when it is dropped.
+pub struct Between {
+    proxy: Option<Proxy>,
+    config: ProxyConfig,
+    pub addr: SocketAddr,
+    /// The admin port.
+    pub admin: SocketAddr,
+}
+
+impl Between {
+    /// A proxy to `upstream` with nothing else configured.
+    pub fn new(upstream: SocketAddr) -> Self {
+        Self::with(upstream, &[])
+    }
+
+    /// A proxy to `upstream` with these settings, as (key, value).
+    pub fn with(upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
+        Self::to(&format!("http://{upstream}"), settings)
+    }
+
+    /// A proxy to a URL.
+    pub fn to(upstream: &str, settings: &[(&str, &str)]) -> Self {
+        let given = [("upstream", upstream), ("listen", "127.0.0.1:0"), ("admin", "127.0.0.1:0")];
+        let environment = given
+            .iter()
+            .chain(settings)
+            .map(|(key, value)| (format!("STREAMGAUGE_{}", key.to_uppercase()), (*value).to_owned()));
+        let loaded = Source::new(Typed::default(), None, environment).load().unwrap();
+        let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp).unwrap();
+        let (addr, admin) = (proxy.listen_addr(), proxy.admin_addr());
+        Self { proxy: Some(proxy), config: loaded.config, addr, admin }
+    }
+
+    /// Loads everything again, as a signal does.
+    pub fn renew(&self) {
+        let restart = self.proxy.as_ref().unwrap().reload(self.config.clone());
+        assert!(restart.is_empty(), "{restart:?}");
+    }
+
+    /// Stops it as a signal does: waits for open streams, but not longer than `limit`.
+    pub fn stop(self, limit: Duration) {
+        let proxy = self.proxy.as_ref().unwrap();
+        proxy.drain();
+        let begun = Instant::now();
+        while !proxy.is_drained() && begun.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr)
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        if let Some(proxy) = self.proxy.take() {
+            proxy.stop();
+        }
+    }
+}
