@@ -1,8 +1,6 @@
 //! How streams end: the client's leaving reaches the server, the server's end reaches the client, and nobody is read
 //! faster than the other side takes it.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 mod support;
 
 use std::net::Shutdown;

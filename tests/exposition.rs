@@ -11,10 +11,10 @@ mod records;
 use std::collections::BTreeMap;
 
 use parse::{Series, Table};
+use streamgauge::config::otlp::{Histograms, Temporality};
 use streamgauge::export::aggregate::{Aggregate, Settings};
 use streamgauge::export::catalog::{Convention, Id};
 use streamgauge::export::otlp::metrics::Encoder;
-use streamgauge::export::otlp::settings::{Histograms, Temporality};
 use streamgauge::export::prometheus::Format;
 use streamgauge::export::snapshot::Snapshot;
 use streamgauge::measure::record::Ending;
@@ -157,86 +157,4 @@ fn whatever_a_model_is_called_every_format_keeps_it_and_nothing_else_changes() {
             Ok(())
         })
         .unwrap();
-}
-
-/// For other people's parsers: with `STREAMGAUGE_EXPOSE=host:port` this serves the set of records on an admin port,
-/// makes a few more every second, and with `STREAMGAUGE_OTLP=grpc|http,host:port[,exponential][,delta]` exports them,
-/// until the process is ended.
-#[test]
-fn serve_for_the_judges() {
-    let Ok(address) = std::env::var("STREAMGAUGE_EXPOSE") else { return };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(serve::run(&address));
-}
-
-mod serve {
-    use rand::SeedableRng;
-    use streamgauge::clock::Clock;
-    use streamgauge::export::aggregate;
-    use streamgauge::export::control::{ControlPlane, Settings};
-    use streamgauge::export::otlp::settings::{self, Endpoint, Exporter, Headers, Histograms, Protocol, Temporality};
-    use streamgauge::export::trace_context::{RequestTrace, Sampler};
-    use streamgauge::measure::time::Gap;
-    use tokio::net::TcpListener;
-
-    use super::records;
-
-    fn exporter(protocol: Protocol, host: &str, port: u16, target: &str) -> Exporter {
-        Exporter {
-            endpoint: Endpoint { tls: false, host: host.to_owned(), port, target: target.to_owned() },
-            protocol,
-            headers: Headers::new(vec![("x-tenant".to_owned(), "judges".to_owned())]),
-            timeout: Gap::from_millis(5_000),
-            gzip: true,
-            ca: None,
-            identity: None,
-        }
-    }
-
-    fn otlp() -> Option<settings::Settings> {
-        let told = std::env::var("STREAMGAUGE_OTLP").ok()?;
-        let words: Vec<&str> = told.split(',').collect();
-        let (host, port) = words[1].split_once(':')?;
-        let port = port.parse().unwrap();
-        let protocol = if words[0] == "grpc" { Protocol::Grpc } else { Protocol::HttpProtobuf };
-        let prefix = std::env::var("STREAMGAUGE_OTLP_PREFIX").unwrap_or_default();
-        let metrics = settings::Metrics {
-            exporter: exporter(protocol, host, port, &format!("{prefix}/v1/metrics")),
-            interval: Gap::from_millis(1_000),
-            timeout: Gap::from_millis(5_000),
-            temporality: if words.contains(&"delta") { Temporality::Delta } else { Temporality::Cumulative },
-            histograms: if words.contains(&"exponential") { Histograms::Exponential } else { Histograms::Explicit },
-        };
-        let traces = settings::Traces {
-            exporter: exporter(protocol, host, port, &format!("{prefix}/v1/traces")),
-            sampler: Sampler::default(),
-            schedule_delay: Gap::from_millis(1_000),
-            timeout: Gap::from_millis(5_000),
-            max_queue_size: 2_048,
-            max_batch_size: 512,
-        };
-        let resource = vec![("service.name".to_owned(), "streamgauge-judged".to_owned())];
-        Some(settings::Settings { metrics: Some(metrics), traces: Some(traces), resource })
-    }
-
-    pub(super) async fn run(address: &str) {
-        let aggregate = aggregate::Settings { slos: records::slos(), ..aggregate::Settings::default() };
-        let settings = Settings { aggregate, otlp: otlp(), ..Settings::default() };
-        let plane = ControlPlane::new(settings, Clock::Monotonic).unwrap();
-        let (reporter, gauges, sampler) = (plane.reporter(), plane.gauges(), plane.sampler());
-        gauges.set_ready(true);
-        let listener = TcpListener::bind(address).await.unwrap();
-        let stop = std::future::pending();
-        let running = tokio::spawn(plane.run(Some(listener), stop, Gap::from_millis(1_000)));
-        let mut random = rand_pcg::Pcg64::seed_from_u64(2026);
-        for number in 0.. {
-            let (progress, record) = records::request(&mut random, number, Clock::Monotonic.now());
-            progress.into_iter().for_each(|progress| reporter.progress(progress));
-            reporter.finished(record, sampler.as_ref().map(|sampler| RequestTrace::begin(sampler, None, None)));
-            if number >= 300 {
-                Clock::Monotonic.sleep(Gap::from_millis(100)).await;
-            }
-            assert!(!running.is_finished());
-        }
-    }
 }

@@ -76,7 +76,7 @@ fn a_base_gets_the_signals_path_and_an_endpoint_of_one_signal_is_used_as_it_is()
     let target = |name: &str, url: &str| {
         let otlp = understood(&[(name, url)]);
         let endpoint = otlp.traces.unwrap().exporter.endpoint;
-        format!("{} {} {}", if endpoint.tls { "tls" } else { "plain" }, endpoint.authority(), endpoint.target())
+        format!("{} {} {}", if endpoint.tls { "tls" } else { "plain" }, endpoint.authority(), endpoint.target)
     };
     let base = |url| target("OTEL_EXPORTER_OTLP_ENDPOINT", url);
     assert_eq!(base("http://c:4318"), "plain c:4318 /v1/traces");

@@ -237,7 +237,9 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         for socket in listener.incoming() {
             let (mut socket, config, tell) = (socket.unwrap(), Arc::clone(&config), tell.clone());
             std::thread::spawn(move || {
-                tell.send(()).unwrap();
+                if matches!(socket.peek(&mut [0]), Ok(1)) {
+                    tell.send(()).unwrap();
+                }
                 let mut session = rustls::ServerConnection::new(config).unwrap();
                 let mut stream = rustls::Stream::new(&mut session, &mut socket);
                 let mut seen = Vec::new();

@@ -8,38 +8,22 @@ use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::admin::Admin;
 use super::admin::live::Live;
-use super::admin::{Admin, Identity};
-use super::aggregate;
 use super::drops::Drops;
-use super::gauges::{Gauges, Upstream};
+use super::gauges::{self, Gauges};
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
-use super::otlp::settings;
 use super::queue::{DRAIN_EVERY, Inbox, Reporter};
+pub use super::telemetry::Rules;
 use super::telemetry::Telemetry;
-use super::trace_context::{Sampler, TailKeep};
 use crate::clock::Clock;
+use crate::config::Upstream;
+use crate::config::otlp::{Otlp, Sampler};
 use crate::measure::time::Gap;
 use crate::net::tls::TlsError;
 
 /// How often an upstream that is not known to be reachable is tried, and how long.
 const PROBE_EVERY: Gap = Gap::from_millis(1_000);
-
-/// Everything that the control plane is told.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// How to count.
-    pub aggregate: aggregate::Settings,
-    /// Where OTLP goes, if anywhere.
-    pub otlp: Option<settings::Settings>,
-    /// Traces kept whatever the sampler says.
-    pub tail_keep: TailKeep,
-    /// Who we are, for `/api/state`.
-    pub identity: Identity,
-    /// The upstream's host and port, to be tried while it is not known to be reachable. Without it an upstream that
-    /// failed once stays unready until a request gets through, and a balancer that asks `/readyz` sends none.
-    pub probe: Option<(String, u16)>,
-}
 
 /// See the module.
 pub struct ControlPlane {
@@ -48,32 +32,46 @@ pub struct ControlPlane {
     sampler: Option<Sampler>,
     metrics: Option<MetricsExporter>,
     spans: Option<SpanExporter>,
-    identity: Identity,
-    probe: Option<(String, u16)>,
+    upstream: Option<Upstream>,
+}
+
+/// Changes the rules of a control plane that runs.
+#[derive(Clone)]
+pub struct Controls(Arc<Telemetry>);
+
+impl Controls {
+    /// From now on these rules hold. What has been reported before is counted by the old ones.
+    pub fn apply(&self, rules: Rules) {
+        self.0.apply(rules);
+    }
 }
 
 impl ControlPlane {
-    /// Reads the certificates; connects to nothing yet.
+    /// Reads the certificates; connects to nothing yet. `upstream` is who is forwarded to: shown by `/api/state`, and
+    /// tried while it is not known to be reachable, for an upstream that failed once would otherwise stay unready
+    /// until a request gets through, and a balancer that asks `/readyz` sends none.
     ///
     /// # Errors
     /// When a certificate for OTLP cannot be used; the error names the file.
-    pub fn new(settings: Settings, clock: Clock) -> Result<Self, TlsError> {
+    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<Upstream>, clock: Clock) -> Result<Self, TlsError> {
         let drops = Arc::<Drops>::default();
-        let convention = settings.aggregate.convention;
+        let convention = rules.aggregate.convention;
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
-        if let Some(otlp) = &settings.otlp {
-            if let Some(of_metrics) = &otlp.metrics {
-                metrics = Some(MetricsExporter::new(of_metrics, &otlp.resource, convention, &clock, &drops)?);
-            }
-            if let Some(of_traces) = &otlp.traces {
-                let (exporter, waiting) = SpanExporter::new(of_traces, &otlp.resource, convention, &clock, &drops)?;
-                (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
-            }
+        if let Some(of_metrics) = &otlp.metrics {
+            metrics = Some(MetricsExporter::new(of_metrics, &otlp.resource, convention, &clock, &drops)?);
+        }
+        if let Some(of_traces) = &otlp.traces {
+            let (exporter, waiting) = SpanExporter::new(of_traces, &otlp.resource, convention, &clock, &drops)?;
+            (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
         }
         let (reporter, inbox) = Inbox::new(Arc::clone(&drops));
-        let telemetry = Telemetry::new(settings.aggregate, inbox, queue, settings.tail_keep, drops, clock);
-        let (identity, probe) = (settings.identity, settings.probe);
-        Ok(Self { telemetry: Arc::new(telemetry), reporter, sampler, metrics, spans, identity, probe })
+        let telemetry = Telemetry::new(rules, inbox, queue, drops, clock);
+        Ok(Self { telemetry: Arc::new(telemetry), reporter, sampler, metrics, spans, upstream })
+    }
+
+    /// Changes the rules while it runs.
+    pub fn controls(&self) -> Controls {
+        Controls(Arc::clone(&self.telemetry))
     }
 
     /// Where the proxy reports to.
@@ -98,7 +96,7 @@ impl ControlPlane {
 
     /// Runs until `stop`, and then at most `flush` longer, for the last exports. Belongs on a runtime with one thread.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, identity, probe, .. } = self;
+        let Self { telemetry, metrics, spans, upstream, .. } = self;
         let (order, ordered) = Stop::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
@@ -107,10 +105,12 @@ impl ControlPlane {
             let live = Arc::<Live>::default();
             let (of_live, telling) = (Arc::clone(&live), Arc::clone(&telemetry));
             forever.spawn(async move { of_live.run(&telling).await });
-            forever.spawn(Admin::new(Arc::clone(&telemetry), live, identity).serve(listener));
+            forever.spawn(
+                Admin::new(Arc::clone(&telemetry), live, upstream.as_ref().map(Upstream::to_string)).serve(listener),
+            );
         }
-        if let Some(upstream) = probe {
-            forever.spawn(try_upstream(Arc::clone(&telemetry), upstream));
+        if let Some(Upstream { host, port, .. }) = upstream {
+            forever.spawn(try_upstream(Arc::clone(&telemetry), (host, port)));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);
@@ -142,7 +142,7 @@ async fn drain(telemetry: Arc<Telemetry>) {
 /// Finds out whether the upstream can be reached, as long as nobody knows or the last attempt failed.
 async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (String, u16)) {
     loop {
-        if telemetry.gauges.upstream() != Upstream::Reachable {
+        if telemetry.gauges.upstream() != gauges::Upstream::Reachable {
             let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((host.as_str(), port))).await;
             telemetry.gauges.set_upstream(matches!(attempt, Some(Ok(_))));
         }

@@ -26,6 +26,11 @@ impl Models {
         Self { admitted: HashMap::new(), most }
     }
 
+    /// From now on there is room for `most` names; those that have one keep it.
+    pub(super) fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// The attribute value for a model asked for. `answered` says that the server gave an answer under that name.
     pub(super) fn admit(&mut self, model: Option<&str>, answered: bool, symbols: &mut Symbols) -> Sym {
         let Some(model) = model.filter(|model| !model.is_empty()) else { return Sym::default() };

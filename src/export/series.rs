@@ -82,6 +82,15 @@ impl Series {
         }
     }
 
+    /// Begins again if the bounds are not what these SLOs make them.
+    pub(super) fn refit(&mut self, convention: Convention, slos: &Slos) {
+        let fitting = Self::new(self.id, convention, slos);
+        let bounds = |series: &Self| series.layout.as_ref().map(|layout| layout.bounds().to_vec());
+        if bounds(&fitting) != bounds(self) {
+            *self = fitting;
+        }
+    }
+
     /// Adds to a counter; adding 0 makes its series appear.
     pub(super) fn add(&mut self, key: &[Sym], more: u64, symbols: &Symbols, moment: Moment) {
         if let Some(Counted::Count(count)) = self.value(key, symbols, moment) {

@@ -5,19 +5,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::aggregate::{self, Aggregate};
 use super::drops::Drops;
-use super::gauges::Gauges;
+use super::gauges::{Gauges, known_method};
 use super::otlp::run::SpanQueue;
 use super::otlp::traces;
 use super::process;
 use super::queue::{Inbox, Report};
 use super::snapshot::{Moment, Snapshot};
-use super::trace_context::{RequestTrace, TailKeep};
+use super::trace_context::RequestTrace;
 use crate::clock::Clock;
+use crate::config::TailKeep;
 use crate::measure::record::{RequestRecord, TokenCount};
 use crate::measure::time::Gap;
 
 /// Requests remembered for `/api/state`.
 const MOST_RECENT: usize = 50;
+
+/// What can change while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    /// How to count.
+    pub aggregate: aggregate::Settings,
+    /// Traces kept whatever the sampler says.
+    pub tail_keep: TailKeep,
+    /// Whether each request is logged in one line.
+    pub access_log: bool,
+    /// A digest of the configuration in force, by which two processes can be compared; for `/api/state`.
+    pub config_digest: String,
+}
 
 /// What is remembered of one request. Nothing of what was said.
 #[derive(Clone, Debug)]
@@ -34,6 +48,29 @@ pub(super) struct Recent {
     pub(super) output_tokens: Option<TokenCount>,
 }
 
+impl Recent {
+    /// The access line.
+    fn log(&self, record: &RequestRecord) {
+        let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
+        tracing::info!(
+            target: "access",
+            method = known_method(&record.shape.method),
+            route = self.route,
+            model = self.model.as_deref(),
+            status = self.status,
+            outcome = self.outcome,
+            ttft_ms = millis(self.ttft),
+            tpot_ms = millis(record.tpot()),
+            duration_ms = self.duration.as_millis(),
+            output_tokens = self.output_tokens.map(|count| count.tokens),
+            tokens_from = self.output_tokens.map(|count| count.source.name()),
+            request_bytes = record.request_bytes,
+            response_bytes = record.response_bytes,
+            "request"
+        );
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Telemetry {
@@ -44,7 +81,6 @@ pub(super) struct Telemetry {
     inbox: Inbox,
     /// Where spans go, if traces are exported.
     spans: Option<Arc<SpanQueue>>,
-    tail: TailKeep,
     /// Only tasks of the one control runtime take this lock, and none holds it while it waits.
     state: Mutex<State>,
 }
@@ -52,22 +88,40 @@ pub(super) struct Telemetry {
 #[derive(Debug)]
 struct State {
     aggregate: Aggregate,
+    tail_keep: TailKeep,
+    access_log: bool,
+    config_digest: String,
     recent: VecDeque<Recent>,
 }
 
 impl Telemetry {
     /// Nothing reported yet.
     pub(super) fn new(
-        settings: aggregate::Settings,
+        rules: Rules,
         inbox: Inbox,
         spans: Option<Arc<SpanQueue>>,
-        tail: TailKeep,
         drops: Arc<Drops>,
         clock: Clock,
     ) -> Self {
-        let state = State { aggregate: Aggregate::new(settings), recent: VecDeque::with_capacity(MOST_RECENT) };
+        let Rules { aggregate, tail_keep, access_log, config_digest } = rules;
+        let (aggregate, recent) = (Aggregate::new(aggregate), VecDeque::with_capacity(MOST_RECENT));
+        let state = State { aggregate, tail_keep, access_log, config_digest, recent };
         let started = Moment::now(&clock);
-        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, tail, state: Mutex::new(state) }
+        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
+    }
+
+    /// From now on these rules hold. What has been reported is counted by the old ones.
+    pub(super) fn apply(&self, rules: Rules) {
+        self.drain();
+        let mut state = self.lock();
+        state.aggregate.apply(rules.aggregate);
+        (state.tail_keep, state.access_log) = (rules.tail_keep, rules.access_log);
+        state.config_digest = rules.config_digest;
+    }
+
+    /// The digest of the configuration in force.
+    pub(super) fn config_digest(&self) -> String {
+        self.lock().config_digest.clone()
     }
 
     /// Counts what has been reported.
@@ -86,7 +140,7 @@ impl Telemetry {
     }
 
     fn finished(&self, state: &mut State, record: &RequestRecord, trace: Option<&RequestTrace>, moment: Moment) {
-        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &self.tail));
+        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
         state.aggregate.finished(record, kept, moment);
         if let (Some(trace), Some(queue)) = (kept, &self.spans) {
             queue.push(traces::spans(record, trace, state.aggregate.settings(), moment));
@@ -104,6 +158,9 @@ impl Telemetry {
             duration: record.duration(),
             output_tokens: record.output_tokens,
         };
+        if state.access_log {
+            recent.log(record);
+        }
         state.recent.push_back(recent);
     }
 

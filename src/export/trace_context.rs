@@ -8,9 +8,10 @@ use std::fmt;
 
 use rand::{Rng, RngExt};
 
+use crate::config::TailKeep;
+use crate::config::otlp::Sampler;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::slo::Verdict;
-use crate::measure::time::Gap;
 
 /// Longest `tracestate` that is kept for spans, in bytes: what a vendor must at least propagate.
 const MAX_STATE: usize = 512;
@@ -141,39 +142,7 @@ fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// `OTEL_TRACES_SAMPLER` with its argument.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampler {
-    /// Follow the caller's decision where there is a caller.
-    pub parent_based: bool,
-    /// The share of traces to sample otherwise, 0 to 1, decided by the trace id.
-    pub ratio: f64,
-}
-
-impl Default for Sampler {
-    /// `parentbased_always_on`, as the specification has it.
-    fn default() -> Self {
-        Self { parent_based: true, ratio: 1.0 }
-    }
-}
-
 impl Sampler {
-    /// The sampler of that name; `argument` is `OTEL_TRACES_SAMPLER_ARG`. `None` for a name or an argument that is not
-    /// one.
-    pub fn named(name: &str, argument: Option<&str>) -> Option<Self> {
-        let (parent_based, root) = match name.strip_prefix("parentbased_") {
-            Some(root) => (true, root),
-            None => (false, name),
-        };
-        let ratio = match root {
-            "always_on" => 1.0,
-            "always_off" => 0.0,
-            "traceidratio" => argument.map_or(Some(1.0), |ratio| ratio.trim().parse().ok())?,
-            _ => return None,
-        };
-        (0.0..=1.0).contains(&ratio).then_some(Self { parent_based, ratio })
-    }
-
     /// Whether to keep a trace from its head on.
     pub fn samples(&self, trace_id: TraceId, parent: Option<&TraceParent>) -> bool {
         match parent {
@@ -187,18 +156,8 @@ impl Sampler {
     }
 }
 
-/// Which traces to keep at their end although the head did not sample them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TailKeep {
-    /// Those of requests that gave no whole answer.
-    pub failed: bool,
-    /// Those that missed an SLO.
-    pub slo: bool,
-    /// Those that took at least this long.
-    pub slow: Option<Gap>,
-}
-
 impl TailKeep {
+    /// Whether a trace is kept at its end although its head did not sample it.
     fn keeps(&self, record: &RequestRecord) -> bool {
         let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
         self.failed && record.outcome != Outcome::Success
@@ -261,6 +220,7 @@ impl RequestTrace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::time::Gap;
 
     const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -323,18 +283,6 @@ mod tests {
         assert_ne!(trace.trace_id, other.trace_id);
         let hostile = RequestTrace::begin(&Sampler::default(), Some(VALID.as_bytes()), Some(b"a=\n"));
         assert_eq!(hostile.tracestate, None);
-    }
-
-    #[test]
-    fn samplers_are_those_of_the_environment() {
-        let named = |name, argument| Sampler::named(name, argument);
-        assert_eq!(named("parentbased_always_on", None), Some(Sampler::default()));
-        assert_eq!(named("always_off", None), Some(Sampler { parent_based: false, ratio: 0.0 }));
-        assert_eq!(named("traceidratio", Some("0.25")), Some(Sampler { parent_based: false, ratio: 0.25 }));
-        assert_eq!(named("parentbased_traceidratio", None), Some(Sampler { parent_based: true, ratio: 1.0 }));
-        for (name, argument) in [("jaeger_remote", None), ("traceidratio", Some("2")), ("traceidratio", Some("NaN"))] {
-            assert_eq!(named(name, argument), None);
-        }
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::Otlp;
 use crate::export::aggregate;
-use crate::export::control::{self, ControlPlane};
+use crate::export::catalog::Convention;
+use crate::export::control::{ControlPlane, Controls, Rules};
 use crate::measure::time::Gap;
 use crate::net::io::ask_for_stamps;
 use crate::net::tls::TlsError;
@@ -56,6 +57,8 @@ pub enum StartError {
 /// A running proxy.
 pub struct Proxy {
     shared: Arc<Shared>,
+    controls: Controls,
+    convention: Convention,
     drain: watch::Sender<Drain>,
     listen: SocketAddr,
     admin: SocketAddr,
@@ -71,7 +74,10 @@ impl Proxy {
     pub fn start(config: ProxyConfig, otlp: &Otlp) -> Result<Self, StartError> {
         let (listener, listen) = bind(config.listen, "listen")?;
         let (admin_listener, admin) = bind(config.admin, "admin")?;
-        let plane = ControlPlane::new(settings(&config, otlp), Clock::Monotonic)?;
+        let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
+        let plane =
+            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.clone()), Clock::Monotonic)?;
+        let controls = plane.controls();
         let certificates = Certificates::load(&config)?;
         ask_for_stamps();
         let (drain, draining) = watch::channel(Drain::Serving);
@@ -103,7 +109,7 @@ impl Proxy {
             let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
             thread("control".to_owned(), body)?
         };
-        Ok(Self { shared, drain, listen, admin, workers, control })
+        Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
     }
 
     /// Where clients connect.
@@ -120,6 +126,7 @@ impl Proxy {
     /// their files have changed. Returns the settings that need a restart.
     pub fn reload(&self, new: ProxyConfig) -> Vec<&'static str> {
         let (config, restart) = self.shared.config.load().reload(new);
+        self.controls.apply(rules(&config, self.convention));
         self.shared.config.store(Arc::new(config));
         self.shared.renew.notify_one();
         restart
@@ -170,17 +177,19 @@ fn thread(name: String, run: impl FnOnce() -> io::Result<()> + Send + 'static) -
     std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)
 }
 
-fn settings(config: &ProxyConfig, otlp: &Otlp) -> control::Settings {
-    control::Settings {
+/// What the control plane has to know of a configuration.
+fn rules(config: &ProxyConfig, convention: Convention) -> Rules {
+    Rules {
         aggregate: aggregate::Settings {
             slos: Arc::clone(&config.slos),
             max_models: config.max_models,
             provider: config.provider.clone(),
             scheme: if config.tls.is_some() { "https" } else { "http" },
-            ..aggregate::Settings::default()
+            convention,
         },
-        otlp: None,
-        ..control::Settings::default()
+        tail_keep: config.tail_keep,
+        access_log: config.access_log,
+        config_digest: config.digest(),
     }
 }
 

@@ -7,9 +7,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
 use crate::config::ProxyConfig;
+use crate::config::otlp::Sampler;
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
-use crate::export::trace_context::Sampler;
 
 /// See the module.
 pub(super) struct Shared {

@@ -10,14 +10,15 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use streamgauge::clock::Clock;
+use streamgauge::config::otlp::{Histograms, Otlp, Sampler, Temporality};
 use streamgauge::export::aggregate::{Aggregate, Settings};
 use streamgauge::export::catalog::Convention;
-use streamgauge::export::control::{self, ControlPlane};
+use streamgauge::export::control::{ControlPlane, Rules};
 use streamgauge::export::otlp::metrics::Encoder;
-use streamgauge::export::otlp::settings::{Histograms, Temporality};
 use streamgauge::export::prometheus::Format;
 use streamgauge::export::snapshot::{Moment, Snapshot};
-use streamgauge::export::trace_context::{RequestTrace, Sampler};
+use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
@@ -75,7 +76,7 @@ fn main() {
     best("count a record of 100 gaps", 2_000, || aggregate.finished(black_box(&record), None, MOMENT));
     best("the same, with exemplars", 2_000, || aggregate.finished(black_box(&record), Some(&trace), MOMENT));
 
-    if let Ok(plane) = ControlPlane::new(control::Settings::default(), streamgauge::clock::Clock::Monotonic) {
+    if let Ok(plane) = ControlPlane::new(Rules::default(), &Otlp::of_environment(|_| None).0, None, Clock::Monotonic) {
         let reporter = plane.reporter();
         // Making the record's copy is part of it; so is dropping it once the queue is full.
         best("copy a record and hand it over", 500, || reporter.finished(record.clone(), Some(trace.clone())));

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use streamgauge::clock::Clock;
+use streamgauge::config::otlp::Sampler;
 use streamgauge::export::aggregate::{Aggregate, Settings};
 use streamgauge::export::catalog::Convention;
 use streamgauge::export::snapshot::{Moment, Snapshot};
-use streamgauge::export::trace_context::{RequestTrace, Sampler};
+use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{Progress, ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};

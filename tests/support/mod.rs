@@ -1,6 +1,6 @@
 //! What the tests of the proxy share: a scripted upstream, a raw client, a proxy in between.
 
-#![allow(dead_code, reason = "every test binary uses its own part of this")]
+#![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -46,9 +46,14 @@ impl Upstream {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
                 stream.set_nodelay(true).unwrap();
-                let number = count.fetch_add(1, Ordering::SeqCst);
-                let (script, requests) = (Arc::clone(&script), Arc::clone(&log));
-                std::thread::spawn(move || script(Conn { stream, number, seen: Vec::new(), requests }));
+                let (script, count, requests) = (Arc::clone(&script), Arc::clone(&count), Arc::clone(&log));
+                std::thread::spawn(move || {
+                    // The proxy tries whether the upstream can be reached; that is no connection for a script.
+                    if matches!(stream.peek(&mut [0]), Ok(1)) {
+                        let number = count.fetch_add(1, Ordering::SeqCst);
+                        script(Conn { stream, number, seen: Vec::new(), requests });
+                    }
+                });
             }
         });
         Self { addr, connections, requests }

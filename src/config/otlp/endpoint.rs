@@ -13,8 +13,8 @@ pub struct Endpoint {
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Path and query; may hold a token.
-    target: String,
+    /// Path and query of a request over HTTP; gRPC has paths of its own. May hold a token.
+    pub target: String,
 }
 
 impl Endpoint {
@@ -38,11 +38,6 @@ impl Endpoint {
             None => tail.to_owned(),
         };
         Ok(Self { tls, host, port, target })
-    }
-
-    /// Path and query of a request to it.
-    pub fn target(&self) -> &str {
-        &self.target
     }
 
     /// Host and port, an IPv6 address in brackets.

@@ -42,6 +42,11 @@ pub enum Protocol {
 pub struct Headers(Vec<(String, String)>);
 
 impl Headers {
+    /// Headers of these names, in lower case, and values.
+    pub fn new(headers: Vec<(String, String)>) -> Self {
+        Self(headers)
+    }
+
     /// Each header's name, in lower case, and its value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))

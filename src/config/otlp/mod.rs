@@ -85,13 +85,20 @@ pub enum Histograms {
     Exponential,
 }
 
-/// Which traces are sampled.
+/// Which traces are sampled: `OTEL_TRACES_SAMPLER` with its argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
     /// Whether a sampled or unsampled parent decides, and `ratio` is for traces that begin here.
     pub parent_based: bool,
     /// The share of traces sampled by their id: 0.0 none, 1.0 all.
     pub ratio: f64,
+}
+
+impl Default for Sampler {
+    /// `parentbased_always_on`, as specified.
+    fn default() -> Self {
+        Self { parent_based: true, ratio: 1.0 }
+    }
 }
 
 /// `service.name` unless the environment gives one.

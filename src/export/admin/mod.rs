@@ -31,7 +31,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use self::live::Live;
-pub use self::state::Identity;
 use super::telemetry::Telemetry;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
@@ -59,7 +58,8 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nc
 pub(super) struct Admin {
     telemetry: Arc<Telemetry>,
     live: Arc<Live>,
-    identity: Identity,
+    /// The upstream's URL.
+    upstream: Option<String>,
 }
 
 /// What a reply can ask of the connection that it goes out on.
@@ -73,8 +73,8 @@ struct Seat {
 
 impl Admin {
     /// An admin server for this telemetry.
-    pub(super) fn new(telemetry: Arc<Telemetry>, live: Arc<Live>, identity: Identity) -> Self {
-        Self { telemetry, live, identity }
+    pub(super) fn new(telemetry: Arc<Telemetry>, live: Arc<Live>, upstream: Option<String>) -> Self {
+        Self { telemetry, live, upstream }
     }
 
     /// Serves forever.

@@ -48,7 +48,7 @@ impl Admin {
                     json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
                 }
             },
-            "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, &self.identity)),
+            "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, self.upstream.as_deref())),
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", Vec::new()),
             "/api/live" => self.live(seat),
             _ => {

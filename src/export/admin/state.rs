@@ -24,19 +24,10 @@ use crate::export::gauges::Upstream;
 use crate::export::telemetry::{Recent, Telemetry};
 use crate::measure::time::Gap;
 
-/// What the process is, for those who ask.
-#[derive(Clone, Debug, Default)]
-pub struct Identity {
-    /// A digest of the configuration in force, by which two processes can be compared.
-    pub config_digest: String,
-    /// The upstream's URL.
-    pub upstream: String,
-}
-
 #[derive(Serialize)]
 pub(super) struct State<'a> {
     version: &'static str,
-    config_digest: &'a str,
+    config_digest: String,
     started_unix_ms: u64,
     uptime_s: f64,
     ready: bool,
@@ -48,7 +39,7 @@ pub(super) struct State<'a> {
 
 #[derive(Serialize)]
 struct UpstreamState<'a> {
-    url: &'a str,
+    url: Option<&'a str>,
     state: &'static str,
 }
 
@@ -81,16 +72,16 @@ struct Request {
 }
 
 impl<'a> State<'a> {
-    pub(super) fn of(telemetry: &Telemetry, identity: &'a Identity) -> Self {
+    pub(super) fn of(telemetry: &Telemetry, upstream: Option<&'a str>) -> Self {
         let recent = telemetry.recent();
         let (idle, active) = telemetry.gauges.connections();
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            config_digest: &identity.config_digest,
+            config_digest: telemetry.config_digest(),
             started_unix_ms: telemetry.started.unix / 1_000_000,
             uptime_s: telemetry.clock.now().since(telemetry.started.stamp).as_secs(),
             ready: telemetry.gauges.ready(),
-            upstream: UpstreamState { url: &identity.upstream, state: telemetry.gauges.upstream().name() },
+            upstream: UpstreamState { url: upstream, state: telemetry.gauges.upstream().name() },
             in_flight: InFlight::of(telemetry),
             upstream_connections: Connections { idle, active },
             recent: recent.into_iter().map(Request::of).collect(),

@@ -8,10 +8,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
-use super::Identity;
 use crate::clock::Clock;
+use crate::config::otlp::Otlp;
+use crate::config::{Upstream, UpstreamHttp};
 use crate::export::aggregate;
-use crate::export::control::{ControlPlane, Settings};
+use crate::export::control::{ControlPlane, Rules};
 use crate::export::fixtures::{record, shape};
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
@@ -27,15 +28,32 @@ struct Plane {
     task: tokio::task::JoinHandle<()>,
 }
 
-async fn start(settings: Settings) -> Plane {
+async fn start(rules: Rules) -> Plane {
+    start_before(rules, None).await
+}
+
+async fn start_before(rules: Rules, upstream: Option<Upstream>) -> Plane {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let plane = ControlPlane::new(settings, Clock::Monotonic).unwrap();
+    let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, upstream, Clock::Monotonic).unwrap();
     let (reporter, gauges) = (plane.reporter(), plane.gauges());
     let (stop, stopped) = oneshot::channel();
     let stopping = async { stopped.await.unwrap_or_default() };
     let task = tokio::spawn(plane.run(Some(listener), stopping, Gap::from_millis(1_000)));
     Plane { address, reporter, gauges, stop, task }
+}
+
+fn target(host: &str, port: u16) -> Upstream {
+    Upstream {
+        tls: false,
+        host: host.to_owned(),
+        port,
+        http: UpstreamHttp::Auto,
+        connect_timeout: Gap::from_millis(100),
+        ca: None,
+        identity: None,
+        server_name: None,
+    }
 }
 
 struct Reply {
@@ -69,7 +87,7 @@ impl Plane {
 
 #[tokio::test]
 async fn a_scrape_has_what_was_reported_just_before() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     plane.reporter.finished(record(), None);
     let reply = plane.get("/metrics", "").await;
     assert_eq!(reply.status, 200);
@@ -93,7 +111,7 @@ async fn a_scrape_has_what_was_reported_just_before() {
 
 #[tokio::test]
 async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     let openmetrics = plane.get("/metrics", "accept: application/openmetrics-text\r\n").await;
     assert!(openmetrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
     assert!(openmetrics.body.ends_with(b"# EOF\n"));
@@ -108,7 +126,7 @@ async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
 
 #[tokio::test]
 async fn readiness_says_why_not() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     let ready = async || {
         let reply = plane.get("/readyz", "").await;
         (reply.status, reply.json()["reason"].as_str().map(str::to_owned))
@@ -126,8 +144,8 @@ async fn readiness_says_why_not() {
 #[tokio::test]
 async fn an_upstream_that_comes_back_is_noticed_without_a_request() {
     let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let probe = Some(("127.0.0.1".to_owned(), upstream.local_addr().unwrap().port()));
-    let plane = start(Settings { probe, ..Settings::default() }).await;
+    let target = target("127.0.0.1", upstream.local_addr().unwrap().port());
+    let plane = start_before(Rules::default(), Some(target)).await;
     plane.gauges.set_ready(true);
     plane.gauges.set_upstream(false);
     for attempt in 0.. {
@@ -141,8 +159,8 @@ async fn an_upstream_that_comes_back_is_noticed_without_a_request() {
 
 #[tokio::test]
 async fn the_state_tells_the_last_requests_without_what_was_said() {
-    let identity = Identity { config_digest: "abc".to_owned(), upstream: "http://llm.local:8000".to_owned() };
-    let plane = start(Settings { identity, ..Settings::default() }).await;
+    let rules = Rules { config_digest: "abc".to_owned(), ..Rules::default() };
+    let plane = start_before(rules, Some(target("llm.invalid", 8000))).await;
     let (outcome, ending) = (Outcome::Failed, Ending::UpstreamFailed);
     let unknown = std::sync::Arc::new(shape("made up"));
     plane.reporter.finished(RequestRecord { outcome, ending, status: None, shape: unknown, ..record() }, None);
@@ -155,7 +173,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     let state = plane.get("/api/state", "").await.json();
     assert_eq!(state["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((state["config_digest"].as_str(), state["ready"].as_bool()), (Some("abc"), Some(false)));
-    assert_eq!(state["upstream"], serde_json::json!({"url": "http://llm.local:8000", "state": "unknown"}));
+    assert_eq!(state["upstream"]["url"], "http://llm.invalid:8000");
     let in_flight = serde_json::json!({"requests": 1, "waiting": 1, "streaming": 0, "by_model": {"tiny": 1}});
     assert_eq!(state["in_flight"], in_flight);
     let recent = state["recent"].as_array().unwrap();
@@ -173,7 +191,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
 #[tokio::test]
 async fn the_live_page_tells_once_a_second_what_happened() {
     let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=300ms".parse().unwrap()]).unwrap();
-    let plane = start(Settings { aggregate: aggregate::Settings::default(), ..Settings::default() }).await;
+    let plane = start(Rules { aggregate: aggregate::Settings::default(), ..Rules::default() }).await;
     plane.reporter.finished(record(), None);
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
     socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -213,7 +231,7 @@ async fn the_live_page_tells_once_a_second_what_happened() {
 
 #[tokio::test]
 async fn a_live_reader_that_does_not_read_is_cut_off() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     // Open requests of many models make every event longer than what the kernel and the server may hold.
     let _open: Vec<_> = (0..2_000)
         .map(|model| {
@@ -245,7 +263,7 @@ fn shape_of(model: usize) -> std::sync::Arc<RequestShape> {
 
 #[tokio::test]
 async fn only_reading_is_allowed_and_unknown_paths_are_told() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     let posted =
         plane.send("POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
     assert_eq!(posted.status, 405);
@@ -261,7 +279,7 @@ async fn only_reading_is_allowed_and_unknown_paths_are_told() {
 
 #[tokio::test]
 async fn too_many_connections_are_told_so_and_places_come_back() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     let mut idle = Vec::new();
     for _ in 0..super::MOST_CONNECTIONS {
         let mut socket = TcpStream::connect(plane.address).await.unwrap();
@@ -283,7 +301,7 @@ async fn too_many_connections_are_told_so_and_places_come_back() {
 
 #[tokio::test]
 async fn it_stops_when_told() {
-    let plane = start(Settings::default()).await;
+    let plane = start(Rules::default()).await;
     assert_eq!(plane.get("/livez", "").await.status, 200);
     plane.stop.send(()).unwrap();
     let stopped = Clock::Monotonic.timeout(Gap::from_millis(5_000), plane.task).await;

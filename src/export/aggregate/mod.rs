@@ -103,6 +103,14 @@ impl Aggregate {
         Self { settings, symbols: Symbols::default(), models, series }
     }
 
+    /// From now on it counts like this. Histograms whose bounds move with an SLO begin again, which every reader of
+    /// counters understands; what else has been counted stays.
+    pub fn apply(&mut self, settings: Settings) {
+        self.series.iter_mut().for_each(|series| series.refit(settings.convention, &settings.slos));
+        self.models.limit(settings.max_models);
+        self.settings = settings;
+    }
+
     /// How it counts.
     pub fn settings(&self) -> &Settings {
         &self.settings

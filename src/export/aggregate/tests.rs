@@ -1,10 +1,10 @@
 //! The mapping rules, each on exact numbers.
 
 use super::*;
+use crate::config::otlp::Sampler;
 use crate::export::fixtures::{NOW, record, shape};
 use crate::export::labels::Value;
 use crate::export::snapshot::{Data, Point};
-use crate::export::trace_context::Sampler;
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Ending, Fault, Usage};
 

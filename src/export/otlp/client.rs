@@ -9,8 +9,8 @@ use rand::RngExt;
 use super::connect::Connector;
 use super::grpc::Grpc;
 use super::http::Http;
-use super::settings::{Exporter, Protocol};
 use crate::clock::Clock;
+use crate::config::otlp::{Exporter, Protocol};
 use crate::measure::time::{Gap, Stamp};
 use crate::net::tls::TlsError;
 
@@ -187,7 +187,7 @@ fn shortened(pause: Gap) -> Gap {
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
-    use crate::export::otlp::settings::{Endpoint, Headers};
+    use crate::config::otlp::{Endpoint, Headers};
 
     #[tokio::test]
     async fn failures_are_mentioned_once_a_minute() {

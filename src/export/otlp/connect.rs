@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use super::settings::{Endpoint, Exporter, Protocol};
+use crate::config::otlp::{Endpoint, Exporter, Protocol};
 use crate::net::tls::{self, Identity, TlsError};
 
 /// A connection, plain or TLS.
@@ -34,7 +34,7 @@ pub(super) struct Connector {
 impl Connector {
     /// Reads the certificates.
     pub(super) fn new(exporter: &Exporter) -> Result<Self, TlsError> {
-        let identity = exporter.identity.as_ref().map(|(cert, key)| Identity { cert, key });
+        let identity = exporter.identity.as_ref().map(|files| Identity { cert: &files.cert, key: &files.key });
         let alpn = match exporter.protocol {
             Protocol::Grpc => "h2",
             Protocol::HttpProtobuf => "http/1.1",

@@ -12,7 +12,7 @@ use tonic::{Code, Request, Status};
 
 use super::client::{Answer, Payload};
 use super::connect::Connector;
-use super::settings::Exporter;
+use crate::config::otlp::Exporter;
 use crate::measure::time::Gap;
 
 /// One collector over gRPC.

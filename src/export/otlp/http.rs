@@ -12,7 +12,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 
 use super::client::{Answer, Payload};
 use super::connect::Connector;
-use super::settings::Exporter;
+use crate::config::otlp::Exporter;
 use crate::measure::time::Gap;
 
 /// Longest answer read. It says little.

@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes;
-use super::settings::{Histograms, Temporality};
+use crate::config::otlp::{Histograms, Temporality};
 use crate::export::catalog::{Convention, Id, Kind};
 use crate::export::labels::Label;
 use crate::export::snapshot::{self, Data, Family, Point, Snapshot};
@@ -247,10 +247,11 @@ fn exemplar_of(kept: &snapshot::Exemplar) -> Exemplar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::otlp::Sampler;
     use crate::export::aggregate::{Aggregate, Settings};
     use crate::export::fixtures::{NOW, record};
     use crate::export::snapshot::Moment;
-    use crate::export::trace_context::{RequestTrace, Sampler};
+    use crate::export::trace_context::RequestTrace;
 
     fn encoder(temporality: Temporality, histograms: Histograms) -> Encoder {
         let resource = [("service.name".to_owned(), "gauge".to_owned())];

@@ -7,10 +7,7 @@ mod grpc;
 mod http;
 pub mod metrics;
 pub(super) mod run;
-pub mod settings;
 pub mod traces;
-
-pub use settings::Settings;
 
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));

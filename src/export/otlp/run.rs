@@ -11,8 +11,9 @@ use tokio::sync::{Notify, watch};
 
 use super::client::{Client, Delivery, Payload};
 use super::metrics::{Encoder, Export};
-use super::{attributes, settings, traces};
+use super::{attributes, traces};
 use crate::clock::Clock;
+use crate::config::otlp;
 use crate::export::catalog::Convention;
 use crate::export::drops::{Drops, Loss};
 use crate::export::snapshot::Snapshot;
@@ -79,7 +80,7 @@ pub(crate) struct MetricsExporter {
 impl MetricsExporter {
     /// An exporter that has not connected yet.
     pub(crate) fn new(
-        settings: &settings::Metrics,
+        settings: &otlp::Metrics,
         resource: &[(String, String)],
         convention: Convention,
         clock: &Clock,
@@ -168,7 +169,7 @@ pub(crate) struct SpanExporter {
 impl SpanExporter {
     /// An exporter that has not connected yet, and its queue.
     pub(crate) fn new(
-        settings: &settings::Traces,
+        settings: &otlp::Traces,
         resource: &[(String, String)],
         convention: Convention,
         clock: &Clock,

@@ -162,8 +162,8 @@ mod tests {
     use opentelemetry_proto::tonic::common::v1::any_value::Value;
 
     use super::*;
+    use crate::config::otlp::Sampler;
     use crate::export::fixtures::{NOW, record, shape};
-    use crate::export::trace_context::Sampler;
     use crate::measure::record::{Choice, Ending, FinishReason, Outcome};
     use crate::measure::shape::RequestShape;
 

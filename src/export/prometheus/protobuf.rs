@@ -301,10 +301,11 @@ fn timestamp(unix: u64) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::otlp::Sampler;
     use crate::export::aggregate::{Aggregate, Settings};
     use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record};
-    use crate::export::trace_context::{RequestTrace, Sampler};
+    use crate::export::trace_context::RequestTrace;
 
     #[test]
     fn spans_skip_long_gaps_and_bridge_short_ones() {

@@ -171,10 +171,11 @@ impl fmt::Display for Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::otlp::Sampler;
     use crate::export::aggregate::{Aggregate, Settings};
     use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record, shape};
-    use crate::export::trace_context::{RequestTrace, Sampler};
+    use crate::export::trace_context::RequestTrace;
 
     fn lines(text: &str, name: &str) -> Vec<String> {
         text.lines().filter(|line| line.starts_with(name)).map(str::to_owned).collect()

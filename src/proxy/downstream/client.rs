@@ -60,7 +60,7 @@ impl Client {
 
     /// Waits for a request head.
     pub(super) async fn read_head(&mut self, seat: &Seat, head: &mut Head, first: bool) -> Begun {
-        let limits = seat.worker().config().limits.clone();
+        let limits = seat.worker().config().limits;
         let mut searched = 0;
         let waiting_since = Clock::Monotonic.now();
         std::future::poll_fn(|cx| {

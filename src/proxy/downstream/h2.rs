@@ -41,7 +41,7 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
     let (peer, scheme) = (io.peer(), Scheme::of(&io));
     let arrival = Rc::new(Cell::new(None));
     let io = TokioIo::new(Stamped::new(io, first, Rc::clone(&arrival)));
-    let limits = worker.config().limits.clone();
+    let limits = worker.config().limits;
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
         .adaptive_window(true)

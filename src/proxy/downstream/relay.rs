@@ -102,10 +102,10 @@ impl<'a> Relay<'a> {
             return Poll::Ready(end);
         }
         loop {
-            if self.pending.is_some() {
-                if let Err(end) = ready!(self.poll_hand_on(cx)) {
-                    return Poll::Ready(end);
-                }
+            if self.pending.is_some()
+                && let Err(end) = ready!(self.poll_hand_on(cx))
+            {
+                return Poll::Ready(end);
             }
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),

@@ -121,7 +121,7 @@ impl Exchange {
         self.request.borrow_mut().push(Frame::data(payload));
     }
 
-    pub(super) fn complete(&mut self, trailers: Option<&Head>) {
+    pub(super) fn complete(&self, trailers: Option<&Head>) {
         let mut outbox = self.request.borrow_mut();
         if let Some(trailers) = trailers {
             outbox.push(Frame::trailers(field_map(trailers.end_to_end().map(|(name, value, _)| (name, value)))));
@@ -138,11 +138,7 @@ impl Exchange {
         self.request.borrow().dropped
     }
 
-    pub(super) fn poll_flush(
-        &mut self,
-        cx: &mut Context<'_>,
-        mut written: impl FnMut(&[u8]),
-    ) -> Poll<Result<(), Broken>> {
+    pub(super) fn poll_flush(&mut self, cx: &Context<'_>, mut written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
         {
             let mut outbox = self.request.borrow_mut();
             if !outbox.frames.is_empty() && !outbox.dropped {

@@ -141,7 +141,8 @@ impl Upstream {
             None => match self.connector.connect().await? {
                 io if io.alpn() == Some(b"h2") => {
                     self.connector.learned_http2();
-                    self.http2.borrow_mut().adopt(h2::handshake(io, self.connector.open()).await?);
+                    let connection = h2::handshake(io, self.connector.open()).await?;
+                    self.http2.borrow_mut().adopt(connection);
                     return self.begin_http2(request).await;
                 }
                 io => h1::Connection::new(io, self.connector.open()),

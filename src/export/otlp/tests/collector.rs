@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::export::otlp::settings::{Endpoint, Exporter, Headers, Protocol};
+use crate::config::otlp::{Endpoint, Exporter, Headers, Protocol};
 use crate::measure::time::Gap;
 
 /// What one request brought.

@@ -16,12 +16,12 @@ use tokio::sync::watch;
 
 use self::collector::{Collector, Reply};
 use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
-use super::settings::{self, Exporter, Histograms, Protocol, Temporality};
 use crate::clock::Clock;
+use crate::config::otlp::Sampler;
+use crate::config::otlp::{self, Exporter, Histograms, Protocol, Temporality};
 use crate::export::catalog::{Convention, Id};
 use crate::export::drops::{Drops, Loss};
 use crate::export::snapshot::{Data, Snapshot};
-use crate::export::trace_context::Sampler;
 use crate::measure::time::{Gap, Stamp};
 
 const BOTH: [Protocol; 2] = [Protocol::HttpProtobuf, Protocol::Grpc];
@@ -56,7 +56,7 @@ impl Running {
 
 fn metrics(exporter: Exporter, interval: Gap, timeout: Gap) -> Running {
     let (temporality, histograms) = (Temporality::Cumulative, Histograms::Explicit);
-    let settings = settings::Metrics { exporter, interval, timeout, temporality, histograms };
+    let settings = otlp::Metrics { exporter, interval, timeout, temporality, histograms };
     let drops = Arc::<Drops>::default();
     let clock = Clock::Monotonic;
     let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops).unwrap();
@@ -64,8 +64,8 @@ fn metrics(exporter: Exporter, interval: Gap, timeout: Gap) -> Running {
     Running { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
 }
 
-fn traces(exporter: Exporter, settings: impl Fn(&mut settings::Traces)) -> (Running, Arc<SpanQueue>) {
-    let mut asked = settings::Traces {
+fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running, Arc<SpanQueue>) {
+    let mut asked = otlp::Traces {
         exporter,
         sampler: Sampler::default(),
         schedule_delay: ms(60_000),
@@ -266,7 +266,7 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         exporter.endpoint.tls = true;
         let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
-        exporter.identity = Some(client.clone());
+        exporter.identity = Some(crate::config::Identity { cert: client.0.clone(), key: client.1.clone() });
         let known = metrics(exporter, ms(60_000), ms(10_000));
         assert_eq!(losses(&*known.stop(ms(10_000)).await), [0; 5]);
         assert_eq!(collector.seen.lock().unwrap().len(), 1);
