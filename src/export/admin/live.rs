@@ -22,7 +22,7 @@
 //! ```
 //! A quantile or a ratio of nothing is `null`. Requests count when they end, tokens and gaps as they come. Models and
 //! SLOs appear while something happens to them. The figures are differences of the same counts that are scraped: a
-//! window is two snapshots. Nobody takes them while nobody listens, so the ten seconds begin with the first listener.
+//! window is two snapshots, and one in which a reload has begun a histogram anew counts what came after. Nobody takes them while nobody listens, so the ten seconds begin with the first listener.
 //!
 //! A reader that does not take an event within two seconds is cut off.
 
@@ -236,16 +236,15 @@ impl Cut {
     fn model(&self, name: &str, then: &Self) -> Value {
         let nothing = Model::default();
         let (now, before) = (self.models.get(name).unwrap_or(&nothing), then.models.get(name).unwrap_or(&nothing));
-        let terminations = now
-            .terminations
-            .iter()
-            .map(|(reason, count)| (reason.to_string(), count - before.terminations.get(reason).copied().unwrap_or(0)));
+        let terminations = now.terminations.iter().map(|(reason, count)| {
+            (reason.to_string(), count.saturating_sub(before.terminations.get(reason).copied().unwrap_or(0)))
+        });
         let terminations: BTreeMap<String, u64> = terminations.filter(|(_, count)| *count > 0).collect();
         let seconds = self.at.since(then.at).as_secs();
         json!({
             "seconds": seconds,
-            "requests_per_s": rate(now.requests - before.requests, seconds),
-            "tokens_per_s": rate(now.tokens - before.tokens, seconds),
+            "requests_per_s": rate(now.requests.saturating_sub(before.requests), seconds),
+            "tokens_per_s": rate(now.tokens.saturating_sub(before.tokens), seconds),
             "ttft_ms": quantiles(now.ttft.as_ref(), before.ttft.as_ref()),
             "itl_ms": quantiles(now.itl.as_ref(), before.itl.as_ref()),
             "tpot_ms": quantiles(now.tpot.as_ref(), before.tpot.as_ref()),
@@ -256,14 +255,14 @@ impl Cut {
     fn slo(&self, name: &str, then: &Self) -> Value {
         let [now, before] = [self, then].map(|cut| cut.slos.get(name).copied().unwrap_or_default());
         let seconds = self.at.since(then.at).as_secs();
-        let (met, missed) = (now.met - before.met, now.missed - before.missed);
+        let (met, missed) = (now.met.saturating_sub(before.met), now.missed.saturating_sub(before.missed));
         json!({
             "met": met,
             "missed": missed,
-            "excluded": now.excluded - before.excluded,
+            "excluded": now.excluded.saturating_sub(before.excluded),
             "met_ratio": (met + missed > 0).then(|| met as f64 / (met + missed) as f64),
             "goodput_requests_per_s": rate(met, seconds),
-            "goodput_tokens_per_s": rate(now.tokens - before.tokens, seconds),
+            "goodput_tokens_per_s": rate(now.tokens.saturating_sub(before.tokens), seconds),
         })
     }
 }
@@ -308,10 +307,8 @@ impl Model {
 
 fn quantiles(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Value> {
     let now = now?;
-    let window = match before {
-        Some(before) => &now.since(before).ok()?,
-        None => now,
-    };
+    let since = before.and_then(|before| now.since(before).ok());
+    let window = since.as_ref().unwrap_or(now);
     let millis = |q| window.quantile(q).map(|seconds| (seconds * 1e6).round() / 1e3);
     Some(json!({"p50": millis(0.5)?, "p90": millis(0.9)?, "p99": millis(0.99)?}))
 }
@@ -324,5 +321,29 @@ fn text(point: &Point, name: &str) -> Option<Arc<str>> {
     match point.label(name)? {
         labels::Value::Text(text) => Some(Arc::clone(text)),
         labels::Value::Int(_) | labels::Value::Bool(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::fixtures::{NOW, at, record};
+    use crate::measure::slo::Slos;
+
+    #[test]
+    fn counts_that_have_begun_anew_count_from_there() {
+        let begun = |slo: &str| {
+            let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
+            Aggregate::new(Settings { slos, ..Settings::default() })
+        };
+        let (mut before, mut after) = (begun("x: e2e<=1s ttft<=1s"), begun("x: e2e<=3s ttft<=7s"));
+        (0..5).for_each(|_| before.finished(&record(), None, NOW));
+        after.finished(&record(), None, NOW);
+        let (then, now) = (Cut::of(&before.snapshot(NOW), at(0)), Cut::of(&after.snapshot(NOW), at(1_000)));
+        let window = now.model("tiny", &then);
+        assert_eq!(window["requests_per_s"], 0.0, "fewer than before: nothing is known of what came between");
+        assert!((window["ttft_ms"]["p50"].as_f64().unwrap() / 200.0 - 1.0).abs() < 0.091);
+        assert_eq!(now.model("tiny", &now)["ttft_ms"], Value::Null);
     }
 }

@@ -149,8 +149,10 @@ impl Encoder {
             (Data::Count(now), Data::Count(then)) => Data::Count(now.saturating_sub(*then)),
             (Data::Seconds(now), Data::Seconds(then)) => Data::Seconds((now - then).max(0.0)),
             (Data::Histogram(now, exemplars), Data::Histogram(then, _)) => {
+                // Other bounds than before: it has begun anew, and the collector has nothing of it.
+                let Ok(since) = now.since(then) else { return Some(whole) };
                 let fresh = exemplars.iter().filter(|(_, exemplar)| exemplar.unix > self.base.unix);
-                Data::Histogram(now.since(then).ok()?, fresh.copied().collect())
+                Data::Histogram(since, fresh.copied().collect())
             }
             _ => return Some(whole),
         };
@@ -356,5 +358,21 @@ mod tests {
             assert!(matches!(metric(&export, Id::ActiveStreams), Some(metric::Data::Gauge(_))));
             assert!(metric(&export, Id::ProcessStart).is_none());
         }
+    }
+
+    #[test]
+    fn a_delta_of_a_histogram_that_got_other_bounds_is_all_that_it_has() {
+        let with = |slo: &str| {
+            let slos = crate::measure::slo::Slos::new(vec![slo.parse().unwrap()]).unwrap();
+            let mut aggregate = Aggregate::new(Settings { slos: Arc::new(slos), ..Settings::default() });
+            aggregate.finished(&record(), None, NOW);
+            aggregate.snapshot(NOW)
+        };
+        let mut encoder = encoder(Temporality::Delta, Histograms::Explicit);
+        let before = encoder.encode(&with("x: ttft<=111ms"));
+        encoder.taken(before);
+        let after = encoder.encode(&with("x: ttft<=222ms"));
+        assert_eq!(explicit(&after, Id::TimeToFirstToken).0.count, 1);
+        assert!(metric(&after, Id::RequestDuration).is_none(), "its bounds are the same and nothing came");
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! | format | what it has that the others have not |
 //! |---|---|
-//! | [text 0.0.4](text) | every scraper since 2014 reads it |
-//! | [OpenMetrics 1.0](text) | exemplars, start times, units |
-//! | [protobuf](protobuf) | the same and native histograms, beside the classic buckets |
+//! | text 0.0.4 | every scraper since 2014 reads it |
+//! | OpenMetrics 1.0 | exemplars, start times, units |
+//! | [`protobuf`] | the same and native histograms, beside the classic buckets |
 
 mod name;
 mod negotiate;
