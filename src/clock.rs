@@ -121,7 +121,7 @@ thread_local! {
     static LINE: RefCell<KernelLine> = RefCell::default();
 }
 
-/// The stamp of a kernel timestamp, given in nanoseconds since 1970. Each thread keeps its own [`KernelLine`].
+/// The stamp of a kernel timestamp, given in nanoseconds since 1970. Each thread keeps its own line to that clock.
 pub fn of_kernel(wall_nanos: u64) -> Stamp {
     LINE.with_borrow_mut(|line| line.stamp(wall_nanos))
 }

@@ -42,6 +42,14 @@ fn a_response_head_arrives_with_its_case_order_reason_and_duplicates() {
 }
 
 #[test]
+fn a_field_without_a_value_arrives() {
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Empty:\r\nX-Blank: \t \r\nX-After: 1 \r\n\r\n";
+    assert_eq!(got(head), head);
+    let head = "HTTP/1.1 200 OK\r\nAccess-Control-Allow-Origin: \r\nX-Empty:\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(given(head), head);
+}
+
+#[test]
 fn bytes_beyond_ascii_in_a_field_value_arrive() {
     let upstream = Upstream::start(|mut conn| {
         conn.head().unwrap();

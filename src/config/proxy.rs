@@ -39,7 +39,8 @@ pub struct ProxyConfig {
     pub stall: Gap,
     /// Models told apart in metrics; further ones share one label value. 64: every label value multiplies the series.
     pub max_models: usize,
-    /// `gen_ai.provider.name` of everything exported; not sent unless given, since a proxy cannot know.
+    /// `gen_ai.provider.name` of everything exported; by default whose API the dialect is ("openai"), since a proxy
+    /// cannot know who runs the server.
     pub provider: Option<String>,
     /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
     pub tail_keep: TailKeep,

@@ -53,7 +53,7 @@ impl Recent {
     fn log(&self, record: &RequestRecord) {
         let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
         tracing::info!(
-            target: "access",
+            target: "streamgauge::access",
             method = known_method(&record.shape.method),
             route = self.route,
             model = self.model.as_deref(),

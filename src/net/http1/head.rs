@@ -117,6 +117,8 @@ pub struct Head {
 struct Field {
     name: Range<usize>,
     value: Range<usize>,
+    /// Where its line ends, white space after the value included.
+    end: usize,
     known: Known,
     /// Belongs to this connection only.
     hop: bool,
@@ -217,8 +219,8 @@ impl Head {
         self.append(b": ");
         let value = self.append(value);
         self.append(b"\r\n");
-        let known = Known::of(name);
-        self.fields.push(Field { name: name_at, value, known, hop: false });
+        let (known, end) = (Known::of(name), value.end);
+        self.fields.push(Field { name: name_at, value, end, known, hop: false });
     }
 
     /// Ends a composed head: its fields are known now.
@@ -241,11 +243,16 @@ impl Head {
     fn take(&mut self, bytes: &[u8], parsed: &[httparse::Header<'_>]) {
         self.clear();
         self.bytes.extend_from_slice(bytes);
-        self.fields.extend(parsed.iter().map(|field| Field {
-            name: range_in(bytes, field.name.as_bytes()),
-            value: range_in(bytes, field.value),
-            known: Known::of(field.name.as_bytes()),
-            hop: false,
+        self.fields.extend(parsed.iter().map(|field| {
+            let name = range_in(bytes, field.name.as_bytes());
+            // An empty value need not lie in the head; its place is behind the colon.
+            let value = match range_in(bytes, field.value) {
+                value if value.is_empty() => name.end + 1..name.end + 1,
+                value => value,
+            };
+            let blanks = bytes[value.end..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+            let (known, end) = (Known::of(field.name.as_bytes()), value.end + blanks);
+            Field { name, value, end, known, hop: false }
         }));
     }
 
@@ -423,7 +430,7 @@ impl Head {
     /// Writes the fields that `keep` wants, each line as it was received: case, order, white space.
     pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl Fn(Known, bool) -> bool) {
         for field in self.fields.iter().filter(|field| keep(field.known, field.hop)) {
-            out.extend_from_slice(&self.bytes[field.name.start..field.value.end]);
+            out.extend_from_slice(&self.bytes[field.name.start..field.end]);
             out.extend_from_slice(b"\r\n");
         }
     }
@@ -500,15 +507,19 @@ mod tests {
     #[test]
     fn a_head_passes_on_its_fields_as_they_came() {
         let head = request(
-            "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2 \r\nConnection: close, X-Hop\r\nx-hop: 3\r\nX-B: 4\r\n\r\n",
+            "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2 \r\nConnection: close, X-Hop\r\nx-hop: 3\r\nX-C: \r\nX-D:\r\nX-B: 4\r\n\r\n",
         )
         .unwrap();
         let mut out = Vec::new();
         head.write_request_line(&mut out);
         head.write_fields(&mut out, |_, hop| !hop);
-        let expected = "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2\r\nX-B: 4\r\n";
+        let expected = "POST /v1/x?a=b HTTP/1.1\r\nhOsT: a\r\nX-B:  1\r\nx-a:2 \r\nX-C: \r\nX-D:\r\nX-B: 4\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
         assert_eq!((head.method(), head.path(), head.keeps_alive()), ("POST", "/v1/x", false));
+        assert_eq!(
+            (head.value("x-a"), head.value("x-c"), head.value("x-d")),
+            (Some(&b"2"[..]), Some(&b""[..]), Some(&b""[..]))
+        );
     }
 
     #[test]
