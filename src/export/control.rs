@@ -146,10 +146,10 @@ async fn drain(telemetry: Arc<Telemetry>) {
 }
 
 /// Finds out whether the upstream can be reached, as long as nobody knows or the last attempt failed.
-async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (String, u16)) {
+async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (Arc<str>, u16)) {
     loop {
         if telemetry.gauges.upstream() != gauges::Upstream::Reachable {
-            let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((host.as_str(), port))).await;
+            let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((&*host, port))).await;
             telemetry.gauges.set_upstream(matches!(attempt, Some(Ok(_))));
         }
         telemetry.clock.sleep(PROBE_EVERY).await;

@@ -8,7 +8,7 @@ use super::drops::Drops;
 use super::figures::{Cut, InFlight};
 use super::gauges::{Gauges, known_method};
 use super::otlp::run::SpanQueue;
-use super::otlp::traces;
+use super::otlp::traces::RequestSpans;
 use super::process;
 use super::queue::{Inbox, Report};
 use super::snapshot::{Moment, Snapshot};
@@ -144,7 +144,7 @@ impl Telemetry {
         let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
         state.aggregate.finished(record, kept, moment);
         if let (Some(trace), Some(queue)) = (kept, &self.spans) {
-            queue.push(traces::spans(record, trace, state.aggregate.settings(), moment));
+            queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
         }
         if state.recent.len() == MOST_RECENT {
             state.recent.pop_front();
