@@ -108,6 +108,7 @@ tls_cert: null  # default
 tls_key: null  # default
 tls_client_ca: null  # default
 headers: none  # default
+ask_usage: false  # default
 workers: 2  # flag --workers
 max_head_bytes: 65536  # default
 head_timeout: 30s  # default

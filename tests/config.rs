@@ -67,7 +67,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 28] = [
+const SAMPLES: [(&str, [&str; 3]); 29] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -94,6 +94,7 @@ const SAMPLES: [(&str, [&str; 3]); 28] = [
     ("provider", ["vllm", "007", "true"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
     ("access_log", ["true", "true", "true"]),
+    ("ask_usage", ["true", "true", "true"]),
     ("log_format", ["json", "json", "json"]),
     ("log_level", ["error", "warn", "debug"]),
 ];
@@ -169,6 +170,7 @@ fn the_defaults_are_those_that_are_documented() {
         },
         tls: None,
         headers: AddHeaders::default(),
+        ask_usage: false,
         workers: 3,
         limits: Limits {
             head_bytes: 65_536,

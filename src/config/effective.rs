@@ -50,6 +50,7 @@ impl ProxyConfig {
             ("tls_key", path(tls.map(|tls| &tls.key))),
             ("tls_client_ca", path(tls.and_then(|tls| tls.client_ca.as_ref()))),
             ("headers", json!(self.headers.to_string())),
+            ("ask_usage", json!(self.ask_usage)),
             ("workers", json!(self.workers)),
             ("max_head_bytes", json!(limits.head_bytes)),
             ("head_timeout", json!(typed_time(limits.head_timeout))),

@@ -71,6 +71,10 @@ pub struct Typed {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub headers: Vec<String>,
 
+    /// Ask OpenAI-compatible servers for the usage of streams whose clients do not, and hide it from those
+    #[arg(long, help_heading = "Forwarding", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub ask_usage: Option<bool>,
+
     /// Threads that forward, 1 to 64 [default: the machine's cores, at most 4]
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub workers: Option<u64>,

@@ -17,6 +17,7 @@
 //! interim responses, and its client hands over one chunk per poll. HTTP/2, on either side, is hyper's.
 
 mod acceptor;
+mod asking;
 mod downstream;
 mod forward;
 mod observation;

@@ -8,6 +8,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::asking::Asking;
+use super::upstream::Exchange;
 use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::gauges::ActiveRequest;
@@ -26,6 +28,7 @@ pub(super) struct Observation {
     worker: Rc<Worker>,
     trace: Option<RequestTrace>,
     active: ActiveRequest,
+    asking: Option<Box<Asking>>,
     /// The last read of the request.
     last_read: Stamp,
 }
@@ -40,6 +43,7 @@ impl Observation {
             server: Some((Arc::clone(&config.upstream.host), config.upstream.port)),
             ..RequestShape::default()
         };
+        let asking = Asking::begin(&config, shape.dialect, head);
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
         let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
         let observer = observer.judged_by(config.slos.clone(), config.stall);
@@ -53,6 +57,7 @@ impl Observation {
             worker: Rc::clone(worker),
             trace,
             active: worker.shared().gauges.request(head.method()),
+            asking,
             last_read: arrival.at,
         }
     }
@@ -62,9 +67,22 @@ impl Observation {
         self.trace.as_ref()
     }
 
+    /// What asks for usage in the client's stead, if that is wanted.
+    pub(super) fn asking(&mut self) -> Option<&mut Asking> {
+        self.asking.as_deref_mut()
+    }
+
     /// A read of the request arrived.
     pub(super) fn read(&mut self, arrival: Arrival) {
         self.last_read = arrival.at;
+    }
+
+    /// Puts a piece of the request body into the exchange, edited if that is wanted.
+    pub(super) fn send(&mut self, payload: &[u8], exchange: &mut Exchange) {
+        match &mut self.asking {
+            None => exchange.send(payload),
+            Some(asking) => asking.request(payload, |bytes| exchange.send(bytes)),
+        }
     }
 
     /// A piece of the request body was written upstream.
@@ -113,7 +131,8 @@ impl Observation {
     /// long the client would not take it.
     pub(super) fn body(&mut self, arrival: Arrival, payload: &[u8], now: Stamp, blocked: Gap) {
         let Some(observer) = &mut self.observer else { return };
-        observer.bytes(arrival.at, payload);
+        let raw = self.asking.as_ref().and_then(|asking| asking.raw());
+        observer.bytes(arrival.at, raw.unwrap_or(payload));
         if blocked == Gap::ZERO {
             observer.handed_on(now.since(arrival.at));
         } else {

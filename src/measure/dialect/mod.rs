@@ -7,6 +7,8 @@
 //! The path chooses the dialect ([`for_path`]), by its end: prefixes such as `/openai` are common. The response decides
 //! whether it is a stream. An unknown path is plain HTTP.
 
+pub mod ask_usage;
+pub mod hide_usage;
 mod openai;
 mod openai_chat;
 mod openai_completions;
@@ -36,6 +38,13 @@ pub struct Dialect {
     pub(super) request: fn(&mut RequestShape, &str, Scalar<'_>),
     /// The body of an error reply of ours, in the dialect's own shape: (status, message) to JSON.
     pub error_body: fn(u16, &str) -> String,
+}
+
+impl Dialect {
+    /// Whether its requests have this field.
+    pub fn asks(&self, field: &str) -> bool {
+        self.request_fields.contains(&field)
+    }
 }
 
 impl PartialEq for Dialect {

@@ -83,7 +83,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     };
     let added =
         Additions::new(&worker.config(), request, || client.io.peer(), Scheme::of(&client.io), observation.trace());
-    let outgoing = Outgoing { head: request, framing, added: added.fields(), trace: added.trace() };
+    let outgoing = Outgoing::new(request, framing, &added, observation.asking().is_some());
     let begun = {
         // The wait for a connection must not outlive the client either.
         let mut begin = std::pin::pin!(worker.upstream().begin(&outgoing));

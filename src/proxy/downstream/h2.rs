@@ -88,7 +88,7 @@ async fn answer(
         Err(error) => return refused(&head, &error.into(), observation, Ending::Complete),
     };
     let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
-    let outgoing = Outgoing { head: &head, framing, added: added.fields(), trace: added.trace() };
+    let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
     let exchange = match worker.upstream().begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
@@ -117,6 +117,9 @@ async fn answer(
             Err(broken) => return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed),
         }
     };
+    if let Some(asking) = observation.asking() {
+        asking.reply_begins(&response);
+    }
     observation.head(arrived, &response);
     observation.head_handed_on(arrived, Clock::Monotonic.now());
     let head = to_http2(&response);
@@ -124,6 +127,7 @@ async fn answer(
         call: Some(call),
         observation: Some(observation),
         handed_on: None,
+        read: false,
         ended: false,
         worker,
         _permit: permit,
@@ -196,7 +200,7 @@ impl Call {
                     Poll::Ready(frame) => {
                         read = true;
                         match frame {
-                            Some(Ok(frame)) => self.take(frame),
+                            Some(Ok(frame)) => self.take(frame, observation),
                             // The client gave up on its request: so do we, by dropping what belongs to it.
                             Some(Err(_)) => return ControlFlow::Break(Broken::Closed),
                             None => {
@@ -223,9 +227,9 @@ impl Call {
         ControlFlow::Continue(())
     }
 
-    fn take(&mut self, frame: Frame<Bytes>) {
+    fn take(&mut self, frame: Frame<Bytes>, observation: &mut Observation) {
         match frame.into_data() {
-            Ok(data) => self.exchange.send(&data),
+            Ok(data) => observation.send(&data, &mut self.exchange),
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
                     let mut head = Head::default();
@@ -254,6 +258,8 @@ struct Relayed {
     call: Option<Call>,
     observation: Option<Observation>,
     handed_on: Option<HandedOn>,
+    /// The reply has been read to its end.
+    read: bool,
     /// The last frame has been given out.
     ended: bool,
     worker: Rc<Worker>,
@@ -301,7 +307,17 @@ impl Relayed {
         // A request that breaks now shows in the response as well.
         let _broken = call.poll_upload(cx, observation).is_break();
         let mut payload = Vec::new();
-        match std::task::ready!(call.exchange.poll_body(cx, &mut payload)) {
+        let step = match self.read {
+            true => Ok(BodyStep::End),
+            false => std::task::ready!(call.exchange.poll_body(cx, &mut payload)),
+        };
+        self.read = matches!(step, Ok(BodyStep::End));
+        if let Some(asking) = observation.asking() {
+            asking.reply(&mut payload, 0, self.read);
+        }
+        match step {
+            // The beginning of an event, which was held back.
+            Ok(BodyStep::End) if !payload.is_empty() => Poll::Ready(Some(Ok(Frame::data(payload.into())))),
             Ok(BodyStep::Data(arrival)) => {
                 let payload = Bytes::from(payload);
                 self.handed_on = Some(HandedOn { arrival, payload: payload.clone(), stepped_back: false });
