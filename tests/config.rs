@@ -545,6 +545,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "tls_key",
         "tls_client_ca",
         "workers",
+        "max_connections",
         "log_format",
     ];
     for (key, samples) in SAMPLES {

@@ -6,7 +6,7 @@
 //! | OpenMetrics 1.0 | exemplars, start times, units |
 //! | [`protobuf`] | the same and native histograms, beside the classic buckets |
 
-mod name;
+pub mod name;
 mod negotiate;
 pub mod protobuf;
 mod text;
