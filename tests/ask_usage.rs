@@ -1,6 +1,8 @@
 //! Usage that the proxy asks for in the client's stead: the server is asked, the client sees what it would have seen
 //! without that, and the metrics have the server's count.
 
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
 mod support;
 
 use support::client::{Client, Response, chat};

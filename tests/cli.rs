@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration e707394191099714
+# Streamgauge 0.1.0, configuration 9369b39e42c19e55
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
