@@ -19,7 +19,7 @@
 //! [`measure`] are open to all.
 //!
 //! ```text
-//! main -> cli -> config, proxy, export, sim, measure, clock
+//! main -> cli -> config, proxy, export, sim, net, measure, clock
 //! proxy   -> export, net, config, measure, clock
 //! export  -> config, net, measure, clock
 //! sim     -> measure, clock

@@ -166,21 +166,22 @@ fn every_shell_gets_its_completions() {
 fn inspect_shows_a_timeline_and_a_summary() {
     let done = run(&["inspect", "tests/data/vectors/01_openai_chat_basic.sse", "--path=/v1/chat/completions?x=1"]);
     let stdout = "\
-event  meaning                              as sent
-0      names the reply, names the model     {\"id\":\"chatcmpl-a1\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"demo-8b\",\"choices…
-1      first token, evidence, output: text  …ex\":0,\"delta\":{\"content\":\"River\"},\"logprobs\":null,\"finish_reason\":null}]}
-2      text                                 …ta\":{\"content\":\" stones\"},\"logprobs\":null,\"finish_reason\":null}]}
-3      text                                 …ta\":{\"content\":\".\"},\"logprobs\":null,\"finish_reason\":null}]}
-4      finished: stop (stop)                …dex\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}
-5      end of stream                        [DONE]
+event  meaning                                                  as sent
+0      names the reply, names the model, only a role: no token  {\"id\":\"chatcmpl-a1\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"demo-8b\",\"choices…
+1      first token, evidence, output: text                      …ex\":0,\"delta\":{\"content\":\"River\"},\"logprobs\":null,\"finish_reason\":null}]}
+2      text                                                     …ta\":{\"content\":\" stones\"},\"logprobs\":null,\"finish_reason\":null}]}
+3      text                                                     …ta\":{\"content\":\".\"},\"logprobs\":null,\"finish_reason\":null}]}
+4      finished: stop (stop)                                    …dex\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}
+5      end of stream                                            [DONE]
 
 dialect       openai.chat
 events        6 (3 with text, 3 that prove a token), 0 comments
-first token   event 1
+first token   event 1: text
 last token    event 3
 output tokens 3, by the number of events, an estimate
 input tokens  not told
 finish        choice 0: stop (stop)
+other tools   have another first token; --explain says why: vLLM bench (Rust) event 0
 complete      yes
 ";
     let stderr = "note: taken as text/event-stream by the file's name; --content-type says otherwise\n".to_owned();

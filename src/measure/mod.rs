@@ -31,6 +31,7 @@ pub mod framing;
 pub mod histogram;
 pub mod json;
 pub mod observer;
+pub mod peers;
 pub mod record;
 pub mod scan;
 pub mod shape;

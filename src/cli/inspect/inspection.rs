@@ -5,12 +5,16 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::measure::dialect::{Delta, Dialect, OutputKind};
+use super::recording::Recording;
+use crate::measure::dialect::facts::Facts;
+use crate::measure::dialect::{Counted, Delta, Dialect, OutputKind};
 use crate::measure::framing::Event;
 use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
-use crate::measure::record::{CountSource, Ending, Outcome, RequestRecord, StampSource, Unread, Usage};
+use crate::measure::peers::{PEERS, Rule};
+use crate::measure::record::{CountSource, Outcome, RequestRecord, StampSource, Unread, Usage};
 use crate::measure::shape::RequestShape;
-use crate::measure::time::Stamp;
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
 
 /// A recorded exchange, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +68,37 @@ pub struct Inspection {
     pub error: Option<Error>,
     /// No error, and finished as the dialect says.
     pub complete: bool,
+    /// When things happened; of a recording with times only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times: Option<Times>,
+    /// The event with the first token by the rule of each other tool that speaks the dialect, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peers_first: Option<BTreeMap<&'static str, Option<u64>>>,
+}
+
+/// When things happened, in seconds since the request was sent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// The response head.
+    pub headers: f64,
+    /// First byte of the body.
+    pub first_byte: Option<f64>,
+    /// First proof of a token.
+    pub ttft_evidence: Option<f64>,
+    /// First generated text.
+    pub ttft: Option<f64>,
+    /// First generated text that is not reasoning.
+    pub ttfo: Option<f64>,
+    /// Last generated text.
+    pub last_token: Option<f64>,
+    /// The end of the response.
+    pub end: f64,
+    /// Time per output token.
+    pub tpot: Option<f64>,
+    /// Time between each two token events (inter-chunk latency).
+    pub gaps: Vec<f64>,
+    /// The same, each shared out over the tokens of the later event where they are known (inter-token latency).
+    pub itl: Vec<f64>,
 }
 
 /// Why one choice finished.
@@ -94,6 +129,8 @@ pub struct Error {
 /// One event and what it meant, for the timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// When it was whole.
+    pub at: Stamp,
     /// The `event:` field.
     pub name: String,
     /// The payload.
@@ -108,6 +145,14 @@ pub struct Seen {
     pub output: bool,
     /// Tokens, where it tells.
     pub tokens: Option<u64>,
+    /// What proves its token, in words.
+    pub proof: Option<String>,
+    /// Its usage was taken.
+    pub usage: bool,
+    /// It is the dialect's terminal event.
+    pub done: bool,
+    /// Its fields that other tools look at.
+    pub facts: Facts,
 }
 
 /// Reads a response body through the observer, in the reads given. The answer, each event, and why the body was not
@@ -116,26 +161,48 @@ pub fn inspect<'a>(
     exchange: &Exchange<'_>,
     reads: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Inspection, Vec<Seen>, Option<Unread>) {
+    let untimed = Recording::default();
+    let reads = reads.into_iter().map(|read| (Stamp::default(), read));
+    let (record, watched) = observe(exchange, &untimed, reads);
+    (Inspection::new(exchange.dialect, &record, &watched), watched.seen, record.quality.unread)
+}
+
+/// As [`inspect`], with the times of a recording.
+pub fn inspect_timed(exchange: &Exchange<'_>, recording: &Recording) -> (Inspection, Vec<Seen>, Option<Unread>) {
+    let reads = recording.reads.iter().map(|(at, read)| (*at, &read[..]));
+    let (record, watched) = observe(exchange, recording, reads);
+    let mut inspection = Inspection::new(exchange.dialect, &record, &watched);
+    inspection.times = Some(Times::new(&record, &watched.seen));
+    (inspection, watched.seen, record.quality.unread)
+}
+
+fn observe<'a>(
+    exchange: &Exchange<'_>,
+    recording: &Recording,
+    reads: impl Iterator<Item = (Stamp, &'a [u8])>,
+) -> (RequestRecord, Watched) {
     let shape = RequestShape { dialect: exchange.dialect, ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
     observer.request(exchange.request);
     let head = ResponseHead {
-        status: 200,
+        status: recording.status,
         content_type: exchange.content_type.as_bytes(),
         content_encoding: exchange.content_encoding.as_bytes(),
     };
-    observer.head(Stamp::default(), head, StampSource::Read);
+    observer.head(recording.head, head, StampSource::Read);
     let mut watched = Watched::default();
-    for read in reads {
-        observer.bytes_watched(Stamp::default(), read, &mut watched);
+    for (at, read) in reads {
+        watched.now = at;
+        observer.bytes_watched(at, read, &mut watched);
     }
-    let record = observer.end_watched(Stamp::default(), Ending::Complete, &mut watched);
-    let inspection = Inspection::new(exchange.dialect, &record, &watched);
-    (inspection, watched.seen, record.quality.unread)
+    watched.now = recording.ended;
+    let record = observer.end_watched(recording.ended, recording.ending, &mut watched);
+    (record, watched)
 }
 
 #[derive(Default)]
 struct Watched {
+    now: Stamp,
     seen: Vec<Seen>,
     error: Option<Error>,
 }
@@ -143,7 +210,13 @@ struct Watched {
 impl Watch for Watched {
     fn event(&mut self, _: u64, event: &Event<'_>) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        self.seen.push(Seen { name: text(event.name), data: text(event.data), ..Seen::default() });
+        self.seen.push(Seen {
+            at: self.now,
+            name: text(event.name),
+            data: text(event.data),
+            facts: Facts::of(event.data),
+            ..Seen::default()
+        });
     }
 
     fn delta(&mut self, choice: u32, delta: &Delta<'_>) {
@@ -156,6 +229,7 @@ impl Watch for Watched {
         let Some(seen) = self.seen.last_mut() else { return };
         if let Delta::Output { tokens, .. } | Delta::Evidence { tokens } = *delta {
             seen.evidence = true;
+            seen.proof.get_or_insert_with(|| words(choice, delta));
             if let Some(counted) = tokens {
                 seen.tokens = Some(seen.tokens.unwrap_or(0) + u64::from(counted.tokens));
             }
@@ -164,7 +238,34 @@ impl Watch for Watched {
             seen.token = true;
             seen.output |= kind != OutputKind::Reasoning;
         }
+        seen.usage |= matches!(delta, Delta::Usage(_) | Delta::Total(_));
+        seen.done |= *delta == Delta::Done;
         seen.meanings.push(words(choice, delta));
+    }
+}
+
+impl Times {
+    fn new(record: &RequestRecord, seen: &[Seen]) -> Self {
+        let since = |at: Stamp| at.since(record.times.received).as_secs();
+        let tokens: Vec<&Seen> = seen.iter().filter(|seen| seen.token).collect();
+        // The record has the gaps in a buffer of fixed size, which whoever forwards must drain; here they are all at hand.
+        let gaps = tokens.windows(2).map(|pair| {
+            let tokens = pair[1].tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
+            TokenEvent::new(pair[1].at.since(pair[0].at), tokens)
+        });
+        let (gaps, itl) = gaps.map(|event| (event.gap().as_secs(), event.latency().0.as_secs())).unzip();
+        Self {
+            headers: since(record.times.head.unwrap_or_default()),
+            first_byte: record.times.first_byte.map(since),
+            ttft_evidence: record.ttft_evidence().map(Gap::as_secs),
+            ttft: record.ttft().map(Gap::as_secs),
+            ttfo: record.ttfo().map(Gap::as_secs),
+            last_token: record.times.last_token.map(since),
+            end: record.duration().as_secs(),
+            tpot: record.tpot().map(Gap::as_secs),
+            gaps,
+            itl,
+        }
     }
 }
 
@@ -185,15 +286,16 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
                 OutputKind::Audio => "audio",
             };
             match tokens {
-                Some(counted) => format!("{kind}, {} tokens by {}{of}", counted.tokens, counted.source.name()),
+                Some(counted) => format!("{kind}, {} by {}{of}", tokens_of(counted), counted.source.name()),
                 None => format!("{kind}{of}"),
             }
         }
         Delta::Evidence { tokens: Some(counted) } => {
-            format!("proof of {} tokens without text, by {}{of}", counted.tokens, counted.source.name())
+            format!("{} without text, by {}{of}", tokens_of(counted), counted.source.name())
         }
-        Delta::Evidence { tokens: None } => format!("proof of a token whose text is held back{of}"),
+        Delta::Evidence { tokens: None } => format!("a token with its text held back{of}"),
         Delta::Total(total) => format!("running total {total}{of}"),
+        Delta::Usage(Usage { input: Some(input), output: None, .. }) => format!("prompt of {input} tokens"),
         Delta::Usage(Usage { input, output, .. }) => {
             let number = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
             format!("usage: {} in, {} out", number(input), number(output))
@@ -205,6 +307,11 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
         Delta::Done => "end of stream".to_owned(),
         Delta::Malformed => "not understood".to_owned(),
     }
+}
+
+fn tokens_of(counted: Counted) -> String {
+    let tokens = counted.tokens;
+    format!("{tokens} token{}", if tokens == 1 { "" } else { "s" })
 }
 
 impl Inspection {
@@ -241,6 +348,17 @@ impl Inspection {
                 .collect(),
             error: watched.error.clone(),
             complete: record.outcome == Outcome::Success && record.quality.unread.is_none(),
+            times: None,
+            peers_first: None,
         }
+    }
+
+    /// Adds the first token by the rules of others.
+    pub fn explained(mut self, events: &[Seen]) -> Self {
+        let dialect = self.dialect.unwrap_or_default();
+        let first = |seen: &[Seen], rule: Rule| rule.first(seen.iter().map(|seen| seen.facts)).map(|(at, _)| at);
+        let firsts = PEERS.iter().filter_map(|peer| Some((peer.key, first(events, peer.rule(dialect)?))));
+        self.peers_first = Some(firsts.collect());
+        self
     }
 }

@@ -1,6 +1,9 @@
 //! `streamgauge inspect`: what one recorded response stream means; for people who debug a server.
 
+mod explain;
 mod inspection;
+mod recording;
+mod summary;
 mod text;
 
 use std::fs;
@@ -12,8 +15,10 @@ use anyhow::Context as _;
 use clap::ValueHint;
 
 use crate::measure::dialect::{self, TABLE};
+use crate::measure::record::{Ending, Unread};
 
-pub use inspection::{Error, Exchange, Finish, Inspection, Seen, inspect};
+pub use inspection::{Error, Exchange, Finish, Inspection, Seen, Times, inspect, inspect_timed};
+pub use recording::Recording;
 
 /// Say what a recorded response means, event by event
 #[derive(Debug, clap::Args)]
@@ -36,12 +41,23 @@ pub(super) struct Args {
     content_type: Option<String>,
 
     /// The response's Content-Encoding: gzip, deflate, br or zstd
-    #[arg(long, value_name = "CODING", default_value = "", hide_default_value = true)]
-    content_encoding: String,
+    #[arg(long, value_name = "CODING")]
+    content_encoding: Option<String>,
 
     /// The sizes of the reads that the body came in, in bytes
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     segments: Vec<usize>,
+
+    /// FILE is a recording with times, one read per line: {"t": seconds since the request was sent, "b": bytes}
+    ///
+    /// `b` is a string of which each character is the byte of that code (Latin-1). The bytes are the body's, or the
+    /// connection's with the HTTP/1.1 head, which then tells Content-Type, Content-Encoding and chunks.
+    #[arg(long, conflicts_with = "segments")]
+    timed: bool,
+
+    /// Say which event has the first token by the rule of each other tool, and why
+    #[arg(long)]
+    explain: bool,
 
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -54,33 +70,55 @@ Examples:
     curl -sN localhost:8000/v1/completions -d @request.json > reply.sse
     streamgauge inspect reply.sse --path /v1/completions --request request.json
 
+  See when its tokens came, and what other tools would take for the first:
+    streamgauge inspect reply.timed.jsonl --path /v1/chat/completions --timed --explain
+
   Count on it in a script:
     streamgauge inspect reply.sse --path /v1/chat/completions --json | jq .output_tokens";
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let body = read(&args.file)?;
+    let file = read(&args.file)?;
     let request = args.request.as_deref().map(read).transpose()?.unwrap_or_default();
-    let reads = reads(&body, &args.segments)?;
+    let recording = args.timed.then(|| Recording::parse(&file)).transpose();
+    let recording = recording.with_context(|| format!("{} is no recording with times", args.file.display()))?;
     let dialect = dialect::for_path(args.path.split('?').next().unwrap_or_default());
     if dialect.is_none() {
         super::say(&plain_http(&args.path));
     }
-    let content_type = args.content_type.as_deref().unwrap_or_else(|| {
-        let (guess, by) = guess(&args.file, &body);
+    let head = recording.as_ref();
+    let content_type = args.content_type.as_deref().or_else(|| head?.content_type.as_deref()).unwrap_or_else(|| {
+        let body = head.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
+        let (guess, by) = guess(&args.file, body);
         super::say(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
         guess
     });
-    let content_encoding = &args.content_encoding;
+    let content_encoding = args.content_encoding.as_deref().or_else(|| head?.content_encoding.as_deref());
+    let content_encoding = content_encoding.unwrap_or_default();
     let exchange = Exchange { dialect, request: &request, content_type, content_encoding };
-    let (inspection, events, unread) = inspect(&exchange, reads);
+    let (inspection, events, unread) = match &recording {
+        Some(recording) => inspect_timed(&exchange, recording),
+        None => inspect(&exchange, reads(&file, &args.segments)?),
+    };
+    let inspection = if args.explain { inspection.explained(&events) } else { inspection };
     let answer = if args.json {
         // A server's words are in there: what is not printable is escaped, as JSON may be.
         let json = serde_json::to_string_pretty(&inspection)?;
         json.split('\n').map(|line| text::escaped(line) + "\n").collect()
     } else {
-        text::render(&inspection, &events, unread, &text::Screen::of_stdout())
+        let cut = recording.is_some_and(|recording| recording.ending != Ending::Complete);
+        let reply = Reply { inspection: &inspection, events: &events, unread, cut };
+        text::render(&reply, &text::Screen::of_stdout())
     };
     super::print(&answer)
+}
+
+/// What the answer for people is made of.
+struct Reply<'a> {
+    inspection: &'a Inspection,
+    events: &'a [Seen],
+    unread: Option<Unread>,
+    /// The connection was gone before the body's end.
+    cut: bool,
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -7,7 +7,9 @@ use std::io;
 use comfy_table::{Attribute, Cell, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
 
 use super::inspection::{Inspection, Seen};
-use crate::measure::record::Unread;
+use super::{Reply, explain, summary};
+use crate::measure::dialect::facts::Holds;
+use crate::measure::time::Stamp;
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +25,17 @@ const MOST_OF_EVENT: usize = 400;
 const MOST_WITHOUT_WIDTH: usize = 100;
 /// Of what is the same as in the event before, this much is kept, in characters, to tell where one is.
 const CONTEXT: usize = 16;
-/// Columns that the meaning of an event has at least: every mark fits, and a word.
-const LEAST_OF_MEANING: u16 = 42;
+/// The same where little room is left beside times.
+const LITTLE_CONTEXT: usize = 6;
+/// Screens below this many columns have little room.
+const NARROW: u16 = 100;
+/// Columns that the meaning of an event may take, and the share of the screen between them: all marks and a word fit in
+/// a line, and what does not goes on in the next.
+const MEANING: (u16, u16) = (38, 64);
+const SHARE_OF_MEANING: (u16, u16) = (2, 5);
+
+/// Columns of the names of the summary's lines.
+const LABEL: u16 = 14;
 
 impl Screen {
     pub(super) fn of_stdout() -> Self {
@@ -32,42 +43,84 @@ impl Screen {
     }
 }
 
-/// The timeline and the summary.
-pub(super) fn render(inspection: &Inspection, events: &[Seen], unread: Option<Unread>, screen: &Screen) -> String {
-    let summary = summary(inspection, unread).into_iter().map(|(name, value)| format!("{name:<14}{value}\n"));
-    if events.is_empty() {
-        return summary.collect();
+/// The timeline, the summary, and the rules of others where they were asked for.
+pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
+    let room = screen.width.map(|width| width.saturating_sub(LABEL));
+    let label = usize::from(LABEL);
+    let lines = summary::lines(reply).into_iter().flat_map(|(name, value)| {
+        let names = std::iter::once(name).chain(std::iter::repeat(""));
+        names.zip(wrapped(&value, " ", room)).map(|(name, line)| format!("{name:<label$}{line}\n")).collect::<Vec<_>>()
+    });
+    let mut parts = vec![lines.collect()];
+    if !reply.events.is_empty() {
+        parts.insert(0, timeline(reply, screen));
     }
-    timeline(inspection, events, screen) + "\n" + &summary.collect::<String>()
+    parts.extend(reply.inspection.peers_first.is_some().then(|| explain::render(reply, screen)));
+    parts.join("\n")
 }
 
-fn timeline(inspection: &Inspection, events: &[Seen], screen: &Screen) -> String {
+/// A table of ours, with these columns.
+pub(super) fn table(columns: &[&str], screen: &Screen) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_truncation_indicator("…").set_header(["event", "meaning", "as sent"]);
+    table.set_truncation_indicator("…").set_header(columns);
     if screen.colourful {
         table.enforce_styling();
     } else {
         table.force_no_tty();
     }
-    let mut before = String::new();
-    for (at, seen) in events.iter().enumerate() {
-        let marks = marks(inspection, at as u64);
-        let meaning = Cell::new(format!("{marks}{}", meaning(seen)));
-        let meaning = if marks.is_empty() { meaning } else { meaning.add_attribute(Attribute::Bold) };
-        let sent = as_sent(seen);
-        let shown = escaped(&shortened(&sent, &before, screen));
-        let mut row = Row::new();
-        row.add_cell(Cell::new(at)).add_cell(meaning).add_cell(Cell::new(shown)).max_height(1);
-        table.add_row(row);
-        before = sent;
-    }
-    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
-    if let (Some(width), Some(meaning)) = (screen.width, table.column_mut(1)) {
-        meaning.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(LEAST_OF_MEANING)));
+    if let Some(width) = screen.width {
         table.set_width(width);
     }
+    table
+}
+
+/// Its lines.
+pub(super) fn lines(mut table: Table) -> String {
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn timeline(reply: &Reply<'_>, screen: &Screen) -> String {
+    let timed = reply.inspection.times.is_some();
+    let columns: &[&str] =
+        if timed { &["event", "at (s)", "gap", "meaning", "as sent"] } else { &["event", "meaning", "as sent"] };
+    let mut table = table(columns, screen);
+    let width = screen.width.map(|width| (width / SHARE_OF_MEANING.1 * SHARE_OF_MEANING.0).clamp(MEANING.0, MEANING.1));
+    let context = if timed && screen.width.is_some_and(|width| width < NARROW) { LITTLE_CONTEXT } else { CONTEXT };
+    let (mut before, mut token_before, mut widest) = (String::new(), None, 0);
+    for (at, seen) in reply.events.iter().enumerate() {
+        let marks = marks(reply.inspection, at as u64);
+        let meanings = wrapped(&format!("{marks}{}", meaning(seen)), ", ", width);
+        let sent = as_sent(seen);
+        let mut shown = escaped(&shortened(&sent, &before, context, screen));
+        let mut place = vec![at.to_string()];
+        if timed {
+            let gap = token_before.filter(|_| seen.token).map(|before| seen.at.since(before));
+            place.push(format!("{:.6}", seen.at.since(Stamp::default()).as_secs()));
+            place.push(gap.map_or(String::new(), |gap| format!("+{gap}")));
+            token_before = if seen.token { Some(seen.at) } else { token_before };
+        }
+        for line in meanings {
+            widest = widest.max(line.chars().count());
+            let meaning = Cell::new(line);
+            let mut row = Row::new();
+            let blank = vec![String::new(); place.len()];
+            for cell in std::mem::replace(&mut place, blank) {
+                row.add_cell(Cell::new(cell));
+            }
+            row.add_cell(if marks.is_empty() { meaning } else { meaning.add_attribute(Attribute::Bold) });
+            row.add_cell(Cell::new(std::mem::take(&mut shown))).max_height(1);
+            table.add_row(row);
+        }
+        before = sent;
+    }
+    if let (Some(width), Some(meaning)) = (width, table.column_mut(columns.len() - 2)) {
+        let widest = u16::try_from(widest).unwrap_or(width).min(width);
+        // Two columns are between it and the next.
+        meaning.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(widest + 2)));
+    }
+    lines(table)
 }
 
 /// What is first with this event.
@@ -82,11 +135,43 @@ fn marks(inspection: &Inspection, at: u64) -> String {
 }
 
 fn meaning(seen: &Seen) -> String {
-    if seen.meanings.is_empty() {
-        return "nothing".to_owned();
+    let mut meanings = seen.meanings.clone();
+    // What marks are about comes first.
+    meanings.sort_by_key(|meaning| seen.proof.as_ref() != Some(meaning));
+    meanings.extend(beside(seen).map(str::to_owned));
+    if meanings.is_empty() {
+        return "nothing to measure".to_owned();
     }
     // A server's message is among them; the summary has the whole of it.
-    escaped(&seen.meanings.join(", ").chars().take(MOST_OF_EVENT).collect::<String>())
+    escaped(&meanings.join(", ").chars().take(MOST_OF_EVENT).collect::<String>())
+}
+
+/// What it holds that means nothing to us, and where a reader might have thought otherwise.
+fn beside(seen: &Seen) -> Option<&'static str> {
+    let has = |what| seen.facts.has(what);
+    if has(Holds::ZeroUsage) {
+        Some("its usage is all zeros: not a report")
+    } else if has(Holds::Usage) && !seen.usage {
+        Some("its usage is not taken: neither final nor asked for")
+    } else if has(Holds::Role) && !seen.evidence {
+        Some("only a role: no token")
+    } else {
+        None
+    }
+}
+
+/// A text in lines of at most so many columns, broken behind `mark` where that is possible.
+fn wrapped(text: &str, mark: &str, width: Option<u16>) -> Vec<String> {
+    let width = width.map_or(usize::MAX, usize::from);
+    let columns = |text: &str| text.trim_end().chars().count();
+    let mut lines: Vec<String> = Vec::new();
+    for part in text.split_inclusive(mark) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + columns(part) <= width => line.push_str(part),
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// The event's name and payload.
@@ -96,71 +181,13 @@ fn as_sent(seen: &Seen) -> String {
 
 /// An event, cut to what fits. The events of one stream differ from each other in little, so that what it has in
 /// common with the event before goes first.
-fn shortened(sent: &str, before: &str, screen: &Screen) -> String {
+fn shortened(sent: &str, before: &str, context: usize, screen: &Screen) -> String {
     let most = if screen.width.is_some() { MOST_OF_EVENT } else { MOST_WITHOUT_WIDTH };
     let common = sent.chars().zip(before.chars()).take_while(|(a, b)| a == b).count();
-    let skipped = common.saturating_sub(CONTEXT);
+    let skipped = common.saturating_sub(context);
     let shown: String = sent.chars().skip(skipped).take(most).collect();
     let (begun, more) = (skipped > 0, sent.chars().nth(skipped + most).is_some());
     format!("{}{shown}{}", if begun { "…" } else { "" }, if more { "…" } else { "" })
-}
-
-fn summary(inspection: &Inspection, unread: Option<Unread>) -> Vec<(&'static str, String)> {
-    let number = |count: Option<u64>| count.map_or("not told".to_owned(), |count| count.to_string());
-    let place = |event: Option<u64>| event.map_or("none".to_owned(), |event| format!("event {event}"));
-    let counts = format!(
-        "{} ({} with text, {} that prove a token), {} comments",
-        inspection.events, inspection.token_events, inspection.evidence_events, inspection.comments
-    );
-    let output = match (inspection.output_tokens, inspection.output_tokens_from) {
-        (Some(tokens), Some(source)) => format!("{tokens}, by {}", who(source)),
-        _ => "not told".to_owned(),
-    };
-    let of = |part: Option<u64>, name: &str| part.map_or(String::new(), |count| format!(", {count} of them {name}"));
-    let finish = inspection.finish.iter();
-    let finish: Vec<String> = finish
-        .map(|finish| format!("choice {}: {} ({})", finish.choice, finish.reason, escaped(&finish.raw)))
-        .collect();
-    let mut lines = vec![
-        ("dialect", inspection.dialect.unwrap_or("none: plain HTTP").to_owned()),
-        ("events", counts),
-        ("first token", place(inspection.first_token_event)),
-        ("last token", place(inspection.last_token_event)),
-        ("output tokens", output + &of(inspection.reasoning_tokens, "reasoning")),
-        ("input tokens", number(inspection.input_tokens) + &of(inspection.cached_tokens, "from a cache")),
-        ("finish", if finish.is_empty() { "not told".to_owned() } else { finish.join(", ") }),
-    ];
-    if let Some(error) = &inspection.error {
-        let message = error.message.as_deref().map_or("no message".to_owned(), escaped);
-        let class = error.kind.as_deref().map_or(String::new(), |kind| format!(", type {}", escaped(kind)));
-        let code = error.code.as_ref().map_or(String::new(), |code| format!(", code {}", escaped(&code.to_string())));
-        lines.push(("error", format!("event {}: {message}{class}{code}", error.event)));
-    }
-    lines.push(("complete", complete(inspection, unread).to_owned()));
-    lines
-}
-
-/// Who counted the output tokens.
-fn who(source: &str) -> &str {
-    match source {
-        "usage" => "the server's usage report",
-        "cumulative" => "the server's running counter",
-        "ids" => "the lists of one entry per token",
-        "chunks" => "the number of events, an estimate",
-        other => other,
-    }
-}
-
-fn complete(inspection: &Inspection, unread: Option<Unread>) -> &'static str {
-    match unread {
-        Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
-        Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
-        Some(Unread::Malformed) => "no: the body is not one whole JSON document",
-        None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
-        None if inspection.complete => "yes",
-        None if inspection.error.is_some() => "no: the server reported an error",
-        None => "no: it ends without a finish reason for every choice and without an end mark",
-    }
 }
 
 /// A text in which everything that is not printed as itself (controls, marks that turn the direction of writing,
@@ -203,15 +230,15 @@ mod tests {
         };
         let body = event(&"a".repeat(500)) + &event("b") + "data: [DONE]\n\n";
         let (inspection, events, unread) = inspect(&exchange, [body.as_bytes()]);
-        render(&inspection, &events, unread, &screen)
+        let inspection = inspection.explained(&events);
+        render(&Reply { inspection: &inspection, events: &events, unread, cut: false }, &screen)
     }
 
     #[test]
     fn no_line_is_wider_than_the_screen_and_the_marks_are_whole() {
         for width in [80, 100, 200] {
             let text = rendered(Screen { width: Some(width), colourful: false });
-            let timeline = text.split("\n\n").next().unwrap();
-            let widest = timeline.lines().map(|line| line.chars().count()).max().unwrap();
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width), "{widest} columns on a screen of {width}");
             assert!(text.contains("\n0      first token, evidence, output: "), "{text}");
             assert!(text.contains("\n1      text  "), "{text}");
@@ -233,9 +260,23 @@ mod tests {
     fn an_event_begins_where_it_differs_from_the_one_before() {
         let screen = Screen { width: None, colourful: false };
         let long = "x".repeat(50);
-        assert_eq!(shortened(&format!("{long}new"), &format!("{long}old"), &screen), format!("…{}new", &long[..16]));
-        assert_eq!(shortened("{é}", "{ü}", &screen), "{é}");
-        assert_eq!(shortened(&"é".repeat(101), "", &screen), "é".repeat(100) + "…");
+        assert_eq!(
+            shortened(&format!("{long}new"), &format!("{long}old"), 16, &screen),
+            format!("…{}new", &long[..16])
+        );
+        assert_eq!(shortened("{é}", "{ü}", 16, &screen), "{é}");
+        assert_eq!(shortened(&"é".repeat(101), "", 16, &screen), "é".repeat(100) + "…");
+    }
+
+    #[test]
+    fn what_does_not_fit_a_line_goes_on_in_the_next() {
+        assert_eq!(
+            wrapped("first token, evidence, output: text", ", ", Some(22)),
+            ["first token, evidence,", "output: text"]
+        );
+        assert_eq!(wrapped("a, b, c", ", ", None), ["a, b, c"]);
+        assert_eq!(wrapped("a b c", " ", Some(3)), ["a b", "c"]);
+        assert_eq!(wrapped("longer than it may be", ", ", Some(5)), ["longer than it may be"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! whether it is a stream. An unknown path is plain HTTP.
 
 pub mod ask_usage;
+pub mod facts;
 pub mod hide_usage;
 mod openai;
 mod openai_chat;

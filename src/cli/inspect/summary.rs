@@ -1,0 +1,154 @@
+//! The summary of one reply, for people: what was counted, by whom, and why.
+
+use super::Reply;
+use super::inspection::{Inspection, Seen, Times};
+use super::text::escaped;
+use crate::measure::peers::PEERS;
+use crate::measure::record::Unread;
+use crate::measure::time::Gap;
+
+/// The lines of the summary: what, and how much.
+pub(super) fn lines(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
+    let inspection = reply.inspection;
+    let counts = format!(
+        "{} ({} with text, {} that prove a token), {} comment{}",
+        inspection.events,
+        inspection.token_events,
+        inspection.evidence_events,
+        inspection.comments,
+        if inspection.comments == 1 { "" } else { "s" }
+    );
+    let mut lines = vec![("dialect", inspection.dialect.unwrap_or("none: plain HTTP").to_owned()), ("events", counts)];
+    lines.extend(firsts(reply));
+    lines.extend(inspection.times.as_ref().map(pace).unwrap_or_default());
+    lines.extend(tokens(inspection));
+    if let Some(error) = &inspection.error {
+        let message = error.message.as_deref().map_or("no message".to_owned(), escaped);
+        let class = error.kind.as_deref().map_or(String::new(), |kind| format!(", type {}", escaped(kind)));
+        let code = error.code.as_ref().map_or(String::new(), |code| format!(", code {}", escaped(&code.to_string())));
+        lines.push(("error", format!("event {}: {message}{class}{code}", error.event)));
+    }
+    lines.extend(others(reply).map(|others| ("other tools", others)));
+    lines.push(("complete", complete(reply).to_owned()));
+    lines
+}
+
+/// The first and the last token, and what makes them that.
+fn firsts(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
+    let inspection = reply.inspection;
+    let when = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| format!(", after {}", length(seconds)));
+    let times = inspection.times.as_ref();
+    let first = |event: Option<u64>, seconds: Option<f64>| {
+        let Some(event) = event else { return "none: no event has such text".to_owned() };
+        let seen = usize::try_from(event).ok().and_then(|at| reply.events.get(at));
+        let proof = seen.and_then(|seen: &Seen| seen.proof.as_deref()).unwrap_or_default();
+        format!("event {event}{}: {proof}", when(seconds))
+    };
+    let mut lines = Vec::new();
+    if inspection.first_evidence_event != inspection.first_token_event {
+        let line = first(inspection.first_evidence_event, times.and_then(|times| times.ttft_evidence));
+        lines.push(("first proof", line));
+    }
+    lines.push(("first token", first(inspection.first_token_event, times.and_then(|times| times.ttft))));
+    if inspection.first_output_event != inspection.first_token_event {
+        lines.push(("first output", first(inspection.first_output_event, times.and_then(|times| times.ttfo))));
+    }
+    let last = inspection.last_token_event.map_or("none".to_owned(), |event| format!("event {event}"));
+    lines.push(("last token", last + &when(times.and_then(|times| times.last_token))));
+    lines
+}
+
+/// How the tokens came, where that is known.
+fn pace(times: &Times) -> Vec<(&'static str, String)> {
+    let mut lines = Vec::new();
+    if !times.gaps.is_empty() {
+        lines.push(("gaps", spread(&times.gaps)));
+        if times.itl != times.gaps {
+            lines.push(("per token", spread(&times.itl)));
+        }
+    }
+    let tpot = times.tpot.map_or("not known: fewer than two tokens".to_owned(), length);
+    lines.push(("TPOT", tpot));
+    let body = times.first_byte.map_or(String::new(), |seconds| format!(", the body after {}", length(seconds)));
+    let (end, headers) = (length(times.end), length(times.headers));
+    lines.push(("end", format!("after {end}; the headers came after {headers}{body}")));
+    lines
+}
+
+fn spread(lengths: &[f64]) -> String {
+    let mut sorted = lengths.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    // The nearest rank: a value that occurred.
+    let rank = |percent: usize| length(sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]);
+    format!("{}: median {}, p99 {}, longest {}", sorted.len(), rank(50), rank(99), rank(100))
+}
+
+fn length(seconds: f64) -> String {
+    Gap::from_nanos((seconds * 1e9).round() as u64).to_string()
+}
+
+fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
+    let number = |count: Option<u64>| count.map_or("not told".to_owned(), |count| count.to_string());
+    let output = match (inspection.output_tokens, inspection.output_tokens_from) {
+        (Some(tokens), Some(source)) => format!("{tokens}, by {}", who(source)),
+        _ => "not told".to_owned(),
+    };
+    let of = |part: Option<u64>, name: &str| part.map_or(String::new(), |count| format!(", {count} of them {name}"));
+    let finish = inspection.finish.iter();
+    let finish: Vec<String> = finish
+        .map(|finish| format!("choice {}: {} ({})", finish.choice, finish.reason, escaped(&finish.raw)))
+        .collect();
+    [
+        ("output tokens", output + &of(inspection.reasoning_tokens, "reasoning")),
+        ("input tokens", number(inspection.input_tokens) + &of(inspection.cached_tokens, "from a cache")),
+        ("finish", if finish.is_empty() { "not told".to_owned() } else { finish.join(", ") }),
+    ]
+}
+
+/// Who counted the output tokens.
+fn who(source: &str) -> &str {
+    match source {
+        "usage" => "the server's usage report",
+        "cumulative" => "the server's running counter",
+        "ids" => "the lists of one entry per token",
+        "chunks" => "the number of events, an estimate",
+        other => other,
+    }
+}
+
+/// The tools that take another event for the first token, unless they are explained anyway.
+fn others(reply: &Reply<'_>) -> Option<String> {
+    if reply.inspection.peers_first.is_some() {
+        return None;
+    }
+    let firsts = reply.inspection.clone().explained(reply.events).peers_first?;
+    let differs = |first: &Option<u64>| *first != reply.inspection.first_token_event;
+    let places = PEERS.iter().filter_map(|peer| Some((peer.name, *firsts.get(peer.key).filter(|at| differs(at))?)));
+    let places: Vec<String> = places
+        .map(|(name, first)| first.map_or(format!("{name} none"), |event| format!("{name} event {event}")))
+        .collect();
+    (!places.is_empty()).then(|| format!("have another first token; --explain says why: {}", places.join(", ")))
+}
+
+fn complete(reply: &Reply<'_>) -> &'static str {
+    let inspection = reply.inspection;
+    match reply.unread {
+        Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
+        Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
+        Some(Unread::Malformed) => "no: the body is not one whole JSON document",
+        None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
+        None if inspection.error.is_some() => "no: the server reported an error",
+        None if reply.cut => "no: the connection was closed before the body's end",
+        None if inspection.complete && misses_done(reply) => {
+            "yes: every choice is finished; no [DONE] came, and none has to"
+        }
+        None if inspection.complete => "yes",
+        None => "no: it ends without a finish reason for every choice and without an end mark",
+    }
+}
+
+/// Whether a stream that usually ends with `[DONE]` does not.
+fn misses_done(reply: &Reply<'_>) -> bool {
+    let usual = matches!(reply.inspection.dialect, Some("openai.chat" | "openai.completions"));
+    usual && !reply.events.is_empty() && !reply.events.iter().any(|seen| seen.done)
+}
