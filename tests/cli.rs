@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 9369b39e42c19e55
+# Streamgauge 0.1.0, configuration 3ea838579b1839a8
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
@@ -120,6 +120,7 @@ slos:  # file gauge.yaml:3
   - \"chat: ttft<=500ms\"
   - \"all: e2e<=1m\"
 stall: 750ms  # env STREAMGAUGE_STALL
+tokenizers: []  # default
 max_models: 64  # default
 provider: null  # default
 tail_keep: none  # default

@@ -67,7 +67,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 29] = [
+const SAMPLES: [(&str, [&str; 3]); 30] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -91,6 +91,7 @@ const SAMPLES: [(&str, [&str; 3]); 29] = [
     ("drain", ["0", "1ms", "24h"]),
     ("slos", ["a: ttft<=1s", "b: e2e<=2s", "c: tpot<=3s"]),
     ("stall", ["1ms", "2s", "3s"]),
+    ("tokenizers", ["a=x.json", "b-*=y.json", "*=/z/tokenizer.json"]),
     ("max_models", ["1", "2", "1000"]),
     ("provider", ["vllm", "007", "true"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
@@ -132,7 +133,8 @@ fn every_setting_is_a_flag_over_a_variable_over_a_key_over_a_default() {
         let yaml = format!("{}{key}: {}\n", beside(key).replace("PEM", &pem), Value::from(&*in_file));
         std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
         let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
-        let flag = format!("--{}", if key == "slos" { "slo" } else { key }).replace('_', "-");
+        let one = if matches!(key, "slos" | "tokenizers") { key.trim_end_matches('s') } else { key };
+        let flag = format!("--{one}").replace('_', "-");
         let assignment = format!("{flag}={on_line}");
         let (variables, flags) = ([(&*variable, &*in_environment)], [&*assignment]);
         let line = 1 + beside(key).lines().count();
@@ -182,6 +184,7 @@ fn the_defaults_are_those_that_are_documented() {
         drain: seconds(600),
         slos: std::sync::Arc::default(),
         stall: seconds(1),
+        tokenizers: Vec::new(),
         max_models: 64,
         provider: None,
         tail_keep: TailKeep::default(),
@@ -278,6 +281,11 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         ("drain", "soon", "expected a time from 0 to 24h, as in 30s, found `soon`".to_owned()),
         ("slos", "a: ttft=1s", "expected `<=` after `ttft`, at column 8\n  a: ttft=1s\n         ^".to_owned()),
         ("stall", "1", format!("{time} `1`")),
+        (
+            "tokenizers",
+            "tokenizer.json",
+            "expected MODEL=FILE, as in llama-*=/models/llama/tokenizer.json, found `tokenizer.json`".to_owned(),
+        ),
         ("max_models", "1001", "expected a whole number from 1 to 1000, found `1001`".to_owned()),
         (
             "provider",
@@ -525,7 +533,7 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "4861d82f53f5ba3c");
+    assert_eq!(digest(&["--workers=2"]), "5043a6311857171f");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -545,6 +553,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "tls_key",
         "tls_client_ca",
         "workers",
+        "tokenizers",
         "max_connections",
         "log_format",
     ];

@@ -13,7 +13,7 @@ use super::defaults::{self, BOUNDS, NONE};
 use super::effective::typed_time;
 use super::error::{ConfigError, Problem, expected_one_of, found};
 use super::layer::{Settings, Text};
-use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, Upstream};
+use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, TokenizerFile, Upstream};
 use super::upstream::{Server, is_host};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
@@ -54,6 +54,7 @@ impl Reader<'_> {
         let workers = self.number("workers");
         let limits = self.limits();
         let (drain, stall) = (self.time("drain", defaults::DRAIN), self.time("stall", defaults::PATIENCE));
+        let tokenizers = self.tokenizers();
         let max_models = self.number("max_models");
         let provider = self.provider();
         let access_log = self.truth("access_log");
@@ -71,6 +72,7 @@ impl Reader<'_> {
             drain: drain?,
             slos: slos?,
             stall: stall?,
+            tokenizers,
             max_models: max_models?,
             provider,
             tail_keep: tail_keep?,
@@ -161,6 +163,17 @@ impl Reader<'_> {
         let slos: Vec<_> = texts.iter().map(|text| self.parse("slos", text, Slo::from_str)).collect();
         let slos = slos.into_iter().collect::<Option<Vec<_>>>()?;
         Slos::new(slos).map_err(|message| self.wrong("slos", message)).ok().map(Arc::new)
+    }
+
+    fn tokenizers(&mut self) -> Vec<TokenizerFile> {
+        let expected = "expected MODEL=FILE, as in llama-*=/models/llama/tokenizer.json";
+        let read = |text: &str| {
+            let (model, path) = text.split_once('=').filter(|(model, path)| !model.is_empty() && !path.is_empty())?;
+            Some(TokenizerFile { model: model.to_owned(), path: path.into() })
+        };
+        let texts = self.texts("tokenizers");
+        let read = |text: &Text| self.parse("tokenizers", text, |text| read(text).ok_or_else(|| found(expected, text)));
+        texts.iter().filter_map(read).collect()
     }
 
     fn limits(&mut self) -> Option<Limits> {

@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that name a place (an address, a file, a protocol) or that the threads and the listener are built with.
 /// Other bounds, rules and what the named files hold can change while the process runs.
-const NEED_RESTART: [&str; 14] = [
+const NEED_RESTART: [&str; 15] = [
     "listen",
     "admin",
     "upstream",
@@ -26,6 +26,7 @@ const NEED_RESTART: [&str; 14] = [
     "tls_key",
     "tls_client_ca",
     "workers",
+    "tokenizers",
     "max_connections",
     "log_format",
 ];
@@ -61,6 +62,7 @@ impl ProxyConfig {
             ("drain", json!(typed_time(self.drain))),
             ("slos", json!(slos)),
             ("stall", json!(typed_time(self.stall))),
+            ("tokenizers", json!(self.tokenizers.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("max_models", json!(self.max_models)),
             ("provider", json!(self.provider)),
             ("tail_keep", json!(self.tail_keep.to_string())),
@@ -95,6 +97,7 @@ impl ProxyConfig {
             upstream: Upstream { connect_timeout, ..self.upstream.clone() },
             tls: self.tls.clone(),
             workers: self.workers,
+            tokenizers: self.tokenizers.clone(),
             limits: Limits { connections: self.limits.connections, ..new.limits },
             log: Log { format: self.log.format, level: new.log.level },
             ..new

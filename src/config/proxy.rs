@@ -40,6 +40,9 @@ pub struct ProxyConfig {
     pub slos: Arc<Slos>,
     /// The gap between two tokens that counts as a stall. 1 second: a reader notices.
     pub stall: Gap,
+    /// Local tokenizers, for streams whose server gives no count; none by default, since counting costs a core and needs
+    /// the reply's text until its end. The first that fits a model counts.
+    pub tokenizers: Vec<TokenizerFile>,
     /// Models told apart in metrics; further ones share one label value. 64: every label value multiplies the series.
     pub max_models: usize,
     /// `gen_ai.provider.name` of everything exported; by default whose API the dialect is ("openai"), since a proxy
@@ -51,6 +54,21 @@ pub struct ProxyConfig {
     pub access_log: bool,
     /// How the process logs.
     pub log: Log,
+}
+
+/// A `tokenizer.json`, and whose tokens it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenizerFile {
+    /// The model, as requests name it; `*` stands for any run of characters.
+    pub model: String,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl fmt::Display for TokenizerFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.model, self.path.display())
+    }
 }
 
 /// The inference server, and how to reach it.

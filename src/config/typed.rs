@@ -112,6 +112,11 @@ pub struct Typed {
     #[arg(long, help_heading = "Measurement", value_name = "TIME")]
     pub stall: Option<String>,
 
+    /// Local tokenizer.json that counts a model's tokens where the server does not, as in 'llama-*=FILE'; may be repeated
+    #[arg(long = "tokenizer", help_heading = "Measurement", value_name = "MODEL=FILE")]
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub tokenizers: Vec<String>,
+
     /// Models told apart in metrics; further ones are counted as _other
     #[arg(long, help_heading = "Measurement", value_name = "COUNT")]
     pub max_models: Option<u64>,

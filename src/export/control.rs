@@ -128,6 +128,8 @@ impl ControlPlane {
             exporters.spawn(async move { exporter.run(|| source.drain(), ordered).await });
         }
         stop.await;
+        // What was reported last is counted and logged, whether anybody exports it or not.
+        telemetry.drain();
         let deadline = telemetry.clock.now().after(flush);
         order.send_replace(Some(deadline));
         // Exporters keep to the deadline by themselves; one that does not is left behind.

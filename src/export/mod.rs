@@ -43,4 +43,5 @@ pub mod queue;
 mod series;
 pub mod snapshot;
 mod telemetry;
+pub mod tokenizing;
 pub mod trace_context;

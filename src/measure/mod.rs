@@ -37,5 +37,6 @@ pub mod scan;
 pub mod shape;
 pub mod slo;
 mod tally;
+pub mod text;
 pub mod time;
 pub mod timeline;

@@ -11,7 +11,8 @@
 //!
 //! # Memory
 //! Per request about 1 KiB; for a stream 3 KiB more (the timeline, one event's skeleton). An event that is cut by a read
-//! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream.
+//! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream, but for the
+//! text of one whose tokens are to be counted here, which has bounds of its own: [`text`](super::text).
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,11 +20,12 @@ use super::buffer::Buffer;
 use super::dialect::{Delta, Reader};
 use super::framing::coding::{Decoder, Undecodable};
 use super::framing::{Event, Sse, TooLarge};
-use super::record::{Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
+use super::record::{CountSource, Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
 use super::scan::{Document, Fields, JsonScan, Scalar};
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
 use super::tally::{Meaning, Tally};
+use super::text::{Budget, Collector, ReplyText};
 use super::time::{Gap, Stamp};
 use super::timeline::{TokenEvent, TokenTimeline};
 
@@ -87,6 +89,8 @@ pub struct StreamObserver {
     body: Body,
     tally: Tally,
     timeline: Option<TokenTimeline>,
+    /// Collects the text of a stream whose tokens nobody else counts.
+    text: Option<Box<Collector>>,
     quality: Quality,
     request_bytes: u64,
     response_bytes: u64,
@@ -127,6 +131,7 @@ impl StreamObserver {
             body: Body::Opaque,
             tally: Tally::default(),
             timeline: None,
+            text: None,
             quality: Quality::default(),
             request_bytes: 0,
             response_bytes: 0,
@@ -201,6 +206,12 @@ impl StreamObserver {
         self.head_overhead = Some(overhead);
     }
 
+    /// Collects the text of a stream, for [`end_with_text`](Self::end_with_text). Called after [`head`](Self::head).
+    pub fn collect_text(&mut self, budget: &Budget) {
+        let fields = self.shape().dialect.and_then(|dialect| dialect.text);
+        self.text = fields.filter(|_| self.is_stream()).map(|fields| Box::new(Collector::new(fields, budget)));
+    }
+
     /// One read of the response body, which arrived at `at`. Allocates nothing after the first few events.
     pub fn bytes(&mut self, at: Stamp, chunk: &[u8]) {
         self.bytes_watched(at, chunk, &mut Blind);
@@ -210,7 +221,7 @@ impl StreamObserver {
     pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl Watch) {
         self.times.first_byte.get_or_insert(at);
         self.response_bytes += chunk.len() as u64;
-        let (tally, times, timeline) = (&mut self.tally, &mut self.times, &mut self.timeline);
+        let (tally, times, timeline, text) = (&mut self.tally, &mut self.times, &mut self.timeline, &mut self.text);
         let limits = self.slos.gap_limits();
         let read = match &mut self.body {
             Body::Opaque => Ok(()),
@@ -218,6 +229,7 @@ impl StreamObserver {
                 let each = |event: Event<'_>| {
                     let meaning = tally.event(&event, at, reader.as_mut(), watch);
                     note(meaning, at, times, timeline.as_mut(), limits);
+                    collect(text, meaning, &event);
                 };
                 sse.push(plain, each).map_err(|TooLarge| Unread::TooLarge)
             }),
@@ -233,6 +245,14 @@ impl StreamObserver {
             }
             self.body = Body::Opaque;
         }
+        if self.text.is_some() && self.is_counted() {
+            self.text = None;
+        }
+    }
+
+    /// Whether there is a count that a tokenizer could not better.
+    fn is_counted(&self) -> bool {
+        self.tally.output_tokens().is_some_and(|count| count.source < CountSource::Tokenizer)
     }
 
     /// A read that arrived was handed to the client `overhead` later.
@@ -274,9 +294,20 @@ impl StreamObserver {
         self.end_watched(at, ending, &mut Blind)
     }
 
+    /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted.
+    pub fn end_with_text(mut self, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
+        self.finish_body(at, ending, &mut Blind);
+        let text = self.text.take().filter(|_| !self.is_counted() && self.tally.token_events > 0);
+        (self.into_record(at, ending), text.map(|collector| collector.into_text()))
+    }
+
     /// As [`end`](Self::end), with somebody looking on: a clean end may complete a last event.
     pub fn end_watched(mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) -> RequestRecord {
         self.finish_body(at, ending, watch);
+        self.into_record(at, ending)
+    }
+
+    fn into_record(mut self, at: Stamp, ending: Ending) -> RequestRecord {
         let (gaps, totals) = match &mut self.timeline {
             Some(timeline) => {
                 let totals = timeline.totals().clone();
@@ -332,6 +363,7 @@ impl StreamObserver {
                 {
                     let meaning = self.tally.event(&event, at, reader.as_mut(), watch);
                     note(meaning, at, &mut self.times, self.timeline.as_mut(), self.slos.gap_limits());
+                    collect(&mut self.text, meaning, &event);
                 }
                 self.tally.comments = sse.comments();
             }
@@ -373,6 +405,16 @@ fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut To
         if let Some(timeline) = timeline {
             timeline.push(at, meaning.tokens, limits);
         }
+    }
+}
+
+/// Takes the text of an event that shows some, where that is wanted; too much of it is wanted no more.
+fn collect(text: &mut Option<Box<Collector>>, meaning: Meaning, event: &Event<'_>) {
+    if let Some(collector) = text
+        && meaning.is_token()
+        && collector.event(event.data).is_err()
+    {
+        *text = None;
     }
 }
 

@@ -117,6 +117,10 @@ impl Observation {
             if observer.is_stream() {
                 self.active.is_stream(false);
             }
+            let tokenizing = self.worker.shared().tokenizing.as_ref();
+            if let Some(budget) = tokenizing.and_then(|counts| counts.budget(observer.shape().model.as_deref())) {
+                observer.collect_text(budget);
+            }
         }
     }
 
@@ -160,8 +164,11 @@ impl Observation {
 
     fn finish(&mut self, ending: Ending) {
         let Some(observer) = self.observer.take() else { return };
-        let record = observer.end(Clock::Monotonic.now(), ending);
-        self.worker.reporter().finished(record, self.trace.take());
+        let (record, text) = observer.end_with_text(Clock::Monotonic.now(), ending);
+        match (text, &self.worker.shared().tokenizing) {
+            (Some(text), Some(tokenizing)) => tokenizing.finished(record, self.trace.take(), text),
+            _ => self.worker.reporter().finished(record, self.trace.take()),
+        }
     }
 }
 

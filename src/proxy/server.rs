@@ -22,6 +22,7 @@ use crate::export::aggregate;
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
 use crate::export::figures::Cut;
+use crate::export::tokenizing::{TokenizerError, Tokenizing};
 use crate::measure::time::Gap;
 use crate::net::io::ask_for_stamps;
 use crate::net::tls::TlsError;
@@ -33,6 +34,9 @@ const INBOX: usize = 1_024;
 
 /// How long the last exports may take.
 const FLUSH: Gap = Gap::from_millis(5_000);
+
+/// How often it is looked whether the last tokens have been counted.
+const COUNTED_EVERY: Gap = Gap::from_millis(10);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +54,9 @@ pub enum StartError {
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] TlsError),
+    /// A tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// A thread or its runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -87,6 +94,7 @@ impl Proxy {
             upstream_tls: certificates.upstream.clone(),
             gauges: plane.gauges(),
             reporter: plane.reporter(),
+            tokenizing: Tokenizing::start(&config.tokenizers, plane.reporter())?,
             sampler: plane.sampler(),
             renew: Notify::new(),
             open: Arc::default(),
@@ -220,16 +228,23 @@ fn control(
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
         let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
-        let gauges = Arc::clone(&shared.gauges);
         let stopped = async move {
-            gauges.set_ready(true);
+            shared.gauges.set_ready(true);
             let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
-            gauges.set_ready(false);
+            shared.gauges.set_ready(false);
             accepting.abort();
             let _stopped = draining.wait_for(|drain| *drain == Drain::Stop).await.is_ok();
             renewing.abort();
+            let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
         };
         plane.run(Some(admin), stopped, FLUSH).await;
         Ok(())
     })
+}
+
+/// Waits until the replies that were handed to a tokenizer have been reported.
+async fn last_counts(shared: &Shared) {
+    while shared.tokenizing.as_ref().is_some_and(|tokenizing| !tokenizing.is_idle()) {
+        Clock::Monotonic.sleep(COUNTED_EVERY).await;
+    }
 }

@@ -10,6 +10,7 @@ use crate::config::ProxyConfig;
 use crate::config::otlp::Sampler;
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
+use crate::export::tokenizing::Tokenizing;
 
 /// See the module.
 pub(super) struct Shared {
@@ -19,6 +20,8 @@ pub(super) struct Shared {
     pub(super) upstream_tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
     pub(super) gauges: Arc<Gauges>,
     pub(super) reporter: Reporter,
+    /// Counts the tokens of streams whose server does not, where there are tokenizers.
+    pub(super) tokenizing: Option<Tokenizing>,
     /// Decides which traces are kept; `None` with tracing off, and then trace headers pass untouched.
     pub(super) sampler: Option<Sampler>,
     /// Certificates are to be looked at now.

@@ -19,6 +19,7 @@ use super::framing::Event;
 use super::record::{CountSource, FinishReason, Usage};
 use super::scan::Scalar;
 use super::shape::RequestShape;
+use super::text::TextFields;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -37,6 +38,9 @@ pub struct Dialect {
     pub(super) request_fields: &'static [&'static str],
     /// Notes one of them.
     pub(super) request: fn(&mut RequestShape, &str, Scalar<'_>),
+    /// Where its events have generated text, for a tokenizer to count; `None` where they are not JSON, or count
+    /// themselves.
+    pub(super) text: Option<&'static TextFields>,
     /// The body of an error reply of ours, in the dialect's own shape: (status, message) to JSON.
     pub error_body: fn(u16, &str) -> String,
 }

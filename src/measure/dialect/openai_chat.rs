@@ -12,6 +12,7 @@ use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::scan::Scalar;
+use crate::measure::text::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.chat",
@@ -21,6 +22,20 @@ pub(super) const DIALECT: Dialect = Dialect {
     reader: |shape| Box::new(Chat { stream: Stream::new(shape), document: Document::default() }),
     request_fields: openai::REQUEST_FIELDS,
     request: openai::request,
+    text: Some(&TextFields {
+        choice: "choices[].index",
+        text: &[
+            &["choices[].delta.content"],
+            &["choices[].delta.reasoning", "choices[].delta.reasoning_content"],
+            &["choices[].delta.refusal"],
+            &["choices[].delta.tool_calls[].function.name"],
+            &["choices[].delta.tool_calls[].function.arguments"],
+            &["choices[].delta.tool_calls[].custom.name"],
+            &["choices[].delta.tool_calls[].custom.input"],
+            &["choices[].delta.function_call.name"],
+            &["choices[].delta.function_call.arguments"],
+        ],
+    }),
     error_body: openai::error_body,
 };
 

@@ -8,6 +8,7 @@ use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::scan::Scalar;
+use crate::measure::text::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.completions",
@@ -20,6 +21,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     reader: |shape| Box::new(Completions { stream: Stream::new(shape), document: Document::default() }),
     request_fields: openai::REQUEST_FIELDS,
     request: openai::request,
+    text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]] }),
     error_body: openai::error_body,
 };
 

@@ -1,0 +1,144 @@
+//! Counts the tokens of replies whose server did not, with local tokenizers, before they are reported.
+//!
+//! Counting happens on a thread of its own: a stream's task only hands over what it collected
+//! ([`ReplyText`]), and that never waits. A hand-over that finds too many replies waiting is reported as it is, with
+//! the count that it had. The text is dropped as soon as it is counted; the tokenizers' own caches of words are off, so
+//! that none of it stays there either.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use tokenizers::Tokenizer;
+
+use super::queue::Reporter;
+use super::trace_context::RequestTrace;
+use crate::config::TokenizerFile;
+use crate::measure::record::{CountSource, RequestRecord, TokenCount};
+use crate::measure::slo::glob;
+use crate::measure::text::{Budget, ReplyText};
+
+/// Replies that may wait to be counted.
+const WAITING: usize = 256;
+/// The largest file that is read as a tokenizer, in bytes. Those in use are below 40 MiB.
+const MAX_FILE: u64 = 256 << 20;
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {file} as the tokenizer of {model} (--tokenizer): {reason}")]
+pub struct TokenizerError {
+    model: String,
+    file: String,
+    reason: String,
+}
+
+/// Tokenizers by the models they count for.
+struct Loaded(Vec<(String, Tokenizer)>);
+
+/// Where replies go to be counted and reported. See the module.
+pub struct Tokenizing {
+    models: Vec<String>,
+    budget: Budget,
+    queue: SyncSender<Reply>,
+    waiting: Arc<AtomicUsize>,
+    reporter: Reporter,
+}
+
+struct Reply {
+    record: RequestRecord,
+    trace: Option<RequestTrace>,
+    text: ReplyText,
+}
+
+impl Tokenizing {
+    /// Reads the tokenizers, and begins to count for `reporter`. `None` where there are none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no tokenizer; the error names it.
+    pub fn start(files: &[TokenizerFile], reporter: Reporter) -> Result<Option<Self>, TokenizerError> {
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let loaded = Loaded(files.iter().map(load).collect::<Result<_, _>>()?);
+        let (queue, replies) = sync_channel(WAITING);
+        let waiting = Arc::<AtomicUsize>::default();
+        let (counted, reports) = (Arc::clone(&waiting), reporter.clone());
+        let body = move || count(&loaded, &replies, &counted, &reports);
+        thread::Builder::new().name("tokenizer".to_owned()).spawn(body).map_err(|error| TokenizerError {
+            model: files[0].model.clone(),
+            file: files[0].path.display().to_string(),
+            reason: format!("cannot start a thread: {error}"),
+        })?;
+        let models = files.iter().map(|file| file.model.clone()).collect();
+        Ok(Some(Self { models, budget: Budget::default(), queue, waiting, reporter }))
+    }
+
+    /// What collects the text of a reply of this model, if there is a tokenizer for it.
+    pub fn budget(&self, model: Option<&str>) -> Option<&Budget> {
+        let model = model.unwrap_or_default();
+        self.models.iter().any(|pattern| glob(pattern, model)).then_some(&self.budget)
+    }
+
+    /// A request has ended: reports it, counted.
+    pub fn finished(&self, record: RequestRecord, trace: Option<RequestTrace>, text: ReplyText) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if let Err(TrySendError::Full(reply) | TrySendError::Disconnected(reply)) =
+            self.queue.try_send(Reply { record, trace, text })
+        {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.reporter.finished(reply.record, reply.trace);
+        }
+    }
+
+    /// Whether all that was handed over has been reported.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+}
+
+fn load(file: &TokenizerFile) -> Result<(String, Tokenizer), TokenizerError> {
+    let error =
+        |reason: String| TokenizerError { model: file.model.clone(), file: file.path.display().to_string(), reason };
+    let mut bytes = Vec::new();
+    let opened = File::open(&file.path).map_err(|cause| error(cause.to_string()))?;
+    opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|cause| error(cause.to_string()))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(error(format!("it is larger than {MAX_FILE} bytes")));
+    }
+    let expected = "expected a tokenizer.json as Hugging Face's tokenizers write it";
+    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|cause| error(format!("{expected}: {cause}")))?;
+    // What a file says of cutting and filling is for training, and would change the count.
+    tokenizer.with_padding(None).with_truncation(None).map_err(|cause| error(cause.to_string()))?;
+    let mut model = tokenizer.get_model().clone();
+    model.resize_cache(0);
+    tokenizer.with_model(model);
+    Ok((file.model.clone(), tokenizer))
+}
+
+/// Counts and reports until nobody hands over any more.
+fn count(loaded: &Loaded, replies: &Receiver<Reply>, waiting: &AtomicUsize, reporter: &Reporter) {
+    for Reply { mut record, trace, text } in replies {
+        let model = record.shape.model.as_deref().unwrap_or_default();
+        if let Some(tokens) = loaded.tokens(model, &text) {
+            record.output_tokens = Some(TokenCount { tokens, source: CountSource::Tokenizer });
+        }
+        drop(text);
+        reporter.finished(record, trace);
+        waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Loaded {
+    /// The tokens of a text, those that frame it (beginning, end, roles) left out: they are not in it.
+    fn tokens(&self, model: &str, text: &ReplyText) -> Option<u64> {
+        let (_, tokenizer) = self.0.iter().find(|(pattern, _)| glob(pattern, model))?;
+        let mut tokens = 0;
+        for part in text.parts() {
+            tokens += tokenizer.encode_fast(part, false).ok()?.len() as u64;
+        }
+        Some(tokens)
+    }
+}
