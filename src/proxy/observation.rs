@@ -12,7 +12,7 @@ use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::gauges::ActiveRequest;
 use crate::export::trace_context::RequestTrace;
-use crate::measure::dialect;
+use crate::measure::dialect::Dialect;
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
@@ -34,12 +34,8 @@ impl Observation {
     /// A request whose head arrived with `arrival`.
     pub(super) fn begin(worker: &Rc<Worker>, head: &Head, arrival: Arrival) -> Self {
         let config = worker.config();
-        let shape = RequestShape {
-            dialect: dialect::for_path(head.path()),
-            method: head.method().into(),
-            server: Some((Arc::clone(&config.upstream.host), config.upstream.port)),
-            ..RequestShape::default()
-        };
+        let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
+        shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
         let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
         let observer = observer.judged_by(config.slos.clone(), config.stall);
@@ -55,6 +51,11 @@ impl Observation {
             active: worker.shared().gauges.request(head.method()),
             last_read: arrival.at,
         }
+    }
+
+    /// The request's dialect, as far as it is known.
+    pub(super) fn dialect(&self) -> Option<&'static Dialect> {
+        self.observer.as_ref()?.shape().dialect
     }
 
     /// The trace context under which the upstream is called.

@@ -19,7 +19,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use crate::clock::Clock;
-use crate::measure::dialect;
 use crate::measure::record::Ending;
 use crate::measure::time::Gap;
 use crate::net::http1::{Framing, Head};
@@ -80,19 +79,19 @@ async fn answer(
     let mut observation = Observation::begin(&worker, &head, arrival);
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.shared().admit(limit) else {
-        return refused(&head, &Refusal::busy(limit), observation, Ending::Complete);
+        return refused(&Refusal::busy(limit), observation, Ending::Complete);
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
         Ok(framing) => framing,
-        Err(error) => return refused(&head, &error.into(), observation, Ending::Complete),
+        Err(error) => return refused(&error.into(), observation, Ending::Complete),
     };
     let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
     let outgoing = Outgoing { head: &head, framing, added: added.fields(), trace: added.trace() };
     let exchange = match worker.upstream().begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
-            return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed);
+            return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
         }
     };
     let mut call = Call { request: Some(body), complete: false, exchange };
@@ -111,10 +110,10 @@ async fn answer(
             Err(Broken::NotTaken) if offers < OFFERS => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
-                    return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed);
+                    return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
                 }
             }
-            Err(broken) => return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed),
+            Err(broken) => return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed),
         }
     };
     observation.head(arrived, &response);
@@ -134,8 +133,8 @@ async fn answer(
     reply
 }
 
-fn refused(request: &Head, refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<Reply> {
-    let text = refusal.body(dialect::for_path(request.path()));
+fn refused(refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<Reply> {
+    let text = refusal.body(observation.dialect());
     let mut reply = Response::new(Reply::Text(Some(Bytes::from(text))));
     *reply.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let headers = reply.headers_mut();
