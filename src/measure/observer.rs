@@ -16,10 +16,10 @@
 use std::sync::{Arc, LazyLock};
 
 use super::buffer::Buffer;
-use super::dialect::{self, Delta, Field, Reader, field, recognize};
+use super::dialect::{self, Delta, Dialect, Field, Reader, field, recognize};
 use super::framing::coding::{Decoder, Undecodable};
 use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse, Unframed};
-use super::record::{Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
+use super::record::{Ending, Fault, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
 use super::scan::{Document, Fields, JsonScan, Scalar};
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
@@ -207,6 +207,15 @@ impl StreamObserver {
         self.status = Some(status);
     }
 
+    /// How a gRPC call ended, by its `grpc-status`: anything but `0` is an error, whatever the HTTP status says.
+    pub fn call_ended(&mut self, status: &[u8]) {
+        if self.shape().dialect.is_some() && status != b"0" {
+            let code = str::from_utf8(status).ok().filter(|code| code.len() <= 2);
+            let kind = code.map(|code| format!("grpc_{code}").into());
+            self.tally.fault.get_or_insert(Fault { event: self.tally.events, kind });
+        }
+    }
+
     /// The response head was handed to the client `overhead` after it came.
     pub fn head_handed_on(&mut self, overhead: Gap) {
         self.head_overhead = Some(overhead);
@@ -251,8 +260,17 @@ impl StreamObserver {
     }
 
     /// Notes the dialect that the events have told.
+    #[inline]
     fn recognized(&mut self) {
-        if let (Some(dialect), Some(shape)) = (self.tally.recognized.take(), &mut self.settled) {
+        if let Some(dialect) = self.tally.recognized {
+            self.speaks(dialect);
+        }
+    }
+
+    #[cold]
+    fn speaks(&mut self, dialect: &'static Dialect) {
+        self.tally.recognized = None;
+        if let Some(shape) = &mut self.settled {
             Arc::make_mut(shape).dialect = Some(dialect);
         }
     }

@@ -20,6 +20,9 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::{Head, Known};
 use crate::net::io::Arrival;
 
+/// Where gRPC says how a call ended: among the trailers, or in the head of an answer that has nothing else.
+const GRPC_STATUS: &str = "grpc-status";
+
 /// See the module.
 pub(super) struct Observation {
     observer: Option<Box<StreamObserver>>,
@@ -91,15 +94,25 @@ impl Observation {
     /// The response head arrived.
     pub(super) fn head(&mut self, arrival: Arrival, head: &Head) {
         if let Some(observer) = &mut self.observer {
-            let head = ResponseHead {
+            let response = ResponseHead {
                 status: head.status(),
                 content_type: head.get(Known::ContentType).unwrap_or_default(),
                 content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
             };
-            observer.head(arrival.at, head, arrival.source);
+            observer.head(arrival.at, response, arrival.source);
+            if let Some(status) = head.value(GRPC_STATUS) {
+                observer.call_ended(status);
+            }
             if observer.is_stream() {
                 self.active.is_stream(false);
             }
+        }
+    }
+
+    /// The response's trailers arrived.
+    pub(super) fn trailers(&mut self, trailers: &Head) {
+        if let (Some(observer), Some(status)) = (&mut self.observer, trailers.value(GRPC_STATUS)) {
+            observer.call_ended(status);
         }
     }
 

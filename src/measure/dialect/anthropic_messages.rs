@@ -35,7 +35,7 @@ const REQUEST: &[(&str, Asked)] = &[
     ("top_p", Asked::TopP),
 ];
 
-pub(super) const REPLY: &[(&str, Field)] = &[
+const REPLY: &[(&str, Field)] = &[
     ("id", Field::Id),
     ("model", Field::Model),
     ("stop_reason", Field::Finish),

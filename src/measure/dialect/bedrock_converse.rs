@@ -44,6 +44,7 @@ const REPLY: &[(&str, Field)] = &[
     ("usage.cacheReadInputTokens", Field::CachedBeside),
     ("usage.cacheWriteInputTokens", Field::Input),
     ("usage.outputTokens", Field::Output),
+    ("message", Field::Error),
     ("__type", Field::Kind),
 ];
 

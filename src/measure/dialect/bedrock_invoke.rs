@@ -4,9 +4,11 @@
 //! Anthropic's, OpenAI's and Converse's events are read as their dialects say; of the others (Llama, Titan, Mistral,
 //! Cohere) the names of the text and of the reason.
 
-use super::anthropic_messages::{self, Messages};
+use super::anthropic_messages::Messages;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
-use super::{Asked, Delta, Dialect, OutputKind, Reader, Sink, USUAL, bedrock_converse, finish_reason, openai_chat};
+use super::{
+    Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, finish_reason, openai_chat,
+};
 use crate::measure::framing::{Event, Mark};
 use crate::measure::json::Walk;
 use crate::measure::record::Usage;
@@ -22,7 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     path,
     request: REQUEST,
     reader: |shape| Box::new(Invoke::new(shape)),
-    reply: anthropic_messages::REPLY,
+    reply: REPLY,
     error_body,
     ..USUAL
 };
@@ -34,6 +36,21 @@ const REQUEST: &[(&str, Asked)] = &[
     ("inferenceConfig.maxTokens", Asked::MaxTokensElse),
     ("temperature", Asked::Temperature),
     ("top_p", Asked::TopP),
+];
+
+/// Anthropic's and Llama's; the other vendors' replies do not count.
+const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("stop_reason", Field::Finish),
+    ("usage.input_tokens", Field::Input),
+    ("usage.cache_read_input_tokens", Field::CachedBeside),
+    ("usage.cache_creation_input_tokens", Field::Input),
+    ("usage.output_tokens", Field::Output),
+    ("prompt_token_count", Field::Input),
+    ("generation_token_count", Field::Output),
+    ("message", Field::Error),
+    ("__type", Field::Kind),
 ];
 
 struct Invoke {

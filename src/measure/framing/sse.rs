@@ -142,7 +142,9 @@ impl Sse {
         if !std::mem::replace(&mut self.started, true) {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
-        if let Some(closed) = self.bare_line(line) {
+        if self.bare.is_some()
+            && let Some(closed) = self.bare_line(line)
+        {
             if closed && let Some(bare) = &mut self.bare {
                 each(Event { name: b"", data: &bare.text, mark: Mark::Plain });
                 bare.text.clear();
@@ -193,6 +195,7 @@ impl Sse {
     }
 
     /// Takes a line that belongs to bare JSON; whether that is whole now. `None` for a line of the grammar.
+    #[cold]
     fn bare_line(&mut self, line: &[u8]) -> Option<bool> {
         let bare = self.bare.as_mut()?;
         if !bare.brackets.is_open() && !matches!(line.first(), Some(b'{' | b'[')) {
