@@ -85,7 +85,8 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         let mut signals = Signals::new()?;
         let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
         proxy.drain();
-        tracing::info!("stopping: open streams may finish within {drain}; a second signal ends them");
+        let patience = humantime::format_duration(drain.into());
+        tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
         let deadline = Clock::Monotonic.now().after(drain);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
