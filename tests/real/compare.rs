@@ -1,5 +1,8 @@
 //! Comparing long texts and many series, so that a failure says what differs and not everything that there is.
 
+use std::time::{Duration, Instant};
+
+use super::machine::SOON;
 use super::parse::{Labels, Series, Table};
 
 /// Differences that are shown.
@@ -36,6 +39,15 @@ pub(crate) fn assert_same(one: &Table, other: &Table, what: &str) {
     let found = differences(one, other);
     let shown = found.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join("\n  ");
     assert!(found.is_empty(), "{what}: {} of {} series differ:\n  {shown}", found.len(), one.len());
+}
+
+/// Fails unless `read` gives the same table soon.
+pub(crate) fn assert_same_soon(one: &Table, read: impl Fn() -> Table, what: &str) {
+    let begun = Instant::now();
+    while begun.elapsed() < SOON && !differences(one, &read()).is_empty() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_same(one, &read(), what);
 }
 
 /// The series that `keep`s, each as `keep` makes it.

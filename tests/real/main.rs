@@ -14,11 +14,14 @@ mod parse;
 mod support;
 
 mod compare;
+mod known;
 mod gauge;
 mod machine;
 mod parts;
+mod promql;
 mod sink;
 mod talk;
 
 mod curl;
+mod prometheus;
 mod llama;

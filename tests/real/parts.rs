@@ -37,6 +37,13 @@ pub(crate) fn llama() -> Part {
     Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
 }
 
+/// Prometheus that scrapes `target` every second and keeps its data in `directory`.
+pub(crate) fn prometheus(directory: &Path, target: &str) -> Part {
+    let addr = address();
+    let running = start("prometheus", &[&addr.port().to_string(), directory.to_str().unwrap(), target]);
+    Part { running: running.ready(addr, || get(addr, "/-/ready").status() == 200), addr }
+}
+
 /// The simulated server with these flags.
 pub(crate) fn sim(flags: &[&str]) -> Part {
     let addr = address();
