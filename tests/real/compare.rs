@@ -55,3 +55,9 @@ pub(crate) fn only(table: &Table, keep: impl Fn(&str, &Series) -> Option<Series>
     let kept = table.iter().filter_map(|(key, series)| Some((key.clone(), keep(&key.0, series)?)));
     kept.collect()
 }
+
+/// The series that stay as they are while nothing is asked for: all but those of the process and its connections.
+pub(crate) fn still(table: &Table) -> Table {
+    let moves = |name: &str| name.starts_with("process_") || name == "streamgauge_proxy_upstream_connections";
+    only(table, |name, series| (!moves(name)).then(|| series.clone()))
+}

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
+use super::compare::only;
 use super::machine::{Running, SOON, address, until};
 use super::parse::{self, Labels, Series, Table};
 use super::support::client::{Client, Response};
-use super::talk::get;
+use super::talk::{get, get_with};
 
 /// A proxy.
 pub(crate) struct Gauge {
@@ -49,6 +50,21 @@ impl Gauge {
     /// A scrape as text.
     pub(crate) fn scrape(&self) -> Table {
         parse::text(&self.page("/metrics").text())
+    }
+
+    /// A scrape as protobuf, its histograms' native buckets only.
+    pub(crate) fn scrape_native(&self) -> Table {
+        let accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        let body = get_with(self.admin, "/metrics", &format!("Accept: {accept}\r\n")).body;
+        only(&parse::protobuf(&body), |_, series| {
+            let (value, count, native) = (series.value, series.count, series.native.clone());
+            Some(Series { value, count, native, ..Series::default() })
+        })
+    }
+
+    /// A scrape as OpenMetrics, which has exemplars.
+    pub(crate) fn scrape_exemplars(&self) -> Table {
+        parse::text(&get_with(self.admin, "/metrics", "Accept: application/openmetrics-text\r\n").text())
     }
 
     /// The scrape once so many requests are counted and none is open: a client has its answer a moment before it is.

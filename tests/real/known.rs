@@ -105,7 +105,9 @@ impl Known {
 
 /// What is asked of the simulated server.
 fn ask(tokens: u32, more: Value) -> Value {
-    let mut body = json!({"model": MODEL, "max_tokens": tokens, "ignore_eos": true, "seed": 1, "stream": true});
+    let mut body = json!({
+        "model": MODEL, "max_tokens": tokens, "ignore_eos": true, "seed": 1, "temperature": 0.5, "top_p": 0.9, "stream": true
+    });
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
     }

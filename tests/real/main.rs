@@ -14,14 +14,15 @@ mod parse;
 mod support;
 
 mod compare;
-mod known;
 mod gauge;
+mod known;
 mod machine;
 mod parts;
 mod promql;
 mod sink;
 mod talk;
 
+mod collector;
 mod curl;
-mod prometheus;
 mod llama;
+mod prometheus;

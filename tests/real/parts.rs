@@ -1,6 +1,6 @@
 //! The real parts of `tests/parts`, and our own simulated server.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,6 +42,23 @@ pub(crate) fn prometheus(directory: &Path, target: &str) -> Part {
     let addr = address();
     let running = start("prometheus", &[&addr.port().to_string(), directory.to_str().unwrap(), target]);
     Part { running: running.ready(addr, || get(addr, "/-/ready").status() == 200), addr }
+}
+
+/// An OpenTelemetry collector that passes on.
+pub(crate) struct Rotel {
+    /// Receives OTLP over gRPC.
+    pub(crate) grpc: SocketAddr,
+    /// Receives OTLP over HTTP.
+    pub(crate) http: SocketAddr,
+    _running: Running,
+}
+
+/// A collector that passes on to an OTLP/gRPC address.
+pub(crate) fn rotel(to: SocketAddr) -> Rotel {
+    let (grpc, http) = (address(), address());
+    let running = start("rotel", &[&grpc.port().to_string(), &http.port().to_string(), &format!("http://{to}")]);
+    let running = running.ready(grpc, || TcpStream::connect(http).is_ok());
+    Rotel { grpc, http, _running: running }
 }
 
 /// The simulated server with these flags.

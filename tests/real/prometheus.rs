@@ -6,21 +6,15 @@ use std::process::Stdio;
 
 use streamgauge::export::catalog::{Convention, Id};
 
-use super::compare::{assert_same, assert_same_soon, only};
+use super::compare::{assert_same, assert_same_soon, only, still};
 use super::known::{EXPECTED, Known, MODEL, TRACE};
 use super::machine::{self, SOON, until};
-use super::parse::{self, Series, Table};
+use super::parse::{Series, Table};
 use super::parts::{self, program};
 use super::promql::{self, PromQl, summed};
-use super::sink::Sink;
-use super::talk::get_with;
+use super::sink::{Sink, hex};
 
 const TTFT: &str = "gen_ai_server_time_to_first_token_seconds";
-
-/// What moves by itself, and so from one scrape to the next.
-fn is_still(name: &str) -> bool {
-    !["process_", "streamgauge_proxy_upstream_connections"].iter().any(|moving| name.starts_with(moving))
-}
 
 /// Families that are histograms.
 fn histograms(table: &Table) -> Vec<&str> {
@@ -42,12 +36,11 @@ fn prometheus_stores_every_count_of_a_known_run() {
     });
     let prometheus = prometheus.unwrap();
     let promql = PromQl { addr: prometheus.addr, more: "" };
-    let still = |table: &Table| only(table, |name, series| is_still(name).then(|| series.clone()));
     let stored = || {
         let samples = promql.query("{job=\"streamgauge\"}");
         let ours = |name: &str| !name.starts_with("scrape_") && name != "up";
         let samples: Vec<_> = samples.into_iter().filter(|sample| ours(&sample.name)).collect();
-        (still(&promql::table(&samples, &histograms(&known.table))), still(&promql::native(&samples)))
+        (still(&promql::table(&samples, &histograms(&known.table))), promql::native(&samples))
     };
     let expected = still(&known.table);
     assert_same_soon(&expected, || stored().0, "the scrape as text, and what Prometheus has stored");
@@ -63,13 +56,8 @@ fn prometheus_stores_every_count_of_a_known_run() {
     assert!((0.0..600.0).contains(&started), "{started} s ago");
 
     // Native histograms: every bucket, and what is made from them.
-    let accept = "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited\r\n";
-    let protobuf = parse::protobuf(&get_with(known.gauge.admin, "/metrics", accept).body);
-    let plain = |name: &str, series: &Series| {
-        let native = series.native.clone().filter(|_| is_still(name))?;
-        Some(Series { value: series.value, count: series.count, native: Some(native), ..Series::default() })
-    };
-    assert_same(&only(&protobuf, plain), &native, "the scrape as protobuf, and the native histograms in Prometheus");
+    let ours = only(&known.gauge.scrape_native(), |_, series| series.native.is_some().then(|| series.clone()));
+    assert_same(&ours, &native, "the scrape as protobuf, and the native histograms in Prometheus");
     let chat = format!("{TTFT}{{gen_ai_operation_name=\"chat\"}}");
     let of_chat = native.iter().find(|((name, labels), _)| name == TTFT && labels["gen_ai_operation_name"] == "chat");
     let of_chat = of_chat.unwrap().1;
@@ -107,10 +95,7 @@ fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &Sink) {
     };
     let series = exemplars.as_array().unwrap().iter().find(leads).expect("an exemplar of the trace that was sent");
     assert_eq!(series["seriesLabels"]["gen_ai_request_model"], MODEL);
-    let is_there = || {
-        let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        sink.client_spans().iter().any(|span| hex(&span.trace_id) == TRACE)
-    };
+    let is_there = || sink.client_spans().iter().any(|span| hex(&span.trace_id) == TRACE);
     until("the trace is at the collector", SOON, is_there);
 }
 
@@ -127,11 +112,17 @@ fn promtool_has_nothing_to_say_and_every_family_of_the_catalog_is_there() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
 
-    let families: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let families: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let frozen = Id::all().filter(|id| id.instrument().is_in(Convention::Frozen)).count();
     assert_eq!(families.len(), frozen, "{families:?}");
     let asked = |family: &&&str| EXPECTED.iter().any(|(name, ..)| name.starts_with(**family));
     let unasked: Vec<&&str> = families.iter().filter(|family| !asked(family)).collect();
-    let process = ["process_cpu_seconds_total", "process_open_fds", "process_resident_memory_bytes", "process_start_time_seconds"];
+    let process = [
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+    ];
     assert_eq!(unasked, process.iter().collect::<Vec<_>>());
 }

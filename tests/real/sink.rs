@@ -8,8 +8,9 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
-use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::metrics::v1::ResourceMetrics;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use prost::Message;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -33,11 +34,12 @@ pub(crate) struct Sink {
 pub(crate) struct Export {
     /// `grpc` or `http/protobuf`.
     pub(crate) via: String,
-    /// `metrics` or `traces`.
-    pub(crate) kind: String,
     /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
-    bytes: Vec<u8>,
+    /// What it has of metrics.
+    pub(crate) metrics: Vec<ResourceMetrics>,
+    /// What it has of traces.
+    pub(crate) traces: Vec<ResourceSpans>,
 }
 
 impl Sink {
@@ -71,9 +73,7 @@ impl Sink {
 
     /// Every span so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
-        let requests = self.exports().into_iter().filter(|export| export.kind == "traces");
-        let requests = requests.map(|export| ExportTraceServiceRequest::decode(&export.bytes[..]).unwrap());
-        let scopes = requests.flat_map(|request| request.resource_spans).flat_map(|spans| spans.scope_spans);
+        let scopes = self.exports().into_iter().flat_map(|export| export.traces).flat_map(|spans| spans.scope_spans);
         scopes.flat_map(|scope| scope.spans).collect()
     }
 
@@ -85,10 +85,8 @@ impl Sink {
     /// The last value of every series, under the name that Prometheus would store it by.
     pub(crate) fn metrics(&self) -> Table {
         let mut table = Table::new();
-        for export in self.exports().into_iter().filter(|export| export.kind == "metrics") {
-            let request = ExportMetricsServiceRequest::decode(&export.bytes[..]).unwrap();
-            request.resource_metrics.iter().for_each(|metrics| table.extend(parse::otlp(metrics)));
-        }
+        let exported = self.exports().into_iter().flat_map(|export| export.metrics);
+        exported.for_each(|metrics| table.extend(parse::otlp(&metrics)));
         table
     }
 }
@@ -101,9 +99,20 @@ impl Export {
         let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), text(value))).collect();
         let hex = text(&line["bytes"]);
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-        let bytes = (0..hex.len()).step_by(2).map(byte).collect();
-        Self { via: text(&line["via"]), kind: text(&line["kind"]), headers, bytes }
+        let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+        let (mut metrics, mut traces) = (Vec::new(), Vec::new());
+        match line["kind"].as_str().unwrap() {
+            "metrics" => metrics = ExportMetricsServiceRequest::decode(&bytes[..]).unwrap().resource_metrics,
+            "traces" => traces = ExportTraceServiceRequest::decode(&bytes[..]).unwrap().resource_spans,
+            other => panic!("we send no {other}"),
+        }
+        Self { via: text(&line["via"]), headers, metrics, traces }
     }
+}
+
+/// An id as it is written in headers.
+pub(crate) fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Attributes as JSON.
