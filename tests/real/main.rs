@@ -24,5 +24,7 @@ mod talk;
 
 mod collector;
 mod curl;
+mod leaving;
 mod llama;
 mod prometheus;
+mod reuse;

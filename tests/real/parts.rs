@@ -30,10 +30,15 @@ pub(crate) fn program(name: &str) -> Command {
     Command::new(program)
 }
 
-/// llama-server with the tiny model.
+/// llama-server with the tiny model and four slots.
 pub(crate) fn llama() -> Part {
+    llama_with(&[])
+}
+
+/// llama-server with the tiny model and these flags too.
+pub(crate) fn llama_with(flags: &[&str]) -> Part {
     let addr = address();
-    let running = start("llama", &[&addr.port().to_string()]);
+    let running = start("llama", &[&[addr.port().to_string().as_str(), "--"], flags].concat());
     Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
 }
 
