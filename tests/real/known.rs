@@ -18,8 +18,11 @@ pub(crate) const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 /// Requests of the run.
 pub(crate) const REQUESTS: usize = 25;
 
-/// What the run comes to: of a series' sample, by its name in Prometheus, the sum over these labels.
-pub(crate) const EXPECTED: &[(&str, &[(&str, &str)], f64)] = &[
+/// A sample's name in Prometheus, labels, and the sum over the series that have them.
+type Expected = (&'static str, &'static [(&'static str, &'static str)], f64);
+
+/// What the run comes to.
+pub(crate) const EXPECTED: &[Expected] = &[
     ("http_server_request_duration_seconds_count", &[], 25.0),
     ("http_server_request_duration_seconds_count", &[("http_route", "/v1/completions")], 3.0),
     ("http_server_request_duration_seconds_count", &[("http_request_method", "GET"), ("http_route", "")], 1.0),

@@ -57,21 +57,20 @@ fn noticed_after(begin: fn(&mut Conn), leave: fn(Client)) -> Duration {
 #[test]
 fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
     let _turn = machine::alone();
-    let begins: [(&str, fn(&mut Conn)); 3] = [
-        ("before the head", |_| {}),
-        ("in a stream", |conn| {
-            conn.send(STREAM);
-            conn.chunk(EVENT);
-        }),
-        ("in a stream before its first token", |conn| {
-            conn.send(STREAM);
-        }),
-    ];
-    for (when, begin) in begins {
-        let leaves: [(&str, fn(Client)); 2] = [("closing", drop), ("resetting", Client::reset)];
-        for (how, leave) in leaves {
-            let median = noticed_after(begin, leave);
-            assert!(median <= AT_ONCE, "{when}, {how}: {median:?} at the median of {TRIES}");
+    let in_stream = |conn: &mut Conn| {
+        conn.send(STREAM);
+        conn.chunk(EVENT);
+    };
+    let before_first_token = |conn: &mut Conn| {
+        conn.send(STREAM);
+    };
+    for (how, leave) in [("closing", drop as fn(Client)), ("resetting", Client::reset)] {
+        for (when, median) in [
+            ("before the head", noticed_after(|_| {}, leave)),
+            ("in a stream", noticed_after(in_stream, leave)),
+            ("in a stream before its first token", noticed_after(before_first_token, leave)),
+        ] {
+            assert!(median <= AT_ONCE, "{how} {when}: {median:?} at the median of {TRIES}");
         }
     }
 }

@@ -8,6 +8,13 @@
 //! Every process is a child of the test that started it and ends with it, however that ends; every port is of
 //! 127.0.0.1. A test that measures time has the machine to itself ([`machine::alone`]).
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "clippy knows tests by their attribute, and these have helpers; they may wait, and say what parts said"
+)]
+
 #[path = "../exposition/parse.rs"]
 mod parse;
 #[path = "../support/mod.rs"]
@@ -28,3 +35,4 @@ mod leaving;
 mod llama;
 mod prometheus;
 mod reuse;
+mod victoria;

@@ -66,6 +66,13 @@ pub(crate) fn rotel(to: SocketAddr) -> Rotel {
     Rotel { grpc, http, _running: running }
 }
 
+/// VictoriaMetrics that keeps its data in `directory`.
+pub(crate) fn victoria(directory: &Path) -> Part {
+    let addr = address();
+    let running = start("victoria", &[&addr.port().to_string(), directory.to_str().unwrap()]);
+    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+}
+
 /// The simulated server with these flags.
 pub(crate) fn sim(flags: &[&str]) -> Part {
     let addr = address();

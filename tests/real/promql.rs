@@ -8,6 +8,9 @@ use serde_json::Value;
 use super::parse::{Labels, Series, Table};
 use super::talk::{get, json};
 
+/// Where the zero bucket begins that VictoriaMetrics makes of ours.
+const LEAST: f64 = 1e-9;
+
 /// A backend's query API.
 pub(crate) struct PromQl {
     pub(crate) addr: SocketAddr,
@@ -18,7 +21,7 @@ pub(crate) struct PromQl {
 /// One series of an instant query's result.
 pub(crate) struct Sample {
     pub(crate) name: String,
-    /// Without the scraper's own.
+    /// Without those that say where it comes from.
     pub(crate) labels: Labels,
     pub(crate) value: Sampled,
 }
@@ -63,27 +66,47 @@ pub(crate) fn summed(name: &str, labels: &[(&str, &str)]) -> String {
     format!("sum({name}{{{}}})", labels.join(","))
 }
 
-/// Puts plain numbers together to the families that a scrape has; `histograms` are the names of those that are.
-pub(crate) fn table(samples: &[Sample], histograms: &[&str]) -> Table {
+/// Puts plain numbers together to the families that a scrape has; those that are histograms are so in `like`. Buckets
+/// are classic ones, or VictoriaMetrics' own, which are native ones by another name.
+pub(crate) fn table(samples: &[Sample], like: &Table) -> Table {
+    let is_histogram =
+        |family: &str| like.iter().any(|((name, _), series)| name == family && !series.buckets.is_empty());
     let mut table = Table::new();
     for Sample { name, labels, value } in samples {
         let Sampled::Number(value) = value else { continue };
         let suffixes = ["_bucket", "_count", "_sum"];
         let part = suffixes.iter().find_map(|suffix| Some((name.strip_suffix(suffix)?, *suffix)));
-        let Some((family, suffix)) = part.filter(|(family, _)| histograms.contains(family)) else {
+        let Some((family, suffix)) = part.filter(|(family, _)| is_histogram(family)) else {
             table.entry((name.clone(), labels.clone())).or_default().value = *value;
             continue;
         };
         let mut labels = labels.clone();
-        let bound = labels.remove("le").map(|bound| bound.parse::<f64>().unwrap().to_bits());
+        let (bound, range) = (labels.remove("le"), labels.remove("vmrange"));
         let series = table.entry((family.to_owned(), labels)).or_default();
-        match (suffix, bound) {
-            ("_bucket", Some(bound)) => drop(series.buckets.insert(bound, *value as u64)),
-            ("_count", None) => series.count = *value as u64,
+        match (suffix, bound, range) {
+            (_, Some(bound), _) => {
+                let bound: f64 = bound.parse().unwrap();
+                series.buckets.insert(bound.to_bits(), *value as u64);
+            }
+            (_, _, Some(range)) => {
+                let native = series.native.get_or_insert_default();
+                let (below, above) = range.split_once("...").unwrap();
+                if below.parse::<f64>().unwrap() <= LEAST {
+                    native.0 = *value as u64;
+                } else {
+                    native.1.insert(index_below(above.parse().unwrap()), *value as u64);
+                }
+            }
+            ("_count", ..) => series.count = *value as u64,
             _ => series.value = *value,
         }
     }
     table
+}
+
+/// The bucket that ends there: bucket i of OpenTelemetry ends at 2^((i + 1) / 8) at our scale of 3.
+fn index_below(bound: f64) -> i32 {
+    (bound.log2() * 8.0).round() as i32 - 1
 }
 
 /// The native histograms among samples.
@@ -98,7 +121,8 @@ pub(crate) fn native(samples: &[Sample]) -> Table {
 fn sample(result: &Value) -> Sample {
     let mut labels: Labels = serde_json::from_value(result["metric"].clone()).unwrap();
     let name = labels.remove("__name__").unwrap_or_default();
-    labels.retain(|label, _| label != "job" && label != "instance");
+    let whose = ["job", "instance", "service_", "telemetry_sdk_", "scope_"];
+    labels.retain(|label, _| !whose.iter().any(|prefix| label.starts_with(prefix)));
     let value = match &result["histogram"] {
         Value::Null => Sampled::Number(real(&result["value"][1])),
         histogram => Sampled::Native(native_series(&histogram[1])),
@@ -113,8 +137,7 @@ fn native_series(histogram: &Value) -> Series {
         if below < 0.0 {
             zero = count;
         } else {
-            // Bucket i of OpenTelemetry ends at 2^((i + 1) / 8) at our scale of 3.
-            buckets.insert((above.log2() * 8.0).round() as i32 - 1, count);
+            buckets.insert(index_below(above), count);
         }
     }
     let (value, count) = (real(&histogram["sum"]), real(&histogram["count"]) as u64);
