@@ -138,7 +138,7 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
                 drain = loaded.config.drain;
                 reload(proxy, level, loaded);
             }
-            Err(error) => tracing::error!("{error}; the old configuration stays in force"),
+            Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
     }
 }
