@@ -128,7 +128,8 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => {}
+            // What is loaded now need not be loaded again at the next look.
+            _ = signals.hang_up.recv() => drop(file.changed()),
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
             _ = signals.terminate.recv() => return drain,
             _ = signals.interrupt.recv() => return drain,

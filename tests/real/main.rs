@@ -35,4 +35,5 @@ mod leaving;
 mod llama;
 mod prometheus;
 mod reuse;
+mod signals;
 mod victoria;
