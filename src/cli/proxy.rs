@@ -118,7 +118,8 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => {}
+            // What is loaded now need not be loaded again at the next look.
+            _ = signals.hang_up.recv() => drop(file.changed()),
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
             () = signals.stop.asked() => return drain,
         }
@@ -127,7 +128,7 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
                 drain = loaded.config.drain;
                 reload(proxy, level, loaded);
             }
-            Err(error) => tracing::error!("{error}; the old configuration stays in force"),
+            Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! # When does it end?
 //! When the response's last byte has been handed on, when the upstream breaks, or when this is dropped, which is what
 //! happens when the client leaves: the connection's task or the HTTP/2 stream goes away, and everything it owns with it.
-//! Whatever comes first fires, once.
+//! When the process stops before a stream's end, that is what drops it. Whatever comes first fires, once.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -167,6 +167,7 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        self.finish(Ending::DownstreamGone);
+        let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
+        self.finish(ending);
     }
 }
