@@ -146,6 +146,12 @@ pub struct Counted {
     pub source: CountSource,
 }
 
+/// A count of tokens as a server wrote it. What nobody can have generated is no count: believed once, it would stand
+/// in every sum for good.
+pub(super) fn believed(count: Option<u64>) -> Option<u64> {
+    count.filter(|count| *count < 1 << 32)
+}
+
 /// A running count for each choice, the first [`Counters::MOST`] of them.
 #[derive(Debug, Default)]
 pub(super) struct Counters(Vec<(u32, u64)>);

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::skeleton::Skeleton;
-use super::{Counted, Counters, Delta, OutputKind, Sink, finish_reason};
+use super::{Counted, Counters, Delta, OutputKind, Sink, believed, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::{CountSource, Usage};
@@ -126,26 +126,26 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     let mut cache_hits = None;
     walk.object(|key, walk| {
         match key {
-            b"prompt_tokens" => usage.input = walk.number()?,
-            b"completion_tokens" => usage.output = walk.number()?,
+            b"prompt_tokens" => usage.input = believed(walk.number()?),
+            b"completion_tokens" => usage.output = believed(walk.number()?),
             b"prompt_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"cached_tokens" => usage.cached = walk.number()?,
+                    b"cached_tokens" => usage.cached = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             b"completion_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"reasoning_tokens" => usage.reasoning = walk.number()?,
+                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             // SGLang, at top level.
-            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(walk.number()?),
+            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(believed(walk.number()?)),
             // DeepSeek.
-            b"prompt_cache_hit_tokens" => cache_hits = walk.number()?,
+            b"prompt_cache_hit_tokens" => cache_hits = believed(walk.number()?),
             _ => walk.skip()?,
         }
         Some(())
@@ -369,6 +369,7 @@ impl Document {
             Scalar::Number(number) => Some(number.to_owned()),
             scalar => scalar.to_text(),
         };
+        let count = || believed(scalar.as_u64());
         match path {
             "id" | "model" => {
                 if let Some(text) = scalar.to_text() {
@@ -382,12 +383,12 @@ impl Document {
                     sink.delta(index, Delta::Finish(reason, &raw));
                 }
             }
-            "usage.prompt_tokens" => self.usage.input = scalar.as_u64(),
-            "usage.completion_tokens" => self.usage.output = scalar.as_u64(),
-            "usage.prompt_tokens_details.cached_tokens" => self.usage.cached = scalar.as_u64(),
-            "usage.prompt_cache_hit_tokens" => self.usage.cached = self.usage.cached.or(scalar.as_u64()),
-            "usage.completion_tokens_details.reasoning_tokens" => self.usage.reasoning = scalar.as_u64(),
-            "usage.reasoning_tokens" => self.usage.reasoning = self.usage.reasoning.or(scalar.as_u64()),
+            "usage.prompt_tokens" => self.usage.input = count(),
+            "usage.completion_tokens" => self.usage.output = count(),
+            "usage.prompt_tokens_details.cached_tokens" => self.usage.cached = count(),
+            "usage.prompt_cache_hit_tokens" => self.usage.cached = self.usage.cached.or(count()),
+            "usage.completion_tokens_details.reasoning_tokens" => self.usage.reasoning = count(),
+            "usage.reasoning_tokens" => self.usage.reasoning = self.usage.reasoning.or(count()),
             "object" => self.failed |= scalar == Scalar::String(b"error"),
             "error" if scalar == Scalar::Null => {}
             "error" => (self.failed, self.message) = (true, text()),

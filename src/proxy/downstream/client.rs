@@ -66,9 +66,8 @@ impl Client {
         std::future::poll_fn(|cx| {
             loop {
                 // Clients of old send an empty line after a body.
-                while self.inbox.starts_with(b"\r\n") {
-                    self.inbox.drain(..2);
-                }
+                let empty = self.inbox.chunks(2).take_while(|line| *line == b"\r\n").count();
+                self.inbox.drain(..empty * 2);
                 if first && self.inbox.starts_with(&HTTP2_PREFACE[..18]) {
                     return Poll::Ready(Begun::Http2);
                 }
