@@ -10,6 +10,7 @@
 mod openai;
 mod openai_chat;
 mod openai_completions;
+mod openai_document;
 mod skeleton;
 
 use super::framing::Event;

@@ -1,17 +1,7 @@
 //! Message bodies: their framing undone and put on.
 
+use super::framing::Framing;
 use super::head::{Head, HeadError};
-
-/// How a body's end is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// So many bytes.
-    Length(u64),
-    /// Chunks, and perhaps trailers.
-    Chunked,
-    /// The connection closes.
-    UntilClose,
-}
 
 /// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
 const MAX_CHUNK_LINE: usize = 4 * 1024;
