@@ -52,10 +52,12 @@ fn chunk(content: &str) -> String {
 fn help_and_version_go_to_stdout_and_teach() {
     let help = run(&["--help"]);
     assert_eq!((help.code, &*help.stderr), (Some(0), ""));
-    for verb in ["proxy", "inspect", "sim", "config", "completions"] {
+    for verb in ["demo", "proxy", "inspect", "sim", "config", "completions"] {
         assert!(help.stdout.contains(&format!("\n  {verb} ")), "{verb} is not in\n{}", help.stdout);
     }
     assert!(help.stdout.contains("\n    streamgauge proxy --upstream http://127.0.0.1:8000\n"), "{}", help.stdout);
+    let first = help.stdout.split("Examples:").nth(1).unwrap();
+    assert_eq!(first.lines().nth(2).map(str::trim), Some("streamgauge demo"), "{first}");
     let version = run(&["-V"]);
     assert_eq!(version, Done { code: Some(0), stdout: "streamgauge 0.1.0\n".to_owned(), stderr: String::new() });
     let proxy = run(&["proxy", "-h"]).stdout;

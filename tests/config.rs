@@ -159,7 +159,7 @@ fn the_defaults_are_those_that_are_documented() {
         admin: address("127.0.0.1:9464"),
         upstream: Upstream {
             tls: false,
-            host: "127.0.0.1".to_owned(),
+            host: "127.0.0.1".into(),
             port: 8000,
             http: UpstreamHttp::Auto,
             connect_timeout: seconds(5),

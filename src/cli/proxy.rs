@@ -9,6 +9,7 @@ use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging;
+use super::stop::Stop;
 use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
 use crate::measure::time::Gap;
@@ -89,7 +90,7 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
                 () = Clock::Monotonic.sleep(DRAINED_EVERY) => {}
-                () = signals.stop() => break,
+                () = signals.stop.asked() => break,
             }
         }
         anyhow::Ok(())
@@ -101,24 +102,12 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
 /// The signals that a proxy heeds.
 struct Signals {
     hang_up: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+    stop: Stop,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            hang_up: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+        Ok(Self { hang_up: signal(SignalKind::hangup())?, stop: Stop::new()? })
     }
 }
 
@@ -130,8 +119,7 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
         tokio::select! {
             _ = signals.hang_up.recv() => {}
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
-            _ = signals.terminate.recv() => return drain,
-            _ = signals.interrupt.recv() => return drain,
+            () = signals.stop.asked() => return drain,
         }
         match source.load() {
             Ok(loaded) => {

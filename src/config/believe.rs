@@ -99,7 +99,7 @@ impl Reader<'_> {
         }
         let Server { tls, host, port } = server;
         let (http, connect_timeout) = (http?, connect_timeout?);
-        Some(Upstream { tls, host, port, http, connect_timeout, ca, identity, server_name })
+        Some(Upstream { tls, host: host.into(), port, http, connect_timeout, ca, identity, server_name })
     }
 
     fn server_name(&mut self) -> Option<String> {
@@ -258,7 +258,7 @@ fn reaches(upstream: &Upstream, own: SocketAddr) -> bool {
     let here = own.ip().is_unspecified() || own.ip().is_loopback();
     let same_host = match upstream.host.parse::<IpAddr>() {
         Ok(host) => host == own.ip() || (host.is_loopback() && own.ip().is_unspecified()),
-        Err(_) => upstream.host == "localhost" && here,
+        Err(_) => &*upstream.host == "localhost" && here,
     };
     same_host && upstream.port == own.port()
 }

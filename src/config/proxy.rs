@@ -56,7 +56,7 @@ pub struct Upstream {
     /// Whether it speaks TLS.
     pub tls: bool,
     /// Its name or address, an IPv6 address without brackets.
-    pub host: String,
+    pub host: Arc<str>,
     /// Its port.
     pub port: u16,
     /// The HTTP version spoken to it. Auto by default: what a client would speak.
@@ -76,7 +76,7 @@ impl Upstream {
     pub fn authority(&self) -> String {
         let host = match self.host.parse() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            _ => self.host.clone(),
+            _ => self.host.to_string(),
         };
         let usual = if self.tls { 443 } else { 80 };
         if self.port == usual { host } else { format!("{host}:{}", self.port) }

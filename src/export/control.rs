@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use super::admin::Admin;
 use super::admin::live::Live;
 use super::drops::Drops;
+use super::figures::Cut;
 use super::gauges::{self, Gauges};
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
 use super::queue::{DRAIN_EVERY, Inbox, Reporter};
@@ -35,7 +36,7 @@ pub struct ControlPlane {
     upstream: Option<Upstream>,
 }
 
-/// Changes the rules of a control plane that runs.
+/// Changes the rules of a control plane that runs, and reads its figures.
 #[derive(Clone)]
 pub struct Controls(Arc<Telemetry>);
 
@@ -43,6 +44,11 @@ impl Controls {
     /// From now on these rules hold. What has been reported before is counted by the old ones.
     pub fn apply(&self, rules: Rules) {
         self.0.apply(rules);
+    }
+
+    /// The figures of this moment, what has been reported up to now included.
+    pub fn cut(&self) -> Cut {
+        self.0.cut()
     }
 }
 
@@ -140,10 +146,10 @@ async fn drain(telemetry: Arc<Telemetry>) {
 }
 
 /// Finds out whether the upstream can be reached, as long as nobody knows or the last attempt failed.
-async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (String, u16)) {
+async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (Arc<str>, u16)) {
     loop {
         if telemetry.gauges.upstream() != gauges::Upstream::Reachable {
-            let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((host.as_str(), port))).await;
+            let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((&*host, port))).await;
             telemetry.gauges.set_upstream(matches!(attempt, Some(Ok(_))));
         }
         telemetry.clock.sleep(PROBE_EVERY).await;

@@ -51,7 +51,7 @@ macro_rules! id {
         impl fmt::Display for $id {
             /// Lower-case hexadecimal.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                f.write_str(hex(&self.0, &mut [0; 32]))
             }
         }
 
@@ -108,17 +108,30 @@ impl TraceParent {
         })
     }
 
+    /// The header's value, version 00.
+    pub fn to_header(&self) -> String {
+        let mut digits = [0; 32];
+        let mut header = String::with_capacity(55);
+        for (before, bytes) in [("00-", &self.trace_id.0[..]), ("-", &self.span_id.0), ("-", &[self.flags])] {
+            header.push_str(before);
+            header.push_str(hex(bytes, &mut digits));
+        }
+        header
+    }
+
     /// Whether the caller recorded its part.
     pub fn sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 }
 
-impl fmt::Display for TraceParent {
-    /// The header's value, version 00.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{}-{}-{:02x}", self.trace_id, self.span_id, self.flags)
+/// Writes `bytes` in lower-case hexadecimal; both are as long as an id at most.
+fn hex<'a>(bytes: &[u8], into: &'a mut [u8; 32]) -> &'a str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (byte, digits) in bytes.iter().zip(into.chunks_exact_mut(2)) {
+        digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
     }
+    std::str::from_utf8(&into[..(bytes.len() * 2).min(32)]).unwrap_or_default()
 }
 
 fn byte(hex: &[u8]) -> Option<u8> {
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn a_traceparent_is_read_and_written_as_it_is() {
         let parent = TraceParent::parse(VALID.as_bytes()).unwrap();
-        assert_eq!(parent.to_string(), VALID);
+        assert_eq!(parent.to_header(), VALID);
         assert_eq!(parent.trace_id.to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
         assert!(parent.sampled());
         let unsampled = TraceParent::parse(VALID.replace("-01", "-02").as_bytes()).unwrap();
@@ -259,7 +272,7 @@ mod tests {
     fn a_later_version_is_read_as_far_as_it_is_known() {
         let later = VALID.replacen("00-", "cc-", 1).replace("-01", "-ff");
         for header in [later.clone(), format!("{later}-what-the-future-holds")] {
-            assert_eq!(TraceParent::parse(header.as_bytes()).unwrap().to_string(), VALID);
+            assert_eq!(TraceParent::parse(header.as_bytes()).unwrap().to_header(), VALID);
         }
         assert_eq!(TraceParent::parse(format!("{later}.").as_bytes()), None);
     }

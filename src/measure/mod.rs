@@ -25,6 +25,7 @@
 //!
 //! **Successes only** feed the latencies of tokens: TTFT of failures is never mixed into that of successes.
 
+mod buffer;
 pub mod dialect;
 pub mod framing;
 pub mod histogram;

@@ -15,8 +15,9 @@
 //! Per request about 1 KiB; for a stream 3 KiB more (the timeline, one event's skeleton). An event that is cut by a read
 //! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use super::buffer::Buffer;
 use super::dialect::{Delta, Reader};
 use super::framing::coding::{Decoder, Undecodable};
 use super::framing::{Event, Sse, TooLarge};
@@ -30,6 +31,8 @@ use super::timeline::{TokenEvent, TokenTimeline};
 
 /// Hand-over delays kept per request until it ends or is drained.
 const MAX_OVERHEADS: usize = 256;
+
+static NO_OBJECTIVES: LazyLock<Arc<Slos>> = LazyLock::new(Arc::default);
 
 /// The gap that counts as a stall unless configured otherwise.
 pub const DEFAULT_STALL: Gap = Gap::from_millis(1_000);
@@ -77,6 +80,7 @@ pub struct Progress {
 /// Follows one request from its first byte to its end.
 pub struct StreamObserver {
     shape: ShapeReader,
+    /// What was asked, as it was known when the response began.
     settled: Option<Arc<RequestShape>>,
     slos: Arc<Slos>,
     stall: Gap,
@@ -88,7 +92,7 @@ pub struct StreamObserver {
     quality: Quality,
     request_bytes: u64,
     response_bytes: u64,
-    chunk_overheads: Vec<u32>,
+    chunk_overheads: Buffer<u32, MAX_OVERHEADS>,
     request_overhead: Option<Gap>,
     head_overhead: Option<Gap>,
     stamps: StampSource,
@@ -118,7 +122,7 @@ impl StreamObserver {
         Self {
             shape: ShapeReader::new(shape, encoding),
             settled: None,
-            slos: Arc::default(),
+            slos: Arc::clone(&NO_OBJECTIVES),
             stall: DEFAULT_STALL,
             times: Times { intended, received, ended: received, ..Times::default() },
             status: None,
@@ -128,7 +132,7 @@ impl StreamObserver {
             quality: Quality::default(),
             request_bytes: 0,
             response_bytes: 0,
-            chunk_overheads: Vec::new(),
+            chunk_overheads: Buffer::default(),
             request_overhead: None,
             head_overhead: None,
             stamps: StampSource::Read,
@@ -150,7 +154,7 @@ impl StreamObserver {
 
     /// What is known of the request so far.
     pub fn shape(&self) -> &RequestShape {
-        self.shape.shape()
+        self.settled.as_deref().unwrap_or_else(|| self.shape.shape())
     }
 
     /// The last byte of the request was written upstream at `at`; the last one read had come `overhead` before.
@@ -164,7 +168,7 @@ impl StreamObserver {
         self.times.head = Some(at);
         self.status = Some(head.status);
         self.stamps = stamps;
-        let shape = Arc::new(self.shape.shape().clone());
+        let shape = Arc::new(self.shape.take());
         self.body = self.body_of(at, &shape, head);
         self.settled = Some(shape);
     }
@@ -183,7 +187,6 @@ impl StreamObserver {
         match framing {
             Framing::Events => {
                 self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
-                self.chunk_overheads.reserve_exact(MAX_OVERHEADS);
                 Body::Events { decoder, sse: Sse::new(), reader }
             }
             Framing::Document => Body::Document { decoder, scan: Box::default(), reader },
@@ -236,9 +239,8 @@ impl StreamObserver {
 
     /// A read that arrived was handed to the client `overhead` later.
     pub fn handed_on(&mut self, overhead: Gap) {
-        if self.chunk_overheads.len() < MAX_OVERHEADS {
-            self.chunk_overheads.push(u32::try_from(overhead.as_nanos()).unwrap_or(u32::MAX));
-        }
+        // One that finds no room is not missed: they are a sample of what we cost.
+        self.chunk_overheads.push(u32::try_from(overhead.as_nanos()).unwrap_or(u32::MAX));
     }
 
     /// The client did not take bytes for this long.
@@ -264,8 +266,7 @@ impl StreamObserver {
         let count = self.tally.output_tokens()?;
         let tokens = count.tokens.saturating_sub(self.tokens_reported);
         self.tokens_reported += tokens;
-        let chunk_overheads = self.chunk_overheads[..].into();
-        self.chunk_overheads.clear();
+        let chunk_overheads = self.chunk_overheads.take();
         let shape = self.settled.clone()?;
         Some(Progress { shape, gaps, stalls, tokens: TokenCount { tokens, ..count }, chunk_overheads })
     }
@@ -290,7 +291,7 @@ impl StreamObserver {
         let finished = tally.is_finished() || self.quality.unread.is_some() || !streamed;
         let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
         RequestRecord {
-            shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.shape().clone())),
+            shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.take())),
             slos: self.slos,
             times: Times { ended: at, ..self.times },
             status: self.status,
@@ -314,7 +315,7 @@ impl StreamObserver {
             longest_gap: totals.longest,
             gap_count: totals.gaps,
             gaps_over: totals.over,
-            chunk_overheads: self.chunk_overheads.into_boxed_slice(),
+            chunk_overheads: self.chunk_overheads.take(),
             request_overhead: self.request_overhead,
             head_overhead: self.head_overhead,
             request_bytes: self.request_bytes,

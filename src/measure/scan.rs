@@ -11,6 +11,8 @@ const MAX_NAMED_DEPTH: usize = 6;
 const MAX_PATH: usize = 96;
 /// Room for one wanted scalar, in bytes. Model names are the longest things wanted.
 const MAX_VALUE: usize = 256;
+/// Room made at first: keys and most values.
+const USUAL_VALUE: usize = 64;
 /// Nesting beyond this is not a document that any server sends.
 const MAX_DEPTH: usize = 128;
 
@@ -254,6 +256,9 @@ impl JsonScan {
 
     fn keep(&mut self, bytes: &[u8]) {
         if self.wanted {
+            if self.value.capacity() == 0 {
+                self.value.reserve_exact(USUAL_VALUE);
+            }
             let room = MAX_VALUE - self.value.len();
             self.value.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }

@@ -2,6 +2,8 @@
 //!
 //! Sizes, names and numbers that change what a request costs; never what it says.
 
+use std::sync::Arc;
+
 use super::dialect::Dialect;
 use super::framing::coding::Decoder;
 use super::scan::{Fields, JsonScan, Scalar};
@@ -36,7 +38,7 @@ pub struct RequestShape {
     /// Whether usage was asked for on every event, so that it may be read as a counter.
     pub continuous_usage: bool,
     /// The server's host and port as configured.
-    pub server: Option<(Box<str>, u16)>,
+    pub server: Option<(Arc<str>, u16)>,
 }
 
 impl RequestShape {
@@ -77,6 +79,12 @@ impl ShapeReader {
     /// What is known so far.
     pub fn shape(&self) -> &RequestShape {
         &self.shape
+    }
+
+    /// Gives away what is known; nothing is known after that.
+    pub fn take(&mut self) -> RequestShape {
+        self.unreadable = true;
+        std::mem::take(&mut self.shape)
     }
 }
 

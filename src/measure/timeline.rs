@@ -5,9 +5,10 @@
 //! ([`TokenTimeline::wants_draining`]); a gap that still finds it full is counted as lost and not kept. First, last,
 //! the counts, the longest gap and the counts over each limit never depend on the buffer.
 
+use super::buffer::Buffer;
 use super::time::{Gap, Stamp};
 
-/// Gaps held between two drains: 2 KiB per stream.
+/// Gaps held between two drains: 2 KiB of a long stream.
 pub const CAPACITY: usize = 256;
 /// Drain from here on, so that one read's worth of events still fits.
 const NEARLY_FULL: usize = CAPACITY * 3 / 4;
@@ -78,8 +79,7 @@ impl Method {
 /// When the tokens of one stream came.
 #[derive(Debug)]
 pub struct TokenTimeline {
-    gaps: Box<[TokenEvent; CAPACITY]>,
-    held: usize,
+    gaps: Buffer<TokenEvent, CAPACITY>,
     first: Option<Stamp>,
     last: Option<Stamp>,
     drained: Stamp,
@@ -106,8 +106,7 @@ impl TokenTimeline {
     /// An empty timeline that counts gaps above `stall`, and latencies above each of `limits` many limits.
     pub fn new(begin: Stamp, stall: Gap, limits: usize) -> Self {
         Self {
-            gaps: Box::new([TokenEvent(0); CAPACITY]),
-            held: 0,
+            gaps: Buffer::default(),
             first: None,
             last: None,
             drained: begin,
@@ -128,12 +127,8 @@ impl TokenTimeline {
         for (over, limit) in totals.over.iter_mut().zip(limits) {
             *over += u64::from(event.latency().0 > *limit);
         }
-        match self.gaps.get_mut(self.held) {
-            Some(slot) => {
-                *slot = event;
-                self.held += 1;
-            }
-            None => totals.lost = totals.lost.saturating_add(1),
+        if !self.gaps.push(event) {
+            totals.lost = totals.lost.saturating_add(1);
         }
     }
 
@@ -154,14 +149,14 @@ impl TokenTimeline {
 
     /// Whether it is time to drain.
     pub fn wants_draining(&self, at: Stamp) -> bool {
-        self.held >= NEARLY_FULL || (self.held > 0 && at.since(self.drained) >= DRAIN_EVERY)
+        let held = self.gaps.len();
+        held >= NEARLY_FULL || (held > 0 && at.since(self.drained) >= DRAIN_EVERY)
     }
 
     /// Takes the gaps and the stalls held since the last drain.
     pub fn drain(&mut self, at: Stamp) -> (Box<[TokenEvent]>, u32) {
         self.drained = at;
-        let held = std::mem::take(&mut self.held);
-        (self.gaps[..held].into(), std::mem::take(&mut self.totals.stalls))
+        (self.gaps.take(), std::mem::take(&mut self.totals.stalls))
     }
 }
 

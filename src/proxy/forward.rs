@@ -58,7 +58,7 @@ impl Additions {
         let trace = match trace {
             None => TraceFields { parent: true, state: true },
             Some(trace) => {
-                fields.push(("traceparent", trace.upstream().to_string()));
+                fields.push(("traceparent", trace.upstream().to_header()));
                 TraceFields { parent: false, state: trace.parent.is_some() }
             }
         };

@@ -6,6 +6,7 @@
 //! Whatever comes first fires, once.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::worker::Worker;
 use crate::clock::Clock;
@@ -36,7 +37,7 @@ impl Observation {
         let shape = RequestShape {
             dialect: dialect::for_path(head.path()),
             method: head.method().into(),
-            server: Some((config.upstream.host.as_str().into(), config.upstream.port)),
+            server: Some((Arc::clone(&config.upstream.host), config.upstream.port)),
             ..RequestShape::default()
         };
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();

@@ -21,6 +21,7 @@ use crate::config::otlp::Otlp;
 use crate::export::aggregate;
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
+use crate::export::figures::Cut;
 use crate::measure::time::Gap;
 use crate::net::io::ask_for_stamps;
 use crate::net::tls::TlsError;
@@ -130,6 +131,11 @@ impl Proxy {
         self.shared.config.store(Arc::new(config));
         self.shared.renew.notify_one();
         restart
+    }
+
+    /// The figures of this moment, by the same counts as a scrape.
+    pub fn cut(&self) -> Cut {
+        self.controls.cut()
     }
 
     /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.

@@ -46,7 +46,7 @@ async fn start_before(rules: Rules, upstream: Option<Upstream>) -> Plane {
 fn target(host: &str, port: u16) -> Upstream {
     Upstream {
         tls: false,
-        host: host.to_owned(),
+        host: host.into(),
         port,
         http: UpstreamHttp::Auto,
         connect_timeout: Gap::from_millis(100),

@@ -1,8 +1,9 @@
 //! Attributes, the resource and the scope in OTLP.
 
-use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
+use super::wire::{bytes, nested};
 use crate::export::labels::{Label, Value};
 
 /// The attributes of a series.
@@ -20,44 +21,24 @@ pub(super) fn attribute(key: &str, value: any_value::Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), key_strindex: 0 }
 }
 
-/// The attributes of a span, as far as they are known.
-#[derive(Debug, Default)]
-pub(super) struct Attributes(pub(super) Vec<KeyValue>);
+/// The fields of `AnyValue`.
+pub(super) const STRING: u32 = 1;
+pub(super) const BOOL: u32 = 2;
+pub(super) const INT: u32 = 3;
+pub(super) const DOUBLE: u32 = 4;
+const ARRAY: u32 = 5;
 
-impl Attributes {
-    pub(super) fn text(&mut self, key: &str, text: Option<&str>) {
-        if let Some(text) = text {
-            self.0.push(attribute(key, any_value::Value::StringValue(text.to_owned())));
-        }
-    }
+/// Writes one attribute into the field `tag`; `value` writes its `AnyValue`.
+pub(super) fn write(out: &mut Vec<u8>, tag: u32, key: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    nested(out, tag, |out| {
+        bytes(out, 1, key.as_bytes());
+        nested(out, 2, value);
+    });
+}
 
-    pub(super) fn texts<'a>(&mut self, key: &str, texts: impl Iterator<Item = &'a str>) {
-        let value = |text: &str| AnyValue { value: Some(any_value::Value::StringValue(text.to_owned())) };
-        let values: Vec<AnyValue> = texts.map(value).collect();
-        if !values.is_empty() {
-            self.0.push(attribute(key, any_value::Value::ArrayValue(ArrayValue { values })));
-        }
-    }
-
-    pub(super) fn number(&mut self, key: &str, number: Option<u64>) {
-        if let Some(number) = number {
-            let number = i64::try_from(number).unwrap_or(i64::MAX);
-            self.0.push(attribute(key, any_value::Value::IntValue(number)));
-        }
-    }
-
-    /// What is no finite number is left out.
-    pub(super) fn real(&mut self, key: &str, real: Option<f64>) {
-        if let Some(real) = real.filter(|real| real.is_finite()) {
-            self.0.push(attribute(key, any_value::Value::DoubleValue(real)));
-        }
-    }
-
-    pub(super) fn truth(&mut self, key: &str, truth: Option<bool>) {
-        if let Some(truth) = truth {
-            self.0.push(attribute(key, any_value::Value::BoolValue(truth)));
-        }
-    }
+/// Writes an `AnyValue` that is a list of strings.
+pub(super) fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
+    nested(out, ARRAY, |out| texts.for_each(|text| nested(out, 1, |out| bytes(out, STRING, text.as_bytes()))));
 }
 
 /// Who exports: the configured attributes, and what is always true of us.

@@ -1,8 +1,8 @@
 //! Delivering one export: attempts, their limits, and what is said when none succeeds.
 
 use bytes::Bytes;
-use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
-use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
 use rand::RngExt;
 
@@ -23,33 +23,37 @@ const COMPLAIN_EVERY: Gap = Gap::from_millis(60_000);
 /// Longest piece of a collector's words that is logged, in bytes.
 const MAX_WORDS: usize = 300;
 
+/// What is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    Metrics,
+    Traces,
+}
+
 /// One export.
-pub(super) enum Payload {
-    Metrics(ExportMetricsServiceRequest),
-    Traces(ExportTraceServiceRequest),
+#[derive(Clone)]
+pub(super) struct Payload {
+    pub(super) signal: Signal,
+    /// The signal's `Export…ServiceRequest`.
+    pub(super) message: Bytes,
 }
 
 impl Payload {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Metrics(request) => request.encode_to_vec(),
-            Self::Traces(request) => request.encode_to_vec(),
-        }
-    }
-
     /// What a success's body says. One that cannot be read is no less a success.
-    pub(super) fn accepted(&self, body: &Bytes) -> Answer {
-        match self {
-            Self::Metrics(_) => Answer::of_metrics(Message::decode(&body[..]).unwrap_or_default()),
-            Self::Traces(_) => Answer::of_traces(Message::decode(&body[..]).unwrap_or_default()),
-        }
-    }
-
-    fn signal(&self) -> &'static str {
-        match self {
-            Self::Metrics(_) => "metrics",
-            Self::Traces(_) => "traces",
-        }
+    pub(super) fn accepted(&self, body: &[u8]) -> Answer {
+        let (rejected, why) = match self.signal {
+            Signal::Metrics => {
+                let response = ExportMetricsServiceResponse::decode(body).unwrap_or_default();
+                let partial = response.partial_success.unwrap_or_default();
+                (partial.rejected_data_points, partial.error_message)
+            }
+            Signal::Traces => {
+                let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
+                let partial = response.partial_success.unwrap_or_default();
+                (partial.rejected_spans, partial.error_message)
+            }
+        };
+        Answer::Taken { rejected: u64::try_from(rejected).unwrap_or(0), why }
     }
 }
 
@@ -67,20 +71,6 @@ pub(super) enum Answer {
 impl Answer {
     pub(super) fn later(why: String) -> Self {
         Self::Later { retry_after: None, why }
-    }
-
-    pub(super) fn of_metrics(response: ExportMetricsServiceResponse) -> Self {
-        let partial = response.partial_success.unwrap_or_default();
-        Self::taken(partial.rejected_data_points, partial.error_message)
-    }
-
-    pub(super) fn of_traces(response: ExportTraceServiceResponse) -> Self {
-        let partial = response.partial_success.unwrap_or_default();
-        Self::taken(partial.rejected_spans, partial.error_message)
-    }
-
-    fn taken(rejected: i64, why: String) -> Self {
-        Self::Taken { rejected: u64::try_from(rejected).unwrap_or(0), why }
     }
 }
 
@@ -171,7 +161,11 @@ impl Client {
         }
         self.complained = Some(now);
         let why = &why[..why.floor_char_boundary(MAX_WORDS)];
-        let (signal, endpoint) = (payload.signal(), self.endpoint.as_str());
+        let endpoint = self.endpoint.as_str();
+        let signal = match payload.signal {
+            Signal::Metrics => "metrics",
+            Signal::Traces => "traces",
+        };
         let unmentioned = std::mem::take(&mut self.unmentioned);
         tracing::warn!(signal, endpoint, why, unmentioned, "OTLP export failed");
     }
@@ -204,7 +198,7 @@ mod tests {
         };
         let manual = ManualClock::new();
         let mut client = Client::new(&exporter, Clock::Manual(manual.clone())).unwrap();
-        let payload = Payload::Metrics(ExportMetricsServiceRequest::default());
+        let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
         for (unmentioned, seconds) in [(0, 10), (1, 10), (2, 40), (0, 1), (1, 1)] {
             assert_eq!(client.deliver(&payload, Gap::ZERO).await, Delivery::Failed);
             assert_eq!(client.unmentioned, unmentioned);

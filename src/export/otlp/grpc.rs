@@ -2,15 +2,15 @@
 
 use std::error::Error;
 
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use bytes::{Buf, BufMut, Bytes};
+use http::uri::PathAndQuery;
 use prost::Message;
-use tonic::codec::CompressionEncoding;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use super::client::{Answer, Payload};
+use super::client::{Answer, Payload, Signal};
 use super::connect::Connector;
 use crate::config::otlp::Exporter;
 use crate::measure::time::Gap;
@@ -48,27 +48,24 @@ impl Grpc {
                 Err(error) => return Answer::Refused(error.to_string()),
             },
         };
-        match payload {
-            Payload::Metrics(message) => {
-                let mut client = MetricsServiceClient::new(channel);
-                if self.gzip {
-                    client = client.send_compressed(CompressionEncoding::Gzip);
-                }
-                match client.export(self.request(message.clone())).await {
-                    Ok(response) => Answer::of_metrics(response.into_inner()),
-                    Err(status) => answer(&status),
-                }
-            }
-            Payload::Traces(message) => {
-                let mut client = TraceServiceClient::new(channel);
-                if self.gzip {
-                    client = client.send_compressed(CompressionEncoding::Gzip);
-                }
-                match client.export(self.request(message.clone())).await {
-                    Ok(response) => Answer::of_traces(response.into_inner()),
-                    Err(status) => answer(&status),
-                }
-            }
+        let mut client = tonic::client::Grpc::new(channel);
+        if self.gzip {
+            client = client.send_compressed(CompressionEncoding::Gzip);
+        }
+        let method = PathAndQuery::from_static(match payload.signal {
+            Signal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+            Signal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+        });
+        let mut request = Request::new(payload.message.clone());
+        request.metadata_mut().clone_from(&self.metadata);
+        let ready = client.ready().await.map_err(|error| Status::from_error(error.into()));
+        let response = match ready {
+            Ok(()) => client.unary(request, method, Encoded).await,
+            Err(status) => Err(status),
+        };
+        match response {
+            Ok(response) => payload.accepted(response.get_ref()),
+            Err(status) => answer(&status),
         }
     }
 
@@ -77,11 +74,42 @@ impl Grpc {
         // The connector does TLS itself, so the channel is made beside tonic's own way to it.
         Ok(Channel::new(self.connector.clone(), endpoint))
     }
+}
 
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.metadata_mut().clone_from(&self.metadata);
-        request
+/// Messages that are encoded already.
+struct Encoded;
+
+impl Codec for Encoded {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for Encoded {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
 }
 

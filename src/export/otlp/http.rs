@@ -58,13 +58,12 @@ impl Http {
     }
 
     async fn exchange(&mut self, payload: &Payload) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
-        let body = payload.encode();
-        let body = if self.gzip { gzipped(&body)? } else { body };
+        let body = if self.gzip { gzipped(&payload.message)?.into() } else { payload.message.clone() };
         let mut request = http::Request::builder().method(Method::POST).uri(self.target.as_str());
         if let Some(headers) = request.headers_mut() {
             headers.clone_from(&self.headers);
         }
-        let request = request.body(Full::new(body.into()))?;
+        let request = request.body(Full::new(body))?;
         let mut kept = self.kept.take();
         if let Some(connection) = &mut kept
             && connection.ready().await.is_err()

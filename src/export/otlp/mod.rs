@@ -8,6 +8,7 @@ mod http;
 pub mod metrics;
 pub(super) mod run;
 pub mod traces;
+mod wire;
 
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));

@@ -1,16 +1,16 @@
 //! The two exporters at work: metrics by the interval, spans by the batch, and the last of both at the end.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
 use tokio::sync::{Notify, watch};
 
-use super::client::{Client, Delivery, Payload};
+use super::client::{Client, Delivery, Payload, Signal};
 use super::metrics::{Encoder, Export};
+use super::traces::RequestSpans;
 use super::{attributes, traces};
 use crate::clock::Clock;
 use crate::config::otlp;
@@ -114,7 +114,8 @@ impl MetricsExporter {
             return;
         }
         let resource_metrics = vec![std::mem::take(&mut export.metrics)];
-        let payload = Payload::Metrics(ExportMetricsServiceRequest { resource_metrics });
+        let message = ExportMetricsServiceRequest { resource_metrics }.encode_to_vec().into();
+        let payload = Payload { signal: Signal::Metrics, message };
         let delivery = self.way.deliver(&payload, stop).await;
         self.way.count(delivery, export.points, Loss::PointsFailed, Loss::PointsRejected);
         if delivery != Delivery::Failed {
@@ -126,7 +127,8 @@ impl MetricsExporter {
 /// Spans that wait for the exporter.
 #[derive(Debug)]
 pub(crate) struct SpanQueue {
-    spans: Mutex<VecDeque<Span>>,
+    requests: Mutex<VecDeque<RequestSpans>>,
+    /// How many requests' spans are held, and how many are sent at once.
     capacity: usize,
     batch: usize,
     full_batch: Notify,
@@ -134,26 +136,30 @@ pub(crate) struct SpanQueue {
 }
 
 impl SpanQueue {
-    /// Adds a request's spans, or drops and counts them.
-    pub(crate) fn push(&self, spans: [Span; 2]) {
-        let mut queue = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.len() + spans.len() > self.capacity {
-            return self.drops.add(Loss::Spans, spans.len() as u64);
+    /// Adds a request's spans, which are made only if there is room; else drops and counts them.
+    pub(crate) fn push(&self, spans: impl FnOnce() -> RequestSpans) {
+        let mut queue = self.lock();
+        if queue.len() >= self.capacity {
+            return self.drops.add(Loss::Spans, RequestSpans::COUNT as u64);
         }
-        queue.extend(spans);
+        queue.push_back(spans());
         if queue.len() >= self.batch {
             self.full_batch.notify_one();
         }
     }
 
-    fn take(&self) -> Vec<Span> {
-        let mut queue = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take(&self) -> Vec<RequestSpans> {
+        let mut queue = self.lock();
         let most = queue.len().min(self.batch);
         queue.drain(..most).collect()
     }
 
+    fn lock(&self) -> MutexGuard<'_, VecDeque<RequestSpans>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn has_batch(&self) -> bool {
-        self.spans.lock().unwrap_or_else(PoisonError::into_inner).len() >= self.batch
+        self.lock().len() >= self.batch
     }
 }
 
@@ -178,9 +184,9 @@ impl SpanExporter {
         let client = Client::new(&settings.exporter, clock.clone())?;
         let way = Way { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
         let queue = Arc::new(SpanQueue {
-            spans: Mutex::default(),
-            capacity: settings.max_queue_size,
-            batch: settings.max_batch_size.max(1),
+            requests: Mutex::default(),
+            capacity: settings.max_queue_size / RequestSpans::COUNT,
+            batch: (settings.max_batch_size / RequestSpans::COUNT).max(1),
             full_batch: Notify::new(),
             drops: Arc::clone(drops),
         });
@@ -200,11 +206,11 @@ impl SpanExporter {
                 drain();
             }
             loop {
-                let spans = self.queue.take();
-                if spans.is_empty() {
+                let requests = self.queue.take();
+                if requests.is_empty() {
                     break;
                 }
-                self.export(spans, &mut stop).await;
+                self.export(&requests, &mut stop).await;
                 if !last && !self.queue.has_batch() {
                     break;
                 }
@@ -215,10 +221,10 @@ impl SpanExporter {
         }
     }
 
-    async fn export(&mut self, spans: Vec<Span>, stop: &mut Stop) {
-        let count = spans.len() as u64;
-        let resource_spans = vec![traces::export(spans, &self.resource, self.convention)];
-        let payload = Payload::Traces(ExportTraceServiceRequest { resource_spans });
+    async fn export(&mut self, requests: &[RequestSpans], stop: &mut Stop) {
+        let count = (requests.len() * RequestSpans::COUNT) as u64;
+        let message = traces::export(requests, &self.resource, self.convention);
+        let payload = Payload { signal: Signal::Traces, message };
         let delivery = self.way.deliver(&payload, stop).await;
         self.way.count(delivery, count, Loss::SpansFailed, Loss::SpansRejected);
     }

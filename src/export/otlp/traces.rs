@@ -3,13 +3,14 @@
 //! Attributes follow the HTTP and the GenAI conventions. Nothing that a person or a model wrote is among them. A span's
 //! model name is the client's own, not capped: spans are not series.
 
-use opentelemetry_proto::tonic::common::v1::KeyValue;
+use bytes::Bytes;
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::span::{Event, SpanKind};
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status};
+use prost::Message;
 
-use super::attributes::{self, Attributes};
+use super::attributes;
+use super::wire::{bytes, field_len, fixed32, fixed64, length, nested, varint};
 use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
 use crate::export::endings::{error_type, http_error_type};
@@ -17,69 +18,122 @@ use crate::export::gauges::known_method;
 use crate::export::snapshot::Moment;
 use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::RequestRecord;
-use crate::measure::time::Stamp;
 
 /// W3C's sampled bit, and that it is known whether the parent was remote.
 const SAMPLED: u32 = 0x01;
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
-/// The spans of a request, the SERVER span first.
-pub fn spans(
-    record: &RequestRecord,
-    trace: &RequestTrace,
-    settings: &aggregate::Settings,
-    moment: Moment,
-) -> [Span; 2] {
-    let parent_is_remote = if trace.parent.is_some() { IS_REMOTE } else { 0 };
-    let span = |span_id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| Span {
-        trace_id: trace.trace_id.0.to_vec(),
-        span_id: span_id.0.to_vec(),
-        trace_state: trace.tracestate.as_deref().unwrap_or_default().to_owned(),
-        parent_span_id: parent.map(|id| id.0.to_vec()).unwrap_or_default(),
-        flags: SAMPLED | HAS_IS_REMOTE | remote,
-        kind: kind.into(),
-        start_time_unix_nano: moment.unix_of(record.times.received),
-        end_time_unix_nano: moment.unix_of(record.times.ended),
-        ..Span::default()
-    };
-    let http_error = http_error_type(record);
-    let server = Span {
-        name: server_name(record),
-        attributes: server_attributes(record, settings, http_error.as_deref()),
-        status: status(http_error.is_some()),
-        ..span(trace.server_span, trace.parent, SpanKind::Server, parent_is_remote)
-    };
-    let error = error_type(record);
-    let client = Span {
-        name: client_name(record),
-        attributes: client_attributes(record, settings, error.as_deref()),
-        events: events(record, moment),
-        status: status(error.is_some()),
-        ..span(trace.client_span, Some(trace.server_span), SpanKind::Client, 0)
-    };
-    [server, client]
+/// The field of `ExportTraceServiceRequest` that holds a `ResourceSpans`.
+const RESOURCE_SPANS: u32 = 1;
+/// The fields of `ScopeSpans`; those of `ResourceSpans` are the resource, the scopes' spans and the schema likewise.
+mod scope_spans {
+    pub(super) const SCOPE: u32 = 1;
+    pub(super) const SPANS: u32 = 2;
+    pub(super) const SCHEMA_URL: u32 = 3;
 }
-
-/// Spans as one export.
-pub fn export(spans: Vec<Span>, resource: &Resource, convention: Convention) -> ResourceSpans {
-    let schema_url = convention.schema_url().to_owned();
-    let scope_spans = vec![ScopeSpans { scope: Some(attributes::scope()), spans, schema_url: schema_url.clone() }];
-    ResourceSpans { resource: Some(resource.clone()), scope_spans, schema_url }
+/// The fields of `Span`.
+mod span {
+    pub(super) const TRACE_ID: u32 = 1;
+    pub(super) const SPAN_ID: u32 = 2;
+    pub(super) const TRACE_STATE: u32 = 3;
+    pub(super) const PARENT_SPAN_ID: u32 = 4;
+    pub(super) const NAME: u32 = 5;
+    pub(super) const KIND: u32 = 6;
+    pub(super) const START_TIME: u32 = 7;
+    pub(super) const END_TIME: u32 = 8;
+    pub(super) const ATTRIBUTES: u32 = 9;
+    pub(super) const EVENTS: u32 = 11;
+    pub(super) const STATUS: u32 = 15;
+    pub(super) const FLAGS: u32 = 16;
 }
-
-fn server_name(record: &RequestRecord) -> String {
-    let (method, route) = (span_method(record), record.shape.route());
-    if route.is_empty() { method.to_owned() } else { format!("{method} {route}") }
+/// The fields of `Span.Event`.
+mod event {
+    pub(super) const TIME: u32 = 1;
+    pub(super) const NAME: u32 = 2;
 }
+/// The field of `Status`.
+const STATUS_CODE: u32 = 3;
 
-fn client_name(record: &RequestRecord) -> String {
-    let shape = &record.shape;
-    match (shape.dialect, &shape.model) {
-        (Some(dialect), Some(model)) if !model.is_empty() => format!("{} {model}", dialect.operation),
-        (Some(dialect), _) => dialect.operation.to_owned(),
-        (None, _) => span_method(record).to_owned(),
+/// The spans of one request as they are sent: two `spans` fields of a `ScopeSpans`.
+#[derive(Debug)]
+pub struct RequestSpans(pub(super) Box<[u8]>);
+
+impl RequestSpans {
+    /// How many they are.
+    pub const COUNT: usize = 2;
+
+    /// The spans of a request, the SERVER span first.
+    pub fn new(record: &RequestRecord, trace: &RequestTrace, settings: &aggregate::Settings, moment: Moment) -> Self {
+        // Twice as much as the spans of a usual request.
+        let mut out = Vec::with_capacity(2_048);
+        let common = |out: &mut Vec<u8>, id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| {
+            bytes(out, span::TRACE_ID, &trace.trace_id.0);
+            bytes(out, span::SPAN_ID, &id.0);
+            if let Some(state) = &trace.tracestate {
+                bytes(out, span::TRACE_STATE, state.as_bytes());
+            }
+            if let Some(parent) = parent {
+                bytes(out, span::PARENT_SPAN_ID, &parent.0);
+            }
+            fixed32(out, span::FLAGS, SAMPLED | HAS_IS_REMOTE | remote);
+            varint(out, span::KIND, kind as u64);
+            fixed64(out, span::START_TIME, moment.unix_of(record.times.received));
+            fixed64(out, span::END_TIME, moment.unix_of(record.times.ended));
+        };
+        nested(&mut out, scope_spans::SPANS, |out| {
+            let remote = if trace.parent.is_some() { IS_REMOTE } else { 0 };
+            common(out, trace.server_span, trace.parent, SpanKind::Server, remote);
+            let error = http_error_type(record);
+            name(out, span_method(record), record.shape.route());
+            server_attributes(&mut Attributes(out), record, settings, error.as_deref());
+            status(out, error.is_some());
+        });
+        nested(&mut out, scope_spans::SPANS, |out| {
+            common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
+            let error = error_type(record);
+            match record.shape.dialect {
+                Some(dialect) => name(out, dialect.operation, record.shape.model.as_deref().unwrap_or_default()),
+                None => name(out, span_method(record), ""),
+            }
+            client_attributes(&mut Attributes(out), record, settings, error.as_deref());
+            events(out, record, moment);
+            status(out, error.is_some());
+        });
+        Self(out.into_boxed_slice())
     }
+}
+
+/// Spans as one export: an `ExportTraceServiceRequest`.
+pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Convention) -> Bytes {
+    let (resource, scope) = (resource.encode_to_vec(), attributes::scope().encode_to_vec());
+    let schema = convention.schema_url().as_bytes();
+    let (of_scope, of_schema) = (scope_spans::SCOPE, scope_spans::SCHEMA_URL);
+    let spans: usize = requests.iter().map(|spans| spans.0.len()).sum();
+    let inner = field_len(of_scope, scope.len()) + spans + field_len(of_schema, schema.len());
+    let outer =
+        field_len(of_scope, resource.len()) + field_len(scope_spans::SPANS, inner) + field_len(of_schema, schema.len());
+
+    let mut out = Vec::with_capacity(field_len(RESOURCE_SPANS, outer));
+    length(&mut out, RESOURCE_SPANS, outer);
+    bytes(&mut out, of_scope, &resource);
+    length(&mut out, scope_spans::SPANS, inner);
+    bytes(&mut out, of_scope, &scope);
+    requests.iter().for_each(|spans| out.extend_from_slice(&spans.0));
+    bytes(&mut out, of_schema, schema);
+    bytes(&mut out, of_schema, schema);
+    out.into()
+}
+
+/// A span's name: what was done, and to what if there is something.
+fn name(out: &mut Vec<u8>, done: &str, to: &str) {
+    nested(out, span::NAME, |out| {
+        out.extend_from_slice(done.as_bytes());
+        if !to.is_empty() {
+            out.push(b' ');
+            out.extend_from_slice(to.as_bytes());
+        }
+    });
 }
 
 /// A method that the conventions do not know is called HTTP in names.
@@ -90,30 +144,79 @@ fn span_method(record: &RequestRecord) -> &'static str {
     }
 }
 
-fn server_attributes(record: &RequestRecord, settings: &aggregate::Settings, error: Option<&str>) -> Vec<KeyValue> {
-    let mut attributes = http_attributes(record);
+/// Writes a span's attributes, as far as they are known.
+struct Attributes<'a>(&'a mut Vec<u8>);
+
+impl Attributes<'_> {
+    fn text(&mut self, key: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            attributes::write(self.0, span::ATTRIBUTES, key, |value| bytes(value, attributes::STRING, text.as_bytes()));
+        }
+    }
+
+    fn texts<'a>(&mut self, key: &str, texts: impl Iterator<Item = &'a str>) {
+        let mut texts = texts.peekable();
+        if texts.peek().is_some() {
+            attributes::write(self.0, span::ATTRIBUTES, key, |value| attributes::texts(value, texts));
+        }
+    }
+
+    fn number(&mut self, key: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            let number = number.min(i64::MAX as u64);
+            attributes::write(self.0, span::ATTRIBUTES, key, |value| varint(value, attributes::INT, number));
+        }
+    }
+
+    /// What is no finite number is left out.
+    fn real(&mut self, key: &str, real: Option<f64>) {
+        if let Some(real) = real.filter(|real| real.is_finite()) {
+            attributes::write(self.0, span::ATTRIBUTES, key, |value| {
+                fixed64(value, attributes::DOUBLE, real.to_bits());
+            });
+        }
+    }
+
+    fn truth(&mut self, key: &str, truth: Option<bool>) {
+        if let Some(truth) = truth {
+            attributes::write(self.0, span::ATTRIBUTES, key, |value| {
+                varint(value, attributes::BOOL, u64::from(truth));
+            });
+        }
+    }
+}
+
+fn server_attributes(
+    attributes: &mut Attributes<'_>,
+    record: &RequestRecord,
+    settings: &aggregate::Settings,
+    error: Option<&str>,
+) {
+    http_attributes(attributes, record);
     attributes.text(attribute::URL_SCHEME, Some(settings.scheme));
     attributes.text(attribute::HTTP_ROUTE, Some(record.shape.route()).filter(|route| !route.is_empty()));
     attributes.text(attribute::ERROR_TYPE, error);
-    attributes.0
 }
 
-fn http_attributes(record: &RequestRecord) -> Attributes {
-    let mut attributes = Attributes::default();
+fn http_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
     attributes.text(attribute::HTTP_METHOD, Some(known_method(&record.shape.method)));
     attributes.number(attribute::HTTP_STATUS, record.status.map(u64::from));
-    attributes
 }
 
-fn client_attributes(record: &RequestRecord, settings: &aggregate::Settings, error: Option<&str>) -> Vec<KeyValue> {
+fn client_attributes(
+    attributes: &mut Attributes<'_>,
+    record: &RequestRecord,
+    settings: &aggregate::Settings,
+    error: Option<&str>,
+) {
     let (shape, usage) = (&record.shape, &record.usage);
-    let mut attributes = http_attributes(record);
+    http_attributes(attributes, record);
     if let Some((address, port)) = &shape.server {
         attributes.text(attribute::SERVER_ADDRESS, Some(address));
         attributes.number(attribute::SERVER_PORT, Some(u64::from(*port)));
     }
     attributes.text(attribute::ERROR_TYPE, error);
-    let Some(dialect) = shape.dialect else { return attributes.0 };
+    let Some(dialect) = shape.dialect else { return };
     attributes.text(attribute::OPERATION, Some(dialect.operation));
     attributes.text(attribute::PROVIDER, Some(settings.provider_of(dialect)));
     attributes.text(attribute::MODEL, shape.model.as_deref());
@@ -136,30 +239,37 @@ fn client_attributes(record: &RequestRecord, settings: &aggregate::Settings, err
     attributes.number("gen_ai.usage.output_tokens", usage.output);
     attributes.number("gen_ai.usage.cache_read.input_tokens", usage.cached);
     attributes.number("gen_ai.usage.reasoning.output_tokens", usage.reasoning);
-    attributes.0
 }
 
-fn events(record: &RequestRecord, moment: Moment) -> Vec<Event> {
+fn events(out: &mut Vec<u8>, record: &RequestRecord, moment: Moment) {
     let times = &record.times;
-    let event = |(name, at): (&str, Option<Stamp>)| {
-        let time_unix_nano = moment.unix_of(at?);
-        Some(Event { time_unix_nano, name: name.to_owned(), attributes: Vec::new(), dropped_attributes_count: 0 })
-    };
     let points =
         [("first_byte", times.first_byte), ("first_token", times.first_token), ("last_token", times.last_token)];
-    points.into_iter().filter_map(event).collect()
+    for (name, at) in points {
+        if let Some(at) = at {
+            nested(out, span::EVENTS, |out| {
+                fixed64(out, event::TIME, moment.unix_of(at));
+                bytes(out, event::NAME, name.as_bytes());
+            });
+        }
+    }
 }
 
 /// A span that is no error has no status: whether it went well is the application's to say.
-fn status(is_error: bool) -> Option<Status> {
-    is_error.then(|| Status { message: String::new(), code: StatusCode::Error.into() })
+fn status(out: &mut Vec<u8>, is_error: bool) {
+    if is_error {
+        nested(out, span::STATUS, |out| varint(out, STATUS_CODE, StatusCode::Error as u64));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+    use opentelemetry_proto::tonic::common::v1::KeyValue;
     use opentelemetry_proto::tonic::common::v1::any_value::Value;
+    use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 
     use super::*;
     use crate::config::otlp::Sampler;
@@ -168,6 +278,12 @@ mod tests {
     use crate::measure::shape::RequestShape;
 
     const PARENT: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    /// A request's spans as a collector reads them.
+    fn spans(record: &RequestRecord, trace: &RequestTrace) -> [Span; 2] {
+        let spans = RequestSpans::new(record, trace, &aggregate::Settings::default(), NOW);
+        ScopeSpans::decode(&spans.0[..]).unwrap().spans.try_into().unwrap()
+    }
 
     fn shown(span: &Span) -> Vec<String> {
         let value = |value: &Value| match value {
@@ -192,7 +308,7 @@ mod tests {
         let finish = Some((FinishReason::Length, "length".into()));
         record.choices = vec![Choice { index: 0, first: None, last: None, token_events: 5, finish }];
         let trace = RequestTrace::begin(&Sampler::default(), Some(PARENT), Some(b"v=1"));
-        let [server, client] = spans(&record, &trace, &aggregate::Settings::default(), NOW);
+        let [server, client] = spans(&record, &trace);
 
         assert_eq!((server.name.as_str(), server.kind()), ("POST /v1/chat/completions", SpanKind::Server));
         assert_eq!(server.trace_id, trace.trace_id.0);
@@ -244,7 +360,7 @@ mod tests {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
         let with = |ending, status, outcome| {
             let record = RequestRecord { ending, status, outcome, ..record() };
-            let spans = spans(&record, &trace, &aggregate::Settings::default(), NOW);
+            let spans = spans(&record, &trace);
             spans.map(|span| {
                 let error = shown(&span).into_iter().find(|attribute| attribute.starts_with("error.type"));
                 (error.unwrap_or_default(), span.status.map(|status| status.code()))
@@ -263,9 +379,23 @@ mod tests {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
         let shape = Arc::new(RequestShape { method: "BREW".into(), ..RequestShape::default() });
         let plain = RequestRecord { shape, streamed: false, ..record() };
-        let [server, client] = spans(&plain, &trace, &aggregate::Settings::default(), NOW);
+        let [server, client] = spans(&plain, &trace);
         assert_eq!((server.name.as_str(), client.name.as_str(), server.flags), ("HTTP", "HTTP", 0x101));
         assert_eq!(shown(&client), ["http.request.method=_OTHER", "http.response.status_code=200"]);
         assert!(server.parent_span_id.is_empty());
+    }
+
+    #[test]
+    fn an_export_holds_the_spans_of_its_requests_under_one_resource_and_scope() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let of_one = || RequestSpans::new(&record(), &trace, &aggregate::Settings::default(), NOW);
+        let resource = attributes::resource(&[("service.name".to_owned(), "gauge".to_owned())]);
+        let many: Vec<RequestSpans> = (0..200).map(|_| of_one()).collect();
+        let export = export(&many, &resource, Convention::Frozen);
+        let schema_url = Convention::Frozen.schema_url().to_owned();
+        let spans = (0..200).flat_map(|_| spans(&record(), &trace)).collect();
+        let scope_spans = vec![ScopeSpans { scope: Some(attributes::scope()), spans, schema_url: schema_url.clone() }];
+        let expected = ResourceSpans { resource: Some(resource), scope_spans, schema_url };
+        assert_eq!(ExportTraceServiceRequest::decode(export).unwrap().resource_spans, [expected]);
     }
 }

@@ -112,7 +112,7 @@ impl Connector {
                 return Ok(addresses.clone());
             }
         }
-        let addresses: Vec<_> = lookup_host((self.target.host.as_str(), self.target.port)).await?.collect();
+        let addresses: Vec<_> = lookup_host((&*self.target.host, self.target.port)).await?.collect();
         self.addresses.replace((addresses.clone(), now));
         Ok(addresses)
     }

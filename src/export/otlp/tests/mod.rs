@@ -10,12 +10,13 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
-use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::{ScopeSpans, Span};
 use prost::Message;
 use tokio::sync::watch;
 
 use self::collector::{Collector, Reply};
 use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
+use super::traces::RequestSpans;
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
 use crate::config::otlp::{self, Exporter, Histograms, Protocol, Temporality};
@@ -81,8 +82,9 @@ fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running,
     (Running { drops, order, task }, queue)
 }
 
-fn pair(name: &str) -> [Span; 2] {
-    [(); 2].map(|()| Span { name: name.to_owned(), ..Span::default() })
+fn pair(name: &str) -> RequestSpans {
+    let spans = vec![Span { name: name.to_owned(), ..Span::default() }; 2];
+    RequestSpans(ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec().into())
 }
 
 /// Waits for a state that comes by itself.
@@ -132,9 +134,9 @@ async fn spans_arrive_by_the_batch_and_the_rest_at_the_end() {
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![]).await;
         let (running, queue) = traces(collector.exporter(), |_| ());
-        ["a", "b"].iter().for_each(|name| queue.push(pair(name)));
+        ["a", "b"].iter().for_each(|name| queue.push(|| pair(name)));
         until(|| collector.seen.lock().unwrap().len() == 1).await;
-        queue.push(pair("c"));
+        queue.push(|| pair("c"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
         let names: Vec<Vec<String>> = collector
             .seen
@@ -154,9 +156,9 @@ async fn spans_arrive_by_the_batch_and_the_rest_at_the_end() {
 async fn a_full_queue_drops_spans_and_counts_them() {
     let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { hang: true, ..Reply::default() }]).await;
     let (running, queue) = traces(collector.exporter(), |_| ());
-    (0..2).for_each(|_| queue.push(pair("in flight")));
+    (0..2).for_each(|_| queue.push(|| pair("in flight")));
     until(|| collector.seen.lock().unwrap().len() == 1).await;
-    (0..7).for_each(|_| queue.push(pair("queued")));
+    (0..7).for_each(|_| queue.push(|| pair("queued")));
     assert_eq!(running.drops.count(Loss::Spans), 6);
     // The order to stop interrupts the request that hangs; what it carried is sent again.
     assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 6, 0, 0]);
@@ -208,7 +210,7 @@ async fn what_a_collector_rejects_is_counted() {
         let message = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
         let collector = Collector::start(protocol, vec![Reply { message, ..Reply::default() }]).await;
         let (running, queue) = traces(collector.exporter(), |_| ());
-        queue.push(pair("one"));
+        queue.push(|| pair("one"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
     }
 }

@@ -1,0 +1,67 @@
+//! A list that holds so many and no more, and takes memory by what it is used for.
+//!
+//! Most streams are short, and a few are very long. So the first value makes room for a few, the value that finds that
+//! room taken makes room for all, and from then on nothing is allocated.
+
+/// Values that the first allocation makes room for.
+const FEW: usize = 8;
+
+/// At most `MOST` values.
+#[derive(Debug)]
+pub(super) struct Buffer<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Buffer<T, MOST> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Copy, const MOST: usize> Buffer<T, MOST> {
+    /// Adds a value; `false` if there is no room.
+    pub(super) fn push(&mut self, value: T) -> bool {
+        let held = self.0.len();
+        if held == MOST {
+            return false;
+        }
+        if held == self.0.capacity() {
+            self.0.reserve_exact(if held < FEW { FEW.min(MOST) } else { MOST } - held);
+        }
+        self.0.push(value);
+        true
+    }
+
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes what is held; the room stays.
+    pub(super) fn take(&mut self) -> Box<[T]> {
+        let taken = self.0[..].into();
+        self.0.clear();
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_for_a_few_then_for_all_and_then_no_more() {
+        let mut buffer = Buffer::<u32, 100>::default();
+        assert_eq!(buffer.0.capacity(), 0);
+        let room: Vec<usize> = (0..100).map(|n| (buffer.push(n), buffer.0.capacity()).1).collect();
+        assert_eq!((&room[..8], &room[8..]), (&[8; 8][..], &[100; 92][..]));
+        assert!(!buffer.push(100));
+        assert_eq!(buffer.take()[..], (0..100).collect::<Vec<_>>());
+        assert_eq!((buffer.len(), buffer.0.capacity()), (0, 100));
+    }
+
+    #[test]
+    fn a_small_buffer_takes_no_more_than_it_may_hold() {
+        let mut buffer = Buffer::<u8, 3>::default();
+        assert_eq!([1, 2, 3, 4].map(|n| buffer.push(n)), [true, true, true, false]);
+        assert_eq!((buffer.take()[..].to_vec(), buffer.0.capacity()), (vec![1, 2, 3], 3));
+    }
+}
