@@ -12,6 +12,7 @@ pub mod hide_usage;
 mod openai;
 mod openai_chat;
 mod openai_completions;
+mod openai_document;
 mod skeleton;
 
 use super::framing::Event;
@@ -153,6 +154,12 @@ pub struct Counted {
     pub tokens: u32,
     /// [`CountSource::ContinuousUsage`] or [`CountSource::Ids`].
     pub source: CountSource,
+}
+
+/// A count of tokens as a server wrote it. What nobody can have generated is no count: believed once, it would stand
+/// in every sum for good.
+pub(super) fn believed(count: Option<u64>) -> Option<u64> {
+    count.filter(|count| *count < 1 << 32)
 }
 
 /// A running count for each choice, the first [`Counters::MOST`] of them.

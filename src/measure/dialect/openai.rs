@@ -6,12 +6,15 @@
 use std::ops::Range;
 
 use super::skeleton::Skeleton;
-use super::{Counted, Counters, Delta, OutputKind, Sink, finish_reason};
+use super::{Counted, Counters, Delta, OutputKind, Sink, believed, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::{CountSource, Usage};
 use crate::measure::scan::Scalar;
 use crate::measure::shape::RequestShape;
+
+/// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
+const MAX_CHOICES: usize = 128;
 
 /// The envelope of one event.
 #[derive(Default)]
@@ -95,6 +98,7 @@ impl<'a> Chunk<'a> {
                     let choice = choice(walk)?;
                     match &mut chunk.first {
                         first @ None => *first = Some(choice),
+                        Some(_) if chunk.more.len() == MAX_CHOICES => return None,
                         Some(_) => chunk.more.push(choice),
                     }
                     Some(())
@@ -126,26 +130,26 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     let mut cache_hits = None;
     walk.object(|key, walk| {
         match key {
-            b"prompt_tokens" => usage.input = walk.number()?,
-            b"completion_tokens" => usage.output = walk.number()?,
+            b"prompt_tokens" => usage.input = believed(walk.number()?),
+            b"completion_tokens" => usage.output = believed(walk.number()?),
             b"prompt_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"cached_tokens" => usage.cached = walk.number()?,
+                    b"cached_tokens" => usage.cached = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             b"completion_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"reasoning_tokens" => usage.reasoning = walk.number()?,
+                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             // SGLang, at top level.
-            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(walk.number()?),
+            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(believed(walk.number()?)),
             // DeepSeek.
-            b"prompt_cache_hit_tokens" => cache_hits = walk.number()?,
+            b"prompt_cache_hit_tokens" => cache_hits = believed(walk.number()?),
             _ => walk.skip()?,
         }
         Some(())
@@ -154,7 +158,7 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     Some(Some(usage).filter(is_report))
 }
 
-fn is_report(usage: &Usage) -> bool {
+pub(super) fn is_report(usage: &Usage) -> bool {
     usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
 }
 
@@ -331,83 +335,4 @@ pub(super) fn request(shape: &mut RequestShape, path: &str, scalar: Scalar<'_>) 
 pub(super) fn error_body(status: u16, message: &str) -> String {
     let kind = if status < 500 { "invalid_request_error" } else { "server_error" };
     serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": status}}).to_string()
-}
-
-/// A reply in one JSON document.
-#[derive(Default)]
-pub(super) struct Document {
-    usage: Usage,
-    failed: bool,
-    message: Option<String>,
-    kind: Option<String>,
-    code: Option<String>,
-}
-
-impl Document {
-    pub(super) const FIELDS: &[&str] = &[
-        "id",
-        "model",
-        "object",
-        "choices[].finish_reason",
-        "usage.prompt_tokens",
-        "usage.completion_tokens",
-        "usage.prompt_tokens_details.cached_tokens",
-        "usage.completion_tokens_details.reasoning_tokens",
-        "usage.reasoning_tokens",
-        "usage.prompt_cache_hit_tokens",
-        "error",
-        "error.message",
-        "error.type",
-        "error.code",
-        "message",
-        "type",
-        "code",
-    ];
-
-    pub(super) fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
-        let text = || match scalar {
-            Scalar::Number(number) => Some(number.to_owned()),
-            scalar => scalar.to_text(),
-        };
-        match path {
-            "id" | "model" => {
-                if let Some(text) = scalar.to_text() {
-                    sink.delta(0, if path == "id" { Delta::Id(&text) } else { Delta::Model(&text) });
-                }
-            }
-            "choices[].finish_reason" => {
-                if let Some(raw) = scalar.to_text()
-                    && let Some(reason) = finish_reason(&raw)
-                {
-                    sink.delta(index, Delta::Finish(reason, &raw));
-                }
-            }
-            "usage.prompt_tokens" => self.usage.input = scalar.as_u64(),
-            "usage.completion_tokens" => self.usage.output = scalar.as_u64(),
-            "usage.prompt_tokens_details.cached_tokens" => self.usage.cached = scalar.as_u64(),
-            "usage.prompt_cache_hit_tokens" => self.usage.cached = self.usage.cached.or(scalar.as_u64()),
-            "usage.completion_tokens_details.reasoning_tokens" => self.usage.reasoning = scalar.as_u64(),
-            "usage.reasoning_tokens" => self.usage.reasoning = self.usage.reasoning.or(scalar.as_u64()),
-            "object" => self.failed |= scalar == Scalar::String(b"error"),
-            "error" if scalar == Scalar::Null => {}
-            "error" => (self.failed, self.message) = (true, text()),
-            "error.message" | "message" => {
-                self.failed |= path == "error.message";
-                self.message = text();
-            }
-            "error.type" | "type" => self.kind = text(),
-            "error.code" | "code" => self.code = text(),
-            _ => {}
-        }
-    }
-
-    pub(super) fn end(&self, sink: &mut dyn Sink) {
-        if is_report(&self.usage) {
-            sink.delta(0, Delta::Usage(self.usage));
-        }
-        if self.failed {
-            let (message, kind, code) = (self.message.as_deref(), self.kind.as_deref(), self.code.as_deref());
-            sink.delta(0, Delta::Fault { message, kind, code });
-        }
-    }
 }

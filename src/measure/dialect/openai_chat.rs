@@ -7,7 +7,8 @@
 
 use std::ops::Range;
 
-use super::openai::{self, Choice, Document, Stream};
+use super::openai::{self, Choice, Stream};
+use super::openai_document::Document;
 use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};

@@ -3,7 +3,8 @@
 //! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
 //! text is held back. The choice index runs over prompts and outputs together.
 
-use super::openai::{self, Choice, Document, Stream};
+use super::openai::{self, Choice, Stream};
+use super::openai_document::Document;
 use super::{Dialect, OutputKind, Reader, Sink};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
