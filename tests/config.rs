@@ -68,7 +68,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 29] = [
+const SAMPLES: [(&str, [&str; 3]); 30] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -82,6 +82,7 @@ const SAMPLES: [(&str, [&str; 3]); 29] = [
     ("tls_key", ["PEM", "PEM", "PEM"]),
     ("tls_client_ca", ["PEM", "PEM", "PEM"]),
     ("headers", ["via", "forwarded", "via,forwarded"]),
+    ("ask_usage", ["true", "true", "true"]),
     ("workers", ["5", "6", "7"]),
     ("max_head_bytes", ["1024", "2048", "4096"]),
     ("head_timeout", ["1s", "2m", "3h"]),
@@ -172,6 +173,7 @@ fn the_defaults_are_those_that_are_documented() {
         },
         tls: None,
         headers: AddHeaders::default(),
+        ask_usage: false,
         workers: 3,
         limits: Limits {
             head_bytes: 65_536,
@@ -544,7 +546,7 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "631bb8964cdbe0e4");
+    assert_eq!(digest(&["--workers=2"]), "6827a067e533d80d");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -564,6 +566,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "tls_key",
         "tls_client_ca",
         "workers",
+        "max_connections",
         "log_format",
     ];
     for (key, samples) in SAMPLES {

@@ -1,7 +1,5 @@
 //! Rules of the dialects that the vectors do not show, each on the fewest events that show it.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use serde_json::{Value, json};
 use streamgauge::cli::inspect::{Exchange, Inspection, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};

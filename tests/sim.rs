@@ -333,6 +333,17 @@ fn a_connection_is_kept_and_used_again() {
 }
 
 #[test]
+fn a_model_of_several_names_answers_to_each() {
+    let sim = start(Options { models: vec!["a".to_owned(), "b".to_owned()], ..quick() });
+    let mut client = Client::new(&sim);
+    let listed = client.get("/v1/models").json();
+    assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["id"]), (&json!("a"), &json!("b")));
+    let mut answer = |model: &str| client.post(CHAT, "", &chat(1, json!({"model": model, "stream": false})));
+    assert_eq!((answer("b").json()["model"].clone(), answer("").json()["model"].clone()), (json!("b"), json!("a")));
+    assert_eq!(answer("sim").status, 404);
+}
+
+#[test]
 fn the_small_pages_say_what_this_is() {
     let sim = start(quick());
     let mut client = Client::new(&sim);

@@ -4,10 +4,12 @@
 
 mod completions;
 mod config;
+mod demo;
 pub mod inspect;
 pub mod logging;
 mod proxy;
 mod sim;
+mod stop;
 
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
@@ -31,7 +33,10 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  Run a server to try things on, which needs no GPU:
+  See it work, with a simulated server and clients; needs no GPU and no server:
+    streamgauge demo
+
+  Run a server to try things on:
     streamgauge sim
 
   Measure the server on port 8000; clients connect to 8080, metrics are on 9464:
@@ -42,6 +47,7 @@ Examples:
 
 #[derive(Subcommand)]
 enum Verb {
+    Demo(demo::Args),
     Proxy(Box<proxy::Args>),
     Inspect(inspect::Args),
     Sim(Box<sim::Args>),
@@ -60,6 +66,7 @@ pub fn main() -> ExitCode {
         }
     };
     let done = match cli.verb {
+        Verb::Demo(args) => demo::run(&args),
         Verb::Proxy(args) => proxy::run(*args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Sim(args) => sim::run(*args),

@@ -9,6 +9,7 @@ use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging;
+use super::stop::Stop;
 use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
 use crate::measure::time::Gap;
@@ -85,12 +86,13 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         let mut signals = Signals::new()?;
         let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
         proxy.drain();
-        tracing::info!("stopping: open streams may finish within {drain}; a second signal ends them");
+        let patience = humantime::format_duration(drain.into());
+        tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
         let deadline = Clock::Monotonic.now().after(drain);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
                 () = Clock::Monotonic.sleep(DRAINED_EVERY) => {}
-                () = signals.stop() => break,
+                () = signals.stop.asked() => break,
             }
         }
         anyhow::Ok(())
@@ -102,24 +104,12 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
 /// The signals that a proxy heeds.
 struct Signals {
     hang_up: Signal,
-    terminate: Signal,
-    interrupt: Signal,
+    stop: Stop,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            hang_up: signal(SignalKind::hangup())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+        Ok(Self { hang_up: signal(SignalKind::hangup())?, stop: Stop::new()? })
     }
 }
 
@@ -129,17 +119,17 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => {}
+            // What is loaded now need not be loaded again at the next look.
+            _ = signals.hang_up.recv() => drop(file.changed()),
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
-            _ = signals.terminate.recv() => return drain,
-            _ = signals.interrupt.recv() => return drain,
+            () = signals.stop.asked() => return drain,
         }
         match source.load() {
             Ok(loaded) => {
                 drain = loaded.config.drain;
                 reload(proxy, level, loaded);
             }
-            Err(error) => tracing::error!("{error}; the old configuration stays in force"),
+            Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
     }
 }

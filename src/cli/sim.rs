@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::builder::RangedI64ValueParser;
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::stop::Stop;
 use crate::measure::time::Gap;
 use crate::sim::{CostModel, Options, Server, runtime};
 
@@ -43,9 +43,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 
-    /// Name of the model; a request for another one gets 404
-    #[arg(long, value_name = "NAME", default_value = "sim")]
-    model: String,
+    /// Name of the model, may be repeated; a request for another one gets 404
+    #[arg(long = "model", value_name = "NAME", default_value = "sim")]
+    models: Vec<String>,
 
     /// Seed of texts and output lengths where the request has no `seed`: the same requests in the same order get the
     /// same answers
@@ -137,17 +137,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let story = story(&options);
     let server = Server::bind(options, listen)?;
     runtime().context("cannot start the runtime")?.block_on(async {
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+        let mut stop = Stop::new().context("cannot wait for signals")?;
         // Talk that nobody listens to is no reason to stop.
         writeln!(stderr(), "{story}\nlistening on http://{}/v1", server.local_addr()).ok();
-        let shutdown = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        };
-        server.run(shutdown).await.context("the simulated server failed")
+        server.run(stop.asked()).await.context("the simulated server failed")
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -156,7 +149,7 @@ impl Args {
     fn options(self) -> Options {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Options {
-            model: self.model,
+            models: self.models,
             seed: self.seed,
             cost: CostModel {
                 prefill_per_second: self.prefill_rate,
@@ -188,7 +181,7 @@ fn story(options: &Options) -> String {
     let model = format!(
         "SIMULATION of an inference server: model `{}` makes words from a list, and every time it shows comes from a \
          cost model.",
-        options.model
+        options.models.join("`, `")
     );
     let prefill = format!("prefill at {} tokens/s", cost.prefill_per_second);
     match options.exact_cadence {
@@ -215,7 +208,8 @@ fn at_least_one() -> RangedI64ValueParser<u32> {
     RangedI64ValueParser::new().range(1..)
 }
 
-fn gap(text: &str) -> Result<Gap, humantime::DurationError> {
+/// Reads a time with its unit.
+pub(super) fn gap(text: &str) -> Result<Gap, humantime::DurationError> {
     humantime::parse_duration(text).map(Gap::from)
 }
 

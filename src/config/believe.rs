@@ -57,7 +57,8 @@ impl Reader<'_> {
         let (drain, stall) = (self.time("drain", defaults::DRAIN), self.time("stall", defaults::PATIENCE));
         let max_models = self.number("max_models");
         let provider = self.provider();
-        let access_log = self.value("access_log", "expected true or false", |text| text.parse().ok());
+        let access_log = self.truth("access_log");
+        let ask_usage = self.truth("ask_usage");
         let log = (self.named("log_format"), self.named("log_level"));
         Some(ProxyConfig {
             listen: listen?,
@@ -65,6 +66,7 @@ impl Reader<'_> {
             upstream: upstream?,
             tls,
             headers: headers?,
+            ask_usage: ask_usage?,
             workers: workers?,
             limits: limits?,
             drain: drain?,
@@ -77,6 +79,10 @@ impl Reader<'_> {
             access_log: access_log?,
             log: Log { format: log.0?, level: log.1? },
         })
+    }
+
+    fn truth(&mut self, key: &'static str) -> Option<bool> {
+        self.value(key, "expected true or false", |text| text.parse().ok())
     }
 
     fn upstream(&mut self) -> Option<Upstream> {

@@ -12,6 +12,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("upstream_http", "auto"),
     ("upstream_connect_timeout", "5s"),
     ("headers", NONE),
+    ("ask_usage", "false"),
     ("max_head_bytes", "65536"),
     ("head_timeout", "30s"),
     ("idle_timeout", "10m"),

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::defaults::NONE;
 use super::layer::{Place, Settings};
-use super::proxy::{AddHeaders, Log, ProxyConfig, TailKeep, Upstream};
+use super::proxy::{AddHeaders, Limits, Log, ProxyConfig, TailKeep, Upstream};
 use super::typed::setting;
 use crate::measure::time::Gap;
 
-/// Settings that name a place (an address, a file, a protocol) or that the threads are built with. Bounds, rules and
-/// what the named files hold can change while the process runs.
-const NEED_RESTART: [&str; 13] = [
+/// Settings that name a place (an address, a file, a protocol) or that the threads and the listener are built with.
+/// Other bounds, rules and what the named files hold can change while the process runs.
+const NEED_RESTART: [&str; 14] = [
     "listen",
     "admin",
     "upstream",
@@ -26,6 +26,7 @@ const NEED_RESTART: [&str; 13] = [
     "tls_key",
     "tls_client_ca",
     "workers",
+    "max_connections",
     "log_format",
 ];
 
@@ -50,6 +51,7 @@ impl ProxyConfig {
             ("tls_key", path(tls.map(|tls| &tls.key))),
             ("tls_client_ca", path(tls.and_then(|tls| tls.client_ca.as_ref()))),
             ("headers", json!(self.headers.to_string())),
+            ("ask_usage", json!(self.ask_usage)),
             ("workers", json!(self.workers)),
             ("max_head_bytes", json!(limits.head_bytes)),
             ("head_timeout", json!(typed_time(limits.head_timeout))),
@@ -94,6 +96,7 @@ impl ProxyConfig {
             upstream: Upstream { connect_timeout, ..self.upstream.clone() },
             tls: self.tls.clone(),
             workers: self.workers,
+            limits: Limits { connections: self.limits.connections, ..new.limits },
             log: Log { format: self.log.format, level: new.log.level },
             ..new
         };

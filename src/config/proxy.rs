@@ -27,6 +27,9 @@ pub struct ProxyConfig {
     pub tls: Option<TlsFiles>,
     /// Request headers added on the way; none by default, since the proxy is transparent.
     pub headers: AddHeaders,
+    /// Whether streams that do not ask for their usage do so all the same, which the client does not see. Off, because it
+    /// changes a request's bytes.
+    pub ask_usage: bool,
     /// Threads that forward, 1 to 64. The machine's cores by default, 4 at most: one thread carries thousands of
     /// streams, and a sidecar leaves the machine to the server.
     pub workers: usize,

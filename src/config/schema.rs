@@ -10,6 +10,10 @@ use crate::measure::dialect::TABLE;
 /// The schema: every key with its type, description, bounds and default.
 pub fn schema() -> Value {
     let mut schema = schema_for!(Typed).to_value();
+    // The upstream may be named by a flag: no key is required of the file. Lists look otherwise.
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("required");
+    }
     for (key, default) in DEFAULTS {
         let property = &mut schema["properties"][*key];
         let is = |name: &str| property["type"].as_array().is_some_and(|types| types.iter().any(|of| of == name));

@@ -71,6 +71,10 @@ pub struct Typed {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub headers: Vec<String>,
 
+    /// Ask OpenAI-compatible servers for the usage of streams whose clients do not, and hide it from those
+    #[arg(long, help_heading = "Forwarding", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub ask_usage: Option<bool>,
+
     /// Threads that forward, 1 to 64 [default: the machine's cores, at most 4]
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub workers: Option<u64>,
@@ -99,8 +103,7 @@ pub struct Typed {
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
     pub drain: Option<String>,
 
-    /// Dialect of paths that do not tell it by their end, as in '/custom/*=openai.chat'; may be repeated, the first that
-    /// fits counts
+    /// Dialect of the paths that fit, as in '/custom/*=openai.chat'; may be repeated
     #[arg(long = "route", help_heading = "Measurement", value_name = "PATH=DIALECT")]
     #[schemars(schema_with = "super::schema::routes")]
     pub routes: Vec<String>,

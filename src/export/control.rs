@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use super::admin::Admin;
 use super::admin::live::Live;
 use super::drops::Drops;
+use super::figures::Cut;
 use super::gauges::{self, Gauges};
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
 use super::queue::{DRAIN_EVERY, Inbox, Reporter};
@@ -35,7 +36,7 @@ pub struct ControlPlane {
     upstream: Option<Upstream>,
 }
 
-/// Changes the rules of a control plane that runs.
+/// Changes the rules of a control plane that runs, and reads its figures.
 #[derive(Clone)]
 pub struct Controls(Arc<Telemetry>);
 
@@ -43,6 +44,11 @@ impl Controls {
     /// From now on these rules hold. What has been reported before is counted by the old ones.
     pub fn apply(&self, rules: Rules) {
         self.0.apply(rules);
+    }
+
+    /// The figures of this moment, what has been reported up to now included.
+    pub fn cut(&self) -> Cut {
+        self.0.cut()
     }
 }
 

@@ -30,6 +30,7 @@ pub mod catalog;
 pub mod control;
 pub mod drops;
 pub mod endings;
+pub mod figures;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gauges;

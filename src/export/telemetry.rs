@@ -1,10 +1,11 @@
 //! The state of the control runtime: what has been reported, and everything that is read beside it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::aggregate::{self, Aggregate};
 use super::drops::Drops;
+use super::figures::{Cut, InFlight};
 use super::gauges::{Gauges, known_method};
 use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
@@ -81,7 +82,7 @@ pub(super) struct Telemetry {
     inbox: Inbox,
     /// Where spans go, if traces are exported.
     spans: Option<Arc<SpanQueue>>,
-    /// Only tasks of the one control runtime take this lock, and none holds it while it waits.
+    /// Never taken by a thread that forwards, and nobody waits while holding it.
     state: Mutex<State>,
 }
 
@@ -183,11 +184,21 @@ impl Telemetry {
         self.lock().recent.iter().rev().cloned().collect()
     }
 
-    /// Open requests by model, under the names that are shown.
-    pub(super) fn open_by_model(&self) -> Vec<(Box<str>, u32)> {
+    /// What is open, models under the names that are shown.
+    pub(super) fn in_flight(&self) -> InFlight {
         let open = self.gauges.requests_by_model();
+        let (waiting, streaming) = self.gauges.streams();
+        let mut by_model = BTreeMap::new();
         let state = self.lock();
-        open.into_iter().map(|(model, open)| (state.aggregate.shown(&model).into(), open)).collect()
+        for (model, open) in open {
+            *by_model.entry(state.aggregate.shown(&model).into()).or_default() += open;
+        }
+        InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model }
+    }
+
+    /// The figures of this moment.
+    pub(super) fn cut(&self) -> Cut {
+        Cut::of(&self.snapshot(), self.in_flight(), self.clock.now())
     }
 
     /// Waits until the queue should be drained at once.

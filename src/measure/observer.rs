@@ -3,6 +3,8 @@
 //! It is pure: it never asks for the time, never fails, and knows no socket. The proxy feeds it what it forwards, a
 //! replay what it receives, `inspect` a file; a definition of a number exists here once.
 //!
+//! The file is past 400 lines because the machine is one: each of its parts is meaningless without the others.
+//!
 //! # When is this called?
 //! [`begin`](StreamObserver::begin) at the first byte of the request; [`request`](StreamObserver::request) for every
 //! read of the request body and [`sent`](StreamObserver::sent) when its last byte is written;

@@ -17,6 +17,7 @@
 //! interim responses, and its client hands over one chunk per poll. HTTP/2, on either side, is hyper's.
 
 mod acceptor;
+mod asking;
 mod downstream;
 mod forward;
 mod observation;
@@ -36,8 +37,10 @@ enum Drain {
     Serving,
     /// No new connections; open streams finish.
     Draining,
-    /// Time is up.
+    /// Time is up: what is still open is cut.
     Stop,
+    /// Every worker has ended and reported its last; telemetry is flushed.
+    Flush,
 }
 
 /// Runs hyper's tasks on the worker's own thread.

@@ -3,11 +3,13 @@
 //! # When does it end?
 //! When the response's last byte has been handed on, when the upstream breaks, or when this is dropped, which is what
 //! happens when the client leaves: the connection's task or the HTTP/2 stream goes away, and everything it owns with it.
-//! Whatever comes first fires, once.
+//! When the process stops before a stream's end, that is what drops it. Whatever comes first fires, once.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::asking::Asking;
+use super::upstream::Exchange;
 use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::gauges::ActiveRequest;
@@ -29,6 +31,7 @@ pub(super) struct Observation {
     worker: Rc<Worker>,
     trace: Option<RequestTrace>,
     active: ActiveRequest,
+    asking: Option<Box<Asking>>,
     /// The last read of the request.
     last_read: Stamp,
 }
@@ -39,6 +42,7 @@ impl Observation {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
         shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
+        let asking = Asking::begin(&config, shape.dialect, head);
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
         let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
         let observer = observer.judged_by(config.slos.clone(), config.stall);
@@ -52,6 +56,7 @@ impl Observation {
             worker: Rc::clone(worker),
             trace,
             active: worker.shared().gauges.request(head.method()),
+            asking,
             last_read: arrival.at,
         }
     }
@@ -66,9 +71,22 @@ impl Observation {
         self.trace.as_ref()
     }
 
+    /// What asks for usage in the client's stead, if that is wanted.
+    pub(super) fn asking(&mut self) -> Option<&mut Asking> {
+        self.asking.as_deref_mut()
+    }
+
     /// A read of the request arrived.
     pub(super) fn read(&mut self, arrival: Arrival) {
         self.last_read = arrival.at;
+    }
+
+    /// Puts a piece of the request body into the exchange, edited if that is wanted.
+    pub(super) fn send(&mut self, payload: &[u8], exchange: &mut Exchange) {
+        match &mut self.asking {
+            None => exchange.send(payload),
+            Some(asking) => asking.request(payload, |bytes| exchange.send(bytes)),
+        }
     }
 
     /// A piece of the request body was written upstream.
@@ -127,7 +145,8 @@ impl Observation {
     /// long the client would not take it.
     pub(super) fn body(&mut self, arrival: Arrival, payload: &[u8], now: Stamp, blocked: Gap) {
         let Some(observer) = &mut self.observer else { return };
-        observer.bytes(arrival.at, payload);
+        let raw = self.asking.as_ref().and_then(|asking| asking.raw());
+        observer.bytes(arrival.at, raw.unwrap_or(payload));
         if blocked == Gap::ZERO {
             observer.handed_on(now.since(arrival.at));
         } else {
@@ -162,6 +181,7 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        self.finish(Ending::DownstreamGone);
+        let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
+        self.finish(ending);
     }
 }

@@ -21,6 +21,7 @@ use crate::config::otlp::Otlp;
 use crate::export::aggregate;
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
+use crate::export::figures::Cut;
 use crate::measure::time::Gap;
 use crate::net::io::ask_for_stamps;
 use crate::net::tls::TlsError;
@@ -132,6 +133,11 @@ impl Proxy {
         restart
     }
 
+    /// The figures of this moment, by the same counts as a scrape.
+    pub fn cut(&self) -> Cut {
+        self.controls.cut()
+    }
+
     /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.
     pub fn drain(&self) {
         // A receiver lives in every thread; without one there is nothing left to stop.
@@ -145,12 +151,16 @@ impl Proxy {
 
     /// Stops now: what is still open is closed, telemetry is flushed.
     pub fn stop(self) {
-        let _told = self.drain.send(Drain::Stop).is_ok();
-        for thread in self.workers.into_iter().chain([self.control]) {
+        let join = |thread: JoinHandle<()>| {
             if thread.join().is_err() {
                 tracing::error!("a thread of the proxy has panicked");
             }
-        }
+        };
+        // What is cut is reported as its worker ends, so the last export has to wait for all of them.
+        let _told = self.drain.send(Drain::Stop).is_ok();
+        self.workers.into_iter().for_each(join);
+        let _told = self.drain.send(Drain::Flush).is_ok();
+        join(self.control);
     }
 }
 
@@ -220,7 +230,7 @@ fn control(
             let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
             gauges.set_ready(false);
             accepting.abort();
-            let _stopped = draining.wait_for(|drain| *drain == Drain::Stop).await.is_ok();
+            let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
             renewing.abort();
         };
         plane.run(Some(admin), stopped, FLUSH).await;

@@ -260,7 +260,7 @@ mod tests {
     use crate::sim::Options;
 
     fn writer(route: Route, body: &str) -> Writer {
-        let options = Options { model: "tiny".into(), ..Options::default() };
+        let options = Options { models: vec!["tiny".into()], ..Options::default() };
         let ask = Ask::parse(body.as_bytes(), route, &options).unwrap();
         Writer::new(&ask, "a1", 1_760_000_000, "tiny", 7)
     }

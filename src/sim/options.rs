@@ -14,8 +14,9 @@ pub(crate) const MAX_CHOICES: u32 = 128;
 /// Everything that can be set about the simulated server. The defaults are those of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The one model that is served.
-    pub model: String,
+    /// The names under which the one model is served, as vLLM's `--served-model-name`; but a reply carries the name that
+    /// was asked for. The first is the one on `/metrics` and of requests that name none.
+    pub models: Vec<String>,
     /// Decides text and output lengths where the request brings no seed of its own.
     pub seed: u64,
     /// What a step costs.
@@ -55,7 +56,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            model: "sim".to_owned(),
+            models: vec!["sim".to_owned()],
             seed: 0,
             cost: CostModel::default(),
             max_num_seqs: 256,
@@ -123,6 +124,9 @@ impl Options {
         }
         if self.max_connections == 0 {
             return Err(OptionsError::Zero("max_connections"));
+        }
+        if self.models.is_empty() {
+            return Err(OptionsError::Zero("the number of models"));
         }
         if self.cost.step_base < Gap::from_nanos(1_000) {
             return Err(OptionsError::InstantStep);

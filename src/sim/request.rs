@@ -29,6 +29,8 @@ pub(super) enum Route {
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) route: Route,
+    /// The name that was asked for, by its place among those served.
+    pub(super) model: usize,
     pub(super) stream: bool,
     /// A usage chunk at the end of the stream.
     pub(super) include_usage: bool,
@@ -115,10 +117,13 @@ impl Ask {
     /// The answer to give instead, in vLLM's words where it has some.
     pub(super) fn parse(body: &[u8], route: Route, options: &Options) -> Result<Self, ApiError> {
         let body: Body<'_> = serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        match &body.model {
-            Some(Text(model)) if *model != options.model && !model.is_empty() => return Err(ApiError::no_model(model)),
-            _ => {}
-        }
+        let model = match &body.model {
+            Some(Text(model)) if !model.is_empty() => {
+                let served = options.models.iter().position(|served| served == model);
+                served.ok_or_else(|| ApiError::no_model(model))?
+            }
+            _ => 0,
+        };
         let stream = body.stream.unwrap_or(false);
         if body.stream_options.is_some() && !stream {
             return Err(ApiError::bad_request("Stream options can only be defined when `stream=True`."));
@@ -128,6 +133,7 @@ impl Ask {
             body.stream_options.as_ref().is_some_and(|wants| wants.continuous_usage_stats.unwrap_or(false));
         let ask = Self {
             route,
+            model,
             stream,
             include_usage: usage,
             continuous_usage: usage && continuous,

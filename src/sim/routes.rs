@@ -100,19 +100,23 @@ impl Shared {
     }
 
     fn page(&self, path: &str, query: &str) -> Option<Response<Reply>> {
-        let model = &self.options.model;
+        let models = &self.options.models;
         Some(match path {
             "/health" => whole(200, JSON, ""),
             "/version" => {
                 whole(200, JSON, concat!(r#"{"version":""#, env!("CARGO_PKG_VERSION"), r#"+streamgauge-sim"}"#))
             }
-            "/metrics" => whole(200, TEXT, self.hub.stats(|stats| metrics::page(stats, model))),
+            "/metrics" => whole(200, TEXT, self.hub.stats(|stats| metrics::page(stats, &models[0]))),
             "/v1/models" => {
-                let (name, created, longest) = (quoted(model), self.started, self.options.max_model_len);
-                let list = format!(
-                    r#"{{"object":"list","data":[{{"id":{name},"object":"model","created":{created},"owned_by":"streamgauge-sim (simulated)","root":{name},"parent":null,"max_model_len":{longest},"permission":[]}}]}}"#
-                );
-                whole(200, JSON, list)
+                let (created, longest) = (self.started, self.options.max_model_len);
+                let model = |name: &String| {
+                    let name = quoted(name);
+                    format!(
+                        r#"{{"id":{name},"object":"model","created":{created},"owned_by":"streamgauge-sim (simulated)","root":{name},"parent":null,"max_model_len":{longest},"permission":[]}}"#
+                    )
+                };
+                let models: Vec<String> = models.iter().map(model).collect();
+                whole(200, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, models.join(",")))
             }
             "/sim/sends" => {
                 let asked = query.split('&').find_map(|pair| pair.strip_prefix("id=")).map(unescape)?;
@@ -160,7 +164,7 @@ impl Shared {
         let jobs = ask.jobs(seed, faults.stall, &self.options);
         let feed = Arc::new(Feed::new(jobs.len(), interval));
         let Ok(run) = self.hub.submit(jobs, &feed) else { return Ok(refuse(&ApiError::queue_full())) };
-        let writer = Writer::new(&ask, &id, unix_seconds(), &self.options.model, seed);
+        let writer = Writer::new(&ask, &id, unix_seconds(), &self.options.models[ask.model], seed);
         let hangup = faults.hangup || (ask.stream && self.options.hangup_after_stream);
         let manner = Manner {
             include_usage: ask.include_usage,

@@ -16,10 +16,9 @@
 //! `recent` begins with the latest; a value that is not known is `null`. `state` is `unknown`, `reachable` or
 //! `unreachable`.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
+use crate::export::figures::InFlight;
 use crate::export::gauges::Upstream;
 use crate::export::telemetry::{Recent, Telemetry};
 use crate::measure::time::Gap;
@@ -41,15 +40,6 @@ pub(super) struct State<'a> {
 struct UpstreamState<'a> {
     url: Option<&'a str>,
     state: &'static str,
-}
-
-/// Open requests.
-#[derive(Serialize)]
-pub(super) struct InFlight {
-    requests: i64,
-    waiting: i64,
-    streaming: i64,
-    by_model: BTreeMap<Box<str>, u32>,
 }
 
 #[derive(Serialize)]
@@ -82,26 +72,10 @@ impl<'a> State<'a> {
             uptime_s: telemetry.clock.now().since(telemetry.started.stamp).as_secs(),
             ready: telemetry.gauges.ready(),
             upstream: UpstreamState { url: upstream, state: telemetry.gauges.upstream().name() },
-            in_flight: InFlight::of(telemetry),
+            in_flight: telemetry.in_flight(),
             upstream_connections: Connections { idle, active },
             recent: recent.into_iter().map(Request::of).collect(),
         }
-    }
-}
-
-impl InFlight {
-    pub(super) fn of(telemetry: &Telemetry) -> Self {
-        let (waiting, streaming) = telemetry.gauges.streams();
-        let mut by_model = BTreeMap::new();
-        for (model, open) in telemetry.open_by_model() {
-            *by_model.entry(model).or_default() += open;
-        }
-        Self { requests: telemetry.gauges.active_requests(), waiting, streaming, by_model }
-    }
-
-    /// The models that have open requests.
-    pub(super) fn models(&self) -> impl Iterator<Item = &str> {
-        self.by_model.keys().map(|model| &**model)
     }
 }
 

@@ -6,25 +6,14 @@
 //! | OpenMetrics 1.0 | exemplars, start times, units |
 //! | [`protobuf`] | the same and native histograms, beside the classic buckets |
 
-mod name;
+pub mod name;
 mod negotiate;
 pub mod protobuf;
 mod text;
 
-pub use negotiate::{accepts_gzip, negotiate};
+pub use negotiate::{Format, accepts_gzip, negotiate};
 
 use super::snapshot::Snapshot;
-
-/// A format of the scrape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text 0.0.4.
-    Text,
-    /// OpenMetrics text 1.0.
-    OpenMetrics,
-    /// Length-delimited `io.prometheus.client.MetricFamily` messages.
-    Protobuf,
-}
 
 impl Format {
     /// The `Content-Type` that names it.

@@ -5,7 +5,7 @@
 use crate::export::catalog::{Instrument, Kind};
 
 /// A family's name, without the suffixes of its samples: `_total`, `_bucket` …
-pub(super) fn family(instrument: &Instrument) -> String {
+pub fn family(instrument: &Instrument) -> String {
     if let Some(name) = instrument.prometheus {
         return name.to_owned();
     }
@@ -17,7 +17,7 @@ pub(super) fn family(instrument: &Instrument) -> String {
 }
 
 /// A family's name as its one sample's name has it.
-pub(super) fn sample(instrument: &Instrument) -> String {
+pub fn sample(instrument: &Instrument) -> String {
     let family = family(instrument);
     if is_counter(instrument) { format!("{family}_total") } else { family }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::fault::Fault;
 use super::reply::{is_report, sum};
 use super::skeleton::Skeleton;
-use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
@@ -72,14 +72,14 @@ struct Counts {
 impl Counts {
     fn read(&mut self, walk: &mut Walk<'_>) -> Option<()> {
         walk.object(|key, walk| {
-            let count = match key {
+            let latest = match key {
                 b"input_tokens" => &mut self.input,
                 b"cache_read_input_tokens" => &mut self.cache_read,
                 b"cache_creation_input_tokens" => &mut self.cache_creation,
                 b"output_tokens" => &mut self.output,
                 _ => return walk.skip(),
             };
-            *count = walk.number()?.or(*count);
+            *latest = count(walk)?.or(*latest);
             Some(())
         })
     }

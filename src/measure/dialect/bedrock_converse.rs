@@ -4,7 +4,7 @@
 //! sizes say nothing.
 
 use super::reply::{is_report, sum};
-use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason, segment_of};
+use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
 use crate::measure::framing::{Event, Mark};
 use crate::measure::json::Walk;
 use crate::measure::record::Usage;
@@ -154,11 +154,11 @@ fn counts(walk: &mut Walk<'_>) -> Option<Usage> {
     let (mut usage, mut total, mut cache_write) = (Usage::default(), None, None);
     walk.object(|key, walk| {
         match key {
-            b"inputTokens" => usage.input = walk.number()?,
-            b"outputTokens" => usage.output = walk.number()?,
-            b"totalTokens" => total = walk.number()?,
-            b"cacheReadInputTokens" => usage.cached = walk.number()?,
-            b"cacheWriteInputTokens" => cache_write = walk.number()?,
+            b"inputTokens" => usage.input = count(walk)?,
+            b"outputTokens" => usage.output = count(walk)?,
+            b"totalTokens" => total = count(walk)?,
+            b"cacheReadInputTokens" => usage.cached = count(walk)?,
+            b"cacheWriteInputTokens" => cache_write = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())

@@ -7,7 +7,7 @@
 use super::anthropic_messages::Messages;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
 use super::{
-    Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, finish_reason, openai_chat,
+    Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
 };
 use crate::measure::framing::{Event, Mark};
 use crate::measure::json::Walk;
@@ -168,9 +168,9 @@ fn metrics(walk: &mut Walk<'_>) -> Option<Usage> {
     let mut usage = Usage::default();
     walk.object(|key, walk| {
         match key {
-            b"inputTokenCount" => usage.input = walk.number()?,
-            b"outputTokenCount" => usage.output = walk.number()?,
-            b"cacheReadInputTokenCount" => usage.cached = walk.number()?,
+            b"inputTokenCount" => usage.input = count(walk)?,
+            b"outputTokenCount" => usage.output = count(walk)?,
+            b"cacheReadInputTokenCount" => usage.cached = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())

@@ -6,7 +6,7 @@
 
 use super::fault::Fault;
 use super::reply::sum;
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason, segment_of};
+use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
 use crate::measure::framing::Event;
 use crate::measure::json::Walk;
 use crate::measure::record::{FinishReason, Usage};
@@ -37,6 +37,9 @@ const REQUEST: &[(&str, Asked)] = &[
     ("generationConfig.presencePenalty", Asked::PresencePenalty),
     ("generationConfig.seed", Asked::Seed),
 ];
+
+/// Candidates of one event beyond its first; more than anybody asks for, and each takes memory.
+const MOST_CANDIDATES: usize = 128;
 
 const REPLY: &[(&str, Field)] = &[
     ("responseId", Field::Id),
@@ -97,7 +100,8 @@ impl<'a> Parts<'a> {
                     let candidate = Candidate::read(walk)?;
                     match &mut parts.first {
                         first @ None => *first = Some(candidate),
-                        Some(_) => parts.more.push(candidate),
+                        Some(_) if parts.more.len() < MOST_CANDIDATES => parts.more.push(candidate),
+                        Some(_) => {}
                     }
                     Some(())
                 })?,
@@ -126,7 +130,7 @@ impl<'a> Candidate<'a> {
         walk.object(|key, walk| {
             match key {
                 b"index" => {
-                    candidate.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
+                    candidate.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
                 }
                 b"finishReason" => candidate.finish = walk.text()?,
                 b"content" => walk.object(|key, walk| match key {
@@ -174,10 +178,10 @@ fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
     let (mut usage, mut candidates) = (Usage::default(), None);
     walk.object(|key, walk| {
         match key {
-            b"promptTokenCount" => usage.input = walk.number()?,
-            b"cachedContentTokenCount" => usage.cached = walk.number()?,
-            b"candidatesTokenCount" => candidates = walk.number()?,
-            b"thoughtsTokenCount" => usage.reasoning = walk.number()?,
+            b"promptTokenCount" => usage.input = count(walk)?,
+            b"cachedContentTokenCount" => usage.cached = count(walk)?,
+            b"candidatesTokenCount" => candidates = count(walk)?,
+            b"thoughtsTokenCount" => usage.reasoning = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())

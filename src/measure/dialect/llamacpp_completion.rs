@@ -5,7 +5,7 @@
 //! without text. A request can remove any field of the reply (`response_fields`).
 
 use super::fault::Fault;
-use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
@@ -74,18 +74,18 @@ impl<'a> Parts<'a> {
         let (mut parts, mut walk) = (Self::default(), Walk::new(data));
         walk.object(|key, walk| {
             match key {
-                b"index" => parts.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
                 b"content" => parts.content = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
                 b"tokens" => parts.ids = walk.length()?,
                 b"completion_probabilities" => parts.probabilities = walk.length()?,
                 b"stop" => parts.stop = walk.raw()? == b"true",
                 b"stop_type" => parts.stop_type = walk.text()?,
                 b"model" => parts.model = walk.text()?,
-                b"tokens_predicted" => parts.predicted = walk.number()?,
-                b"tokens_evaluated" => parts.evaluated = walk.number()?,
+                b"tokens_predicted" => parts.predicted = count(walk)?,
+                b"tokens_evaluated" => parts.evaluated = count(walk)?,
                 b"timings" => walk.object(|key, walk| {
                     match key {
-                        b"cache_n" => parts.cached = walk.number()?,
+                        b"cache_n" => parts.cached = count(walk)?,
                         _ => walk.skip()?,
                     }
                     Some(())

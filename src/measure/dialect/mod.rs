@@ -39,10 +39,12 @@
 //! | `bedrock.invoke` | `/model/…/invoke-with-response-stream`, `…/invoke` | the vendor's | the vendor's |
 
 mod anthropic_messages;
+pub mod ask_usage;
 mod bedrock_converse;
 mod bedrock_invoke;
 mod fault;
 mod gemini;
+pub mod hide_usage;
 mod llamacpp_completion;
 mod lmdeploy_generate;
 mod ollama;
@@ -75,6 +77,7 @@ pub use shared::Shared;
 pub(super) use shared::field;
 
 use super::framing::Event;
+use super::json::Walk;
 use super::record::{CountSource, FinishReason, Usage};
 use super::shape::RequestShape;
 
@@ -128,6 +131,13 @@ const USUAL: Dialect = Dialect {
     loose_json: false,
     error_body: fault::error_body,
 };
+
+impl Dialect {
+    /// Whether its requests have this field.
+    pub fn asks(&self, field: &str) -> bool {
+        shared::field(self.request, field).is_some()
+    }
+}
 
 impl PartialEq for Dialect {
     fn eq(&self, other: &Self) -> bool {
@@ -275,6 +285,17 @@ impl Counted {
     fn listed(tokens: u32) -> Self {
         Self { tokens, source: CountSource::Ids }
     }
+}
+
+/// A count of tokens as a server wrote it. What nobody can have generated is no count: believed once, it would stand
+/// in every sum for good.
+pub(super) fn believed(count: Option<u64>) -> Option<u64> {
+    count.filter(|count| *count < 1 << 32)
+}
+
+/// Takes any value; a [`believed`] count, and `None` inside for anything else.
+fn count(walk: &mut Walk<'_>) -> Option<Option<u64>> {
+    walk.number().map(believed)
 }
 
 /// A running count for each choice, the first [`Counters::MOST`] of them.

@@ -3,7 +3,7 @@
 //! A line may hold several tokens; only `eval_count` is exact. The `done` line is a trailer and no token, unless it has
 //! text. An error is a line of its own and the last.
 
-use super::{Asked, Delta, Field, OutputKind, Reader, Sink, finish_reason};
+use super::{Asked, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
@@ -72,8 +72,8 @@ impl<'a> Parts<'a> {
                 b"response" | b"thinking" => parts.shown(key, walk)?,
                 b"done" => parts.done = walk.raw()? == b"true",
                 b"done_reason" => parts.reason = walk.text()?,
-                b"prompt_eval_count" => parts.usage.input = walk.number()?,
-                b"eval_count" => parts.usage.output = walk.number()?,
+                b"prompt_eval_count" => parts.usage.input = count(walk)?,
+                b"eval_count" => parts.usage.output = count(walk)?,
                 b"error" => parts.error = walk.text()?,
                 _ => walk.skip()?,
             }

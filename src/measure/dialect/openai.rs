@@ -8,11 +8,14 @@ use std::ops::Range;
 use super::fault::Fault;
 use super::reply::is_report;
 use super::skeleton::Skeleton;
-use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, finish_reason, segment_of};
+use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, believed, finish_reason, segment_of};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
+
+/// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
+const MAX_CHOICES: usize = 128;
 
 /// The envelope of one event.
 #[derive(Default)]
@@ -89,6 +92,7 @@ impl<'a> Chunk<'a> {
                     let choice = choice(walk)?;
                     match &mut chunk.first {
                         first @ None => *first = Some(choice),
+                        Some(_) if chunk.more.len() == MAX_CHOICES => return None,
                         Some(_) => chunk.more.push(choice),
                     }
                     Some(())
@@ -120,26 +124,26 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     let mut cache_hits = None;
     walk.object(|key, walk| {
         match key {
-            b"prompt_tokens" => usage.input = walk.number()?,
-            b"completion_tokens" => usage.output = walk.number()?,
+            b"prompt_tokens" => usage.input = believed(walk.number()?),
+            b"completion_tokens" => usage.output = believed(walk.number()?),
             b"prompt_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"cached_tokens" => usage.cached = walk.number()?,
+                    b"cached_tokens" => usage.cached = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             b"completion_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"reasoning_tokens" => usage.reasoning = walk.number()?,
+                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             // SGLang, at top level.
-            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(walk.number()?),
+            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(believed(walk.number()?)),
             // DeepSeek.
-            b"prompt_cache_hit_tokens" => cache_hits = walk.number()?,
+            b"prompt_cache_hit_tokens" => cache_hits = believed(walk.number()?),
             _ => walk.skip()?,
         }
         Some(())

@@ -5,7 +5,7 @@
 
 use super::fault::{self, Fault};
 use super::reply::is_report;
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::Walk;
 use crate::measure::record::{FinishReason, Usage};
@@ -121,18 +121,18 @@ impl<'a> Response<'a> {
 fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
     let mut usage = Usage::default();
     let detail = |walk: &mut Walk<'_>, name: &[u8]| {
-        let mut count = None;
+        let mut found = None;
         walk.object(|key, walk| {
-            let number = walk.number()?;
-            count = if key == name { number } else { count };
+            let number = count(walk)?;
+            found = if key == name { number } else { found };
             Some(())
         })?;
-        Some(count)
+        Some(found)
     };
     walk.object(|key, walk| {
         match key {
-            b"input_tokens" => usage.input = walk.number()?,
-            b"output_tokens" => usage.output = walk.number()?,
+            b"input_tokens" => usage.input = count(walk)?,
+            b"output_tokens" => usage.output = count(walk)?,
             b"input_tokens_details" => usage.cached = detail(walk, b"cached_tokens")?,
             b"output_tokens_details" => usage.reasoning = detail(walk, b"reasoning_tokens")?,
             _ => walk.skip()?,

@@ -1,6 +1,6 @@
 //! A reply that is one JSON document: what its fields tell, by where they stand.
 
-use super::{Delta, Sink, finish_reason};
+use super::{Delta, Sink, believed, finish_reason};
 use crate::measure::record::{FinishReason, Usage};
 use crate::measure::scan::Scalar;
 
@@ -59,7 +59,7 @@ impl Document {
             Scalar::Number(number) => Some(number.to_owned()),
             scalar => scalar.to_text(),
         };
-        let number = scalar.as_u64();
+        let number = believed(scalar.as_u64());
         let usage = &mut self.usage;
         match field {
             Field::Id | Field::Model => {
@@ -96,7 +96,8 @@ impl Document {
 
     /// The document has ended.
     pub(in crate::measure) fn end(&self, sink: &mut dyn Sink) {
-        let usage = Usage { input: self.usage.input.or(self.input_else), ..self.usage };
+        let Usage { input, output, .. } = self.usage;
+        let usage = Usage { input: believed(input.or(self.input_else)), output: believed(output), ..self.usage };
         if is_report(&usage) {
             sink.delta(0, Delta::Usage(usage));
         }

@@ -7,7 +7,7 @@
 //! between may be skipped. Several prompts, or several answers to one, are told apart by `index`.
 
 use super::fault::Fault;
-use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
@@ -112,7 +112,7 @@ impl<'a> Parts<'a> {
         let (mut parts, mut walk) = (Self::default(), Walk::new(data));
         walk.object(|key, walk| {
             match key {
-                b"index" => parts.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
                 b"text" => {
                     if let Shown::String(place) = walk.shown()? {
                         parts.text = place.len() as u64;
@@ -141,10 +141,10 @@ impl<'a> Parts<'a> {
                     Some(())
                 })?,
                 b"finish_reason" => self.finish = walk.text()?,
-                b"prompt_tokens" => self.prompt = walk.number()?,
-                b"completion_tokens" => self.tokens = walk.number()?,
-                b"cached_tokens" => self.cached = walk.number()?,
-                b"reasoning_tokens" => self.reasoning = walk.number()?,
+                b"prompt_tokens" => self.prompt = count(walk)?,
+                b"completion_tokens" => self.tokens = count(walk)?,
+                b"cached_tokens" => self.cached = count(walk)?,
+                b"reasoning_tokens" => self.reasoning = count(walk)?,
                 _ => walk.skip()?,
             }
             Some(())

@@ -3,7 +3,7 @@
 //! Exactly one token in each event: a special one (the end of the text) is a token without text. `generated_text` repeats
 //! the whole answer and marks the end; `details` come with it if they were asked for. Errors come under a status of 200.
 
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::{CountSource, Usage};
@@ -88,8 +88,8 @@ impl<'a> Parts<'a> {
                 b"details" => walk.object(|key, walk| {
                     match key {
                         b"finish_reason" => parts.finish = walk.text()?,
-                        b"generated_tokens" => parts.usage.output = walk.number()?,
-                        b"input_length" => parts.usage.input = walk.number()?,
+                        b"generated_tokens" => parts.usage.output = count(walk)?,
+                        b"input_length" => parts.usage.input = count(walk)?,
                         _ => walk.skip()?,
                     }
                     Some(())

@@ -7,7 +7,7 @@
 use super::reply::sum;
 use super::skeleton::Skeleton;
 use super::{
-    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, finish_reason, segment_of,
+    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of,
 };
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
@@ -73,7 +73,7 @@ impl Generate {
                 b"model_name" => model = walk.text()?,
                 b"error" => error = walk.text()?,
                 b"num_output_tokens" => each(walk, |choice, walk| {
-                    let grown = walk.number()?;
+                    let grown = count(walk)?;
                     tokens = sum(tokens, grown);
                     let total = generated.get(choice).saturating_add(grown.unwrap_or(0));
                     generated.set(choice, total);
@@ -82,7 +82,7 @@ impl Generate {
                     Some(())
                 })?,
                 b"num_input_tokens" => each(walk, |_, walk| {
-                    if let Some(input) = walk.number()?.filter(|input| *input > 0) {
+                    if let Some(input) = count(walk)?.filter(|input| *input > 0) {
                         sink.delta(0, Delta::Usage(Usage { input: Some(input), ..Usage::default() }));
                     }
                     only_text = false;

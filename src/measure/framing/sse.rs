@@ -71,10 +71,11 @@ impl Sse {
                 bytes = &bytes[1..];
                 continue;
             }
-            let Some(end) = memchr::memchr2(b'\n', b'\r', bytes) else {
-                if self.line.len() + bytes.len() > MAX_EVENT {
-                    return self.give_up();
-                }
+            let end = memchr::memchr2(b'\n', b'\r', bytes);
+            if self.line.len() + end.unwrap_or(bytes.len()) > MAX_EVENT {
+                return self.give_up();
+            }
+            let Some(end) = end else {
                 self.line.extend_from_slice(bytes);
                 break;
             };
@@ -121,12 +122,13 @@ impl Sse {
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         let unfinished = std::mem::take(&mut self.line);
         let mut data = if self.has_data { Data::Carried } else { Data::None };
-        if self.bare_line(&unfinished) == Some(true)
-            && let Some(bare) = &mut self.bare
-        {
-            (self.data, data) = (std::mem::take(&mut bare.text), Data::Carried);
-        } else if !unfinished.is_empty() {
-            data = self.line_of(&unfinished, data, &mut |_| {});
+        match self.bare_line(&unfinished) {
+            Some(true) => {
+                self.data = self.bare.take().map(|bare| bare.text).unwrap_or_default();
+                data = Data::Carried;
+            }
+            None if !unfinished.is_empty() => data = self.line_of(&unfinished, data, &mut |_| {}),
+            Some(false) | None => {}
         }
         match data {
             Data::None => return None,
@@ -314,6 +316,13 @@ mod tests {
         let given_up = (0..100).position(|_| sse.push(&read, |_| ()).is_err());
         assert_eq!(given_up, Some(MAX_EVENT / read.len()));
         assert_eq!(sse.line.capacity(), 0);
+
+        let whole = [b"data: 1\n\ndata:", &read[..].repeat(20)[..], b"\n\ndata: 2\n\n"].concat();
+        for cut in [whole.len(), 1 << 20, 64] {
+            let (mut sse, mut seen) = (Sse::new(), 0);
+            let outcomes: Vec<_> = whole.chunks(cut).map(|read| sse.push(read, |_| seen += 1)).collect();
+            assert_eq!((seen, outcomes.last()), (1, Some(&Err(Unframed::TooLarge))), "in reads of {cut} bytes");
+        }
 
         let mut sse = Sse::new();
         let given_up = (0..1_000_000).position(|_| sse.push(b"data: 0123456789\n", |_| ()).is_err());

@@ -74,8 +74,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         Err(error) => return refuse(client, seat, request, &error.into(), Some(observation)).await,
     };
     if request.method() == "CONNECT" {
-        let refusal = Refusal::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream");
-        return refuse(client, seat, request, &refusal, Some(observation)).await;
+        return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
     let Some(_permit) = worker.shared().admit(limit) else {
@@ -83,7 +82,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     };
     let added =
         Additions::new(&worker.config(), request, || client.io.peer(), Scheme::of(&client.io), observation.trace());
-    let outgoing = Outgoing { head: request, framing, added: added.fields(), trace: added.trace() };
+    let outgoing = Outgoing::new(request, framing, &added, observation.asking().is_some());
     let begun = {
         // The wait for a connection must not outlive the client either.
         let mut begin = std::pin::pin!(worker.upstream().begin(&outgoing));

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::Version;
-use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, Known};
 use crate::net::io::Arrival;
 use crate::proxy::observation::Observation;
 use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
@@ -169,7 +169,8 @@ impl<'a> Relay<'a> {
         observation: &mut Observation,
     ) -> Result<Poll<()>, End> {
         if !client.inbox.is_empty() {
-            let used = decoder.decode(&client.inbox, |payload| exchange.send(payload)).map_err(End::BadRequest)?;
+            let take = |payload: &[u8]| observation.send(payload, exchange);
+            let used = decoder.decode(&client.inbox, take).map_err(End::BadRequest)?;
             client.inbox.drain(..used);
             return Ok(Poll::Ready(()));
         }
@@ -179,7 +180,7 @@ impl<'a> Relay<'a> {
         let (inbox, first) = (&mut client.inbox, &mut client.arrival);
         let read = client.io.poll_read(cx, |bytes, arrival| {
             observation.read(arrival);
-            let used = decoder.decode(bytes, |payload| exchange.send(payload))?;
+            let used = decoder.decode(bytes, |payload| observation.send(payload, exchange))?;
             if used < bytes.len() {
                 inbox.extend_from_slice(&bytes[used..]);
                 *first = Some(arrival);
@@ -223,6 +224,10 @@ impl<'a> Relay<'a> {
         let arrival = ready!(self.exchange.poll_head(cx, self.response))?;
         let out = &mut self.client.out;
         match self.response.status() {
+            101 if self.request.upgrade().is_none() => {
+                let error = HeadError::Malformed("a switch of protocols that nobody asked for");
+                return Poll::Ready(Err(Broken::Head(error)));
+            }
             101 => {
                 self.response.write_status_line(out);
                 self.response
@@ -265,6 +270,9 @@ impl<'a> Relay<'a> {
             }
             framing => framing,
         };
+        if let Some(asking) = self.observation.asking() {
+            asking.reply_begins(response);
+        }
         let out = &mut self.client.out;
         response.write_status_line(out);
         let keep_coding = framing == Framing::Chunked || to_head;
@@ -294,6 +302,10 @@ impl<'a> Relay<'a> {
             return Poll::Pending;
         };
         let step = step.inspect_err(|_| out.truncate(begun))?;
+        let last = matches!(step, BodyStep::End) || self.exchange.has_ended();
+        if let Some(asking) = self.observation.asking() {
+            asking.reply(out, payload, last);
+        }
         let payload = payload..out.len();
         if let Some(chunk) = chunk {
             self.client.written = ChunkWriter::end(out, chunk);
@@ -301,9 +313,11 @@ impl<'a> Relay<'a> {
         if let BodyStep::Data(arrival) = step {
             self.pending.get_or_insert_default().body = Some((arrival, payload));
         }
-        if matches!(step, BodyStep::End) || self.exchange.has_ended() {
+        if last {
             if chunked {
                 ChunkWriter::finish(out, self.exchange.trailers());
+            }
+            if out.len() > begun {
                 self.pending.get_or_insert_default();
             }
             let keep = self.request.keeps_alive() && framing != Framing::UntilClose && !self.draining;

@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 
 use super::{BodyStep, Broken, Connector, Outgoing};
 use crate::export::gauges::OpenConnection;
-use crate::net::http1::{Head, Known};
+use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
 use crate::proxy::LocalExecutor;
 
@@ -230,7 +230,12 @@ impl Outgoing<'_> {
         *request.method_mut() = Method::from_bytes(self.head.method().as_bytes()).map_err(|error| bad(error.into()))?;
         *request.uri_mut() = uri;
         *request.version_mut() = http::Version::HTTP_2;
-        let kept = self.head.end_to_end().filter(|(_, _, known)| *known != Known::Host && self.trace.keeps(*known));
+        let keeps = |known| match known {
+            Known::Host => false,
+            Known::ContentLength => self.framing != Framing::Chunked,
+            known => self.trace.keeps(known),
+        };
+        let kept = self.head.end_to_end().filter(|(_, _, known)| keeps(*known));
         let added = self.added.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let te = self.head.lists(Known::Te, "trailers").then_some((&b"te"[..], &b"trailers"[..]));
         *request.headers_mut() = field_map(kept.map(|(name, value, _)| (name, value)).chain(added).chain(te));

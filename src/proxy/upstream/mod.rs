@@ -21,9 +21,13 @@ use crate::measure::time::Gap;
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Framing, Head, HeadError, Known};
 use crate::net::io::{Arrival, Io};
+use crate::proxy::asking::Asking;
+use crate::proxy::forward::Additions;
 
 /// Bytes of a request that may wait to be written before the client's body is no longer read.
 pub(super) const HIGH_WATER: usize = 64 * 1024;
+/// Largest request body that is kept until its connection has taken it, in bytes.
+const MOST_KEPT: u64 = 64 * 1024;
 /// How often idle connections are looked at.
 pub(super) const TIDY_EVERY: Gap = Gap::from_millis(250);
 
@@ -112,8 +116,10 @@ impl TraceFields {
 pub(super) struct Outgoing<'a> {
     /// The client's head.
     pub(super) head: &'a Head,
-    /// How its body is framed.
+    /// How its body goes on.
     pub(super) framing: Framing,
+    /// Whether its body is known to be small enough to be kept for another connection.
+    pub(super) repeatable: bool,
     /// Fields of ours, as they go over the wire; usually none.
     pub(super) added: &'a [(&'static str, String)],
     /// Which of the client's trace fields go on.
@@ -134,8 +140,7 @@ impl Upstream {
         if self.connector.speaks_http2(grpc) {
             return self.begin_http2(request).await;
         }
-        let repeatable = matches!(request.framing, Framing::Length(0..=65_536));
-        let rested = self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| repeatable);
+        let rested = self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| request.repeatable);
         let connection = match rested {
             Some(connection) => connection,
             None => match self.connector.connect().await? {
@@ -281,7 +286,14 @@ impl Exchange {
     }
 }
 
-impl Outgoing<'_> {
+impl<'a> Outgoing<'a> {
+    /// A request of the client's, whose body is `framed` like this; `asking` if that is edited on its way.
+    pub(super) fn new(head: &'a Head, framed: Framing, added: &'a Additions, asking: bool) -> Self {
+        let framing = if asking { Asking::framing(framed) } else { framed };
+        let repeatable = matches!(framed, Framing::Length(0..=MOST_KEPT));
+        Self { head, framing, repeatable, added: added.fields(), trace: added.trace() }
+    }
+
     /// Writes the head for HTTP/1.1: every end-to-end line as it came.
     fn write(&self, connector: &Connector, out: &mut Vec<u8>) {
         let head = self.head;
@@ -296,6 +308,7 @@ impl Outgoing<'_> {
         head.write_fields(out, |known, hop| match known {
             Known::TransferEncoding => came_chunked,
             Known::Upgrade => upgrade,
+            Known::ContentLength => !chunked,
             known => !hop && self.trace.keeps(known),
         });
         if chunked && !came_chunked {

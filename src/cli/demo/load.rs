@@ -1,0 +1,140 @@
+//! The clients of the demo: a few conversations at a time, through the proxy's socket like everybody else.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Exp1};
+use rand_pcg::Pcg64Mcg;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::clock::Clock;
+use crate::measure::time::Gap;
+
+/// Conversations at a time: three or four requests a second.
+pub(super) const CLIENTS: u64 = 8;
+/// What a client does on average between a reply and its next request.
+const PAUSE: Gap = Gap::from_millis(800);
+
+/// The models asked for. They are one server's; what they are used for tells them apart.
+pub(super) const MODELS: [&str; 3] = [CHAT, DOCS, CODE];
+const CHAT: &str = "sim-chat";
+const DOCS: &str = "sim-docs";
+const CODE: &str = "sim-code";
+
+/// One sort of request.
+struct Sort {
+    /// How often it comes, in proportion to the others.
+    weight: u8,
+    model: &'static str,
+    stream: bool,
+    /// On average; from half to one and a half of it are asked.
+    prompt_tokens: usize,
+    most_tokens: u32,
+    /// The client hangs up in the middle.
+    leaves: bool,
+    /// What the server is asked to do wrong.
+    fault: &'static str,
+}
+
+/// What most requests have.
+const USUAL: Sort =
+    Sort { weight: 1, model: CHAT, stream: true, prompt_tokens: 60, most_tokens: 250, leaves: false, fault: "" };
+
+/// Short questions, long documents and quick completions; of forty requests two are left by their clients and three go
+/// wrong.
+const MIX: [Sort; 9] = [
+    Sort { weight: 16, ..USUAL },
+    Sort { weight: 2, leaves: true, ..USUAL },
+    Sort { fault: "error@25", ..USUAL },
+    Sort { weight: 6, model: DOCS, prompt_tokens: 5_000, ..USUAL },
+    Sort { weight: 2, model: DOCS, stream: false, prompt_tokens: 3_000, most_tokens: 120, ..USUAL },
+    Sort { model: DOCS, prompt_tokens: 2_000, fault: "stall=1500ms@15", ..USUAL },
+    Sort { weight: 8, model: CODE, prompt_tokens: 300, most_tokens: 40, ..USUAL },
+    Sort { weight: 3, model: CODE, stream: false, prompt_tokens: 300, most_tokens: 40, ..USUAL },
+    Sort { model: CODE, fault: "reset@10", ..USUAL },
+];
+
+/// After this time a client that leaves has seen some of the reply.
+const LEAVES_AFTER: Gap = Gap::from_millis(500);
+
+/// Clients that ask until told otherwise. Dropping it hangs up on all of them.
+pub(super) struct Load {
+    asking: Arc<AtomicBool>,
+    _clients: JoinSet<()>,
+}
+
+impl Load {
+    /// Starts them; belongs on a runtime.
+    pub(super) fn start(proxy: SocketAddr) -> Self {
+        let asking = Arc::new(AtomicBool::new(true));
+        let client = |number| client(number, proxy, Arc::clone(&asking));
+        let _clients = (0..CLIENTS).map(client).collect();
+        Self { asking, _clients }
+    }
+
+    /// Replies that are on their way are read to their end, and nothing is asked for any more.
+    pub(super) fn stop_asking(&self) {
+        self.asking.store(false, Relaxed);
+    }
+}
+
+async fn client(number: u64, proxy: SocketAddr, asking: Arc<AtomicBool>) {
+    let mut random = Pcg64Mcg::seed_from_u64(number);
+    for turn in 0_u64.. {
+        let pause: f64 = Exp1.sample(&mut random);
+        Clock::Monotonic.sleep(Gap::from_nanos((pause * PAUSE.as_nanos() as f64) as u64)).await;
+        let Ok(sort) = MIX.choose_weighted(&mut random, |sort| sort.weight) else { return };
+        if !asking.load(Relaxed) {
+            return;
+        }
+        let prompt_tokens = sort.prompt_tokens * random.random_range(50..150) / 100;
+        // Four bytes are a token to the simulated server. The beginning is one that no cache of its knows.
+        let prompt = format!("{number:03}.{turn:08} {}", "why ".repeat(prompt_tokens));
+        // What goes wrong with a request is for the proxy to tell.
+        drop(ask(proxy, sort, &prompt).await);
+    }
+}
+
+/// One request over a connection of its own, and its reply, which nobody looks at.
+async fn ask(proxy: SocketAddr, sort: &Sort, prompt: &str) -> io::Result<()> {
+    let mut socket = TcpStream::connect(proxy).await?;
+    socket.write_all(sort.request(proxy, prompt).as_bytes()).await?;
+    let mut buffer = [0; 4_096];
+    let reply = async {
+        while socket.read(&mut buffer).await? > 0 {}
+        Ok(())
+    };
+    if sort.leaves { Clock::Monotonic.timeout(LEAVES_AFTER, reply).await.unwrap_or(Ok(())) } else { reply.await }
+}
+
+impl Sort {
+    /// The bytes of a request.
+    fn request(&self, host: SocketAddr, prompt: &str) -> String {
+        let mut body = json!({"model": self.model, "stream": self.stream, "max_tokens": self.most_tokens});
+        // Nobody asks for the usage of completions, so that there are estimated counts too.
+        let path = if self.model == CODE {
+            body["prompt"] = json!(prompt);
+            "/v1/completions"
+        } else {
+            body["messages"] = json!([{"role": "user", "content": prompt}]);
+            if self.stream {
+                body["stream_options"] = json!({"include_usage": true});
+            }
+            "/v1/chat/completions"
+        };
+        let body = body.to_string();
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\nx-sim-fault: {}\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            self.fault,
+            body.len(),
+        )
+    }
+}

@@ -1,0 +1,201 @@
+//! `streamgauge demo`: what a newcomer runs first. The simulated server, the proxy in front of it, and clients, all in
+//! this process and over real sockets: what is measured is simulated, the measuring is not.
+
+mod load;
+mod screen;
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use self::load::{CLIENTS, Load, MODELS};
+use self::screen::Screen;
+use super::logging;
+use super::stop::Stop;
+use crate::clock::Clock;
+use crate::config::{Log, LogFormat, LogLevel, Source, Typed};
+use crate::export::figures::Cut;
+use crate::measure::time::Gap;
+use crate::proxy::{Proxy, StartError};
+use crate::sim::{Options, Server};
+
+/// What the demo calls a good request. Most are; a long prompt takes longer than this to read.
+const SLO_NAME: &str = "interactive";
+const OBJECTIVES: &str = "ttft<=400ms itl.p99<=50ms";
+
+/// How often figures are shown, and how many of them the live ones reach back.
+const EVERY: Gap = Gap::from_millis(1_000);
+const RECENT: usize = 10;
+/// How long open requests may take to end when time is up.
+const PATIENCE: Gap = Gap::from_millis(5_000);
+/// How often it is looked whether they have.
+const ENDED_EVERY: Gap = Gap::from_millis(10);
+
+/// See it work: a simulated server, the proxy in front of it, and clients
+#[derive(Debug, clap::Args)]
+#[command(after_help = ABOUT)]
+pub(super) struct Args {
+    /// End after this time, as in 30s; without it Ctrl-C ends
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::sim::gap)]
+    length: Option<Gap>,
+
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Address that clients connect to [default: 127.0.0.1:8080, or a free port where that is taken]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<String>,
+
+    /// Address of metrics, health and the live figures [default: 127.0.0.1:9464, or a free port where that is taken]
+    #[arg(long, value_name = "IP:PORT")]
+    admin: Option<String>,
+}
+
+/// Paragraphs are single lines: clap wraps them to the terminal.
+const ABOUT: &str = "\
+Everything runs in this process, on loopback. The server is simulated, so its times say nothing about any hardware; \
+the proxy and its measurements are the real ones. The figures go to stderr, and the summary at the end to stdout. \
+OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, are heeded.
+
+Examples:
+  Look for half a minute:
+    streamgauge demo --for 30s
+
+  Keep it running to try a dashboard on:
+    streamgauge demo --admin 0.0.0.0:9464";
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
+    let models = MODELS.map(str::to_owned).into();
+    // Long prompts are read in small pieces, so that they do not hold up everybody else.
+    let options = Options { models, max_batched_tokens: 512, mean_output_tokens: 120, ..Options::default() };
+    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
+    let proxy = start_proxy(args, server.local_addr())?;
+    super::say(&story(&proxy, server.local_addr(), args.length));
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(async {
+        let mut stop = Stop::new().context("cannot wait for signals")?;
+        let load = Load::start(proxy.listen_addr());
+        let (began, ended) = watch(&proxy, args.length, &load, &mut stop).await;
+        let summary = if args.json { screen::json(&ended, &began) } else { screen::summary(&ended, &began) };
+        let done = super::print(&summary);
+        // Telemetry may wait for a collector; whoever asks again does not.
+        tokio::select! {
+            _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
+            () = stop.asked() => {}
+        }
+        done
+    });
+    runtime.shutdown_background();
+    server.stop()?;
+    done
+}
+
+/// The proxy, on its usual ports or, where nobody asked for them and they are taken, on free ones.
+fn start_proxy(args: &Args, upstream: SocketAddr) -> anyhow::Result<Proxy> {
+    let settings = Typed {
+        upstream: Some(format!("http://{upstream}")),
+        listen: args.listen.clone(),
+        admin: args.admin.clone(),
+        workers: Some(1),
+        slos: vec![format!("{SLO_NAME}: {OBJECTIVES}")],
+        // Whatever shows these metrics says that they are not of a real server.
+        provider: Some("simulated".to_owned()),
+        ..Typed::default()
+    };
+    let loaded = Source::new(settings, None, otel()).load()?;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let mut config = loaded.config;
+    loop {
+        let error = match Proxy::start(config.clone(), &loaded.otlp) {
+            Ok(proxy) => return Ok(proxy),
+            Err(error) => error,
+        };
+        let (address, asked) = match &error {
+            StartError::Listen { flag: "admin", .. } => (&mut config.admin, &args.admin),
+            _ => (&mut config.listen, &args.listen),
+        };
+        let taken = matches!(&error, StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse);
+        if !taken || asked.is_some() || address.port() == 0 {
+            return Err(error.into());
+        }
+        address.set_port(0);
+    }
+}
+
+/// OpenTelemetry's variables. Not ours: a configuration that is meant for a real proxy is not for this one.
+fn otel() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    let all = std::env::vars_os().map(move |(name, value)| (text(name), text(value)));
+    all.filter(|(name, _)| name.starts_with("OTEL_"))
+}
+
+/// Shows the figures until time is up or somebody asks to stop, and lets open requests end. The first and the last
+/// counts.
+async fn watch(proxy: &Proxy, length: Option<Gap>, load: &Load, stop: &mut Stop) -> (Cut, Cut) {
+    let (clock, mut screen) = (Clock::Monotonic, Screen::of_stderr());
+    let began = proxy.cut();
+    let mut recent = VecDeque::from([proxy.cut()]);
+    let mut next = began.at;
+    loop {
+        next = next.after(EVERY).max(clock.now());
+        let end = length.map(|length| began.at.after(length)).filter(|end| *end <= next);
+        tokio::select! {
+            () = clock.sleep_until(end.unwrap_or(next)) => {}
+            () = stop.asked() => break,
+        }
+        if end.is_some() {
+            break;
+        }
+        let now = proxy.cut();
+        screen.show(&now, recent.front().unwrap_or(&began), &began);
+        recent.push_back(now);
+        if recent.len() > RECENT {
+            recent.pop_front();
+        }
+    }
+    load.stop_asking();
+    proxy.drain();
+    screen.clear();
+    let open = proxy.cut().in_flight.requests;
+    let patience = humantime::format_duration(PATIENCE.into());
+    super::say(&format!("stopping: {open} requests are open and have {patience} to end; Ctrl-C ends at once"));
+    let deadline = clock.now().after(PATIENCE);
+    while !proxy.is_drained() && clock.now() < deadline {
+        tokio::select! {
+            () = clock.sleep(ENDED_EVERY) => {}
+            () = stop.asked() => break,
+        }
+    }
+    (began, proxy.cut())
+}
+
+/// What this is and what can be tried.
+fn story(proxy: &Proxy, server: SocketAddr, length: Option<Gap>) -> String {
+    let (listen, admin, chat) = (proxy.listen_addr(), proxy.admin_addr(), MODELS[0]);
+    let end =
+        length.map_or("until Ctrl-C".to_owned(), |length| format!("for {}", humantime::format_duration(length.into())));
+    format!(
+        "\
+SIMULATED: the server behind the proxy makes words from a list, in times of a
+cost model. The proxy and its measurements are the real ones.
+
+  proxy     http://{listen}, in front of http://{server}
+  metrics   http://{admin}/metrics
+
+To try in another terminal:
+  curl http://{admin}/metrics
+  curl http://{listen}/v1/chat/completions \\
+    -H 'content-type: application/json' \\
+    -d '{{\"model\": \"{chat}\", \"stream\": true,
+         \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'
+
+{CLIENTS} clients ask {end}. Goodput is what meets {OBJECTIVES}.
+"
+    )
+}

@@ -1,0 +1,336 @@
+//! What a live view shows: the counts of one moment, and what happened between two.
+//!
+//! A [`Cut`] is a fold of the same [`Snapshot`] that is scraped, and a [`Window`] is the difference of two cuts: of the
+//! last seconds for `/api/live`, of a whole run for `streamgauge demo`. Where a reload has begun a histogram anew in
+//! between, the window counts what came after.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::catalog::{Id, attribute};
+use super::labels;
+use super::models::OVERFLOW;
+use super::snapshot::{Data, Point, Snapshot};
+use crate::measure::histogram::Histogram;
+use crate::measure::time::Stamp;
+
+/// Open requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InFlight {
+    /// All of them.
+    pub requests: i64,
+    /// Streams without a token yet.
+    pub waiting: i64,
+    /// Streams that have one.
+    pub streaming: i64,
+    /// Requests that ask for a model, by its name as it is shown.
+    pub by_model: BTreeMap<Box<str>, u32>,
+}
+
+/// The counts of one moment.
+#[derive(Debug)]
+pub struct Cut {
+    /// When.
+    pub at: Stamp,
+    /// What is open.
+    pub in_flight: InFlight,
+    models: BTreeMap<Arc<str>, Counts>,
+}
+
+/// What happened between two cuts. Requests count when they end, tokens and gaps as they come.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Window {
+    /// How long it is.
+    pub seconds: f64,
+    /// Requests that ended.
+    pub requests: u64,
+    /// The same per second.
+    pub requests_per_s: f64,
+    /// Output tokens that came.
+    pub tokens: u64,
+    /// The same per second.
+    pub tokens_per_s: f64,
+    /// Time to first token; absent where nothing was counted, as are the two below.
+    pub ttft_ms: Option<Quantiles>,
+    /// Inter-token latency.
+    pub itl_ms: Option<Quantiles>,
+    /// Time per output token.
+    pub tpot_ms: Option<Quantiles>,
+    /// Streams that ended, by how; no key has zero.
+    pub terminations: BTreeMap<String, u64>,
+}
+
+/// Three points of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// The median.
+    pub p50: f64,
+    /// The ninetieth percentile.
+    pub p90: f64,
+    /// The ninety-ninth.
+    pub p99: f64,
+}
+
+/// The verdicts of one SLO between two cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Goodput {
+    /// Requests that met it.
+    pub met: u64,
+    /// Requests that did not.
+    pub missed: u64,
+    /// Requests that do not count.
+    pub excluded: u64,
+    /// `met` of `met` and `missed`; absent where there was neither.
+    pub met_ratio: Option<f64>,
+    /// `met` per second.
+    pub goodput_requests_per_s: f64,
+    /// Output tokens of the requests that met it, per second.
+    pub goodput_tokens_per_s: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Counts {
+    requests: u64,
+    tokens: u64,
+    ttft: Option<Histogram>,
+    itl: Option<Histogram>,
+    tpot: Option<Histogram>,
+    terminations: BTreeMap<Arc<str>, u64>,
+    slos: BTreeMap<Arc<str>, Verdicts>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Verdicts {
+    met: u64,
+    missed: u64,
+    excluded: u64,
+    tokens: u64,
+}
+
+impl Cut {
+    /// The counts of a snapshot.
+    pub(super) fn of(snapshot: &Snapshot, in_flight: InFlight, at: Stamp) -> Self {
+        let mut cut = Self { at, in_flight, models: BTreeMap::new() };
+        for id in [
+            Id::RequestDuration,
+            Id::StreamTokens,
+            Id::TimeToFirstToken,
+            Id::InterTokenLatency,
+            Id::TimePerOutputToken,
+            Id::Terminations,
+            Id::SloRequests,
+            Id::SloTokens,
+        ] {
+            for point in snapshot.points(id) {
+                // A request that names no model is one of the others.
+                let name = text(point, attribute::MODEL).unwrap_or_else(|| OVERFLOW.into());
+                cut.models.entry(name).or_default().add(id, point);
+            }
+        }
+        cut
+    }
+
+    /// The models that have open requests or to which something has happened since `then`, in order of their names.
+    pub fn models(&self, then: &Self) -> BTreeSet<&str> {
+        let moved = |(name, now): (&Arc<str>, &Counts)| {
+            let before = then.counts(Some(name));
+            now.requests != before.requests || now.tokens != before.tokens
+        };
+        let moved = self.models.iter().filter(|model| moved(*model)).map(|(name, _)| &**name);
+        self.in_flight.by_model.keys().map(|name| &**name).chain(moved).collect()
+    }
+
+    /// The SLOs that have judged a request.
+    pub fn slos(&self) -> BTreeSet<&str> {
+        self.models.values().flat_map(|counts| counts.slos.keys()).map(|name| &**name).collect()
+    }
+
+    /// What happened since `then`: to one model, or to all of them together.
+    pub fn window(&self, model: Option<&str>, then: &Self) -> Window {
+        let (now, before) = (self.counts(model), then.counts(model));
+        let terminations = now.terminations.iter().map(|(reason, count)| {
+            (reason.to_string(), count.saturating_sub(before.terminations.get(reason).copied().unwrap_or(0)))
+        });
+        let seconds = self.at.since(then.at).as_secs();
+        let (requests, tokens) =
+            (now.requests.saturating_sub(before.requests), now.tokens.saturating_sub(before.tokens));
+        Window {
+            seconds,
+            requests,
+            requests_per_s: rate(requests, seconds),
+            tokens,
+            tokens_per_s: rate(tokens, seconds),
+            ttft_ms: Quantiles::between(now.ttft.as_ref(), before.ttft.as_ref()),
+            itl_ms: Quantiles::between(now.itl.as_ref(), before.itl.as_ref()),
+            tpot_ms: Quantiles::between(now.tpot.as_ref(), before.tpot.as_ref()),
+            terminations: terminations.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// What an SLO found since `then`: in the requests for one model, or in all.
+    pub fn goodput(&self, slo: &str, model: Option<&str>, then: &Self) -> Goodput {
+        let [now, before] = [self, then].map(|cut| {
+            let asked = cut.models.iter().filter(|(name, _)| model.is_none_or(|model| model == &***name));
+            let mut sum = Verdicts::default();
+            asked.filter_map(|(_, counts)| counts.slos.get(slo)).for_each(|verdicts| sum.add(verdicts));
+            sum
+        });
+        let seconds = self.at.since(then.at).as_secs();
+        let (met, missed) = (now.met.saturating_sub(before.met), now.missed.saturating_sub(before.missed));
+        Goodput {
+            met,
+            missed,
+            excluded: now.excluded.saturating_sub(before.excluded),
+            met_ratio: (met + missed > 0).then(|| met as f64 / (met + missed) as f64),
+            goodput_requests_per_s: rate(met, seconds),
+            goodput_tokens_per_s: rate(now.tokens.saturating_sub(before.tokens), seconds),
+        }
+    }
+
+    fn counts(&self, model: Option<&str>) -> Cow<'_, Counts> {
+        match model {
+            Some(name) => self.models.get(name).map_or_else(|| Cow::Owned(Counts::default()), Cow::Borrowed),
+            None => {
+                let mut all = Counts::default();
+                self.models.values().for_each(|counts| all.merge(counts));
+                Cow::Owned(all)
+            }
+        }
+    }
+}
+
+impl Counts {
+    fn add(&mut self, id: Id, point: &Point) {
+        match (id, &point.data) {
+            (Id::RequestDuration, Data::Histogram(histogram, _)) => self.requests += histogram.count(),
+            (Id::TimeToFirstToken, Data::Histogram(histogram, _)) => merge(&mut self.ttft, histogram),
+            (Id::InterTokenLatency, Data::Histogram(histogram, _)) => merge(&mut self.itl, histogram),
+            (Id::TimePerOutputToken, Data::Histogram(histogram, _)) => merge(&mut self.tpot, histogram),
+            (Id::StreamTokens, Data::Count(count)) => self.tokens += count,
+            (Id::Terminations, Data::Count(count)) => {
+                *self.terminations.entry(text(point, "reason").unwrap_or_default()).or_default() += count;
+            }
+            (_, Data::Count(count)) => {
+                let verdicts = self.slos.entry(text(point, "slo").unwrap_or_default()).or_default();
+                match text(point, "result").as_deref() {
+                    Some("met") => verdicts.met += count,
+                    Some("missed") => verdicts.missed += count,
+                    Some(_) => verdicts.excluded += count,
+                    None => verdicts.tokens += count,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.tokens += other.tokens;
+        for (sum, more) in [(&mut self.ttft, &other.ttft), (&mut self.itl, &other.itl), (&mut self.tpot, &other.tpot)] {
+            more.iter().for_each(|more| merge(sum, more));
+        }
+        for (reason, count) in &other.terminations {
+            *self.terminations.entry(Arc::clone(reason)).or_default() += count;
+        }
+        for (slo, verdicts) in &other.slos {
+            self.slos.entry(Arc::clone(slo)).or_default().add(verdicts);
+        }
+    }
+}
+
+impl Verdicts {
+    fn add(&mut self, other: &Self) {
+        self.met += other.met;
+        self.missed += other.missed;
+        self.excluded += other.excluded;
+        self.tokens += other.tokens;
+    }
+}
+
+impl Quantiles {
+    fn between(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Self> {
+        let now = now?;
+        let since = before.and_then(|before| now.since(before).ok());
+        let window = since.as_ref().unwrap_or(now);
+        let millis = |q| window.quantile(q).map(|seconds| (seconds * 1e6).round() / 1e3);
+        Some(Self { p50: millis(0.5)?, p90: millis(0.9)?, p99: millis(0.99)? })
+    }
+}
+
+fn merge(sum: &mut Option<Histogram>, more: &Histogram) {
+    match sum {
+        None => *sum = Some(more.clone()),
+        Some(sum) => {
+            // All series of an instrument have the same bounds, so this cannot fail.
+            let _merged = sum.merge(more).is_ok();
+        }
+    }
+}
+
+fn rate(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+fn text(point: &Point, name: &str) -> Option<Arc<str>> {
+    match point.label(name)? {
+        labels::Value::Text(text) => Some(Arc::clone(text)),
+        labels::Value::Int(_) | labels::Value::Bool(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::fixtures::{NOW, at, record, shape};
+    use crate::measure::record::RequestRecord;
+    use crate::measure::slo::Slos;
+
+    fn slos(slo: &str) -> Arc<Slos> {
+        Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap())
+    }
+
+    fn begun(slo: &str) -> Aggregate {
+        Aggregate::new(Settings { slos: slos(slo), ..Settings::default() })
+    }
+
+    fn cut(counted: &Aggregate, millis: u64) -> Cut {
+        Cut::of(&counted.snapshot(NOW), InFlight::default(), at(millis))
+    }
+
+    #[test]
+    fn counts_that_have_begun_anew_count_from_there() {
+        let (mut before, mut after) = (begun("x: e2e<=1s ttft<=1s"), begun("x: e2e<=3s ttft<=7s"));
+        (0..5).for_each(|_| before.finished(&record(), None, NOW));
+        after.finished(&record(), None, NOW);
+        let (then, now) = (cut(&before, 0), cut(&after, 1_000));
+        let window = now.window(Some("tiny"), &then);
+        assert_eq!(window.requests, 0, "fewer than before: nothing is known of what came between");
+        assert!((window.ttft_ms.unwrap().p50 / 200.0 - 1.0).abs() < 0.091);
+        assert_eq!(now.window(Some("tiny"), &now).ttft_ms, None);
+    }
+
+    #[test]
+    fn all_models_together_are_the_sum_of_each() {
+        let mut counted = begun("x: ttft<=300ms");
+        let then = cut(&counted, 0);
+        for model in ["tiny", "tiny", "huge"] {
+            let record = RequestRecord { shape: Arc::new(shape(model)), slos: slos("x: ttft<=300ms"), ..record() };
+            counted.finished(&record, None, NOW);
+        }
+        let now = cut(&counted, 2_000);
+        assert_eq!(now.models(&then).into_iter().collect::<Vec<_>>(), ["huge", "tiny"]);
+        assert!(now.models(&now).is_empty());
+        let counts = |model| {
+            let (window, goodput) = (now.window(model, &then), now.goodput("x", model, &then));
+            (window.requests, window.tokens, window.terminations["done"], goodput.met, goodput.goodput_tokens_per_s)
+        };
+        assert_eq!(counts(Some("tiny")), (2, 12, 2, 2, 6.0));
+        assert_eq!(counts(Some("huge")), (1, 6, 1, 1, 3.0));
+        assert_eq!(counts(None), (3, 18, 3, 3, 9.0));
+        assert!((now.window(None, &then).ttft_ms.unwrap().p50 / 200.0 - 1.0).abs() < 0.091);
+    }
+}

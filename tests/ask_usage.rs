@@ -1,0 +1,112 @@
+//! Usage that the proxy asks for in the client's stead: the server is asked, the client sees what it would have seen
+//! without that, and the metrics have the server's count.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use support::client::{Client, Response, chat};
+use support::http2;
+use support::proxy::Between;
+use support::upstream::{Upstream, field, reports};
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+const TOKEN: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a b c\"}}]}\n\n";
+const END: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+/// A server that reports usage only to those who ask for it, and the bodies that it got.
+fn server() -> (Upstream, impl Fn() -> (String, String)) {
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        while let Some(request) = conn.request() {
+            let body = String::from_utf8(request.body.clone()).unwrap();
+            conn.send(HEAD);
+            conn.chunk(TOKEN);
+            if body.contains("\"include_usage\":true") {
+                // The usage begins in one piece of the stream and ends in the next.
+                conn.chunk(END.to_owned() + &USAGE[..30]);
+                conn.chunk(&USAGE[30..]);
+                conn.chunk(DONE);
+            } else {
+                conn.chunk(END.to_owned() + DONE);
+            }
+            conn.send("0\r\n\r\n");
+            report((request.head.clone(), body));
+        }
+    });
+    (upstream, seen)
+}
+
+/// What `/metrics` says of output tokens: their source, and how many.
+fn tokens(proxy: &Between) -> Vec<(String, String)> {
+    let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+    let of_tokens = page.lines().filter(|line| line.starts_with("streamgauge_stream_output_tokens_total{"));
+    let one = |line: &str| {
+        let source = line.split("source=\"").nth(1)?.split('"').next()?;
+        Some((source.to_owned(), line.rsplit(' ').next()?.to_owned()))
+    };
+    of_tokens.filter_map(one).collect()
+}
+
+fn ask(proxy: &Between, body: &str) -> Response {
+    proxy.client().send(chat(body)).response()
+}
+
+#[test]
+fn the_server_is_asked_and_the_client_sees_what_it_would_have_seen() {
+    let (upstream, seen) = server();
+    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let body = "{\"stream\": true, \"messages\": []}";
+    let reply = ask(&proxy, body);
+    assert_eq!(reply.text(), [TOKEN, END, DONE].concat());
+    assert!(!reply.truncated);
+    let (head, asked) = seen();
+    assert_eq!(asked, "{\"stream\": true, \"messages\": [],\"stream_options\":{\"include_usage\":true}}");
+    assert_eq!((field(&head, "Content-Length"), field(&head, "Transfer-Encoding")), (None, Some("chunked")));
+    assert_eq!(tokens(&proxy), [("usage".to_owned(), "3".to_owned())]);
+}
+
+#[test]
+fn without_the_setting_nothing_is_asked_and_the_count_is_of_chunks() {
+    let (upstream, seen) = server();
+    let proxy = Between::new(upstream.addr);
+    let body = "{\"stream\": true, \"messages\": []}";
+    assert_eq!(ask(&proxy, body).text(), [TOKEN, END, DONE].concat());
+    assert_eq!(seen().1, body);
+    assert_eq!(tokens(&proxy), [("chunks".to_owned(), "1".to_owned())]);
+}
+
+#[test]
+fn whoever_asks_itself_gets_its_usage() {
+    let (upstream, seen) = server();
+    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let body = "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
+    assert_eq!(ask(&proxy, body).text(), [TOKEN, END, USAGE, DONE].concat());
+    assert_eq!(seen().1, body);
+}
+
+#[test]
+fn kept_connections_are_used_again_although_the_body_grows() {
+    let (upstream, _seen) = server();
+    let proxy = Between::with(upstream.addr, &[("ask_usage", "true"), ("workers", "1")]);
+    for _ in 0..5 {
+        assert_eq!(ask(&proxy, "{\"stream\":true}").text(), [TOKEN, END, DONE].concat());
+        // A connection rests before it is trusted.
+        std::thread::sleep(std::time::Duration::from_millis(80));
+    }
+    assert!(upstream.connections() < 5, "{} connections", upstream.connections());
+}
+
+#[test]
+fn an_http2_client_sees_the_same() {
+    let (upstream, seen) = server();
+    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let uri = format!("http://{}/v1/chat/completions", proxy.addr);
+    let request = http::Request::post(uri).body("{\"stream\":true}".into()).unwrap();
+    let reply = http2::request(proxy.addr, None, request, None);
+    assert_eq!(String::from_utf8_lossy(&reply.body), [TOKEN, END, DONE].concat());
+    assert!(!reply.broken);
+    assert_eq!(seen().1, "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
+}

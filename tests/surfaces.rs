@@ -1,0 +1,116 @@
+//! Every place that names a metric names one of the catalog's, and README.md lists them all.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use streamgauge::export::catalog::{Convention, Instrument, Kind, TABLE};
+use streamgauge::export::endings::TERMINATIONS;
+use streamgauge::export::prometheus::name;
+
+/// What begins like a metric and is none.
+const NO_METRICS: [&str; 2] = ["gen_ai_latest_experimental", "streamgauge.yaml"];
+
+/// Attributes of every `gen_ai.*` instrument, as README.md calls them.
+const THE_FIVE: &str =
+    "`gen_ai.operation.name`, `gen_ai.provider.name`, `gen_ai.request.model`, `server.address`, `server.port`";
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn readme() -> String {
+    fs::read_to_string(root().join("README.md")).unwrap()
+}
+
+/// An instrument's row in README.md.
+fn row(instrument: &Instrument) -> String {
+    let kind = match instrument.kind {
+        Kind::Counter | Kind::ObservedCounter => "counter",
+        Kind::UpDownCounter => "up-down counter",
+        Kind::Gauge => "gauge",
+        Kind::Info => "info",
+        Kind::Histogram(_) => "histogram",
+    };
+    let labels: Vec<String> = instrument.attributes.iter().map(|name| format!("`{name}`")).collect();
+    let labels = labels.join(", ").replace(THE_FIVE, "the five");
+    let (otel, prometheus) = (instrument.name, name::sample(instrument));
+    let unit = if instrument.unit.is_empty() { String::new() } else { format!("`{}`", instrument.unit) };
+    let note = if instrument.otlp { "" } else { " Not in OTLP." };
+    format!("| `{otel}` | `{prometheus}` | {kind} | {unit} | {labels} | {}{note} |", instrument.description)
+}
+
+/// The rows under a heading, up to the next heading of any depth.
+fn rows(readme: &str, heading: &str) -> Vec<String> {
+    let (_, section) = readme.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no `{heading}`"));
+    let lines = section.lines().take_while(|line| !line.starts_with('#'));
+    lines.filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_readme_lists_every_instrument_as_the_catalog_has_it() {
+    let readme = readme();
+    assert!(readme.contains(&format!("The five: {THE_FIVE}.")));
+    let endings = TERMINATIONS.map(|ending| format!("`{ending}`")).join(", ");
+    assert!(readme.contains(&format!("by how it ended: {endings}.")), "{endings}");
+    let of = |only: fn(&&Instrument) -> bool| TABLE.iter().filter(only).map(row).collect::<Vec<_>>();
+    let expected = of(|instrument| instrument.is_in(Convention::Frozen));
+    assert_eq!(rows(&readme, "## Metrics"), expected, "it should say\n{}", expected.join("\n"));
+    let expected = of(|instrument| !instrument.is_in(Convention::Frozen));
+    assert_eq!(rows(&readme, "### Newest names"), expected, "it should say\n{}", expected.join("\n"));
+}
+
+/// Every name that a metric or an attribute of ours goes by, in OpenTelemetry and in Prometheus.
+fn known() -> BTreeSet<String> {
+    let mut known: BTreeSet<String> = NO_METRICS.map(str::to_owned).into();
+    for instrument in TABLE {
+        let family = name::family(instrument);
+        known.extend([instrument.name.to_owned(), family.clone(), name::sample(instrument)]);
+        if matches!(instrument.kind, Kind::Histogram(_)) {
+            known.extend(["bucket", "sum", "count"].map(|part| format!("{family}_{part}")));
+        }
+        for attribute in instrument.attributes {
+            known.extend([(*attribute).to_owned(), attribute.replace('.', "_")]);
+        }
+    }
+    known
+}
+
+/// The words of a text that look like names of ours and are none.
+fn strangers(text: &str) -> Vec<String> {
+    let known = known();
+    let is_ours = |word: &str| {
+        ["gen_ai", "streamgauge", "http.server", "http_server", "process"]
+            .iter()
+            .any(|prefix| word.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(['.', '_'])))
+    };
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.'));
+    let words = words.map(|word| word.trim_end_matches('.')).filter(|word| is_ours(word) && !known.contains(*word));
+    words.map(str::to_owned).collect()
+}
+
+/// The files of a folder and of those below it; none if there is no such folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn whatever_names_a_metric_names_one_that_is_exported() {
+    let root = root();
+    let surfaces = ["dashboards", "deploy"].map(|folder| files(&root.join(folder))).concat();
+    for path in surfaces.into_iter().chain([root.join("README.md")]) {
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        assert_eq!(strangers(&text), [""; 0], "in {}", path.display());
+    }
+}
+
+#[test]
+fn a_name_that_is_not_exported_is_found() {
+    let text = "rate(gen_ai_server_time_to_first_token_seconds_bucket[5m]) / streamgauge_slo_request_total, the \
+                process.cpu.time of `gen_ai.server.ttft`, and in streamgauge.yaml process_open_fds.";
+    assert_eq!(strangers(text), ["streamgauge_slo_request_total", "gen_ai.server.ttft"]);
+}
