@@ -15,15 +15,15 @@
 //!
 //! # The arrows
 //!
-//! `tests/architecture.rs` holds these; each line may use what stands to its right, and [`clock`] and
-//! [`measure`] are open to all.
+//! Each line may use what stands to its right, and nothing else of ours; `tests/architecture.rs` holds them.
 //!
 //! ```text
-//! main -> cli -> config, proxy, export, sim, net, measure, clock
+//! main    -> cli
+//! cli     -> proxy, sim, export, net, config, measure, clock
 //! proxy   -> export, net, config, measure, clock
-//! export  -> config, net, measure, clock
+//! export  -> net, config, measure, clock
 //! sim     -> measure, clock
-//! net     -> measure::time, clock
+//! net     -> measure::time, measure::record::StampSource, clock
 //! config  -> measure
 //! clock   -> measure::time
 //! measure -> nothing of ours

@@ -6,6 +6,9 @@ mod support;
 use std::net::Shutdown;
 use std::time::Duration;
 
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
 use support::client::{Client, chat};
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
@@ -235,4 +238,34 @@ fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones(
     drop(idle);
     stopped.join().unwrap();
     assert!(open.rest().is_empty(), "and its connection is closed after it");
+}
+
+#[test]
+fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
+    let (report, exported) = reports();
+    let collector = Upstream::start(move |mut conn| {
+        while let Some(request) = conn.request() {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            report(request.body);
+        }
+    });
+    let (upstream, closed) = watching(|conn| {
+        conn.send(STREAM);
+        conn.chunk("data: 1\n\n");
+    });
+    let endpoint = format!("http://{}/v1/traces", collector.addr);
+    let settings = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
+    let proxy = Between::with(upstream.addr, &settings);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true}")).at_least(STREAM.len() + 9);
+    drop(proxy);
+    assert!(closed());
+    let spans = ExportTraceServiceRequest::decode(&exported()[..]).unwrap();
+    let spans = &spans.resource_spans[0].scope_spans[0].spans;
+    let error = |span: &Span| {
+        let error = span.attributes.iter().find(|attribute| attribute.key == "error.type").unwrap();
+        format!("{:?}", error.value.as_ref().unwrap().value)
+    };
+    // Neither the client nor the server has done it.
+    assert_eq!(spans.iter().map(error).collect::<Vec<_>>(), ["Some(StringValue(\"timeout\"))"; 2]);
 }

@@ -349,3 +349,26 @@ fn a_long_stream_tells_its_progress_every_second_and_the_record_holds_the_rest()
     assert_eq!((record.gaps.len(), record.tokens_reported, record.chunk_overheads.len()), (58, 192, 58));
     assert_eq!((record.gap_count, record.output_tokens.unwrap().tokens), (249, 250));
 }
+
+/// 2^64 − 1 in two choices' running counters, and in the final report, streamed and not.
+#[test]
+fn a_count_that_nobody_can_have_generated_is_no_count() {
+    let asked = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#;
+    let usage = r#""usage":{"prompt_tokens":4294967295,"completion_tokens":18446744073709551615}"#;
+    let mut observer = streamed(chat(asked), 200);
+    for choice in [0, 1, 0] {
+        let event = format!("{{\"choices\":[{{\"index\":{choice},\"delta\":{{\"content\":\"a\"}}}}],{usage}}}");
+        observer.bytes(at(150), format!("data: {event}\n\n").as_bytes());
+    }
+    observer.bytes(at(160), format!("data: {{\"choices\":[],{usage}}}\n\n").as_bytes());
+    let record = observer.end(at(170), Ending::Complete);
+    assert_eq!(record.output_tokens, Some(TokenCount { tokens: 3, source: CountSource::Chunks }));
+    assert_eq!((record.usage.input, record.usage.output), (Some(u32::MAX.into()), None));
+
+    let mut observer = chat("{}");
+    let head = ResponseHead { status: 200, content_type: b"application/json", content_encoding: b"" };
+    observer.head(at(105), head, StampSource::Read);
+    observer.bytes(at(150), format!("{{{usage}}}").as_bytes());
+    let record = observer.end(at(151), Ending::Complete);
+    assert_eq!((record.usage.input, record.usage.output), (Some(u32::MAX.into()), None));
+}

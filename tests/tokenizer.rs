@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,6 +13,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use streamgauge::measure::dialect::Routes;
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::shape::RequestShape;
+use streamgauge::measure::text::Budget;
+use streamgauge::measure::time::Stamp;
 use support::client::{Client, chat};
 use support::proxy::Between;
 use support::upstream::Upstream;
@@ -210,4 +217,54 @@ fn a_file_that_is_no_tokenizer_is_named_and_nothing_of_it_is_shown() {
     let said = start(&other);
     let expected = begin(&other) + "expected a tokenizer.json as Hugging Face's tokenizers write it";
     assert!(said.contains(&expected) && !said.contains("secret"), "{said}");
+}
+
+/// The text that a tokenizer would get of a vector, if the stream ended after so many bytes.
+fn text_after(expect: &Value, body: &[u8], length: usize) -> Option<Vec<String>> {
+    let path = expect["request"]["path"].as_str().unwrap().split('?').next().unwrap();
+    let shape = RequestShape::of("POST", path, &Routes::default());
+    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    observer.request(expect["request"]["body"].to_string().as_bytes());
+    let head = ResponseHead {
+        status: 200,
+        content_type: expect["content_type"].as_str().unwrap().as_bytes(),
+        content_encoding: expect["content_encoding"].as_str().unwrap_or("").as_bytes(),
+    };
+    observer.head(Stamp::default(), head, StampSource::Read);
+    observer.collect_text(&Budget::default());
+    observer.bytes(Stamp::default(), &body[..length]);
+    let (_, text) = observer.end_with_text(Stamp::default(), Ending::UpstreamFailed);
+    text.map(|text| text.parts().map(str::to_owned).collect())
+}
+
+#[test]
+fn every_dialect_without_counts_of_its_own_hands_out_its_text() {
+    let mut longest = BTreeMap::<String, Vec<String>>::new();
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.to_str().unwrap().ends_with(".expect.json") {
+            continue;
+        }
+        let expect: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let body = std::fs::read(path.with_file_name(expect["vector"].as_str().unwrap())).unwrap();
+        for length in (0..=body.len()).filter(|at| *at % 64 == 0 || body.get(at.wrapping_sub(1)) == Some(&b'\n')) {
+            let Some(text) = text_after(&expect, &body, length) else { continue };
+            assert!(!text.concat().is_empty(), "{}: a token event without text", path.display());
+            let known = longest.entry(expect["dialect"].as_str().unwrap().to_owned()).or_default();
+            if text.concat().len() > known.concat().len() {
+                *known = text;
+            }
+        }
+    }
+    let dialects: Vec<(&str, String)> = longest.iter().map(|(name, text)| (&**name, text.join("|"))).collect();
+    let expected = [
+        ("anthropic.messages", "Looking.|{\"port\": \"Oslo\"}"),
+        ("bedrock.converse", "Iron gate"),
+        ("ollama.chat", "Let me see|Two cups"),
+        ("ollama.generate", "Rain on tin"),
+        ("openai.chat", "get_tide|{\"port\": \"Oslo\"}"),
+        ("openai.completions", " low tide at"),
+        ("openai.responses", "Recall|North wind"),
+    ];
+    assert_eq!(dialects, expected.map(|(name, text)| (name, text.to_owned())));
 }

@@ -40,7 +40,8 @@ pub(super) struct Args {
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT_SETTINGS: &str = "\
 Every setting is a flag (--upstream-http), a key of the configuration file (upstream_http) and an environment variable \
-(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, several of them parted by `;`. A flag goes before the \
+(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, --route is routes and \
+STREAMGAUGE_ROUTES, several of them parted by `;`. A flag goes before the \
 environment, the environment before the file. Times are written 250ms, 30s, 10m. Where telemetry is pushed to is told \
 by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
@@ -85,7 +86,8 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         let mut signals = Signals::new()?;
         let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
         proxy.drain();
-        tracing::info!("stopping: open streams may finish within {drain}; a second signal ends them");
+        let patience = humantime::format_duration(drain.into());
+        tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
         let deadline = Clock::Monotonic.now().after(drain);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
@@ -117,7 +119,8 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
     loop {
         tokio::select! {
-            _ = signals.hang_up.recv() => {}
+            // What is loaded now need not be loaded again at the next look.
+            _ = signals.hang_up.recv() => drop(file.changed()),
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
             () = signals.stop.asked() => return drain,
         }
@@ -126,7 +129,7 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
                 drain = loaded.config.drain;
                 reload(proxy, level, loaded);
             }
-            Err(error) => tracing::error!("{error}; the old configuration stays in force"),
+            Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
     }
 }

@@ -130,7 +130,7 @@ pub enum Ending {
     DownstreamGone,
     /// The upstream could not be reached, closed or reset before the body's end.
     UpstreamFailed,
-    /// A time limit of ours ended it.
+    /// A time limit of ours ended it, or the process stopped.
     TimedOut,
 }
 

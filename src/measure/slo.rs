@@ -202,6 +202,9 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Characters shown on either side of a mistake.
+const SHOWN: usize = 60;
+
 /// Why a text is not an SLO. Shown with a mark under the column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SloError {
@@ -215,8 +218,11 @@ impl fmt::Display for SloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Self { text, column, expected }, mark) = (self, "^");
         writeln!(f, "{expected}, at column {}", column + 1)?;
-        writeln!(f, "  {text}")?;
-        write!(f, "  {mark:>width$}", width = column + 1)
+        let before = column.saturating_sub(SHOWN);
+        let shown = text.chars().skip(before).take(SHOWN * 2);
+        let shown: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
+        writeln!(f, "  {shown}")?;
+        write!(f, "  {mark:>width$}", width = column - before + 1)
     }
 }
 
@@ -378,6 +384,13 @@ mod tests {
         assert_eq!(error("é: ttft<=5s").column, 0);
         assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
         assert_eq!(error("x:").column, 2);
+        let long = format!("x: ttft<=5s{}y", "\t".repeat(100_000));
+        let blank = " ".repeat(60);
+        assert_eq!(
+            error(&long).to_string().split_once('\n').unwrap().1,
+            format!("  {blank}y\n  {blank}^"),
+            "a long line is shown around the mistake"
+        );
     }
 
     #[test]

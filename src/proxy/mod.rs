@@ -37,8 +37,10 @@ enum Drain {
     Serving,
     /// No new connections; open streams finish.
     Draining,
-    /// Time is up.
+    /// Time is up: what is still open is cut.
     Stop,
+    /// Every worker has ended and reported its last; telemetry is flushed.
+    Flush,
 }
 
 /// Runs hyper's tasks on the worker's own thread.

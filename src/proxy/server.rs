@@ -159,12 +159,16 @@ impl Proxy {
 
     /// Stops now: what is still open is closed, telemetry is flushed.
     pub fn stop(self) {
-        let _told = self.drain.send(Drain::Stop).is_ok();
-        for thread in self.workers.into_iter().chain([self.control]) {
+        let join = |thread: JoinHandle<()>| {
             if thread.join().is_err() {
                 tracing::error!("a thread of the proxy has panicked");
             }
-        }
+        };
+        // What is cut is reported as its worker ends, so the last export has to wait for all of them.
+        let _told = self.drain.send(Drain::Stop).is_ok();
+        self.workers.into_iter().for_each(join);
+        let _told = self.drain.send(Drain::Flush).is_ok();
+        join(self.control);
     }
 }
 
@@ -233,7 +237,7 @@ fn control(
             let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
             shared.gauges.set_ready(false);
             accepting.abort();
-            let _stopped = draining.wait_for(|drain| *drain == Drain::Stop).await.is_ok();
+            let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
             renewing.abort();
             let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
         };

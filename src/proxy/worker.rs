@@ -40,6 +40,7 @@ pub(super) struct Worker {
     upstream: Upstream,
     connections: Arc<AtomicUsize>,
     draining: Cell<bool>,
+    stopped: Cell<bool>,
     /// Who to wake when draining begins: every connection's task.
     seats: RefCell<HashMap<u64, Option<Waker>>>,
     next_seat: Cell<u64>,
@@ -66,6 +67,11 @@ impl Worker {
     /// Whether connections should end as soon as they owe no answer.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    /// Whether time is up: what is dropped from now on is dropped by us.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
     }
 
     fn drain(&self) {
@@ -131,6 +137,7 @@ pub(super) fn run(
             upstream: Upstream::new(connector),
             connections,
             draining: Cell::new(false),
+            stopped: Cell::new(false),
             seats: RefCell::default(),
             next_seat: Cell::new(0),
         });
@@ -167,6 +174,7 @@ async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut dra
             () = clock.sleep(crate::measure::time::Gap::from_millis(10)) => {}
         }
     }
+    worker.stopped.set(true);
 }
 
 fn begin(worker: &Rc<Worker>, accepted: Accepted) {

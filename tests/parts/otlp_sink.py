@@ -5,7 +5,8 @@ usage: otlp_sink.py OUT.jsonl [GRPC_PORT [HTTP_PORT]]
 
 A port of 0, the default, is a free one. Once both listen, one line on stdout names them: {"grpc": 1234, "http": 1235}.
 A line of OUT is {"t": unix seconds, "via": "grpc" | "http/protobuf" | "http/json", "kind": "metrics" | "traces" |
-"logs", "headers": {...}, "body": {...}}; the body has protobuf's JSON names, its ids in base64.
+"logs", "headers": {...}, "body": {...}, "bytes": "..."}; the body has protobuf's JSON names, its ids in base64; the
+bytes are the same message in protobuf's own format, in hex.
 """
 
 import gzip
@@ -51,7 +52,8 @@ class Record:
 
     def write(self, via: str, kind: str, headers: dict[str, str], message: Message) -> None:
         body = json_format.MessageToDict(message)
-        line = json.dumps({"t": time.time(), "via": via, "kind": kind, "headers": headers, "body": body})
+        seen = {"t": time.time(), "via": via, "kind": kind, "headers": headers, "body": body}
+        line = json.dumps(seen | {"bytes": message.SerializeToString().hex()})
         with self.lock:
             self.file.write(line + "\n")
 

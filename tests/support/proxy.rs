@@ -23,7 +23,7 @@ impl Between {
         Self::with(upstream, &[])
     }
 
-    /// A proxy to `upstream` with these settings, as (key, value).
+    /// A proxy to `upstream` with these settings, as (key, value); OpenTelemetry's go by their own names.
     pub fn with(upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
         Self::to(&format!("http://{upstream}"), settings)
     }
@@ -31,10 +31,10 @@ impl Between {
     /// A proxy to a URL.
     pub fn to(upstream: &str, settings: &[(&str, &str)]) -> Self {
         let given = [("upstream", upstream), ("listen", "127.0.0.1:0"), ("admin", "127.0.0.1:0")];
-        let environment = given
-            .iter()
-            .chain(settings)
-            .map(|(key, value)| (format!("STREAMGAUGE_{}", key.to_uppercase()), (*value).to_owned()));
+        let environment = given.iter().chain(settings).map(|(key, value)| match key.starts_with("OTEL_") {
+            true => ((*key).to_owned(), (*value).to_owned()),
+            false => (format!("STREAMGAUGE_{}", key.to_uppercase()), (*value).to_owned()),
+        });
         let loaded = Source::new(Typed::default(), None, environment).load().unwrap();
         let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp).unwrap();
         let (addr, admin) = (proxy.listen_addr(), proxy.admin_addr());

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::recording::Recording;
 use crate::measure::dialect::facts::Facts;
-use crate::measure::dialect::{Counted, Delta, Dialect, OutputKind};
+use crate::measure::dialect::{Counted, Delta, OutputKind};
 use crate::measure::framing::Event;
 use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
 use crate::measure::peers::{PEERS, Rule};
@@ -17,10 +17,10 @@ use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
 /// A recorded exchange, as far as it is known.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Exchange<'a> {
-    /// The dialect of the request's path.
-    pub dialect: Option<&'static Dialect>,
+    /// What the request's head tells.
+    pub head: RequestShape,
     /// The request body; empty if it was not kept.
     pub request: &'a [u8],
     /// The response's `Content-Type`.
@@ -164,14 +164,14 @@ pub fn inspect<'a>(
     let untimed = Recording::default();
     let reads = reads.into_iter().map(|read| (Stamp::default(), read));
     let (record, watched) = observe(exchange, &untimed, reads);
-    (Inspection::new(exchange.dialect, &record, &watched), watched.seen, record.quality.unread)
+    (Inspection::new(&record, &watched), watched.seen, record.quality.unread)
 }
 
 /// As [`inspect`], with the times of a recording.
 pub fn inspect_timed(exchange: &Exchange<'_>, recording: &Recording) -> (Inspection, Vec<Seen>, Option<Unread>) {
     let reads = recording.reads.iter().map(|(at, read)| (*at, &read[..]));
     let (record, watched) = observe(exchange, recording, reads);
-    let mut inspection = Inspection::new(exchange.dialect, &record, &watched);
+    let mut inspection = Inspection::new(&record, &watched);
     inspection.times = Some(Times::new(&record, &watched.seen));
     (inspection, watched.seen, record.quality.unread)
 }
@@ -181,8 +181,7 @@ fn observe<'a>(
     recording: &Recording,
     reads: impl Iterator<Item = (Stamp, &'a [u8])>,
 ) -> (RequestRecord, Watched) {
-    let shape = RequestShape { dialect: exchange.dialect, ..RequestShape::default() };
-    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    let mut observer = StreamObserver::begin(exchange.head.clone(), b"", None, Stamp::default());
     observer.request(exchange.request);
     let head = ResponseHead {
         status: recording.status,
@@ -233,6 +232,9 @@ impl Watch for Watched {
             if let Some(counted) = tokens {
                 seen.tokens = Some(seen.tokens.unwrap_or(0) + u64::from(counted.tokens));
             }
+        }
+        if *delta == Delta::NoToken {
+            seen.tokens = seen.tokens.or(Some(0));
         }
         if let Delta::Output { kind, .. } = *delta {
             seen.token = true;
@@ -294,6 +296,7 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
             format!("{} without text, by {}{of}", tokens_of(counted), counted.source.name())
         }
         Delta::Evidence { tokens: None } => format!("a token with its text held back{of}"),
+        Delta::NoToken => "no token".to_owned(),
         Delta::Total(total) => format!("running total {total}{of}"),
         Delta::Usage(Usage { input: Some(input), output: None, .. }) => format!("prompt of {input} tokens"),
         Delta::Usage(Usage { input, output, .. }) => {
@@ -304,6 +307,7 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
         Delta::Fault { message, .. } => format!("error: {}", message.unwrap_or("no message")),
         Delta::Id(_) => "names the reply".to_owned(),
         Delta::Model(_) => "names the model".to_owned(),
+        Delta::Dialect(dialect) => format!("tells the dialect: {}", dialect.name),
         Delta::Done => "end of stream".to_owned(),
         Delta::Malformed => "not understood".to_owned(),
     }
@@ -315,7 +319,8 @@ fn tokens_of(counted: Counted) -> String {
 }
 
 impl Inspection {
-    fn new(dialect: Option<&'static Dialect>, record: &RequestRecord, watched: &Watched) -> Self {
+    fn new(record: &RequestRecord, watched: &Watched) -> Self {
+        let dialect = record.shape.dialect;
         let place = |fits: fn(&Seen) -> bool| watched.seen.iter().position(fits).map(|at| at as u64);
         let by_event: BTreeMap<u64, u64> =
             watched.seen.iter().zip(0..).filter_map(|(seen, at)| Some((at, seen.tokens?))).collect();
@@ -331,6 +336,7 @@ impl Inspection {
             evidence_events: record.evidence_events,
             output_tokens: record.output_tokens.map(|count| count.tokens),
             output_tokens_from: record.output_tokens.map(|count| match count.source {
+                CountSource::Usage => dialect.map_or(count.source.name(), |dialect| dialect.final_count),
                 CountSource::ContinuousUsage => "cumulative",
                 source => source.name(),
             }),

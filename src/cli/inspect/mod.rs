@@ -14,8 +14,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueHint;
 
-use crate::measure::dialect::{self, TABLE};
+use crate::measure::dialect::{Dialect, Routes, TABLE};
 use crate::measure::record::{Ending, Unread};
+use crate::measure::shape::RequestShape;
 
 pub use inspection::{Error, Exchange, Finish, Inspection, Seen, Times, inspect, inspect_timed};
 pub use recording::Recording;
@@ -81,24 +82,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let request = args.request.as_deref().map(read).transpose()?.unwrap_or_default();
     let recording = args.timed.then(|| Recording::parse(&file)).transpose();
     let recording = recording.with_context(|| format!("{} is no recording with times", args.file.display()))?;
-    let dialect = dialect::for_path(args.path.split('?').next().unwrap_or_default());
-    if dialect.is_none() {
-        super::say(&plain_http(&args.path));
-    }
-    let head = recording.as_ref();
-    let content_type = args.content_type.as_deref().or_else(|| head?.content_type.as_deref()).unwrap_or_else(|| {
-        let body = head.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
-        let (guess, by) = guess(&args.file, body);
-        super::say(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
-        guess
-    });
-    let content_encoding = args.content_encoding.as_deref().or_else(|| head?.content_encoding.as_deref());
+    let head = RequestShape::of("POST", args.path.split('?').next().unwrap_or_default(), &Routes::default());
+    let recorded = recording.as_ref();
+    let content_type =
+        args.content_type.as_deref().or_else(|| recorded?.content_type.as_deref()).unwrap_or_else(|| {
+            let body = recorded.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
+            let (guess, by) = guess(&args.file, body, head.dialect);
+            super::say(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
+            guess
+        });
+    let content_encoding = args.content_encoding.as_deref().or_else(|| recorded?.content_encoding.as_deref());
     let content_encoding = content_encoding.unwrap_or_default();
-    let exchange = Exchange { dialect, request: &request, content_type, content_encoding };
+    let exchange = Exchange { head, request: &request, content_type, content_encoding };
     let (inspection, events, unread) = match &recording {
         Some(recording) => inspect_timed(&exchange, recording),
         None => inspect(&exchange, reads(&file, &args.segments)?),
     };
+    if inspection.dialect.is_none() {
+        super::say(&plain_http(&args.path));
+    }
     let inspection = if args.explain { inspection.explained(&events) } else { inspection };
     let answer = if args.json {
         // A server's words are in there: what is not printable is escaped, as JSON may be.
@@ -141,18 +143,23 @@ fn reads<'a>(body: &'a [u8], segments: &[usize]) -> anyhow::Result<Vec<&'a [u8]>
     Ok(segments.iter().filter_map(|bytes| rest.split_off(..*bytes)).collect())
 }
 
-/// What a body is by its file's name or its first bytes, and by which of them.
-fn guess(path: &Path, body: &[u8]) -> (&'static str, &'static str) {
+/// What a body is by its file's name, its first bytes or its dialect, and by which of them.
+fn guess(path: &Path, body: &[u8], dialect: Option<&'static Dialect>) -> (&'static str, &'static str) {
     const STREAM: &str = "text/event-stream";
+    const LINES: &str = "application/x-ndjson";
     const DOCUMENT: &str = "application/json";
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("sse") => return (STREAM, "the file's name"),
+        Some("ndjson") => return (LINES, "the file's name"),
         Some("json") => return (DOCUMENT, "the file's name"),
         _ => {}
     }
+    let usual = dialect.map_or(STREAM, |dialect| dialect.content_type);
     match body.trim_ascii_start().first() {
+        Some(b'{' | b'[') if usual == LINES => (LINES, "its path"),
         Some(b'{' | b'[') => (DOCUMENT, "its first bytes"),
-        Some(_) => (STREAM, "its first bytes"),
+        Some(_) if usual == STREAM => (STREAM, "its first bytes"),
+        Some(_) => (usual, "its path"),
         None => (STREAM, "default"),
     }
 }

@@ -106,13 +106,13 @@ fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
 }
 
 /// Who counted the output tokens.
-fn who(source: &str) -> &str {
+fn who(source: &str) -> String {
     match source {
-        "usage" => "the server's usage report",
-        "cumulative" => "the server's running counter",
-        "ids" => "the lists of one entry per token",
-        "chunks" => "the number of events, an estimate",
-        other => other,
+        "cumulative" => "the server's running counter".to_owned(),
+        "ids" => "the lists of one entry per token".to_owned(),
+        "chunks" => "the number of events, an estimate".to_owned(),
+        // In the server's own word.
+        report => format!("the server's {report} report"),
     }
 }
 
@@ -135,7 +135,7 @@ fn complete(reply: &Reply<'_>) -> &'static str {
     match reply.unread {
         Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
-        Some(Unread::Malformed) => "no: the body is not one whole JSON document",
+        Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.error.is_some() => "no: the server reported an error",
         None if reply.cut => "no: the connection was closed before the body's end",

@@ -217,11 +217,12 @@ pub(super) fn escaped(text: &str) -> String {
 mod tests {
     use super::super::{Exchange, inspect};
     use super::*;
-    use crate::measure::dialect;
+    use crate::measure::dialect::Routes;
+    use crate::measure::shape::RequestShape;
 
     fn rendered(screen: Screen) -> String {
         let exchange = Exchange {
-            dialect: dialect::for_path("/v1/chat/completions"),
+            head: RequestShape::of("POST", "/v1/chat/completions", &Routes::default()),
             content_type: "text/event-stream",
             ..Exchange::default()
         };

@@ -11,20 +11,9 @@ mod negotiate;
 pub mod protobuf;
 mod text;
 
-pub use negotiate::{accepts_gzip, negotiate};
+pub use negotiate::{Format, accepts_gzip, negotiate};
 
 use super::snapshot::Snapshot;
-
-/// A format of the scrape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text 0.0.4.
-    Text,
-    /// OpenMetrics text 1.0.
-    OpenMetrics,
-    /// Length-delimited `io.prometheus.client.MetricFamily` messages.
-    Protobuf,
-}
 
 impl Format {
     /// The `Content-Type` that names it.

@@ -1,6 +1,15 @@
 //! Which format a scraper gets: what its `Accept` prefers, and text where it accepts nothing that we have.
 
-use super::Format;
+/// A format of the scrape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Text 0.0.4.
+    Text,
+    /// OpenMetrics text 1.0.
+    OpenMetrics,
+    /// Length-delimited `io.prometheus.client.MetricFamily` messages.
+    Protobuf,
+}
 
 /// The format for an `Accept` header.
 pub fn negotiate(accept: &str) -> Format {

@@ -5,13 +5,17 @@
 
 use std::ops::Range;
 
+use super::fault::Fault;
+use super::reply::is_report;
 use super::skeleton::Skeleton;
-use super::{Counted, Counters, Delta, OutputKind, Sink, finish_reason};
+use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, believed, finish_reason, segment_of};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::record::{CountSource, Usage};
-use crate::measure::scan::Scalar;
+use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
+
+/// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
+const MAX_CHOICES: usize = 128;
 
 /// The envelope of one event.
 #[derive(Default)]
@@ -66,20 +70,12 @@ impl<'a> Choice<'a> {
     }
 
     fn counted(&self) -> Option<Counted> {
-        let tokens = self.ids.or(self.logprobs)?;
-        Some(Counted { tokens, source: CountSource::Ids })
+        self.ids.or(self.logprobs).map(Counted::listed)
     }
 }
 
 /// Reads one choice of a dialect.
 pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
-
-#[derive(Clone, Copy, Default)]
-struct Fault<'a> {
-    message: Option<&'a str>,
-    kind: Option<&'a str>,
-    code: Option<&'a str>,
-}
 
 impl<'a> Chunk<'a> {
     fn read(data: &'a [u8], choice: ReadChoice) -> Option<Self> {
@@ -89,18 +85,20 @@ impl<'a> Chunk<'a> {
         let mut walk = Walk::new(data);
         walk.object(|key, walk| {
             match key {
-                b"id" => chunk.id = walk.text()?,
+                // vLLM's token API says `request_id`.
+                b"id" | b"request_id" => chunk.id = walk.text()?,
                 b"model" => chunk.model = walk.text()?,
                 b"choices" => walk.array(|walk| {
                     let choice = choice(walk)?;
                     match &mut chunk.first {
                         first @ None => *first = Some(choice),
+                        Some(_) if chunk.more.len() == MAX_CHOICES => return None,
                         Some(_) => chunk.more.push(choice),
                     }
                     Some(())
                 })?,
                 b"usage" => chunk.usage = usage(walk)?,
-                b"error" => chunk.fault = fault(walk)?,
+                b"error" => chunk.fault = Fault::read(walk)?,
                 b"prompt_token_ids" => chunk.prompt = walk.length()?,
                 b"obfuscation" => {
                     let at = walk.position();
@@ -126,62 +124,32 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     let mut cache_hits = None;
     walk.object(|key, walk| {
         match key {
-            b"prompt_tokens" => usage.input = walk.number()?,
-            b"completion_tokens" => usage.output = walk.number()?,
+            b"prompt_tokens" => usage.input = believed(walk.number()?),
+            b"completion_tokens" => usage.output = believed(walk.number()?),
             b"prompt_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"cached_tokens" => usage.cached = walk.number()?,
+                    b"cached_tokens" => usage.cached = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             b"completion_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"reasoning_tokens" => usage.reasoning = walk.number()?,
+                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             // SGLang, at top level.
-            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(walk.number()?),
+            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(believed(walk.number()?)),
             // DeepSeek.
-            b"prompt_cache_hit_tokens" => cache_hits = walk.number()?,
+            b"prompt_cache_hit_tokens" => cache_hits = believed(walk.number()?),
             _ => walk.skip()?,
         }
         Some(())
     })?;
     usage.cached = usage.cached.or(cache_hits);
     Some(Some(usage).filter(is_report))
-}
-
-fn is_report(usage: &Usage) -> bool {
-    usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
-}
-
-/// An `error` field: an object with a message, or the message itself. `null` is none.
-fn fault<'a>(walk: &mut Walk<'a>) -> Option<Option<Fault<'a>>> {
-    if !walk.is_object() {
-        return Some(match walk.raw()? {
-            b"null" => None,
-            raw => Some(Fault { message: unquoted(raw), ..Fault::default() }),
-        });
-    }
-    let mut fault = Fault::default();
-    walk.object(|key, walk| {
-        match key {
-            b"message" => fault.message = walk.text()?,
-            b"type" => fault.kind = walk.text()?,
-            b"code" => fault.code = Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(unquoted),
-            _ => walk.skip()?,
-        }
-        Some(())
-    })?;
-    Some(Some(fault))
-}
-
-fn unquoted(raw: &[u8]) -> Option<&str> {
-    let raw = std::str::from_utf8(raw).ok()?;
-    Some(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
 }
 
 /// The state of one stream.
@@ -216,8 +184,8 @@ impl Stream {
         }
         let Some(chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        if let Some(Fault { message, kind, code }) = chunk.fault {
-            sink.delta(0, Delta::Fault { message, kind, code });
+        if let Some(fault) = chunk.fault {
+            fault.tell(sink);
         }
         if let Some(prompt) = chunk.prompt {
             sink.delta(0, Delta::Usage(Usage { input: Some(prompt.into()), ..Usage::default() }));
@@ -286,128 +254,50 @@ impl Stream {
     /// several servers put the final usage there.
     fn growth(&mut self, choice: u32, total: u64) -> Option<Counted> {
         let before = self.reported.set(choice, total).or(self.continuous.then_some(0));
-        let tokens = u32::try_from(total.saturating_sub(before?)).unwrap_or(u32::MAX);
-        Some(Counted { tokens, source: CountSource::ContinuousUsage })
+        Some(Counted::growth(total.saturating_sub(before?)))
     }
+}
+
+/// Azure's deployment is its model.
+pub(super) fn path(shape: &mut RequestShape, path: &str) {
+    shape.model = segment_of(path, "/deployments/", '/');
 }
 
 /// The request fields that shape the work.
-pub(super) const REQUEST_FIELDS: &[&str] = &[
-    "model",
-    "stream",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "stream_options.include_usage",
-    "stream_options.continuous_usage_stats",
+pub(super) const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    // Where both stand the newer name wins, as it does in vLLM.
+    ("max_completion_tokens", Asked::MaxTokens),
+    ("max_tokens", Asked::MaxTokensElse),
+    ("n", Asked::Choices),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+    ("frequency_penalty", Asked::FrequencyPenalty),
+    ("presence_penalty", Asked::PresencePenalty),
+    ("seed", Asked::Seed),
+    ("stream_options.include_usage", Asked::IncludeUsage),
+    ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
 ];
 
-/// Notes one of [`REQUEST_FIELDS`].
-pub(super) fn request(shape: &mut RequestShape, path: &str, scalar: Scalar<'_>) {
-    match path {
-        "model" => shape.model = scalar.to_text(),
-        "stream" => shape.stream = scalar.as_bool(),
-        // Where both stand the newer name wins, as it does in vLLM.
-        "max_completion_tokens" => shape.max_tokens = scalar.as_u64(),
-        "max_tokens" => shape.max_tokens = shape.max_tokens.or(scalar.as_u64()),
-        "n" => shape.choices = scalar.as_u64(),
-        "temperature" => shape.temperature = scalar.as_f64(),
-        "top_p" => shape.top_p = scalar.as_f64(),
-        "frequency_penalty" => shape.frequency_penalty = scalar.as_f64(),
-        "presence_penalty" => shape.presence_penalty = scalar.as_f64(),
-        "seed" => shape.seed = scalar.as_u64(),
-        "stream_options.include_usage" => shape.include_usage = scalar.as_bool() == Some(true),
-        "stream_options.continuous_usage_stats" => shape.continuous_usage = scalar.as_bool() == Some(true),
-        _ => {}
-    }
-}
-
-/// An error reply in OpenAI's shape.
-pub(super) fn error_body(status: u16, message: &str) -> String {
-    let kind = if status < 500 { "invalid_request_error" } else { "server_error" };
-    serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": status}}).to_string()
-}
-
 /// A reply in one JSON document.
-#[derive(Default)]
-pub(super) struct Document {
-    usage: Usage,
-    failed: bool,
-    message: Option<String>,
-    kind: Option<String>,
-    code: Option<String>,
-}
-
-impl Document {
-    pub(super) const FIELDS: &[&str] = &[
-        "id",
-        "model",
-        "object",
-        "choices[].finish_reason",
-        "usage.prompt_tokens",
-        "usage.completion_tokens",
-        "usage.prompt_tokens_details.cached_tokens",
-        "usage.completion_tokens_details.reasoning_tokens",
-        "usage.reasoning_tokens",
-        "usage.prompt_cache_hit_tokens",
-        "error",
-        "error.message",
-        "error.type",
-        "error.code",
-        "message",
-        "type",
-        "code",
-    ];
-
-    pub(super) fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
-        let text = || match scalar {
-            Scalar::Number(number) => Some(number.to_owned()),
-            scalar => scalar.to_text(),
-        };
-        match path {
-            "id" | "model" => {
-                if let Some(text) = scalar.to_text() {
-                    sink.delta(0, if path == "id" { Delta::Id(&text) } else { Delta::Model(&text) });
-                }
-            }
-            "choices[].finish_reason" => {
-                if let Some(raw) = scalar.to_text()
-                    && let Some(reason) = finish_reason(&raw)
-                {
-                    sink.delta(index, Delta::Finish(reason, &raw));
-                }
-            }
-            "usage.prompt_tokens" => self.usage.input = scalar.as_u64(),
-            "usage.completion_tokens" => self.usage.output = scalar.as_u64(),
-            "usage.prompt_tokens_details.cached_tokens" => self.usage.cached = scalar.as_u64(),
-            "usage.prompt_cache_hit_tokens" => self.usage.cached = self.usage.cached.or(scalar.as_u64()),
-            "usage.completion_tokens_details.reasoning_tokens" => self.usage.reasoning = scalar.as_u64(),
-            "usage.reasoning_tokens" => self.usage.reasoning = self.usage.reasoning.or(scalar.as_u64()),
-            "object" => self.failed |= scalar == Scalar::String(b"error"),
-            "error" if scalar == Scalar::Null => {}
-            "error" => (self.failed, self.message) = (true, text()),
-            "error.message" | "message" => {
-                self.failed |= path == "error.message";
-                self.message = text();
-            }
-            "error.type" | "type" => self.kind = text(),
-            "error.code" | "code" => self.code = text(),
-            _ => {}
-        }
-    }
-
-    pub(super) fn end(&self, sink: &mut dyn Sink) {
-        if is_report(&self.usage) {
-            sink.delta(0, Delta::Usage(self.usage));
-        }
-        if self.failed {
-            let (message, kind, code) = (self.message.as_deref(), self.kind.as_deref(), self.code.as_deref());
-            sink.delta(0, Delta::Fault { message, kind, code });
-        }
-    }
-}
+pub(super) const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("choices[].finish_reason", Field::Finish),
+    ("usage.prompt_tokens", Field::Input),
+    ("usage.completion_tokens", Field::Output),
+    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
+    ("usage.prompt_cache_hit_tokens", Field::Cached),
+    ("usage.completion_tokens_details.reasoning_tokens", Field::Reasoning),
+    ("usage.reasoning_tokens", Field::Reasoning),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
+    // Older releases of vLLM put the error itself in the reply.
+    ("object", Field::Mark),
+    ("message", Field::Message),
+    ("type", Field::Kind),
+    ("code", Field::Code),
+];

@@ -3,11 +3,10 @@
 //! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
 //! text is held back. The choice index runs over prompts and outputs together.
 
-use super::openai::{self, Choice, Document, Stream};
-use super::{Dialect, OutputKind, Reader, Sink};
+use super::openai::{self, Choice, Stream};
+use super::{Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::scan::Scalar;
 use crate::measure::text::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -15,36 +14,22 @@ pub(super) const DIALECT: Dialect = Dialect {
     operation: "text_completion",
     route: "/v1/completions",
     matches: |path| {
-        let path = path.strip_suffix("/completions").unwrap_or("");
-        path.ends_with("/v1") || path.starts_with("/openai/") || path.contains("/openai/") || path.ends_with("/openai")
+        let before = path.strip_suffix("/completions");
+        before.is_some_and(|path| path.ends_with("/v1") || path.ends_with("/openai") || path.contains("/openai/"))
     },
-    reader: |shape| Box::new(Completions { stream: Stream::new(shape), document: Document::default() }),
-    request_fields: openai::REQUEST_FIELDS,
-    request: openai::request,
+    path: openai::path,
+    request: openai::REQUEST,
+    reader: |shape| Box::new(Completions(Stream::new(shape))),
+    reply: openai::REPLY,
     text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]] }),
-    error_body: openai::error_body,
+    ..USUAL
 };
 
-struct Completions {
-    stream: Stream,
-    document: Document,
-}
+struct Completions(Stream);
 
 impl Reader for Completions {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        self.stream.event(event, choice, sink);
-    }
-
-    fn wants(&self, path: &str) -> bool {
-        Document::FIELDS.contains(&path)
-    }
-
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
-        self.document.scalar(path, index, scalar, sink);
-    }
-
-    fn document_end(&mut self, sink: &mut dyn Sink) {
-        self.document.end(sink);
+        self.0.event(event, choice, sink);
     }
 }
 

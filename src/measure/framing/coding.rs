@@ -9,6 +9,9 @@ use std::io::{self, Write};
 const MAX_UNFOLDED: usize = 1 << 20;
 /// Input is fed in steps of this many bytes, so that [`MAX_UNFOLDED`] bounds the memory of one decoder.
 const STEP: usize = 512;
+/// What a brotli stream with a window beyond RFC 7932's 16 MiB begins with, in the low seven bits of its first byte: an
+/// extension that no browser speaks, and up to a gigabyte of memory.
+const BROTLI_LARGE_WINDOW: u8 = 0x11;
 /// The largest zstd window accepted: 8 MiB, the size that RFC 8878 asks every decoder to take.
 const ZSTD_WINDOW_LOG: u32 = 23;
 
@@ -22,6 +25,8 @@ enum Kind {
     DeflateUnknown,
     Zlib(flate2::write::ZlibDecoder<Unfolded>),
     Deflate(flate2::write::DeflateDecoder<Unfolded>),
+    /// The first byte tells how much memory is asked for.
+    BrotliUnknown,
     Brotli(Box<brotli_decompressor::DecompressorWriter<Unfolded>>),
     Zstd(zstd::stream::write::Decoder<'static, Unfolded>),
 }
@@ -42,8 +47,7 @@ impl Decoder {
         } else if is("deflate") {
             Kind::DeflateUnknown
         } else if is("br") {
-            let decoder = brotli_decompressor::DecompressorWriter::new(Unfolded::default(), 4096);
-            Kind::Brotli(Box::new(decoder))
+            Kind::BrotliUnknown
         } else if is("zstd") {
             let mut decoder = zstd::stream::write::Decoder::new(Unfolded::default()).ok()?;
             decoder.window_log_max(ZSTD_WINDOW_LOG).ok()?;
@@ -63,13 +67,20 @@ impl Decoder {
     /// # Errors
     /// [`Undecodable`] when the bytes do not follow the coding.
     pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Undecodable> {
-        if let (Kind::DeflateUnknown, Some(&first)) = (&self.0, bytes.first()) {
+        match (&self.0, bytes.first()) {
             // RFC 1950: the low four bits are the method 8, the top bit of the window size is never set.
-            self.0 = if first & 0x8f == 0x08 {
-                Kind::Zlib(flate2::write::ZlibDecoder::new(Unfolded::default()))
-            } else {
-                Kind::Deflate(flate2::write::DeflateDecoder::new(Unfolded::default()))
-            };
+            (Kind::DeflateUnknown, Some(first)) if first & 0x8f == 0x08 => {
+                self.0 = Kind::Zlib(flate2::write::ZlibDecoder::new(Unfolded::default()));
+            }
+            (Kind::DeflateUnknown, Some(_)) => {
+                self.0 = Kind::Deflate(flate2::write::DeflateDecoder::new(Unfolded::default()));
+            }
+            (Kind::BrotliUnknown, Some(first)) if first & 0x7f == BROTLI_LARGE_WINDOW => return Err(Undecodable),
+            (Kind::BrotliUnknown, Some(_)) => {
+                let decoder = brotli_decompressor::DecompressorWriter::new(Unfolded::default(), 4096);
+                self.0 = Kind::Brotli(Box::new(decoder));
+            }
+            _ => {}
         }
         for step in bytes.chunks(STEP) {
             match &mut self.0 {
@@ -77,7 +88,7 @@ impl Decoder {
                     each(bytes);
                     return Ok(());
                 }
-                Kind::DeflateUnknown => return Ok(()),
+                Kind::DeflateUnknown | Kind::BrotliUnknown => return Ok(()),
                 Kind::Gzip(d) => unfold(d, step, |d| d.get_mut(), &mut each),
                 Kind::Zlib(d) => unfold(d, step, |d| d.get_mut(), &mut each),
                 Kind::Deflate(d) => unfold(d, step, |d| d.get_mut(), &mut each),
@@ -192,6 +203,10 @@ mod tests {
         let bomb = bomb.finish().unwrap();
         let mut decoder = Decoder::for_encoding(b"zstd").unwrap();
         assert_eq!(decoder.push(&bomb, |plain| assert!(plain.len() <= MAX_UNFOLDED)), Err(Undecodable));
+
+        // A window of 2^30 bytes, an empty block, and text.
+        let mut decoder = Decoder::for_encoding(b"br").unwrap();
+        assert_eq!(decoder.push(b"\x11\x1e\x03", |_| ()), Err(Undecodable));
 
         assert!(Decoder::for_encoding(b"gzip, br").is_none());
         assert!(Decoder::for_encoding(b"snappy").is_none());

@@ -1,17 +1,7 @@
 //! Message bodies: their framing undone and put on.
 
+use super::framing::Framing;
 use super::head::{Head, HeadError};
-
-/// How a body's end is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// So many bytes.
-    Length(u64),
-    /// Chunks, and perhaps trailers.
-    Chunked,
-    /// The connection closes.
-    UntilClose,
-}
 
 /// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
 const MAX_CHUNK_LINE: usize = 4 * 1024;
@@ -125,10 +115,11 @@ impl BodyDecoder {
     }
 
     fn chunk_head(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
-        let Some(end) = memchr::memchr(b'\n', rest) else {
-            if self.line.len() + rest.len() > MAX_CHUNK_LINE {
-                return Err(BodyError::TooLarge);
-            }
+        let end = memchr::memchr(b'\n', rest);
+        if self.line.len() + end.unwrap_or(rest.len()) > MAX_CHUNK_LINE {
+            return Err(BodyError::TooLarge);
+        }
+        let Some(end) = end else {
             self.line.extend_from_slice(rest);
             // A chunk's head of plain size is short: refuse rubbish now, not after four kilobytes of it.
             if let [first, ..] = self.line[..]
@@ -306,7 +297,11 @@ mod tests {
             assert!(decode(Framing::Chunked, &singly).is_err(), "{bad:?} byte by byte");
         }
         let endless = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
-        assert_eq!(decode(Framing::Chunked, &[endless.as_bytes()]).unwrap_err(), BodyError::TooLarge);
+        let ended = format!("{endless}\r\n");
+        for reads in [&[&endless[..]][..], &[&ended], &[&ended[..3_000], &ended[3_000..]]] {
+            let reads: Vec<&[u8]> = reads.iter().map(|read| read.as_bytes()).collect();
+            assert_eq!(decode(Framing::Chunked, &reads).unwrap_err(), BodyError::TooLarge);
+        }
     }
 
     #[test]

@@ -3,74 +3,13 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::body::Framing;
+use super::known::Known;
 
 /// The largest head, in bytes. Inference clients send a token and a few identifiers; this leaves room for the cookies
 /// and signed credentials that gateways add.
 pub const MAX_HEAD: usize = 64 * 1024;
 /// The most fields of one head.
 pub const MAX_FIELDS: usize = 256;
-
-/// The fields that a proxy has to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Any other field.
-    Other,
-    /// `Connection`.
-    Connection,
-    /// `Keep-Alive`.
-    KeepAlive,
-    /// `Proxy-Connection`.
-    ProxyConnection,
-    /// `Transfer-Encoding`.
-    TransferEncoding,
-    /// `Content-Length`.
-    ContentLength,
-    /// `Content-Type`.
-    ContentType,
-    /// `Content-Encoding`.
-    ContentEncoding,
-    /// `Host`.
-    Host,
-    /// `TE`.
-    Te,
-    /// `Upgrade`.
-    Upgrade,
-    /// `HTTP2-Settings`.
-    Http2Settings,
-    /// `Expect`.
-    Expect,
-    /// `traceparent`.
-    Traceparent,
-    /// `tracestate`.
-    Tracestate,
-}
-
-const KNOWN: [(&[u8], Known); 14] = [
-    (b"connection", Known::Connection),
-    (b"keep-alive", Known::KeepAlive),
-    (b"proxy-connection", Known::ProxyConnection),
-    (b"transfer-encoding", Known::TransferEncoding),
-    (b"content-length", Known::ContentLength),
-    (b"content-type", Known::ContentType),
-    (b"content-encoding", Known::ContentEncoding),
-    (b"host", Known::Host),
-    (b"te", Known::Te),
-    (b"upgrade", Known::Upgrade),
-    (b"http2-settings", Known::Http2Settings),
-    (b"expect", Known::Expect),
-    (b"traceparent", Known::Traceparent),
-    (b"tracestate", Known::Tracestate),
-];
-
-impl Known {
-    fn of(name: &[u8]) -> Self {
-        KNOWN
-            .iter()
-            .find(|(known, _)| known.len() == name.len() && known.eq_ignore_ascii_case(name))
-            .map_or(Self::Other, |(_, known)| *known)
-    }
-}
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,12 +88,7 @@ impl Head {
         self.method = range_in(bytes, request.method.unwrap_or_default().as_bytes());
         self.target = range_in(bytes, request.path.unwrap_or_default().as_bytes());
         self.version = version(request.version);
-        self.mark_hop_by_hop();
-        match (self.all(Known::Host).count(), self.version) {
-            (1, _) | (0, Version::Http10) => Ok(()),
-            (0, _) => Err(HeadError::Malformed("no Host field")),
-            _ => Err(HeadError::Malformed("several Host fields")),
-        }
+        self.finish_request()
     }
 
     /// Parses a whole response head, up to and with its empty line.
@@ -223,9 +157,28 @@ impl Head {
         self.fields.push(Field { name: name_at, value, end, known, hop: false });
     }
 
-    /// Ends a composed head: its fields are known now.
-    pub fn finish(&mut self) {
+    /// Ends a request head: its fields are known now.
+    ///
+    /// # Errors
+    /// [`HeadError::Malformed`] when it does not say for certain where it goes.
+    pub fn finish_request(&mut self) -> Result<(), HeadError> {
         self.mark_hop_by_hop();
+        let mut hosts = self.all(Known::Host);
+        let (host, other) = (hosts.next(), hosts.next());
+        match (host, other) {
+            (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
+            (None, _) if self.version == Version::Http11 => Err(HeadError::Malformed("no Host field")),
+            (Some(host), _) if self.authority().is_some_and(|named| !named.eq_ignore_ascii_case(host)) => {
+                Err(HeadError::Malformed("a Host that is not its target's"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The host and port of a target in absolute form.
+    fn authority(&self) -> Option<&[u8]> {
+        let (_, rest) = self.target().split_once("://").filter(|_| !self.target().starts_with('/'))?;
+        rest.as_bytes().split(|byte| matches!(byte, b'/' | b'?')).next()
     }
 
     fn clear(&mut self) {
@@ -298,7 +251,9 @@ impl Head {
     pub fn path(&self) -> &str {
         let target = self.target();
         let path = match target.split_once("://") {
-            Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |at| &rest[at..]),
+            Some((_, rest)) if !target.starts_with('/') => {
+                rest.find(['/', '?']).map(|at| &rest[at..]).filter(|path| path.starts_with('/')).unwrap_or("/")
+            }
             _ => target,
         };
         path.split_once('?').map_or(path, |(path, _)| path)
@@ -357,51 +312,6 @@ impl Head {
         self.get(Known::Upgrade).filter(|protocol| wanted && !tokens(protocol).any(|p| p.eq_ignore_ascii_case(b"h2c")))
     }
 
-    /// How the body of this request is framed.
-    ///
-    /// # Errors
-    /// [`HeadError`] when that is not certain.
-    pub fn request_framing(&self) -> Result<Framing, HeadError> {
-        match self.framing()? {
-            Some(Framing::Chunked) if self.version == Version::Http10 => {
-                Err(HeadError::Ambiguous("Transfer-Encoding in HTTP/1.0"))
-            }
-            Some(framing) => Ok(framing),
-            None => Ok(Framing::Length(0)),
-        }
-    }
-
-    /// How the body of this response is framed; `to_head` if it answers a HEAD request.
-    ///
-    /// # Errors
-    /// [`HeadError`] when that is not certain.
-    pub fn response_framing(&self, to_head: bool) -> Result<Framing, HeadError> {
-        let framing = self.framing()?;
-        if to_head || matches!(self.status, 100..=199 | 204 | 304) {
-            return Ok(Framing::Length(0));
-        }
-        Ok(framing.unwrap_or(Framing::UntilClose))
-    }
-
-    fn framing(&self) -> Result<Option<Framing>, HeadError> {
-        let mut codings = self.all(Known::TransferEncoding);
-        let mut lengths = self.all(Known::ContentLength);
-        let (coding, length) = (codings.next(), lengths.next());
-        if codings.next().is_some() {
-            return Err(HeadError::Ambiguous("several Transfer-Encoding fields"));
-        }
-        if lengths.next().is_some() {
-            return Err(HeadError::Ambiguous("several Content-Length fields"));
-        }
-        match (coding, length) {
-            (Some(_), Some(_)) => Err(HeadError::Ambiguous("both Transfer-Encoding and Content-Length")),
-            (Some(coding), None) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Framing::Chunked)),
-            (Some(_), None) => Err(HeadError::UnknownCoding),
-            (None, Some(length)) => Ok(Some(Framing::Length(content_length(length)?))),
-            (None, None) => Ok(None),
-        }
-    }
-
     /// Writes `METHOD target HTTP/1.1`.
     pub fn write_request_line(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bytes[self.method.clone()]);
@@ -448,13 +358,6 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Digits and nothing else: `+5`, `5, 5` and white space inside are how lengths are made to differ.
-fn content_length(value: &[u8]) -> Result<u64, HeadError> {
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    let length = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
-    length.ok_or(HeadError::Ambiguous("a Content-Length that is not a plain number"))
-}
-
 /// Every CR is followed by an LF, and every LF is preceded by a CR.
 fn strict_line_ends(bytes: &[u8]) -> Result<(), HeadError> {
     for at in memchr::memchr2_iter(b'\r', b'\n', bytes) {
@@ -494,14 +397,11 @@ fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::http1::Framing;
 
     fn request(text: &str) -> Result<Head, HeadError> {
         let mut head = Head::default();
         head.parse_request(text.as_bytes()).map(|()| head)
-    }
-
-    fn framing(fields: &str) -> Result<Framing, HeadError> {
-        request(&format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")).and_then(|head| head.request_framing())
     }
 
     #[test]
@@ -532,6 +432,9 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\nX : 1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
+            "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET http://b?/a HTTP/1.0\r\nHost: b?\r\n\r\n",
+            "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
             "GET / HTTP/2.0\r\nHost: a\r\n\r\n",
             "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -541,31 +444,6 @@ mod tests {
         }
         let many = "X: 1\r\n".repeat(MAX_FIELDS);
         assert_eq!(request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).unwrap_err(), HeadError::TooLarge);
-    }
-
-    #[test]
-    fn a_body_has_one_length_or_the_message_is_refused() {
-        assert_eq!(framing(""), Ok(Framing::Length(0)));
-        assert_eq!(framing("Content-Length: 12\r\n"), Ok(Framing::Length(12)));
-        assert_eq!(framing("Transfer-Encoding: Chunked\r\n"), Ok(Framing::Chunked));
-        for bad in [
-            "Content-Length: 5\r\nContent-Length: 5\r\n",
-            "Content-Length: 5, 5\r\n",
-            "Content-Length: +5\r\n",
-            "Content-Length: 0x5\r\n",
-            "Content-Length: \r\n",
-            "Content-Length: 99999999999999999999\r\n",
-            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-        ] {
-            assert!(matches!(framing(bad), Err(HeadError::Ambiguous(_))), "{bad:?}");
-        }
-        for bad in ["gzip, chunked", "identity", "xchunked", "chunked, identity", "\x0bchunked"] {
-            let framing = framing(&format!("Transfer-Encoding: {bad}\r\n"));
-            assert!(framing.is_err(), "{bad:?} gives {framing:?}");
-        }
-        let old = request("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
-        assert!(old.request_framing().is_err());
     }
 
     #[test]
@@ -591,10 +469,16 @@ mod tests {
 
     #[test]
     fn the_path_is_found_in_every_form_of_target() {
-        for (target, path) in
-            [("/a/b?c=/d", "/a/b"), ("http://h:1/a?x", "/a"), ("http://h", "/"), ("*", "*"), ("/a://b", "/a://b")]
-        {
-            let head = request(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        for (target, path) in [
+            ("/a/b?c=/d", "/a/b"),
+            ("http://h:1/a?x", "/a"),
+            ("http://h", "/"),
+            ("http://h?/x", "/"),
+            ("*", "*"),
+            ("/a://b", "/a://b"),
+        ] {
+            let host = if target.starts_with("http://h:1") { "H:1" } else { "h" };
+            let head = request(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).unwrap();
             assert_eq!(head.path(), path);
         }
     }

@@ -2,14 +2,18 @@
 //!
 //! hyper keeps neither the case of header names nor interim responses where only one side of a proxy is its own, and
 //! its client hands over one chunk per poll; so both sides of an HTTP/1 exchange are ours. A [`head`] keeps its fields
-//! as the bytes they came in; [`body`] undoes and puts on the framing of a body.
+//! as the bytes they came in and says how its body is framed; [`body`] undoes and puts on that framing.
 //!
 //! What is refused, because two parties could read it differently: a bare CR or LF, a folded line, white space before
 //! a colon, two lengths, a length beside a transfer coding, any coding but `chunked`, a chunk size that is not plain
 //! hexadecimal, no or several `Host`.
 
 pub mod body;
+mod framing;
 pub mod head;
+mod known;
 
-pub use body::{BodyDecoder, Framing};
-pub use head::{Head, HeadError, Known};
+pub use body::BodyDecoder;
+pub use framing::Framing;
+pub use head::{Head, HeadError};
+pub use known::Known;

@@ -74,8 +74,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         Err(error) => return refuse(client, seat, request, &error.into(), Some(observation)).await,
     };
     if request.method() == "CONNECT" {
-        let refusal = Refusal::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream");
-        return refuse(client, seat, request, &refusal, Some(observation)).await;
+        return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
     let Some(_permit) = worker.shared().admit(limit) else {
@@ -151,7 +150,7 @@ async fn refuse(
     let arrival = client.arrival;
     let observation = observation.or_else(|| Some(Observation::begin(seat.worker(), request, arrival?)));
     client.written();
-    let dialect = crate::measure::dialect::for_path(request.path());
+    let dialect = observation.as_ref().and_then(Observation::dialect);
     refusal.write(&mut client.out, dialect, request.method() == "HEAD");
     let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
     client.written();

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::Version;
-use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, Known};
 use crate::net::io::Arrival;
 use crate::proxy::observation::Observation;
 use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
@@ -224,6 +224,10 @@ impl<'a> Relay<'a> {
         let arrival = ready!(self.exchange.poll_head(cx, self.response))?;
         let out = &mut self.client.out;
         match self.response.status() {
+            101 if self.request.upgrade().is_none() => {
+                let error = HeadError::Malformed("a switch of protocols that nobody asked for");
+                return Poll::Ready(Err(Broken::Head(error)));
+            }
             101 => {
                 self.response.write_status_line(out);
                 self.response

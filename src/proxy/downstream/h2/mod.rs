@@ -1,0 +1,215 @@
+//! The server for HTTP/2 clients: hyper's, in front of the same exchange.
+//!
+//! Interim responses do not reach HTTP/2 clients; hyper has no way to send them.
+
+mod call;
+mod reply;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::task::{Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+
+use self::call::Call;
+use self::reply::{Relayed, Reply, ReplyBody};
+use super::client::LINGER;
+use super::timer::Timer;
+use crate::clock::Clock;
+use crate::measure::record::Ending;
+use crate::net::http1::{Framing, Head};
+use crate::net::io::{Arrival, Io, Stamped};
+use crate::proxy::LocalExecutor;
+use crate::proxy::forward::{Additions, Scheme};
+use crate::proxy::observation::Observation;
+use crate::proxy::refusal::{ERROR_FIELD, Refusal};
+use crate::proxy::upstream::{Broken, Outgoing};
+use crate::proxy::worker::{Seat, Worker};
+
+/// How often a request that no server has taken is offered again.
+const OFFERS: usize = 3;
+
+/// Serves a connection, of which `first` has already been received.
+pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
+    let worker = Rc::clone(seat.worker());
+    let (peer, scheme) = (io.peer(), Scheme::of(&io));
+    let arrival = Rc::new(Cell::new(None));
+    let io = TokioIo::new(Stamped::new(io, first, Rc::clone(&arrival)));
+    let limits = worker.config().limits;
+    let mut builder = http2::Builder::new(LocalExecutor);
+    builder
+        .adaptive_window(true)
+        .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX));
+    let in_hand = InHand::default();
+    let service = service_fn({
+        let in_hand = in_hand.clone();
+        move |request| {
+            let arrival = arrival.get().unwrap_or_else(Arrival::now);
+            let (worker, in_hand) = (Rc::clone(&worker), in_hand.clone());
+            async move {
+                let body = answer(request, worker, arrival, peer, scheme).await;
+                Ok::<_, Infallible>(body.map(|body| Reply::new(body, in_hand)))
+            }
+        }
+    });
+    let idle_at_most = limits.idle_timeout;
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let (mut closing, mut idle_since, mut timer) = (false, None, Timer::default());
+    std::future::poll_fn(|cx| {
+        if !closing && seat.worker().is_draining() {
+            closing = true;
+            connection.as_mut().graceful_shutdown();
+        }
+        seat.watch_drain(cx.waker());
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "an HTTP/2 connection broke");
+                }
+                return Poll::Ready(());
+            }
+            // A request whose head has not come whole is none: whoever stops in the middle of one is idle as well.
+            let now = Clock::Monotonic.now();
+            idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_none());
+            let since = idle_since.unwrap_or(now);
+            ready!(timer.poll(cx, since.after(if closing { LINGER } else { idle_at_most })));
+            if closing {
+                return Poll::Ready(());
+            }
+            (closing, idle_since) = (true, None);
+            connection.as_mut().graceful_shutdown();
+        }
+    })
+    .await;
+}
+
+/// Counts the requests that a connection has in hand: each holds a clone, to the last byte of its answer.
+#[derive(Clone, Default)]
+struct InHand(Rc<()>);
+
+impl InHand {
+    /// Whether there is none: only the connection and its service hold this.
+    fn is_none(&self) -> bool {
+        Rc::strong_count(&self.0) == 2
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    worker: Rc<Worker>,
+    arrival: Arrival,
+    peer: Option<SocketAddr>,
+    scheme: Scheme,
+) -> Response<ReplyBody> {
+    let (mut head, body) = composed(request);
+    let finished = head.finish_request();
+    let mut observation = Observation::begin(&worker, &head, arrival);
+    if let Err(error) = finished {
+        return refused(&error.into(), observation, Ending::Complete);
+    }
+    if head.method() == "CONNECT" {
+        return refused(&Refusal::connect(), observation, Ending::Complete);
+    }
+    let limit = worker.config().limits.streams;
+    let Some(permit) = worker.shared().admit(limit) else {
+        return refused(&Refusal::busy(limit), observation, Ending::Complete);
+    };
+    let framing = match head.request_framing() {
+        Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
+        Ok(framing) => framing,
+        Err(error) => return refused(&error.into(), observation, Ending::Complete),
+    };
+    let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
+    let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
+    let exchange = match worker.upstream().begin(&outgoing).await {
+        Ok(exchange) => exchange,
+        Err(broken) => {
+            return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
+        }
+    };
+    let mut call = Call::new(body, exchange);
+    let mut response = Head::default();
+    let mut offers = 1;
+    let arrived = loop {
+        let polled = std::future::poll_fn(|cx| {
+            if let ControlFlow::Break(broken) = call.poll_upload(cx, &mut observation) {
+                return Poll::Ready(Err(broken));
+            }
+            call.exchange.poll_head(cx, &mut response)
+        });
+        match polled.await {
+            Ok(_) if matches!(response.status(), 100..=199) => {}
+            Ok(arrival) => break arrival,
+            Err(Broken::NotTaken) if offers < OFFERS => {
+                offers += 1;
+                if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
+                    return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
+                }
+            }
+            Err(broken) => return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed),
+        }
+    };
+    if let Some(asking) = observation.asking() {
+        asking.reply_begins(&response);
+    }
+    observation.head(arrived, &response);
+    observation.head_handed_on(arrived, Clock::Monotonic.now());
+    let head = to_http2(&response);
+    let relayed = Relayed::new(call, observation, worker, permit);
+    let mut reply = Response::new(ReplyBody::Relayed(Box::new(relayed)));
+    *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    *reply.headers_mut() = head;
+    reply
+}
+
+fn refused(refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
+    let text = refusal.body(observation.dialect());
+    let mut reply = Response::new(ReplyBody::Text(Some(Bytes::from(text))));
+    *reply.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let headers = reply.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(value) = HeaderValue::from_str(&refusal.field()) {
+        headers.insert(HeaderName::from_static(ERROR_FIELD), value);
+    }
+    observation.refused(refusal.status);
+    observation.end(ending);
+    reply
+}
+
+/// The request as a head of ours. The authority becomes `Host`; cookies, which HTTP/2 may split, become one again.
+fn composed(request: Request<Incoming>) -> (Head, Incoming) {
+    let (parts, body) = request.into_parts();
+    let mut head = Head::default();
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    head.compose_request(parts.method.as_str(), target);
+    if let Some(authority) = parts.uri.authority()
+        && !parts.headers.contains_key(http::header::HOST)
+    {
+        head.push(b"host", authority.as_str().as_bytes());
+    }
+    let cookies: Vec<&[u8]> = parts.headers.get_all(http::header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    for (name, value) in &parts.headers {
+        if name != http::header::COOKIE {
+            head.push(name.as_str().as_bytes(), value.as_bytes());
+        }
+    }
+    if !cookies.is_empty() {
+        head.push(b"cookie", &cookies.join(&b"; "[..]));
+    }
+    (head, body)
+}
+
+fn to_http2(response: &Head) -> http::HeaderMap {
+    let pairs = response.end_to_end().map(|(name, value, _)| (name, value));
+    crate::proxy::upstream::field_map(pairs)
+}

@@ -1,0 +1,157 @@
+//! Bodies of answers to HTTP/2 clients.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+
+use super::call::Call;
+use super::{InHand, to_http2};
+use crate::clock::Clock;
+use crate::measure::record::Ending;
+use crate::measure::time::Gap;
+use crate::net::io::Arrival;
+use crate::proxy::observation::Observation;
+use crate::proxy::shared::Permit;
+use crate::proxy::upstream::{BodyStep, Broken};
+use crate::proxy::worker::Worker;
+
+/// The body of an answer, on a connection.
+pub(super) struct Reply {
+    body: ReplyBody,
+    _in_hand: InHand,
+}
+
+impl Reply {
+    pub(super) fn new(body: ReplyBody, in_hand: InHand) -> Self {
+        Self { body, _in_hand: in_hand }
+    }
+}
+
+/// The body of an answer.
+pub(super) enum ReplyBody {
+    Relayed(Box<Relayed>),
+    Text(Option<Bytes>),
+}
+
+/// A response body on its way to an HTTP/2 client.
+///
+/// hyper asks for the next frame at once after taking one, before the connection has written it. The second time it is
+/// asked, a body with something unobserved therefore steps back behind the connection's task, and observes after.
+pub(super) struct Relayed {
+    call: Option<Call>,
+    observation: Option<Observation>,
+    handed_on: Option<HandedOn>,
+    /// The reply has been read to its end.
+    read: bool,
+    /// The last frame has been given out.
+    ended: bool,
+    worker: Rc<Worker>,
+    _permit: Permit,
+}
+
+struct HandedOn {
+    arrival: Arrival,
+    payload: Bytes,
+    stepped_back: bool,
+}
+
+impl Relayed {
+    /// The body of `call`'s answer, whose head has been handed on.
+    pub(super) fn new(call: Call, observation: Observation, worker: Rc<Worker>, permit: Permit) -> Self {
+        let (call, observation) = (Some(call), Some(observation));
+        Self { call, observation, handed_on: None, read: false, ended: false, worker, _permit: permit }
+    }
+
+    fn observe(&mut self) {
+        if let (Some(HandedOn { arrival, payload, .. }), Some(observation)) =
+            (self.handed_on.take(), &mut self.observation)
+        {
+            observation.body(arrival, &payload, Clock::Monotonic.now(), Gap::ZERO);
+        }
+    }
+
+    fn finish(&mut self, ending: Ending) {
+        self.observe();
+        if let Some(observation) = self.observation.take() {
+            observation.end(ending);
+        }
+        if let Some(call) = self.call.take()
+            && ending == Ending::Complete
+        {
+            self.worker.upstream().done(call.exchange);
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        if let Some(handed_on) = &mut self.handed_on {
+            if !std::mem::replace(&mut handed_on.stepped_back, true) {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.observe();
+        }
+        let (Some(call), Some(observation)) = (&mut self.call, &mut self.observation) else {
+            return Poll::Ready(None);
+        };
+        // A request that breaks now shows in the response as well.
+        let _broken = call.poll_upload(cx, observation).is_break();
+        let mut payload = Vec::new();
+        let step = match self.read {
+            true => Ok(BodyStep::End),
+            false => ready!(call.exchange.poll_body(cx, &mut payload)),
+        };
+        self.read = matches!(step, Ok(BodyStep::End));
+        if let Some(asking) = observation.asking() {
+            asking.reply(&mut payload, 0, self.read);
+        }
+        match step {
+            // The beginning of an event, which was held back.
+            Ok(BodyStep::End) if !payload.is_empty() => Poll::Ready(Some(Ok(Frame::data(payload.into())))),
+            Ok(BodyStep::Data(arrival)) => {
+                let payload = Bytes::from(payload);
+                self.handed_on = Some(HandedOn { arrival, payload: payload.clone(), stepped_back: false });
+                self.ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
+                Poll::Ready(Some(Ok(Frame::data(payload))))
+            }
+            Ok(BodyStep::End) => {
+                call.exchange.trailers().into_iter().for_each(|trailers| observation.trailers(trailers));
+                let trailers = call.exchange.trailers().filter(|_| !self.ended).map(to_http2);
+                self.ended = true;
+                self.finish(Ending::Complete);
+                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+            }
+            Err(broken) => {
+                self.finish(Ending::UpstreamFailed);
+                Poll::Ready(Some(Err(broken)))
+            }
+        }
+    }
+}
+
+impl Drop for Relayed {
+    fn drop(&mut self) {
+        self.finish(if self.ended { Ending::Complete } else { Ending::DownstreamGone });
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        match &mut self.get_mut().body {
+            ReplyBody::Relayed(relayed) => relayed.poll_frame(cx),
+            ReplyBody::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            ReplyBody::Relayed(relayed) => relayed.ended,
+            ReplyBody::Text(text) => text.is_none(),
+        }
+    }
+}

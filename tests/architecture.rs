@@ -1,0 +1,485 @@
+//! The law of the house, rule by rule: what each part may use, and what may stand in one place only.
+//!
+//! A rule is a function from files to the sentences that say what breaks it. Each is tried on a sample that breaks it,
+//! and then on the repository.
+
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use source::Source;
+use streamgauge::export::catalog;
+
+/// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
+const ARROWS: &str = "\
+main    -> cli
+cli     -> proxy, sim, export, net, config, measure, clock
+proxy   -> export, net, config, measure, clock
+export  -> net, config, measure, clock
+sim     -> measure, clock
+net     -> measure::time, measure::record::StampSource, clock
+config  -> measure
+clock   -> measure::time
+measure -> nothing of ours";
+
+/// What `measure` may use of others'. It is pure: no I/O, no runtime, no lock, no clock, so that a proxy, a replay and a
+/// test of it get the same numbers.
+const MEASURE_MAY_USE: [(&str, &str); 6] = [
+    ("serde", "values to be skipped"),
+    ("serde_json", "escapes undone, and whether a last event is whole"),
+    ("memchr", "the next line end, the next quote"),
+    ("flate2", "gzip and deflate, undone on the observer's copy"),
+    ("brotli_decompressor", "brotli, likewise"),
+    ("zstd", "zstd, likewise"),
+];
+
+/// The parts of `std` that do something to the world or wait for it.
+const IMPURE: [&str; 6] = ["env", "fs", "net", "os", "process", "thread"];
+const LOCKS_AND_CLOCKS: [&str; 6] = ["Mutex", "RwLock", "Condvar", "mpsc", "Instant", "SystemTime"];
+
+/// Lines outside of tests, comments and all: what a reader reads.
+const LONG: usize = 400;
+const WHY_LONG: &str = "past 400 lines";
+
+const TOP_LEVEL: [&str; 8] =
+    ["Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "src", "dashboards", "deploy", "tests"];
+
+/// Hosts of package registries, in two parts, so that this file does not name them.
+const REGISTRIES: [(&str, &str); 8] = [
+    ("crates", "io"),
+    ("pypi", "org"),
+    ("pythonhosted", "org"),
+    ("deb.debian", "org"),
+    ("npmjs", "org"),
+    ("npmjs", "com"),
+    ("proxy.golang", "org"),
+    ("rubygems", "org"),
+];
+
+// ---------------------------------------------------------------------------------------------------------- the rules
+
+fn arrows(files: &[Source]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for file in files.iter().filter(|file| file.path != "src/lib.rs") {
+        let folder = file.folder();
+        let Some(line) = ARROWS.lines().find(|line| line.split_whitespace().next() == Some(folder)) else {
+            broken
+                .push(format!("{}: no arrow says what `{folder}` may use; draw one in src/lib.rs and here", file.path));
+            continue;
+        };
+        let allowed: Vec<&str> = line.split("->").nth(1).unwrap_or_default().split(',').map(str::trim).collect();
+        for (path, at) in file.named.iter().filter(|(path, _)| path[0] == "crate") {
+            let used = path[1..].join("::");
+            let fits = |allowed: &&str| used == **allowed || used.starts_with(&format!("{allowed}::"));
+            if path[1] != folder && !allowed.iter().any(fits) {
+                broken.push(format!("{}:{at}: uses crate::{used}, but {}", file.path, line.replace("  ", "")));
+            }
+        }
+    }
+    broken
+}
+
+fn front_page(lib: &str) -> Vec<String> {
+    let drawn: Vec<&str> =
+        lib.lines().filter_map(|line| line.strip_prefix("//! ")).filter(|line| line.contains(" -> ")).collect();
+    if drawn == ARROWS.lines().collect::<Vec<_>>() {
+        return Vec::new();
+    }
+    vec!["src/lib.rs: its arrows are not those of tests/architecture.rs; draw them alike".to_owned()]
+}
+
+fn measure_is_pure(files: &[Source], dependencies: &BTreeSet<String>) -> Vec<String> {
+    let mut broken = Vec::new();
+    for file in files.iter().filter(|file| file.folder() == "measure") {
+        for (path, at) in &file.named {
+            let root = &path[0];
+            let impure = root == "std" && IMPURE.contains(&&*path[1])
+                || path.iter().any(|part| LOCKS_AND_CLOCKS.contains(&&**part));
+            if impure {
+                broken.push(format!(
+                    "{}:{at}: uses {}; measure is pure: it is handed stamps and bytes",
+                    file.path,
+                    path.join("::")
+                ));
+            }
+            if dependencies.contains(root) && MEASURE_MAY_USE.iter().all(|(may, _)| may != root) {
+                let rule = "measure uses std and what MEASURE_MAY_USE lists with its reason";
+                broken.push(format!("{}:{at}: uses {root}; {rule}", file.path));
+            }
+        }
+        let waits = file.find(&["async"]).chain(file.find(&["await"]));
+        broken.extend(waits.map(|at| format!("{}:{at}: waits; measure is pure and never does", file.path)));
+    }
+    broken
+}
+
+/// Tokens that may stand in some files only.
+fn only_in(files: &[Source], places: &[&str], wanted: &[&[&str]], rule: &str) -> Vec<String> {
+    let elsewhere = files.iter().filter(|file| !places.iter().any(|place| file.path.starts_with(place)));
+    let found = elsewhere.flat_map(|file| {
+        let lines = wanted.iter().flat_map(|tokens| file.find(tokens));
+        lines.map(|at| format!("{}:{at}: {rule}", file.path)).collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
+fn os_time(files: &[Source]) -> Vec<String> {
+    let asking: [&[&str]; 8] = [
+        &["Instant", "::", "now"],
+        &["SystemTime", "::", "now"],
+        &["UNIX_EPOCH"],
+        &[".", "elapsed"],
+        &["clock_gettime"],
+        &["TimerFd"],
+        &["tokio", "::", "time"],
+        &["thread", "::", "sleep"],
+    ];
+    only_in(files, &["src/clock.rs"], &asking, "only src/clock.rs asks the operating system for time, or waits")
+}
+
+fn exits(files: &[Source]) -> Vec<String> {
+    let exits: [&[&str]; 2] = [&["process", "::", "exit"], &["process", "::", "abort"]];
+    only_in(files, &["src/main.rs"], &exits, "only src/main.rs ends the process; hand back an error")
+}
+
+fn prints(files: &[Source]) -> Vec<String> {
+    let prints: [&[&str]; 7] = [
+        &["println", "!"],
+        &["print", "!"],
+        &["eprintln", "!"],
+        &["eprint", "!"],
+        &["dbg", "!"],
+        &["io", "::", "stdout"],
+        &["io", "::", "stderr"],
+    ];
+    only_in(
+        files,
+        &["src/cli/", "src/report/"],
+        &prints,
+        "only cli and report print; log with tracing, or hand back a value",
+    )
+}
+
+fn metric_names(files: &[Source], names: &BTreeSet<String>) -> Vec<String> {
+    strings_only_in(
+        files,
+        &["src/export/catalog.rs"],
+        names,
+        "only src/export/catalog.rs names metrics; read the catalog",
+    )
+}
+
+/// `sim` speaks the protocol from the other side, and the demo's clients from ours.
+fn field_names(files: &[Source]) -> Vec<String> {
+    let dialects = files.iter().filter(|file| file.path.starts_with("src/measure/dialect/"));
+    let names = dialects.flat_map(|file| file.strings().flat_map(|(text, _)| text.split(['.', '[', ']'])));
+    // One word alone (`model`, `error`) is anybody's.
+    let is_name =
+        |name: &&str| name.contains('_') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let names: BTreeSet<String> = names.filter(is_name).map(str::to_owned).collect();
+    let places = ["src/measure/dialect/", "src/sim/", "src/cli/demo/load.rs"];
+    strings_only_in(files, &places, &names, "only measure/dialect knows the servers' JSON fields")
+}
+
+fn strings_only_in(files: &[Source], places: &[&str], names: &BTreeSet<String>, rule: &str) -> Vec<String> {
+    let elsewhere = files.iter().filter(|file| !places.iter().any(|place| file.path.starts_with(place)));
+    let found = elsewhere.flat_map(|file| {
+        let named = file.strings().filter(|(text, _)| names.contains(*text));
+        named.map(|(text, at)| format!("{}:{at}: \"{text}\": {rule}", file.path)).collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
+fn unsafe_code(files: &[Source]) -> Vec<String> {
+    let roots = files.iter().filter(|file| ["src/lib.rs", "src/main.rs"].contains(&&*file.path));
+    let open = roots.filter(|file| !file.text.contains("#![forbid(unsafe_code)]"));
+    open.map(|file| format!("{}: does not forbid unsafe code: #![forbid(unsafe_code)]", file.path)).collect()
+}
+
+fn long_files(files: &[Source]) -> Vec<String> {
+    let why = |file: &Source| file.text.lines().any(|line| line.starts_with("//!") && line.contains(WHY_LONG));
+    let long = files.iter().filter(|file| file.length() > LONG && !why(file));
+    long.map(|file| {
+        format!(
+            "{}: {} lines without its tests; split it, or say on its front page why it is {WHY_LONG}",
+            file.path,
+            file.length()
+        )
+    })
+    .collect()
+}
+
+fn top_level(paths: &[String]) -> Vec<String> {
+    let first: BTreeSet<&str> = paths.iter().filter_map(|path| path.split('/').next()).collect();
+    let strange = first.into_iter().filter(|name| !name.starts_with('.') && !TOP_LEVEL.contains(name));
+    strange.map(|name| format!("{name}: the top level holds {} and dot-files", TOP_LEVEL.join(" "))).collect()
+}
+
+/// Somebody else's machine has other folders, and perhaps other registries.
+fn machines(path: &str, text: &str) -> Vec<String> {
+    let mut broken = Vec::new();
+    for (line, at) in text.lines().zip(1..) {
+        for folder in ["/work", "/root", "/home"] {
+            let folder = format!("{folder}/");
+            let begins = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.}/)~*".contains(c));
+            if line.match_indices(&folder).any(|(at, _)| begins(at)) {
+                broken.push(format!("{path}:{at}: names a folder of one machine ({folder})"));
+            }
+        }
+        let cargos_own = path.ends_with("Cargo.lock") && line.starts_with("source = \"registry+");
+        for (name, domain) in REGISTRIES.iter().filter(|_| !cargos_own) {
+            if line.contains(&format!("{name}.{domain}")) {
+                broken.push(format!("{path}:{at}: names the host of a registry; whoever builds this has their own"));
+            }
+        }
+    }
+    broken
+}
+
+/// The fuzzers have a manifest of their own, and must fuzz the libraries that ship.
+fn fuzzed_libraries(ours: (&str, &str), fuzzers: (&str, &str)) -> Vec<String> {
+    let own = "libfuzzer-sys = ";
+    let dependencies = |manifest: &str| -> Vec<String> {
+        let section =
+            manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+        let lines = section.lines().filter(|line| line.contains(" = ") && !line.starts_with(own));
+        lines.map(str::to_owned).collect()
+    };
+    let versions = |lock: &str, name: &str| -> BTreeSet<String> {
+        let packages =
+            lock.split("[[package]]\n").filter_map(|package| package.strip_prefix(&format!("name = \"{name}\"\n")));
+        packages.filter_map(|package| package.lines().next()).map(str::to_owned).collect()
+    };
+    let known = dependencies(ours.0);
+    let mut broken = Vec::new();
+    for line in dependencies(fuzzers.0) {
+        let name = line.split(' ').next().unwrap_or_default();
+        if !known.contains(&line) {
+            broken.push(format!("tests/fuzz/Cargo.toml: `{line}` is not a line of Cargo.toml; fuzz what ships"));
+        } else if !versions(fuzzers.1, name).is_subset(&versions(ours.1, name)) {
+            broken.push(format!(
+                "tests/fuzz/Cargo.lock: {name} is not at the version of Cargo.lock; copy that file over it, and build"
+            ));
+        }
+    }
+    broken
+}
+
+// ----------------------------------------------------------------------------------------------------- the repository
+
+fn read(path: &str) -> String {
+    let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
+    String::from_utf8_lossy(&text.unwrap_or_else(|error| panic!("{path}: {error}"))).into_owned()
+}
+
+/// What git knows of: tracked, or new and not ignored.
+fn paths() -> Vec<String> {
+    let git = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("git lists the files of the repository");
+    assert!(git.status.success(), "git ls-files: {}", String::from_utf8_lossy(&git.stderr));
+    let listed = String::from_utf8_lossy(&git.stdout);
+    let exists = |path: &&str| Path::new(env!("CARGO_MANIFEST_DIR")).join(path).is_file();
+    listed.lines().filter(exists).map(str::to_owned).collect()
+}
+
+/// Every file of `src` that is part of the program.
+fn sources() -> Vec<Source> {
+    let paths = paths();
+    let in_src = paths.iter().filter(|path| path.starts_with("src/") && path.ends_with(".rs"));
+    let mut files: Vec<Source> = in_src.map(|path| Source::new(path, read(path))).collect();
+    let for_tests: Vec<String> = files
+        .iter()
+        .flat_map(|file| {
+            let folder = file.path.trim_end_matches(".rs").trim_end_matches("mod").trim_end_matches('/').to_owned();
+            file.test_modules.iter().map(move |name| format!("{folder}/{name}"))
+        })
+        .collect();
+    files.retain(|file| {
+        !for_tests
+            .iter()
+            .any(|module| file.path == format!("{module}.rs") || file.path.starts_with(&format!("{module}/")))
+    });
+    assert!(files.len() > 100, "the program has more than {} files", files.len());
+    files
+}
+
+/// The crates that may be named in code.
+fn dependencies() -> BTreeSet<String> {
+    let manifest = read("Cargo.toml");
+    let sections = manifest
+        .split("\n[")
+        .filter(|section| section.starts_with("dependencies]") || section.starts_with("dev-dependencies]"));
+    let names = sections
+        .flat_map(|section| section.lines().filter_map(|line| line.split_once(" = ")))
+        .map(|(name, _)| name.replace('-', "_"));
+    names.collect()
+}
+
+/// The names under which metrics leave: OpenTelemetry's and Prometheus's.
+fn names_of_metrics() -> BTreeSet<String> {
+    let names = catalog::TABLE.iter().flat_map(|row| {
+        [Some(row.name.to_owned()), Some(row.name.replace('.', "_")), row.prometheus.map(str::to_owned)]
+    });
+    names.flatten().collect()
+}
+
+fn holds(broken: Vec<String>) {
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_arrows_are_kept() {
+    let sample = |text: &str| arrows(&[Source::new("src/net/io.rs", text)]);
+    for breach in [
+        "use crate::export::gauges::Gauges;",
+        "use crate::{clock, measure::{time::Stamp, slo::Slo}};",
+        "use super::super::config;",
+        "fn f() -> crate::proxy::Proxy { todo!() }",
+        "mod inner { use super::super::super::sim; }",
+    ] {
+        assert_eq!(sample(breach).len(), 1, "{breach}: {:?}", sample(breach));
+    }
+    assert_eq!(
+        sample("\nuse crate::config;"),
+        ["src/net/io.rs:2: uses crate::config, but net -> measure::time, measure::record::StampSource, clock"]
+    );
+    let kept = "// use crate::export;\n/// [`crate::export`]\nuse crate::{clock, measure::time::Stamp};\nuse super::tls;\n\
+        const TEXT: &str = \"crate::sim\";\n#[cfg(test)]\nmod tests { use crate::export; }";
+    assert_eq!(sample(kept), Vec::<String>::new());
+    assert_eq!(arrows(&[Source::new("src/zoo/mod.rs", "")]).len(), 1, "a folder without an arrow");
+    holds(arrows(&sources()));
+}
+
+#[test]
+fn the_front_page_draws_the_arrows() {
+    let page: String = ARROWS.lines().map(|line| format!("//! {line}\n")).collect();
+    assert!(front_page(&page).is_empty());
+    assert_eq!(front_page(&page.replace("config  -> measure", "config  -> measure, clock")).len(), 1);
+    assert_eq!(front_page(&format!("{page}//! zoo     -> clock\n")).len(), 1);
+    holds(front_page(&read("src/lib.rs")));
+}
+
+#[test]
+fn measure_is_pure_and_names_what_it_uses() {
+    let sample = |text: &str| measure_is_pure(&[Source::new("src/measure/a.rs", text)], &dependencies());
+    for breach in [
+        "use tokio::sync::Notify;",
+        "fn f() { tracing::warn!(\"x\"); }",
+        "use std::{fmt, fs::File};",
+        "use std::sync::Mutex;",
+        "async fn f() {}",
+        "fn f() -> std::time::Instant { todo!() }",
+    ] {
+        assert_eq!(sample(breach).len(), 1, "{breach}: {:?}", sample(breach));
+    }
+    assert!(
+        sample("use std::{fmt, io::Write, sync::Arc, time::Duration}; use memchr::memchr; fn f() { super::g() }")
+            .is_empty()
+    );
+    holds(measure_is_pure(&sources(), &dependencies()));
+}
+
+#[test]
+fn only_the_clock_asks_for_time() {
+    for breach in ["fn f() { let _ = Instant::now(); }", "fn f(t: Instant) { t.elapsed(); }", "use tokio::time::sleep;"]
+    {
+        assert_eq!(os_time(&[Source::new("src/sim/hub.rs", breach)]).len(), 1, "{breach}");
+        assert!(os_time(&[Source::new("src/clock.rs", breach)]).is_empty());
+    }
+    holds(os_time(&sources()));
+}
+
+#[test]
+fn only_main_ends_the_process() {
+    assert_eq!(exits(&[Source::new("src/cli/mod.rs", "fn f() { std::process::exit(1) }")]).len(), 1);
+    assert!(exits(&[Source::new("src/cli/mod.rs", "fn f() -> std::process::ExitCode { todo!() }")]).is_empty());
+    holds(exits(&sources()));
+}
+
+#[test]
+fn only_cli_and_report_print() {
+    for breach in
+        ["fn f() { println!(\"x\"); }", "fn f() { eprint!(\"x\"); }", "fn f() { write!(io::stderr(), \"x\"); }"]
+    {
+        assert_eq!(prints(&[Source::new("src/proxy/a.rs", breach)]).len(), 1, "{breach}");
+        assert!(prints(&[Source::new("src/cli/a.rs", breach)]).is_empty());
+    }
+    holds(prints(&sources()));
+}
+
+#[test]
+fn only_the_catalog_names_metrics() {
+    for breach in ["\"gen_ai.server.request.duration\"", "b\"process_open_fds\"", "r#\"streamgauge_stream_stalls\"#"] {
+        let file = |path: &str| [Source::new(path, format!("const X: &str = {breach};"))];
+        assert_eq!(metric_names(&file("src/export/otlp/a.rs"), &names_of_metrics()).len(), 1, "{breach}");
+        assert!(metric_names(&file("src/export/catalog.rs"), &names_of_metrics()).is_empty());
+    }
+    holds(metric_names(&sources(), &names_of_metrics()));
+}
+
+#[test]
+fn only_dialects_know_the_fields_of_servers() {
+    let dialect =
+        || Source::new("src/measure/dialect/a.rs", "const X: &[&str] = &[\"usage.prompt_tokens\", \"model\"];");
+    let breach = |path: &str| Source::new(path, "fn f(v: Value) { v[\"prompt_tokens\"]; v[\"model\"]; }");
+    assert_eq!(field_names(&[dialect(), breach("src/proxy/a.rs")]).len(), 1);
+    assert!(field_names(&[dialect(), breach("src/sim/a.rs")]).is_empty());
+    holds(field_names(&sources()));
+}
+
+#[test]
+fn unsafe_code_is_forbidden() {
+    assert_eq!(unsafe_code(&[Source::new("src/lib.rs", "#![deny(unsafe_code)]")]).len(), 1);
+    holds(unsafe_code(&sources()));
+}
+
+#[test]
+fn a_long_file_says_why() {
+    let lines = "// a line\n".repeat(LONG);
+    assert!(long_files(&[Source::new("src/a.rs", &*lines)]).is_empty());
+    assert!(long_files(&[Source::new("src/a.rs", format!("{lines}#[cfg(test)]\nmod tests {{\n\n}}\n"))]).is_empty());
+    assert_eq!(long_files(&[Source::new("src/a.rs", format!("{lines}//\n"))]).len(), 1);
+    assert!(long_files(&[Source::new("src/a.rs", format!("//! It is past 400 lines because.\n{lines}"))]).is_empty());
+    holds(long_files(&sources()));
+}
+
+#[test]
+fn the_top_level_holds_what_a_newcomer_expects() {
+    let strange = top_level(&["src/a.rs", "Makefile", "docs/a.md", ".ci/run"].map(str::to_owned));
+    assert_eq!(strange.len(), 2, "{strange:?}");
+    holds(top_level(&paths()));
+}
+
+#[test]
+fn nothing_names_a_machine_or_a_registry() {
+    let folder = format!("{}/x", "/root");
+    assert_eq!(
+        machines("a", &format!("\ncd {folder}")),
+        [format!("a:2: names a folder of one machine ({}/)", "/root")]
+    );
+    assert!(machines("a", &format!("https://host{folder} $HOME{folder}")).is_empty());
+    let host = format!("{}.{}", REGISTRIES[0].0, REGISTRIES[0].1);
+    let cargos = format!("source = \"registry+https://github.com/rust-lang/{host}-index\"");
+    assert_eq!(machines("README.md", &cargos).len(), 1);
+    assert!(machines("Cargo.lock", &cargos).is_empty());
+    holds(paths().iter().flat_map(|path| machines(path, &read(path))).collect());
+}
+
+#[test]
+fn the_libraries_that_are_fuzzed_are_those_that_ship() {
+    let manifest = "[package]\n\n[dependencies]\nhttp = \"1\"\nrand = { version = \"1\" }\n\n[x]\n";
+    let lock = "[[package]]\nname = \"http\"\nversion = \"1.2.0\"\n";
+    let fuzzers = "\n[dependencies]\nlibfuzzer-sys = \"0.4\"\n\n# Ours.\nhttp = \"1\"\n";
+    assert!(fuzzed_libraries((manifest, lock), (fuzzers, lock)).is_empty());
+    assert_eq!(fuzzed_libraries((manifest, lock), (&fuzzers.replace('1', "2"), lock)).len(), 1);
+    assert_eq!(fuzzed_libraries((manifest, lock), (fuzzers, &lock.replace("1.2", "1.3"))).len(), 1);
+    let (ours, theirs) =
+        ((read("Cargo.toml"), read("Cargo.lock")), (read("tests/fuzz/Cargo.toml"), read("tests/fuzz/Cargo.lock")));
+    holds(fuzzed_libraries((&ours.0, &ours.1), (&theirs.0, &theirs.1)));
+}

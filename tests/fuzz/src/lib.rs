@@ -1,0 +1,27 @@
+//! What the fuzzers share, and the folders of streamgauge that read what others send.
+//!
+//! Those folders are compiled here on their own: without TLS and the exporters' protocols the fuzzers build in a
+//! minute, and nothing is instrumented that is not fuzzed. The paths to them are the library's.
+
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each folder is part of a larger program")]
+
+#[path = "../../../src/config/mod.rs"]
+pub mod config;
+#[path = "../../../src/cli/inspect/inspection.rs"]
+pub mod inspection;
+#[path = "../../../src/export"]
+pub mod export {
+    pub mod prometheus {
+        pub mod negotiate;
+    }
+    pub mod trace_context;
+}
+#[path = "../../../src/measure/mod.rs"]
+pub mod measure;
+#[path = "../../../src/net"]
+pub mod net {
+    pub mod http1;
+}
+
+pub mod memory;
+pub mod split;

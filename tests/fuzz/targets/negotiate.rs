@@ -1,0 +1,26 @@
+//! Content negotiation of the scrape: any `Accept` gives a format, one that it names, and white space, case and what we
+//! do not have change nothing.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use streamgauge_fuzz::export::prometheus::negotiate::{Format, accepts_gzip, negotiate};
+
+fuzz_target!(|accept: &str| {
+    let format = negotiate(accept);
+    let named = match format {
+        Format::Text => "",
+        Format::OpenMetrics => "application/openmetrics-text",
+        Format::Protobuf => "application/vnd.google.protobuf",
+    };
+    assert!(accept.to_ascii_lowercase().contains(named));
+    assert_eq!(negotiate(&format!("image/png,{accept}")), format);
+    assert_eq!(negotiate(&format!(" {} ", accept.replace(',', " ,\t"))), format);
+    assert_eq!(negotiate(&format!("{accept},application/openmetrics-text;q=0")), format);
+    if !accept.contains(';') {
+        assert_eq!(negotiate(&accept.to_ascii_uppercase()), format);
+    }
+    let gzip = accepts_gzip(accept);
+    assert_eq!(accepts_gzip(&accept.to_ascii_uppercase().replace("Q=", "q=")), gzip);
+    assert!(!gzip || accept.to_ascii_lowercase().contains("gzip") || accept.contains('*'));
+});

@@ -1,0 +1,106 @@
+//! One JSON document read as it passes: any split gives the same scalars, and they are those that the walk finds.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use streamgauge_fuzz::measure::json::Walk;
+use streamgauge_fuzz::measure::scan::{Document, Fields, JsonScan, Scalar};
+use streamgauge_fuzz::split::same;
+
+/// (path, element of the outermost array, scalar)
+type Found = Vec<(String, u32, Owned)>;
+
+#[derive(Debug, PartialEq)]
+enum Owned {
+    String(Vec<u8>),
+    Number(String),
+    Bool(bool),
+    Null,
+}
+
+#[derive(Default)]
+struct Everything(Found);
+
+impl Fields for Everything {
+    fn wants(&self, _: &str) -> bool {
+        true
+    }
+
+    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+        let _read = (scalar.as_u64(), scalar.as_f64(), scalar.as_bool(), scalar.to_text());
+        let scalar = match scalar {
+            Scalar::String(raw) => Owned::String(raw.to_vec()),
+            Scalar::Number(text) => Owned::Number(text.to_owned()),
+            Scalar::Bool(value) => Owned::Bool(value),
+            Scalar::Null => Owned::Null,
+        };
+        self.0.push((path.to_owned(), index, scalar));
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let (found, document) = same(bytes, |pieces| {
+        let (mut scan, mut all) = (JsonScan::default(), Everything::default());
+        pieces.iter().for_each(|piece| scan.push(piece, &mut all));
+        (all.0, scan.document())
+    });
+    if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
+        assert_eq!(document, Document::Whole);
+        let (mut walk, mut walked) = (Walk::new(bytes), Vec::new());
+        // A number that is the whole document ends with the document.
+        let contained = walk.is_object() || bytes.trim_ascii().starts_with(b"[");
+        if contained && flatten(&mut walk, &mut Vec::new(), None, &mut walked).is_some() {
+            assert_eq!(found, walked);
+        }
+    }
+});
+
+/// The scalars whose path is short enough to be named.
+fn flatten(walk: &mut Walk<'_>, path: &mut Vec<String>, element: Option<u32>, found: &mut Found) -> Option<()> {
+    let index = element.unwrap_or(0);
+    if walk.is_object() {
+        return walk.object(|key, walk| {
+            // A key that is no text has no name either.
+            path.push(String::from_utf8(key.to_vec()).ok()?);
+            flatten(walk, path, element, found)?;
+            path.pop();
+            Some(())
+        });
+    }
+    let raw = walk.raw()?;
+    let mut inner = Walk::new(raw);
+    if raw[0] == b'[' {
+        path.push("[]".to_owned());
+        let mut at = 0;
+        inner.array(|walk| {
+            flatten(walk, path, element.or(Some(at)), found)?;
+            at += 1;
+            Some(())
+        })?;
+        path.pop();
+        return Some(());
+    }
+    let named = name(path);
+    if path.len() <= 6 && named.len() <= 96 {
+        let scalar = match raw {
+            [b'"', inside @ .., b'"'] => Owned::String(inside[..inside.len().min(256)].to_vec()),
+            b"true" | b"false" => Owned::Bool(raw == b"true"),
+            b"null" => Owned::Null,
+            number if number.len() > 256 => return None,
+            number => Owned::Number(String::from_utf8(number.to_vec()).ok()?),
+        };
+        found.push((named, index, scalar));
+    }
+    Some(())
+}
+
+fn name(path: &[String]) -> String {
+    let mut name = String::new();
+    for step in path {
+        if !name.is_empty() && step != "[]" {
+            name.push('.');
+        }
+        name.push_str(step);
+    }
+    name
+}

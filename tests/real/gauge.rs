@@ -1,0 +1,95 @@
+//! The program under test, as a process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use super::compare::only;
+use super::machine::{Running, SOON, address, until};
+use super::parse::{self, Labels, Series, Table};
+use super::support::client::{Client, Response};
+use super::talk::{get, get_with};
+
+/// A proxy.
+pub(crate) struct Gauge {
+    pub(crate) running: Running,
+    /// Where clients connect.
+    pub(crate) addr: SocketAddr,
+    /// Its admin port.
+    pub(crate) admin: SocketAddr,
+}
+
+impl Gauge {
+    /// A proxy to `upstream` with nothing else configured.
+    pub(crate) fn to(upstream: SocketAddr) -> Self {
+        Self::with(upstream, |_| {})
+    }
+
+    /// A proxy to `upstream`; `more` adds flags and environment.
+    pub(crate) fn with(upstream: SocketAddr, more: impl FnOnce(&mut Command)) -> Self {
+        let (addr, admin) = (address(), address());
+        let running = Running::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+            command.arg("proxy");
+            command.arg(format!("--upstream=http://{upstream}"));
+            command.arg(format!("--listen={addr}")).arg(format!("--admin={admin}"));
+            more(command);
+        });
+        let running = running.ready(admin, || get(admin, "/livez").status() == 200);
+        Self { running, addr, admin }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::connect(self.addr)
+    }
+
+    /// A page of the admin port.
+    pub(crate) fn page(&self, path: &str) -> Response {
+        get(self.admin, path)
+    }
+
+    /// A scrape as text.
+    pub(crate) fn scrape(&self) -> Table {
+        parse::text(&self.page("/metrics").text())
+    }
+
+    /// A scrape as protobuf, its histograms' native buckets only.
+    pub(crate) fn scrape_native(&self) -> Table {
+        let accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        let body = get_with(self.admin, "/metrics", &format!("Accept: {accept}\r\n")).body;
+        only(&parse::protobuf(&body), |_, series| {
+            let (value, count, native) = (series.value, series.count, series.native.clone());
+            Some(Series { value, count, native, ..Series::default() })
+        })
+    }
+
+    /// A scrape as OpenMetrics, which has exemplars.
+    pub(crate) fn scrape_exemplars(&self) -> Table {
+        parse::text(&get_with(self.admin, "/metrics", "Accept: application/openmetrics-text\r\n").text())
+    }
+
+    /// The scrape once so many requests are counted and none is open: a client has its answer a moment before it is.
+    pub(crate) fn settled(&self, requests: usize) -> Table {
+        let mut table = Table::new();
+        until(&format!("{requests} requests are counted"), SOON, || {
+            table = self.scrape();
+            count(&table, "http_server_request_duration_seconds", &[]) == requests as u64
+                && sum(&table, "http_server_active_requests", &[]) == 0.0
+        });
+        table
+    }
+}
+
+/// Over the series with all these labels: the sum of counters or gauges, or of histograms' sums.
+pub(crate) fn sum(table: &Table, name: &str, labels: &[(&str, &str)]) -> f64 {
+    with(table, name, labels).map(|series| series.value).sum()
+}
+
+/// Over the series with all these labels: the sum of histograms' counts.
+pub(crate) fn count(table: &Table, name: &str, labels: &[(&str, &str)]) -> u64 {
+    with(table, name, labels).map(|series| series.count).sum()
+}
+
+fn with<'a>(table: &'a Table, name: &str, labels: &[(&str, &str)]) -> impl Iterator<Item = &'a Series> {
+    let has = |series: &Labels| labels.iter().all(|(key, value)| series.get(*key).is_some_and(|v| v == value));
+    table.iter().filter(move |((family, series), _)| family == name && has(series)).map(|(_, series)| series)
+}

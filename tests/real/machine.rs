@@ -1,0 +1,149 @@
+//! Processes that end with their test, ports that nobody else takes, and turns.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+static TURNS: RwLock<()> = RwLock::new(());
+
+/// A turn with nobody beside, for tests that measure time or load the machine.
+pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+    TURNS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A turn beside others, for tests that mostly wait.
+pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port of 127.0.0.1 that nothing listens on. It lies below those that the kernel gives to connections, so that no
+/// connection of another test takes it before it is listened on.
+pub(crate) fn port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const MANY: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = (std::process::id() % 200) as u16 * 100;
+    loop {
+        let offset = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % MANY;
+        let port = FIRST + offset;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// An address of [`port`].
+pub(crate) fn address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port()).into()
+}
+
+/// What a test waits for at most, where something happens by itself in a moment.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Waits until `is_so`.
+pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A process. It is killed when this is dropped, and by the kernel should the test die without that.
+pub(crate) struct Running {
+    name: &'static str,
+    child: Child,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Starts `program`; `prepare` gives it its arguments and environment. It has no environment but PATH and HOME.
+    pub(crate) fn start(name: &'static str, program: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new("/usr/bin/setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).env_clear();
+        for variable in ["PATH", "HOME", "STREAMGAUGE_PARTS"] {
+            if let Some(value) = std::env::var_os(variable) {
+                command.env(variable, value);
+            }
+        }
+        prepare(&mut command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let log = Arc::<Mutex<String>>::default();
+        let (lines, into) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
+        let reader = std::thread::spawn(move || {
+            for line in lines.split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line);
+                let mut log = into.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self { name, child, log, reader: Some(reader) }
+    }
+
+    /// Waits until something listens on `address`, and for `is_ready` after that.
+    pub(crate) fn ready(mut self, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
+        let begun = Instant::now();
+        while TcpStream::connect(address).is_err() || !is_ready() {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                self.reader.take().unwrap().join().unwrap();
+                panic!("{} ended with {status}:\n{}", self.name, self.log());
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} is not ready:\n{}", self.name, self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self
+    }
+
+    /// What it has written to stderr.
+    pub(crate) fn log(&self) -> MutexGuard<'_, String> {
+        self.log.lock().unwrap()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// Its exit, if that comes within `limit`, and how long it took; its log is whole then.
+    pub(crate) fn ended(&mut self, limit: Duration) -> Option<(ExitStatus, Duration)> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                let took = begun.elapsed();
+                if let Some(reader) = self.reader.take() {
+                    reader.join().unwrap();
+                }
+                return Some((status, took));
+            }
+            if begun.elapsed() > limit {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+        if std::thread::panicking() {
+            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            let last: Vec<&str> = log.lines().rev().take(30).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            eprintln!("-- {} said last:\n{}", self.name, last.join("\n"));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The real program between real parts: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics, curl.
+//!
+//! What the other tests hold in one process is held here over processes and sockets: that the numbers which a real
+//! backend stores are those of the requests that were made, that a real server's answers come through as they were, and
+//! that no request is lost. `cargo test --release --test real` runs it once `tests/parts/setup` has installed the
+//! parts; plain `cargo test` leaves it out.
+//!
+//! Every process is a child of the test that started it and ends with it, however that ends; every port is of
+//! 127.0.0.1. A test that measures time has the machine to itself ([`machine::alone`]).
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "clippy knows tests by their attribute, and these have helpers; they may wait, and say what parts said"
+)]
+
+#[path = "../exposition/parse.rs"]
+mod parse;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod compare;
+mod gauge;
+mod known;
+mod machine;
+mod parts;
+mod promql;
+mod sink;
+mod talk;
+
+mod collector;
+mod curl;
+mod leaving;
+mod llama;
+mod prometheus;
+mod reuse;
+mod signals;
+mod victoria;

@@ -1,0 +1,83 @@
+//! The real parts of `tests/parts`, and our own simulated server.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::machine::{Running, address};
+use super::talk::get;
+
+/// A part that serves on one address.
+pub(crate) struct Part {
+    pub(crate) running: Running,
+    pub(crate) addr: SocketAddr,
+}
+
+/// Runs `tests/parts/start`. A part that is not installed ends with a message that says what to do.
+pub(crate) fn start(name: &'static str, arguments: &[&str]) -> Running {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts/start");
+    Running::start(name, &script, |command| {
+        command.arg(name).args(arguments);
+    })
+}
+
+/// A program that `tests/parts/setup` has installed, with no arguments yet.
+pub(crate) fn program(name: &str) -> Command {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/streamgauge-parts");
+    let parts = std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from);
+    let program = parts.join("bin").join(name);
+    assert!(program.exists(), "{name}: not in {}/bin; remedy: tests/parts/setup", parts.display());
+    Command::new(program)
+}
+
+/// llama-server with the tiny model and four slots.
+pub(crate) fn llama() -> Part {
+    llama_with(&[])
+}
+
+/// llama-server with the tiny model and these flags too.
+pub(crate) fn llama_with(flags: &[&str]) -> Part {
+    let addr = address();
+    let running = start("llama", &[&[addr.port().to_string().as_str(), "--"], flags].concat());
+    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+}
+
+/// Prometheus that scrapes `target` every second and keeps its data in `directory`.
+pub(crate) fn prometheus(directory: &Path, target: &str) -> Part {
+    let addr = address();
+    let running = start("prometheus", &[&addr.port().to_string(), directory.to_str().unwrap(), target]);
+    Part { running: running.ready(addr, || get(addr, "/-/ready").status() == 200), addr }
+}
+
+/// An OpenTelemetry collector that passes on.
+pub(crate) struct Rotel {
+    /// Receives OTLP over gRPC.
+    pub(crate) grpc: SocketAddr,
+    /// Receives OTLP over HTTP.
+    pub(crate) http: SocketAddr,
+    _running: Running,
+}
+
+/// A collector that passes on to an OTLP/gRPC address.
+pub(crate) fn rotel(to: SocketAddr) -> Rotel {
+    let (grpc, http) = (address(), address());
+    let running = start("rotel", &[&grpc.port().to_string(), &http.port().to_string(), &format!("http://{to}")]);
+    let running = running.ready(grpc, || TcpStream::connect(http).is_ok());
+    Rotel { grpc, http, _running: running }
+}
+
+/// VictoriaMetrics that keeps its data in `directory`.
+pub(crate) fn victoria(directory: &Path) -> Part {
+    let addr = address();
+    let running = start("victoria", &[&addr.port().to_string(), directory.to_str().unwrap()]);
+    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+}
+
+/// The simulated server with these flags.
+pub(crate) fn sim(flags: &[&str]) -> Part {
+    let addr = address();
+    let running = Running::start("sim", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+        command.arg("sim").arg(format!("--listen={addr}")).args(flags);
+    });
+    Part { running: running.ready(addr, || true), addr }
+}

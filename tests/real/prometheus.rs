@@ -1,0 +1,122 @@
+//! A real Prometheus that scrapes a run of which every count is known.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::Stdio;
+
+use streamgauge::export::catalog::{Convention, Id};
+
+use super::compare::{assert_same, assert_same_soon, only, still};
+use super::known::{EXPECTED, Known, MODEL, TRACE};
+use super::machine::{self, SOON, until};
+use super::parse::Series;
+use super::parts::{self, program};
+use super::promql::{self, PromQl, summed};
+use super::sink::{Sink, hex};
+
+const TTFT: &str = "gen_ai_server_time_to_first_token_seconds";
+
+#[test]
+fn prometheus_stores_every_count_of_a_known_run() {
+    let _turn = machine::beside();
+    let sink = Sink::start();
+    let directory = tempfile::tempdir().unwrap();
+    let mut prometheus = None;
+    let known = Known::run(|command| {
+        command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
+        let admin = command.get_args().find_map(|flag| flag.to_str()?.strip_prefix("--admin=")).unwrap().to_owned();
+        prometheus = Some(parts::prometheus(directory.path(), &admin));
+    });
+    let prometheus = prometheus.unwrap();
+    let promql = PromQl { addr: prometheus.addr, more: "" };
+    let stored = || {
+        let samples = promql.query("{job=\"streamgauge\"}");
+        let ours = |name: &str| !name.starts_with("scrape_") && name != "up";
+        let samples: Vec<_> = samples.into_iter().filter(|sample| ours(&sample.name)).collect();
+        (still(&promql::table(&samples, &known.table)), promql::native(&samples))
+    };
+    let expected = still(&known.table);
+    assert_same_soon(&expected, || stored().0, "the scrape as text, and what Prometheus has stored");
+    let native = stored().1;
+
+    for (name, labels, value) in EXPECTED {
+        assert_eq!(promql.number(&summed(name, labels)), Some(*value), "{name} {labels:?}");
+    }
+    for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+        assert!(promql.number(name).unwrap() > 0.0, "{name}");
+    }
+    let started = promql.number("time() - process_start_time_seconds").unwrap();
+    assert!((0.0..600.0).contains(&started), "{started} s ago");
+
+    // Native histograms: every bucket, and what is made from them.
+    let ours = only(&known.gauge.scrape_native(), |_, series| series.native.is_some().then(|| series.clone()));
+    assert_same(&ours, &native, "the scrape as protobuf, and the native histograms in Prometheus");
+    let chat = format!("{TTFT}{{gen_ai_operation_name=\"chat\"}}");
+    let of_chat = native.iter().find(|((name, labels), _)| name == TTFT && labels["gen_ai_operation_name"] == "chat");
+    let of_chat = of_chat.unwrap().1;
+    assert_eq!(promql.number(&format!("histogram_count({chat})")), Some(13.0));
+    assert_eq!(promql.number(&format!("histogram_sum({chat})")), Some(of_chat.value));
+    for quantile in [0.1, 0.5, 0.9, 0.99] {
+        let (above, below) = bucket_of(of_chat, quantile);
+        let told = promql.number(&format!("histogram_quantile({quantile}, {chat})")).unwrap();
+        assert!((above..=below).contains(&told), "q{quantile} is {told}, which is not within {above}..{below}");
+    }
+
+    exemplars_lead_to_the_trace(&promql, &sink);
+}
+
+/// The bounds of the bucket in which a quantile lies.
+fn bucket_of(series: &Series, quantile: f64) -> (f64, f64) {
+    let (zero, buckets) = series.native.as_ref().unwrap();
+    assert_eq!(*zero, 0);
+    let rank = quantile * series.count as f64;
+    let mut below = 0;
+    let index = buckets.iter().find_map(|(index, count)| {
+        below += count;
+        (below as f64 >= rank).then_some(*index)
+    });
+    let bound = |index: i32| (f64::from(index) / 8.0).exp2();
+    (bound(index.unwrap()) * (1.0 - 1e-12), bound(index.unwrap() + 1) * (1.0 + 1e-12))
+}
+
+fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &Sink) {
+    let span = "&start=0&end=9999999999";
+    let exemplars = PromQl { more: span, ..*promql }.api("query_exemplars", &format!("{TTFT}_bucket"));
+    let leads = |series: &&serde_json::Value| {
+        let exemplars = series["exemplars"].as_array().unwrap();
+        exemplars.iter().any(|exemplar| exemplar["labels"]["trace_id"] == TRACE)
+    };
+    let series = exemplars.as_array().unwrap().iter().find(leads).expect("an exemplar of the trace that was sent");
+    assert_eq!(series["seriesLabels"]["gen_ai_request_model"], MODEL);
+    let is_there = || sink.client_spans().iter().any(|span| hex(&span.trace_id) == TRACE);
+    until("the trace is at the collector", SOON, is_there);
+}
+
+#[test]
+fn promtool_has_nothing_to_say_and_every_family_of_the_catalog_is_there() {
+    let _turn = machine::beside();
+    let known = Known::run(|_| {});
+    let text = known.gauge.page("/metrics").text();
+    let mut check = program("promtool");
+    check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut check = check.spawn().unwrap();
+    check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = check.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+
+    let families: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let frozen = Id::all().filter(|id| id.instrument().is_in(Convention::Frozen)).count();
+    assert_eq!(families.len(), frozen, "{families:?}");
+    let asked = |family: &&&str| EXPECTED.iter().any(|(name, ..)| name.starts_with(**family));
+    let unasked: Vec<&&str> = families.iter().filter(|family| !asked(family)).collect();
+    let process = [
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+    ];
+    assert_eq!(unasked, process.iter().collect::<Vec<_>>());
+}

@@ -1,0 +1,91 @@
+//! No request is lost to connection reuse, by servers that hang up without having said so.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::gauge::{Gauge, count, sum};
+use super::machine;
+use super::parse::{self, Table};
+use super::parts;
+use super::support::client::{Client, Response};
+use super::talk::{get, request};
+
+/// Clients at once, each with one connection that it keeps.
+const CLIENTS: usize = 8;
+
+/// Sends `requests` over kept connections, with a pause before each; those whose answer did not come back whole.
+fn lost(proxy: SocketAddr, requests: usize, body: &Value, pause: fn(usize) -> Duration) -> usize {
+    let (request, lost) = (request("/v1/completions", body), AtomicUsize::new(0));
+    let is_whole = |response: &Response| {
+        response.status() == 200 && !response.truncated && response.text().ends_with("data: [DONE]\n\n")
+    };
+    std::thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            let (request, lost) = (&request, &lost);
+            scope.spawn(move || {
+                let mut client = Client::connect(proxy);
+                for turn in (number..requests).step_by(CLIENTS) {
+                    std::thread::sleep(pause(turn));
+                    if !is_whole(&client.send(request).response()) {
+                        lost.fetch_add(1, Ordering::Relaxed);
+                        client = Client::connect(proxy);
+                    }
+                }
+            });
+        }
+    });
+    lost.load(Ordering::Relaxed)
+}
+
+fn one_token(model: &str) -> Value {
+    json!({"model": model, "prompt": "deep", "max_tokens": 1, "ignore_eos": true, "stream": true})
+}
+
+fn assert_all_counted(table: &Table, requests: usize) {
+    let whole = [("http_response_status_code", "200"), ("http_route", "/v1/completions")];
+    assert_eq!(count(table, "http_server_request_duration_seconds", &whole), requests as u64);
+    let done = [("reason", "done"), ("first_token", "true")];
+    assert_eq!(sum(table, "streamgauge_stream_terminations_total", &done), requests as f64);
+    assert_eq!(sum(table, "streamgauge_stream_output_tokens_total", &[]), requests as f64);
+}
+
+#[test]
+fn none_of_2_000_requests_to_llama_server_is_lost() {
+    let _turn = machine::beside();
+    let llama = parts::llama();
+    let gauge = Gauge::to(llama.addr);
+    assert_eq!(lost(gauge.addr, 2_000, &one_token("tiny"), |_| Duration::ZERO), 0);
+    assert_all_counted(&gauge.settled(2_000), 2_000);
+    let made = parse::text(&get(llama.addr, "/metrics").text());
+    assert_eq!(sum(&made, "llamacpp:tokens_predicted_total", &[]), 2_000.0, "and none was sent twice");
+}
+
+/// Requests that the simulated server has answered.
+fn answered(sim: SocketAddr) -> f64 {
+    sum(&parse::text(&get(sim, "/metrics").text()), "vllm:request_success_total", &[])
+}
+
+#[test]
+fn none_of_10_000_requests_to_a_server_that_hangs_up_after_each_stream_is_lost() {
+    let _turn = machine::beside();
+    let sim = parts::sim(&["--hangup-after-stream", "--step-base", "10us", "--step-per-seq", "1us"]);
+    let gauge = Gauge::to(sim.addr);
+    assert_eq!(lost(gauge.addr, 10_000, &one_token("sim"), |_| Duration::ZERO), 0);
+    assert_all_counted(&gauge.settled(10_000), 10_000);
+    assert_eq!(answered(sim.addr), 10_000.0, "and none was sent twice");
+}
+
+#[test]
+fn none_of_2_000_requests_to_a_server_that_closes_idle_connections_is_lost() {
+    let _turn = machine::beside();
+    // Uvicorn closes after 5 s; what matters is that requests come at the very moment, before and after.
+    let sim = parts::sim(&["--idle-timeout", "10ms", "--step-base", "10us", "--step-per-seq", "1us"]);
+    let gauge = Gauge::to(sim.addr);
+    let around = |turn: usize| Duration::from_micros(8_500 + (turn as u64 * 37) % 3_000);
+    assert_eq!(lost(gauge.addr, 2_000, &one_token("sim"), around), 0);
+    assert_all_counted(&gauge.settled(2_000), 2_000);
+    assert_eq!(answered(sim.addr), 2_000.0, "and none was sent twice");
+}

@@ -1,0 +1,232 @@
+//! What the program does when it is told to stop or to load its configuration again, with a stream open.
+
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM};
+use serde_json::json;
+
+use super::gauge::{Gauge, count, sum};
+use super::machine::{self, SOON, until};
+use super::sink::Sink;
+use super::support::client::{Client, chat};
+use super::support::upstream::{Upstream, reports};
+use super::talk::json;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+const EVENT: &str = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"deep\"}}]}\n\n";
+const LAST: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+
+/// A server whose one stream goes on when it is told to.
+struct Slow {
+    addr: SocketAddr,
+    go_on: Sender<&'static str>,
+    closed: Box<dyn Fn() -> bool>,
+    _upstream: Upstream,
+}
+
+impl Slow {
+    fn start() -> Self {
+        let (go_on, pieces) = channel();
+        let pieces: Arc<Mutex<Receiver<&str>>> = Arc::new(Mutex::new(pieces));
+        let (close, closed) = reports();
+        let upstream = Upstream::start(move |mut conn| {
+            while conn.request().is_some() {
+                conn.send(HEAD);
+                conn.chunk(EVENT);
+                while let Ok(piece) = pieces.lock().unwrap().recv() {
+                    conn.chunk(piece);
+                    if piece == LAST {
+                        conn.send("0\r\n\r\n");
+                        break;
+                    }
+                }
+            }
+            close(true);
+        });
+        Self { addr: upstream.addr, go_on, closed: Box::new(closed), _upstream: upstream }
+    }
+
+    /// The rest of the stream.
+    fn finish(&self) {
+        for piece in [EVENT, EVENT, LAST] {
+            self.go_on.send(piece).unwrap();
+        }
+    }
+}
+
+/// A client with an open stream, of which the first event has come.
+fn streaming(gauge: &Gauge) -> Client {
+    let mut client = gauge.client();
+    client.send(chat("{\"model\":\"river\",\"stream\":true}"));
+    assert!(client.head().starts_with("HTTP/1.1 200 OK\r\n"));
+    until("the stream is open", SOON, || sum(&gauge.scrape(), "streamgauge_stream_active", &[]) == 1.0);
+    client
+}
+
+/// What comes of a stream after its head.
+fn rest(client: &mut Client) -> (String, bool) {
+    let response = client.body_of(HEAD.to_owned());
+    (response.text(), response.truncated)
+}
+
+/// A proxy that exports to `sink` at its end only.
+fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> Gauge {
+    Gauge::with(server, |command| {
+        command.args(flags).env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
+        command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+        command.env("OTEL_METRIC_EXPORT_INTERVAL", "600000").env("OTEL_BSP_SCHEDULE_DELAY", "600000");
+    })
+}
+
+/// Streams that ended in this way, as the collector was told.
+fn ended(sink: &Sink, reason: &str) -> f64 {
+    sum(&sink.metrics(), "streamgauge_stream_terminations_total", &[("reason", reason)])
+}
+
+#[test]
+fn told_to_stop_it_takes_nothing_new_and_finishes_what_is_open() {
+    let _turn = machine::beside();
+    for signal in [SIGTERM, SIGINT] {
+        let (server, sink) = (Slow::start(), Sink::start());
+        let mut gauge = flushing(server.addr, &sink, &[]);
+        until("the upstream is known to be there", SOON, || gauge.page("/readyz").status() == 200);
+        let (mut client, mut idle) = (streaming(&gauge), gauge.client());
+        gauge.running.signal(signal);
+        until("it is no longer ready", SOON, || gauge.page("/readyz").status() == 503);
+        assert_eq!(json(&gauge.page("/readyz"))["reason"], "the proxy takes no requests: it is starting or draining");
+        until("nobody listens", SOON, || TcpStream::connect(gauge.addr).is_err());
+        assert_eq!((idle.rest(), gauge.page("/livez").status()), (Vec::new(), 200));
+        assert!(gauge.running.ended(Duration::from_millis(300)).is_none(), "a stream is open");
+
+        server.finish();
+        assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
+        let (status, _) = gauge.running.ended(SOON).expect("it ends with its last stream");
+        assert_eq!(status.code(), Some(0));
+        let counted = sink.metrics();
+        assert_eq!(count(&counted, "http_server_request_duration_seconds", &[]), 1);
+        assert_eq!((ended(&sink, "done"), sink.spans().len()), (1.0, 2), "telemetry was flushed");
+        assert!(gauge.running.log().contains("stopping: open streams may finish within 600s"));
+    }
+}
+
+/// What ends a drain: its time, or a second signal.
+fn cut(flags: &[&str], again: Option<Signal>) {
+    let (server, sink) = (Slow::start(), Sink::start());
+    let mut gauge = flushing(server.addr, &sink, flags);
+    let mut client = streaming(&gauge);
+    gauge.running.signal(SIGTERM);
+    until("it is told", SOON, || gauge.running.log().contains("stopping"));
+    if let Some(signal) = again {
+        gauge.running.signal(signal);
+    }
+    let (status, _) = gauge.running.ended(SOON).expect("it ends though a stream is open");
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(rest(&mut client), (EVENT.to_owned(), true));
+    // Now the server looks at what its client does.
+    drop(server.go_on);
+    assert!((server.closed)(), "the upstream is let go");
+    assert_eq!((ended(&sink, "timeout"), sink.spans().len()), (1.0, 2), "the stream that was cut is told of");
+    assert_eq!(sum(&sink.metrics(), "streamgauge_stream_output_tokens_total", &[]), 1.0);
+}
+
+#[test]
+fn a_second_signal_ends_it_now() {
+    let _turn = machine::beside();
+    cut(&[], Some(SIGTERM));
+    cut(&[], Some(SIGINT));
+}
+
+#[test]
+fn the_time_to_drain_ends_it_too() {
+    let _turn = machine::beside();
+    cut(&["--drain=200ms"], None);
+    cut(&["--drain=0"], None);
+}
+
+fn write(file: &Path, settings: &[&str]) {
+    // In one step, as an editor or a mounted volume does.
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, settings.join("\n")).unwrap();
+    std::fs::rename(&fresh, file).unwrap();
+}
+
+/// Waits until something is said for the so manieth time.
+fn said(gauge: &Gauge, words: &str, times: usize) {
+    until(words, SOON, || gauge.running.log().matches(words).count() == times);
+}
+
+const LOADED: &str = "the configuration was loaded again";
+
+#[test]
+fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
+    let _turn = machine::beside();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gauge.yaml");
+    write(&file, &["stall: 5s"]);
+    let server = Slow::start();
+    let gauge = Gauge::with(server.addr, |command| {
+        command.arg(format!("--config={}", file.display()));
+    });
+    let digest = || json(&gauge.page("/api/state"))["config_digest"].take();
+    let (mut client, first) = (streaming(&gauge), digest());
+
+    // On the signal.
+    write(&file, &["stall: 5s", "access_log: true", "slos: ['chat: ttft<=60s']", "workers: 7"]);
+    gauge.running.signal(SIGHUP);
+    said(&gauge, LOADED, 1);
+    said(&gauge, "these settings need a restart: workers", 1);
+    let second = digest();
+    assert_ne!(first, second);
+    server.finish();
+    assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
+    gauge.settled(1);
+    assert_eq!(gauge.running.log().matches("streamgauge::access").count(), 1);
+
+    // A bad file changes nothing.
+    write(&file, &["stall: 5s", "access_log: perhaps"]);
+    gauge.running.signal(SIGHUP);
+    said(&gauge, "the old configuration stays in force", 1);
+    let complaint = gauge.running.log().clone();
+    let complaint = &complaint[complaint.rfind(LOADED).unwrap()..];
+    assert!(complaint.contains("gauge.yaml:2") && complaint.contains("access_log"), "{complaint}");
+    assert_eq!(digest(), second);
+    let mut client = streaming(&gauge);
+    server.finish();
+    assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
+    let met = [("slo", "chat"), ("result", "met")];
+    assert_eq!(sum(&gauge.settled(2), "streamgauge_slo_requests_total", &met), 1.0, "only the request that came after");
+
+    // It looks at the file by itself, and has nothing to say of what it knows.
+    std::thread::sleep(Duration::from_millis(2_500));
+    said(&gauge, "the old configuration stays in force", 1);
+    said(&gauge, LOADED, 1);
+    write(&file, &["stall: 7s", "access_log: false"]);
+    said(&gauge, LOADED, 2);
+    assert_ne!(digest(), second);
+    let mut client = streaming(&gauge);
+    server.finish();
+    rest(&mut client);
+    gauge.settled(3);
+    assert_eq!(gauge.running.log().matches("streamgauge::access").count(), 2);
+    let state = json(&gauge.page("/api/state"));
+    let outcomes: Vec<_> = state["recent"].as_array().unwrap().iter().map(|request| &request["outcome"]).collect();
+    assert_eq!(outcomes, [&json!("success"); 3]);
+}
+
+#[test]
+fn it_is_gone_in_a_moment_when_nothing_is_open() {
+    let _turn = machine::beside();
+    let server = Slow::start();
+    let mut gauge = Gauge::to(server.addr);
+    // Connections that are kept and owe nothing do not hold it.
+    let _idle: Vec<Client> = (0..3).map(|_| gauge.client()).collect();
+    let begun = Instant::now();
+    gauge.running.signal(SIGTERM);
+    let (status, _) = gauge.running.ended(SOON).expect("it ends");
+    assert_eq!(status.code(), Some(0));
+    assert!(begun.elapsed() < SOON / 2, "nothing was waited for");
+}
