@@ -193,6 +193,9 @@ fn the_timeline_says_why_an_event_does_not_count() {
     let zeros = text(&["tests/data/vectors/15_ollama_openai_completions_zero_usage.sse", "--path=/v1/completions"]);
     assert!(zeros.contains("\n1      text, its usage is all zeros: not a report "), "{zeros}");
     assert!(zeros.contains("\n2      a token with its text held back, finished: stop (stop), its usage"), "{zeros}");
+    let others = text(&["tests/data/vectors/31_anthropic_thinking_text.sse", "--path=/v1/messages", "--explain"]);
+    assert!(others.contains("\n11     usage: 35 in, 12 out, finished: stop (end_turn) "), "{others}");
+    assert!(others.ends_with("\nNo other tool's rule for the first token of anthropic.messages streams is known.\n"));
     let progress = text(&["tests/data/vectors/26_llamacpp_chat_prompt_progress_and_pings.sse", CHAT]);
     assert!(progress.contains("\n1      only a role: no token "), "{progress}");
     let unmarked = text(&["tests/data/vectors/61_transformers_serve_no_done_sentinel.sse", CHAT]);

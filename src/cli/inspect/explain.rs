@@ -8,7 +8,7 @@ use crate::measure::peers::{PEERS, Rule};
 
 /// One line per tool that speaks the dialect: its first token, why, and its rule.
 pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
-    let dialect = reply.inspection.dialect.unwrap_or_default();
+    let dialect = reply.inspection.dialect.unwrap_or("plain HTTP");
     let timed = reply.inspection.times.is_some();
     let mut columns = vec!["tool", "first token", "because of", "its rule: the first event with"];
     if timed {
@@ -30,7 +30,7 @@ pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
         table.add_row(row);
     }
     if table.row_count() == 0 {
-        return format!("No other tool's rule for the first token of {dialect:?} streams is known.\n");
+        return format!("No other tool's rule for the first token of {dialect} streams is known.\n");
     }
     lines(table)
 }

@@ -85,10 +85,10 @@ impl Facts {
         facts.note(Holds::Text, is_text(&choice["text"]) || is_text(&event["text"]));
         facts.chat(&choice["delta"]);
         facts.response(&event);
-        let usage = &event["usage"];
-        let counts = |key: &str| usage[key].as_u64().unwrap_or(0) > 0;
-        facts.note(Holds::Usage, usage.is_object());
-        facts.note(Holds::ZeroUsage, usage.is_object() && !counts("prompt_tokens") && !counts("completion_tokens"));
+        let counts = ["prompt_tokens", "completion_tokens"].map(|key| event["usage"][key].as_u64());
+        let is_usage = counts.iter().any(Option::is_some);
+        facts.note(Holds::Usage, is_usage);
+        facts.note(Holds::ZeroUsage, is_usage && counts.iter().all(|count| count.unwrap_or(0) == 0));
         facts
     }
 
@@ -186,6 +186,7 @@ mod tests {
             let event = |text: &str| format!(r#"{{"type":"response.{kind}.delta","delta":"{text}"}}"#);
             assert_eq!((holds(&event("a")), holds(&event(""))), (vec![words], vec![]));
         }
+        assert_eq!(holds(r#"{"usage":{"output_tokens":3}}"#), [""; 0], "another API's");
         for nothing in ["[DONE]", "7", "[]", "{\"choices\":{}}", "{\"usage\":null}", "\u{0}"] {
             assert_eq!(holds(nothing), [""; 0], "{nothing}");
         }
