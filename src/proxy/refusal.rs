@@ -49,6 +49,11 @@ impl Refusal {
         Self::new(503, Fault::Ours, format!("{limit} streams are open, which is the limit (--max-streams)"))
     }
 
+    /// Somebody takes us for a forward proxy.
+    pub(super) fn connect() -> Self {
+        Self::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream")
+    }
+
     /// The body, and its `Content-Type` is `application/json`.
     pub(super) fn body(&self, dialect: Option<&'static Dialect>) -> String {
         match dialect {

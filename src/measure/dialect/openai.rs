@@ -13,6 +13,9 @@ use crate::measure::record::{CountSource, Usage};
 use crate::measure::scan::Scalar;
 use crate::measure::shape::RequestShape;
 
+/// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
+const MAX_CHOICES: usize = 128;
+
 /// The envelope of one event.
 #[derive(Default)]
 struct Chunk<'a> {
@@ -95,6 +98,7 @@ impl<'a> Chunk<'a> {
                     let choice = choice(walk)?;
                     match &mut chunk.first {
                         first @ None => *first = Some(choice),
+                        Some(_) if chunk.more.len() == MAX_CHOICES => return None,
                         Some(_) => chunk.more.push(choice),
                     }
                     Some(())

@@ -88,12 +88,7 @@ impl Head {
         self.method = range_in(bytes, request.method.unwrap_or_default().as_bytes());
         self.target = range_in(bytes, request.path.unwrap_or_default().as_bytes());
         self.version = version(request.version);
-        self.mark_hop_by_hop();
-        match (self.all(Known::Host).count(), self.version) {
-            (1, _) | (0, Version::Http10) => Ok(()),
-            (0, _) => Err(HeadError::Malformed("no Host field")),
-            _ => Err(HeadError::Malformed("several Host fields")),
-        }
+        self.finish_request()
     }
 
     /// Parses a whole response head, up to and with its empty line.
@@ -162,9 +157,28 @@ impl Head {
         self.fields.push(Field { name: name_at, value, end, known, hop: false });
     }
 
-    /// Ends a composed head: its fields are known now.
-    pub fn finish(&mut self) {
+    /// Ends a request head: its fields are known now.
+    ///
+    /// # Errors
+    /// [`HeadError::Malformed`] when it does not say for certain where it goes.
+    pub fn finish_request(&mut self) -> Result<(), HeadError> {
         self.mark_hop_by_hop();
+        let mut hosts = self.all(Known::Host);
+        let (host, other) = (hosts.next(), hosts.next());
+        match (host, other) {
+            (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
+            (None, _) if self.version == Version::Http11 => Err(HeadError::Malformed("no Host field")),
+            (Some(host), _) if self.authority().is_some_and(|named| !named.eq_ignore_ascii_case(host)) => {
+                Err(HeadError::Malformed("a Host that is not its target's"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The host and port of a target in absolute form.
+    pub fn authority(&self) -> Option<&[u8]> {
+        let (_, rest) = self.target().split_once("://").filter(|_| !self.target().starts_with('/'))?;
+        rest.as_bytes().split(|byte| matches!(byte, b'/' | b'?')).next()
     }
 
     fn clear(&mut self) {
@@ -237,7 +251,9 @@ impl Head {
     pub fn path(&self) -> &str {
         let target = self.target();
         let path = match target.split_once("://") {
-            Some((_, rest)) if !target.starts_with('/') => rest.find('/').map_or("/", |at| &rest[at..]),
+            Some((_, rest)) if !target.starts_with('/') => {
+                rest.find(['/', '?']).map(|at| &rest[at..]).filter(|path| path.starts_with('/')).unwrap_or("/")
+            }
             _ => target,
         };
         path.split_once('?').map_or(path, |(path, _)| path)
@@ -416,6 +432,9 @@ mod tests {
             "GET / HTTP/1.1\r\nHost: a\r\nX : 1\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
+            "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET http://b?/a HTTP/1.0\r\nHost: b?\r\n\r\n",
+            "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
             "GET / HTTP/2.0\r\nHost: a\r\n\r\n",
             "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -450,10 +469,16 @@ mod tests {
 
     #[test]
     fn the_path_is_found_in_every_form_of_target() {
-        for (target, path) in
-            [("/a/b?c=/d", "/a/b"), ("http://h:1/a?x", "/a"), ("http://h", "/"), ("*", "*"), ("/a://b", "/a://b")]
-        {
-            let head = request(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")).unwrap();
+        for (target, path) in [
+            ("/a/b?c=/d", "/a/b"),
+            ("http://h:1/a?x", "/a"),
+            ("http://h", "/"),
+            ("http://h?/x", "/"),
+            ("*", "*"),
+            ("/a://b", "/a://b"),
+        ] {
+            let host = if target.starts_with("http://h:1") { "H:1" } else { "h" };
+            let head = request(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).unwrap();
             assert_eq!(head.path(), path);
         }
     }

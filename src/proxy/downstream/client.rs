@@ -1,11 +1,11 @@
 //! A client's HTTP/1.x connection: its head read in time, its body undone, its answers written.
 
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::timer::Timer;
 use crate::clock::Clock;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::Gap;
 use crate::net::http1::head::end_of_head;
 use crate::net::http1::{Head, HeadError};
 use crate::net::io::{Arrival, Io};
@@ -17,7 +17,7 @@ use crate::proxy::worker::Seat;
 const READ_AHEAD: usize = 64 * 1024;
 /// How long, and for how much, a client is listened to after an answer that came before its request was whole. Closing
 /// at once would reset the connection, and the answer could be lost with it.
-const LINGER: Gap = Gap::from_millis(2_000);
+pub(super) const LINGER: Gap = Gap::from_millis(2_000);
 const LINGER_BYTES: usize = 1 << 20;
 /// Buffers larger than this are given back when they are empty.
 const SMALL: usize = 4 * 1024;
@@ -33,12 +33,7 @@ pub(super) struct Client {
     /// To be written, from `written` on.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
-    timer: Option<Timer>,
-}
-
-struct Timer {
-    at: Stamp,
-    sleep: Pin<Box<dyn Future<Output = ()>>>,
+    timer: Timer,
 }
 
 /// What came instead of a request, or a request.
@@ -55,7 +50,7 @@ pub(super) enum Begun {
 
 impl Client {
     pub(super) fn new(io: Io) -> Self {
-        Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0, timer: None }
+        Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0, timer: Timer::default() }
     }
 
     /// Waits for a request head.
@@ -95,10 +90,11 @@ impl Client {
                 }
                 seat.watch_drain(cx.waker());
                 let deadline = match self.arrival {
-                    Some(arrival) if !idle => arrival.at.after(limits.head_timeout),
+                    // What was sent ahead could not be read before; its time begins when it can.
+                    Some(arrival) if !idle => arrival.at.max(waiting_since).after(limits.head_timeout),
                     _ => waiting_since.after(limits.idle_timeout),
                 };
-                ready!(self.poll_deadline(cx, deadline));
+                ready!(self.timer.poll(cx, deadline));
                 return Poll::Ready(match idle {
                     true => Begun::Closed,
                     false => Begun::Refused(Refusal::new(
@@ -151,27 +147,6 @@ impl Client {
         self.out.shrink_to(SMALL);
         if self.inbox.is_empty() {
             self.inbox.shrink_to(SMALL);
-        }
-    }
-
-    /// Ready when `deadline` has passed. One timer serves many waits: it is armed for the earliest and looked at when
-    /// it rings, so that a request does not pay for one.
-    fn poll_deadline(&mut self, cx: &mut Context<'_>, deadline: Stamp) -> Poll<()> {
-        loop {
-            match &mut self.timer {
-                Some(timer) if timer.at <= deadline => {
-                    ready!(timer.sleep.as_mut().poll(cx));
-                    let rang = timer.at;
-                    self.timer = None;
-                    if rang >= deadline {
-                        return Poll::Ready(());
-                    }
-                }
-                _ => {
-                    let sleep = async move { Clock::Monotonic.sleep_until(deadline).await };
-                    self.timer = Some(Timer { at: deadline, sleep: Box::pin(sleep) });
-                }
-            }
         }
     }
 

@@ -74,8 +74,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         Err(error) => return refuse(client, seat, request, &error.into(), Some(observation)).await,
     };
     if request.method() == "CONNECT" {
-        let refusal = Refusal::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream");
-        return refuse(client, seat, request, &refusal, Some(observation)).await;
+        return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
     let Some(_permit) = worker.shared().admit(limit) else {

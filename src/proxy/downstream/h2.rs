@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -18,6 +18,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
+use super::client::LINGER;
+use super::timer::Timer;
 use crate::clock::Clock;
 use crate::measure::dialect;
 use crate::measure::record::Ending;
@@ -47,26 +49,58 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
         .adaptive_window(true)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX));
-    let service = service_fn(move |request| {
-        let arrival = arrival.get().unwrap_or_else(Arrival::now);
-        let worker = Rc::clone(&worker);
-        async move { Ok::<_, Infallible>(answer(request, worker, arrival, peer, scheme).await) }
+    let in_hand = InHand::default();
+    let service = service_fn({
+        let in_hand = in_hand.clone();
+        move |request| {
+            let arrival = arrival.get().unwrap_or_else(Arrival::now);
+            let (worker, in_hand) = (Rc::clone(&worker), in_hand.clone());
+            async move {
+                let body = answer(request, worker, arrival, peer, scheme).await;
+                Ok::<_, Infallible>(body.map(|body| Reply { body, _in_hand: in_hand }))
+            }
+        }
     });
+    let idle_at_most = limits.idle_timeout;
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let mut draining = false;
+    let (mut closing, mut idle_since, mut timer) = (false, None, Timer::default());
     std::future::poll_fn(|cx| {
-        if !draining && seat.worker().is_draining() {
-            draining = true;
+        if !closing && seat.worker().is_draining() {
+            closing = true;
             connection.as_mut().graceful_shutdown();
         }
         seat.watch_drain(cx.waker());
-        connection.as_mut().poll(cx).map(|ended| {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "an HTTP/2 connection broke");
+        loop {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "an HTTP/2 connection broke");
+                }
+                return Poll::Ready(());
             }
-        })
+            // A request whose head has not come whole is none: whoever stops in the middle of one is idle as well.
+            let now = Clock::Monotonic.now();
+            idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_none());
+            let since = idle_since.unwrap_or(now);
+            ready!(timer.poll(cx, since.after(if closing { LINGER } else { idle_at_most })));
+            if closing {
+                return Poll::Ready(());
+            }
+            (closing, idle_since) = (true, None);
+            connection.as_mut().graceful_shutdown();
+        }
     })
     .await;
+}
+
+/// Counts the requests that a connection has in hand: each holds a clone, to the last byte of its answer.
+#[derive(Clone, Default)]
+struct InHand(Rc<()>);
+
+impl InHand {
+    /// Whether there is none: only the connection and its service hold this.
+    fn is_none(&self) -> bool {
+        Rc::strong_count(&self.0) == 2
+    }
 }
 
 async fn answer(
@@ -75,9 +109,16 @@ async fn answer(
     arrival: Arrival,
     peer: Option<SocketAddr>,
     scheme: Scheme,
-) -> Response<Reply> {
-    let (head, body) = composed(request);
+) -> Response<ReplyBody> {
+    let (mut head, body) = composed(request);
+    let finished = head.finish_request();
     let mut observation = Observation::begin(&worker, &head, arrival);
+    if let Err(error) = finished {
+        return refused(&head, &error.into(), observation, Ending::Complete);
+    }
+    if head.method() == "CONNECT" {
+        return refused(&head, &Refusal::connect(), observation, Ending::Complete);
+    }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.shared().admit(limit) else {
         return refused(&head, &Refusal::busy(limit), observation, Ending::Complete);
@@ -128,15 +169,15 @@ async fn answer(
         worker,
         _permit: permit,
     };
-    let mut reply = Response::new(Reply::Relayed(Box::new(relayed)));
+    let mut reply = Response::new(ReplyBody::Relayed(Box::new(relayed)));
     *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     *reply.headers_mut() = head;
     reply
 }
 
-fn refused(request: &Head, refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<Reply> {
+fn refused(request: &Head, refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
     let text = refusal.body(dialect::for_path(request.path()));
-    let mut reply = Response::new(Reply::Text(Some(Bytes::from(text))));
+    let mut reply = Response::new(ReplyBody::Text(Some(Bytes::from(text))));
     *reply.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let headers = reply.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -168,7 +209,6 @@ fn composed(request: Request<Incoming>) -> (Head, Incoming) {
     if !cookies.is_empty() {
         head.push(b"cookie", &cookies.join(&b"; "[..]));
     }
-    head.finish();
     (head, body)
 }
 
@@ -240,8 +280,14 @@ impl Call {
     }
 }
 
+/// The body of an answer, on a connection.
+struct Reply {
+    body: ReplyBody,
+    _in_hand: InHand,
+}
+
 /// The body of an answer.
-enum Reply {
+enum ReplyBody {
     Relayed(Box<Relayed>),
     Text(Option<Bytes>),
 }
@@ -301,7 +347,7 @@ impl Relayed {
         // A request that breaks now shows in the response as well.
         let _broken = call.poll_upload(cx, observation).is_break();
         let mut payload = Vec::new();
-        match std::task::ready!(call.exchange.poll_body(cx, &mut payload)) {
+        match ready!(call.exchange.poll_body(cx, &mut payload)) {
             Ok(BodyStep::Data(arrival)) => {
                 let payload = Bytes::from(payload);
                 self.handed_on = Some(HandedOn { arrival, payload: payload.clone(), stepped_back: false });
@@ -333,16 +379,16 @@ impl Body for Reply {
     type Error = Broken;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        match self.get_mut() {
-            Self::Relayed(relayed) => relayed.poll_frame(cx),
-            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+        match &mut self.get_mut().body {
+            ReplyBody::Relayed(relayed) => relayed.poll_frame(cx),
+            ReplyBody::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Relayed(relayed) => relayed.ended,
-            Self::Text(text) => text.is_none(),
+        match &self.body {
+            ReplyBody::Relayed(relayed) => relayed.ended,
+            ReplyBody::Text(text) => text.is_none(),
         }
     }
 }

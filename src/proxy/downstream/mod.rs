@@ -4,6 +4,7 @@ mod client;
 mod h1;
 mod h2;
 mod relay;
+mod timer;
 mod tunnel;
 
 use tokio::net::TcpStream;

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::Version;
-use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, Known};
 use crate::net::io::Arrival;
 use crate::proxy::observation::Observation;
 use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
@@ -42,6 +42,8 @@ pub(super) struct Relay<'a> {
     phase: Phase,
     pending: Option<Pending>,
     blocked_since: Option<Stamp>,
+    /// The upstream broke, which the client is to see after all that came before.
+    broken: Option<Broken>,
     draining: bool,
 }
 
@@ -92,6 +94,7 @@ impl<'a> Relay<'a> {
             phase: Phase::Head,
             pending: None,
             blocked_since: None,
+            broken: None,
             draining,
         }
     }
@@ -106,6 +109,9 @@ impl<'a> Relay<'a> {
                 && let Err(end) = ready!(self.poll_hand_on(cx))
             {
                 return Poll::Ready(end);
+            }
+            if let Some(broken) = self.broken.take() {
+                return Poll::Ready(End::Upstream { broken, answered: true });
             }
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),
@@ -223,6 +229,10 @@ impl<'a> Relay<'a> {
         let arrival = ready!(self.exchange.poll_head(cx, self.response))?;
         let out = &mut self.client.out;
         match self.response.status() {
+            101 if self.request.upgrade().is_none() => {
+                let error = HeadError::Malformed("a switch of protocols that nobody asked for");
+                return Poll::Ready(Err(Broken::Head(error)));
+            }
             101 => {
                 self.response.write_status_line(out);
                 self.response
@@ -245,9 +255,9 @@ impl<'a> Relay<'a> {
                 let framing = self.begin_response()?;
                 self.pending = Some(Pending { head: Some(arrival), body: None });
                 self.phase = Phase::Body(framing);
-                // What came with the head goes out with it.
+                // What came with the head goes out with it, and before anything that is wrong with it is told.
                 if let Poll::Ready(step) = self.poll_body(cx, framing) {
-                    step?;
+                    self.broken = step.err();
                 }
             }
         }
