@@ -2,39 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "support/counting.rs"]
+mod counting;
 
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "an allocator cannot be counted from outside")]
-// SAFETY: every call is passed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        unsafe { System.dealloc(memory, layout) }
-    }
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        unsafe { System.realloc(memory, layout, size) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Feeds `chunks` round and round; returns the allocations of 100 rounds after 10 to warm up.
 fn allocations(encoding: &str, chunks: &[Vec<u8>]) -> u64 {
@@ -58,9 +33,7 @@ fn allocations_of(dialect: &str, content_type: &str, encoding: &str, chunks: &[V
         }
     };
     (0..10).for_each(|_| round());
-    let before = ALLOCATIONS.get();
-    (0..100).for_each(|_| round());
-    let allocated = ALLOCATIONS.get() - before;
+    let allocated = counting::allocations(|| (0..100).for_each(|_| round()));
     let record = observer.end(Stamp::from_nanos(now), Ending::UpstreamFailed);
     assert!(record.events >= 100, "the chunks were read: {} events", record.events);
     assert_eq!(record.quality.malformed_events, 0);

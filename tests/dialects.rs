@@ -273,3 +273,21 @@ fn every_grpc_vector_is_exported_as_it_should_be_over_http2() {
         assert_eq!(last_request(&proxy)["model"], "vllm_model");
     }
 }
+
+#[test]
+fn a_route_of_the_configuration_gives_a_path_its_dialect() {
+    let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: [DONE]\n\n";
+    let kind = "Content-Type: text/event-stream";
+    let upstream =
+        Upstream::answering(format!("HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{event}", event.len()));
+    for (routes, route) in [("/custom/*=openai.completions", "/v1/completions"), ("/other=openai.chat", "")] {
+        let proxy = Between::with(upstream.addr, &[("routes", routes), ("workers", "1")]);
+        let body = "{\"model\":\"mine\"}";
+        let head = format!("POST /custom/talk?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        proxy.client().send(head + body).response();
+        let last = last_request(&proxy);
+        let known = !route.is_empty();
+        assert_eq!((&last["route"], &last["outcome"]), (&Value::from(route), &Value::from("success")));
+        assert_eq!((last["model"].is_string(), last["ttft_ms"].is_number()), (known, known), "{routes}");
+    }
+}

@@ -326,9 +326,16 @@ fn what_is_not_understood_is_a_warning_and_then_not_set() {
 fn an_endpoint_that_is_none_is_a_warning_that_does_not_quote_it() {
     let shape = "expected http://host[:port][/path] or https://host[:port][/path]";
     let credentials = "credentials in a URL are not sent; put them into OTEL_EXPORTER_OTLP_HEADERS";
-    for (url, expected) in
-        [("collector:4318", shape), ("http://", shape), ("http://a b", shape), ("http://u:s3cret@c", credentials)]
-    {
+    let character = "its path has a character that a URL cannot hold; percent-encode it";
+    for (url, expected) in [
+        ("collector:4318", shape),
+        ("http://", shape),
+        ("http://a b", shape),
+        ("http://u:s3cret@c", credentials),
+        ("http://c/a b", character),
+        ("http://c/\u{1b}[31m", character),
+        ("http://c/é", character),
+    ] {
         let (otlp, warnings) = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]);
         assert_eq!(warnings, [format!("OTEL_EXPORTER_OTLP_ENDPOINT is ignored: {expected}")], "once for both signals");
         assert_eq!((otlp.metrics, otlp.traces), (None, None));

@@ -53,6 +53,8 @@ fn requests_that_two_parties_could_read_differently_never_reach_the_upstream() {
         ("an LF for an end of line", "GET / HTTP/1.1\nHost: a\r\n\r\n".into(), 400),
         ("a NUL", format!("{post}X: \0\r\n\r\n"), 400),
         ("two hosts", format!("{post}Host: b\r\n\r\n"), 400),
+        ("a target of another host", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
+        ("a target of a user's", "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n".into(), 400),
         ("no host", "GET / HTTP/1.1\r\n\r\n".into(), 400),
         ("a line without a colon", format!("{post}Transfer-Encoding\r\n\r\n"), 400),
         ("a version from nowhere", "GET / HTTP/3.0\r\nHost: a\r\n\r\n".into(), 400),
@@ -72,6 +74,13 @@ fn requests_that_two_parties_could_read_differently_never_reach_the_upstream() {
 fn chunks_that_two_parties_could_read_differently_are_refused() {
     for body in [
         "0x5\r\nhello\r\n",
+        "+5\r\nhello\r\n",
+        " 5\r\nhello\r\n",
+        "5;\0\r\nhello\r\n",
+        "5;\rx\r\nhello\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5\r\nhello\r0\r\n\r\n",
+        "0\r\nContent-Length : 5\r\n\r\n",
         "5 \r\nhello\r\n",
         "-5\r\n",
         "5\nhello\n",
@@ -120,6 +129,10 @@ fn an_answer_that_is_not_http_is_a_502() {
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nX: a\nY: b\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 0x1\r\n\r\na",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        "HTTP/1.1 2000 OK\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     ] {
         let upstream = Upstream::answering(answer);
         let proxy = Between::new(upstream.addr);

@@ -1,13 +1,12 @@
 //! Through the proxy is the same as direct, byte for byte: one named test per oddity of HTTP.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 mod support;
 
 use std::time::Duration;
 
 use support::client::chat;
 use support::proxy::Between;
+use support::resident;
 use support::upstream::{Upstream, field, reports};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -81,8 +80,10 @@ fn a_client_of_http_1_0_gets_what_it_can_read() {
     let mut client = proxy.client();
     client.send("GET /old HTTP/1.0\r\n\r\n");
     assert_eq!(String::from_utf8(client.rest()).unwrap(), "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc");
-    let head = upstream.heads().remove(0);
-    assert_eq!(head, format!("GET /old HTTP/1.1\r\nHost: {}\r\n\r\n", upstream.addr));
+    proxy.client().send("GET http://old.test/ HTTP/1.0\r\n\r\n").rest();
+    let named = ["/old".to_owned(), upstream.addr.to_string(), "http://old.test/".to_owned(), "old.test".to_owned()];
+    let heads = named.chunks(2).map(|pair| format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", pair[0], pair[1]));
+    assert_eq!(upstream.heads(), heads.collect::<Vec<_>>());
 }
 
 #[test]
@@ -276,12 +277,6 @@ fn a_large_upload_is_streamed_and_not_kept() {
     let expected: u64 = piece.iter().map(|byte| u64::from(*byte)).sum::<u64>() * (SIZE / piece.len()) as u64;
     assert_eq!(seen(), expected);
     assert!(most < 24 << 20, "memory grew by {most} bytes during an upload of {SIZE}");
-}
-
-/// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.
-fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 #[test]

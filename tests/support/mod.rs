@@ -9,6 +9,13 @@
 )]
 
 pub mod client;
+pub mod frames;
 pub mod http2;
 pub mod proxy;
 pub mod upstream;
+
+/// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.
+pub fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}

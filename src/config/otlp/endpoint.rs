@@ -37,6 +37,9 @@ impl Endpoint {
             None if own.is_empty() => format!("/{query}"),
             None => tail.to_owned(),
         };
+        if target.parse::<http::uri::PathAndQuery>().is_err() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("its path has a character that a URL cannot hold; percent-encode it".to_owned());
+        }
         Ok(Self { tls, host, port, target })
     }
 

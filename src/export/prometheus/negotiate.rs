@@ -16,12 +16,7 @@ pub fn negotiate(accept: &str) -> Format {
     let mut best = (0, Format::Text);
     for range in accept.split(',') {
         let (media, parameters) = range.split_once(';').unwrap_or((range, ""));
-        let parameter = |name: &str| {
-            let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
-            pairs
-                .find(|(key, _)| key.trim().eq_ignore_ascii_case(name))
-                .map(|(_, value)| value.trim().trim_matches('"'))
-        };
+        let parameter = |name| parameter(parameters, name);
         let format = match media.trim().to_ascii_lowercase().as_str() {
             "application/vnd.google.protobuf"
                 if parameter("proto") == Some("io.prometheus.client.MetricFamily")
@@ -50,11 +45,17 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
     let weight_of = |name: &str| {
         accept_encoding.split(',').find_map(|range| {
             let (coding, parameters) = range.split_once(';').unwrap_or((range, ""));
-            let quality = parameters.trim().strip_prefix("q=");
-            coding.trim().eq_ignore_ascii_case(name).then(|| weight(quality))
+            coding.trim().eq_ignore_ascii_case(name).then(|| weight(parameter(parameters, "q")))
         })
     };
     weight_of("gzip").or_else(|| weight_of("*")).is_some_and(|weight| weight > 0)
+}
+
+/// The value of a parameter, whatever the case of its name.
+fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name))?;
+    Some(value.trim().trim_matches('"'))
 }
 
 /// A q-value in thousandths: 1000 if absent, 0 if it is not one.
@@ -98,7 +99,7 @@ mod tests {
         for accepted in ["gzip", "deflate, gzip;q=0.5", "GZIP", "*", "br;q=1.0, *;q=0.1"] {
             assert!(accepts_gzip(accepted), "{accepted}");
         }
-        for refused in ["", "identity", "br", "gzip;q=0", "*;q=0", "gzip;q=0, *;q=1"] {
+        for refused in ["", "identity", "br", "gzip;q=0", "gzip; Q = 0", "*;q=0", "gzip;q=0, *;q=1"] {
             assert!(!accepts_gzip(refused), "{refused}");
         }
     }

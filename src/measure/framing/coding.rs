@@ -7,6 +7,9 @@ use std::io::{self, Write};
 /// The most that one [`STEP`] of input may unfold to. No stream of text comes near it (a ratio of 2,000); a
 /// decompression bomb does, and ends the reading of its stream.
 const MAX_UNFOLDED: usize = 1 << 20;
+/// How many times its own size a body may unfold to in the long run. Whole streams of like events shrink to a fiftieth;
+/// gzip's utmost is a thousandth, and reading that takes time for which other streams would have to wait.
+const MAX_RATIO: usize = 250;
 /// Input is fed in steps of this many bytes, so that [`MAX_UNFOLDED`] bounds the memory of one decoder.
 const STEP: usize = 512;
 /// What a brotli stream with a window beyond RFC 7932's 16 MiB begins with, in the low seven bits of its first byte: an
@@ -107,8 +110,10 @@ fn unfold<D: Write>(
     unfolded: impl Fn(&mut D) -> &mut Unfolded,
     each: &mut impl FnMut(&[u8]),
 ) -> io::Result<()> {
+    let room = &mut unfolded(decoder).room;
+    *room = (*room + step.len() * MAX_RATIO).min(MAX_UNFOLDED);
     let written = decoder.write_all(step).and_then(|()| decoder.flush());
-    let bytes = &mut unfolded(decoder).0;
+    let bytes = &mut unfolded(decoder).bytes;
     if !bytes.is_empty() {
         each(bytes);
         bytes.clear();
@@ -117,15 +122,23 @@ fn unfold<D: Write>(
 }
 
 /// The bounded place that a decoder writes to.
-#[derive(Default)]
-struct Unfolded(Vec<u8>);
+struct Unfolded {
+    bytes: Vec<u8>,
+    /// How much more may come. What is not used up is saved, to [`MAX_UNFOLDED`]: decoders write by the block.
+    room: usize,
+}
+
+impl Default for Unfolded {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), room: MAX_UNFOLDED }
+    }
+}
 
 impl Write for Unfolded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_UNFOLDED {
-            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
-        }
-        self.0.extend_from_slice(bytes);
+        let room = self.room.checked_sub(bytes.len());
+        self.room = room.ok_or(io::ErrorKind::FileTooLarge)?;
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -203,6 +216,13 @@ mod tests {
         let bomb = bomb.finish().unwrap();
         let mut decoder = Decoder::for_encoding(b"zstd").unwrap();
         assert_eq!(decoder.push(&bomb, |plain| assert!(plain.len() <= MAX_UNFOLDED)), Err(Undecodable));
+
+        // Each piece is small enough; together they are not.
+        let mut line = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        line.write_all(&[b'\n'; 1 << 18]).unwrap();
+        let (line, mut decoder, mut read) = (line.finish().unwrap(), Decoder::for_encoding(b"gzip").unwrap(), 0);
+        let outcome = (0..100).try_for_each(|_| decoder.push(&line, |plain| read += plain.len()));
+        assert_eq!((outcome, read / MAX_UNFOLDED), (Err(Undecodable), 1));
 
         // A window of 2^30 bytes, an empty block, and text.
         let mut decoder = Decoder::for_encoding(b"br").unwrap();

@@ -101,9 +101,12 @@ impl Sse {
                 line.clear();
                 self.line = line;
             }
-            if self.data.len() > MAX_EVENT || self.bare.as_ref().is_some_and(|bare| bare.text.len() > MAX_EVENT) {
+            if self.data.len() > MAX_EVENT {
                 return self.give_up();
             }
+        }
+        if self.too_large {
+            return self.give_up();
         }
         match data {
             Data::Borrowed(slice) => {
@@ -202,6 +205,11 @@ impl Sse {
         let bare = self.bare.as_mut()?;
         if !bare.brackets.is_open() && !matches!(line.first(), Some(b'{' | b'[')) {
             return None;
+        }
+        // Once too large it stays open, and takes no more.
+        self.too_large |= bare.text.len() + line.len() > MAX_EVENT;
+        if self.too_large {
+            return Some(false);
         }
         bare.text.extend_from_slice(line);
         bare.text.push(b'\n');
@@ -307,6 +315,11 @@ mod tests {
             assert_eq!(seen(&[&body[..cut], &body[cut..]], Sse::with_bare_json()), expected, "cut at {cut}");
         }
         assert_eq!(seen(&[body], Sse::new()), ["{\"a\":1}", "2"], "elsewhere the grammar holds");
+        let (mut sse, mut reads) = (Sse::with_bare_json(), 0);
+        while sse.push(b"{\n", |_| ()).is_ok() {
+            reads += 1;
+        }
+        assert_eq!((reads, sse.bare.is_none()), (MAX_EVENT / 2, true), "bare JSON without end is given up");
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Head {
     }
 
     /// The host and port of a target in absolute form.
-    fn authority(&self) -> Option<&[u8]> {
+    pub fn authority(&self) -> Option<&[u8]> {
         let (_, rest) = self.target().split_once("://").filter(|_| !self.target().starts_with('/'))?;
         rest.as_bytes().split(|byte| matches!(byte, b'/' | b'?')).next()
     }

@@ -42,6 +42,8 @@ pub(super) struct Relay<'a> {
     phase: Phase,
     pending: Option<Pending>,
     blocked_since: Option<Stamp>,
+    /// The upstream broke, which the client is to see after all that came before.
+    broken: Option<Broken>,
     draining: bool,
 }
 
@@ -92,6 +94,7 @@ impl<'a> Relay<'a> {
             phase: Phase::Head,
             pending: None,
             blocked_since: None,
+            broken: None,
             draining,
         }
     }
@@ -106,6 +109,9 @@ impl<'a> Relay<'a> {
                 && let Err(end) = ready!(self.poll_hand_on(cx))
             {
                 return Poll::Ready(end);
+            }
+            if let Some(broken) = self.broken.take() {
+                return Poll::Ready(End::Upstream { broken, answered: true });
             }
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),
@@ -250,9 +256,9 @@ impl<'a> Relay<'a> {
                 let framing = self.begin_response()?;
                 self.pending = Some(Pending { head: Some(arrival), body: None });
                 self.phase = Phase::Body(framing);
-                // What came with the head goes out with it.
+                // What came with the head goes out with it, and before anything that is wrong with it is told.
                 if let Poll::Ready(step) = self.poll_body(cx, framing) {
-                    step?;
+                    self.broken = step.err();
                 }
             }
         }

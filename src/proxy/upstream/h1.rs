@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use super::pool::{Kind, is_quiet};
 use super::{BodyStep, Broken};
 use crate::export::gauges::OpenConnection;
-use crate::net::http1::body::ChunkWriter;
+use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::{MAX_HEAD, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
 use crate::net::io::{Arrival, Io};
@@ -68,6 +68,8 @@ pub(in crate::proxy) struct Exchange {
     searched: usize,
     arrival: Option<Arrival>,
     body: Option<BodyDecoder>,
+    /// What came last does not follow the body's framing.
+    malformed: Option<BodyError>,
     kind: Kind,
     keep: bool,
     /// How long the server says it keeps an idle connection, in seconds.
@@ -100,6 +102,7 @@ impl Exchange {
             searched: 0,
             arrival: None,
             body: None,
+            malformed: None,
             kind: Kind::Whole,
             keep: false,
             keeps_for: None,
@@ -172,7 +175,7 @@ impl Exchange {
     /// The next response head: interim ones, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
         loop {
-            if let Some(end) = end_of_head(&self.inbox, self.searched) {
+            if let Some(end) = end_of_head(&self.inbox, self.searched).filter(|end| *end <= MAX_HEAD) {
                 head.parse_response(&self.inbox[..end]).map_err(Broken::Head)?;
                 self.inbox.drain(..end);
                 self.searched = 0;
@@ -202,23 +205,33 @@ impl Exchange {
     /// The next piece of the response body, appended to `out`.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
-        let before = out.len();
-        if !self.inbox.is_empty() && !body.is_done() {
-            let used = body.decode(&self.inbox, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
-            self.inbox.drain(..used);
+        if let Some(error) = self.malformed.take() {
+            return Poll::Ready(Err(Broken::Body(error)));
         }
-        while out.len() == before && !body.is_done() {
+        let before = out.len();
+        let mut decoded = Ok(0);
+        if !self.inbox.is_empty() && !body.is_done() {
+            decoded = body.decode(&self.inbox, |payload| out.extend_from_slice(payload));
+            self.inbox.drain(..decoded.unwrap_or(self.inbox.len()));
+        }
+        while decoded.is_ok() && out.len() == before && !body.is_done() {
             let inbox = &mut self.inbox;
             let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
-                let used = body.decode(bytes, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
-                inbox.extend_from_slice(&bytes[used..]);
-                Ok::<_, Broken>(arrival)
+                let decoded = body.decode(bytes, |payload| out.extend_from_slice(payload));
+                inbox.extend_from_slice(&bytes[decoded.unwrap_or(bytes.len())..]);
+                (arrival, decoded)
             }));
             match read.map_err(Broken::reset)? {
-                Some(arrival) => self.arrival = Some(arrival?),
+                Some((arrival, outcome)) => (self.arrival, decoded) = (Some(arrival), outcome),
                 None if body.ends_with_close() => return Poll::Ready(Ok(BodyStep::End)),
                 None => return Poll::Ready(Err(Broken::Closed)),
             }
+        }
+        match decoded {
+            // What came before it goes on first.
+            Err(error) if out.len() > before => self.malformed = Some(error),
+            Err(error) => return Poll::Ready(Err(Broken::Body(error))),
+            Ok(_) => {}
         }
         Poll::Ready(Ok(match self.arrival {
             Some(arrival) if out.len() > before => BodyStep::Data(arrival),

@@ -300,7 +300,7 @@ impl<'a> Outgoing<'a> {
         let upgrade = head.upgrade().is_some();
         head.write_request_line(out);
         if head.get(Known::Host).is_none() {
-            push(out, "Host", connector.place());
+            push(out, "Host", head.authority().unwrap_or(connector.place().as_bytes()));
         }
         let chunked = self.framing == Framing::Chunked;
         let trailers = head.lists(Known::Te, "trailers");
@@ -312,22 +312,22 @@ impl<'a> Outgoing<'a> {
             known => !hop && self.trace.keeps(known),
         });
         if chunked && !came_chunked {
-            push(out, "Transfer-Encoding", "chunked");
+            push(out, "Transfer-Encoding", b"chunked");
         }
         if upgrade {
-            push(out, "Connection", "Upgrade");
+            push(out, "Connection", b"Upgrade");
         } else if trailers {
             out.extend_from_slice(b"TE: trailers\r\nConnection: TE\r\n");
         }
         for (name, value) in self.added {
-            push(out, name, value);
+            push(out, name, value.as_bytes());
         }
         out.extend_from_slice(b"\r\n");
     }
 }
 
-fn push(out: &mut Vec<u8>, name: &str, value: &str) {
-    for part in [name, ": ", value, "\r\n"] {
-        out.extend_from_slice(part.as_bytes());
+fn push(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
     }
 }

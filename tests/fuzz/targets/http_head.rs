@@ -39,7 +39,8 @@ fn request(head: &Head, bytes: &[u8]) {
     assert_eq!(&written[line..], after_first_line(bytes), "every line goes on as it came");
     if head.get(Known::Host).is_none() {
         // A client of HTTP/1.0 need not say; what goes on is HTTP/1.1, and says.
-        written.splice(line..line, *b"Host: a\r\n");
+        let host = [b"Host: ", head.authority().unwrap_or(b"a"), b"\r\n"].concat();
+        written.splice(line..line, host);
     }
     let mut again = Head::default();
     again.parse_request(&written).expect("what was written can be read");

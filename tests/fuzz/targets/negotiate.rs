@@ -21,6 +21,6 @@ fuzz_target!(|accept: &str| {
         assert_eq!(negotiate(&accept.to_ascii_uppercase()), format);
     }
     let gzip = accepts_gzip(accept);
-    assert_eq!(accepts_gzip(&accept.to_ascii_uppercase().replace("Q=", "q=")), gzip);
+    assert_eq!(accepts_gzip(&accept.to_ascii_uppercase()), gzip);
     assert!(!gzip || accept.to_ascii_lowercase().contains("gzip") || accept.contains('*'));
 });

@@ -15,7 +15,14 @@ fuzz_target!(|text: &str| {
         Some(if name.ends_with("_HEADERS") { format!("{text}{SECRET}") } else { (*text).to_owned() })
     });
     let said = format!("{}{}", otlp.explain(), warnings.concat());
-    assert!(!said.contains("canary"), "{said}");
+    // Unless it is said somewhere else as well.
+    assert!(text.contains("canary") || !said.contains("canary"), "{said}");
+    let exporters = [otlp.metrics.as_ref().map(|on| &on.exporter), otlp.traces.as_ref().map(|on| &on.exporter)];
+    for exporter in exporters.into_iter().flatten() {
+        let target = exporter.endpoint.target.parse::<http::uri::PathAndQuery>();
+        assert_eq!(target.expect("where it is sent is a path").as_str(), exporter.endpoint.target);
+    }
+    assert!(!otlp.explain().contains(|c: char| c.is_control() && c != '\n'));
     if let Some(traces) = &otlp.traces {
         assert!(traces.max_batch_size <= traces.max_queue_size && (0.0..=1.0).contains(&traces.sampler.ratio));
     }

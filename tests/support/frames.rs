@@ -1,0 +1,106 @@
+//! HTTP/2 written by hand: what no well-behaved library would send.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
+pub const CONTINUATION: u8 = 9;
+
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+
+/// The head of `GET http://a/`, in HPACK without tables of our own.
+pub const GET: &[u8] = b"\x82\x86\x84\x01\x01a";
+
+/// One connection.
+pub struct Frames {
+    pub stream: TcpStream,
+    seen: Vec<u8>,
+}
+
+/// One frame that came.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Vec<u8>,
+}
+
+impl Frames {
+    /// A connection that has said that it speaks HTTP/2.
+    pub fn connect(addr: SocketAddr) -> Self {
+        let mut frames = Self { stream: TcpStream::connect(addr).unwrap(), seen: Vec::new() };
+        frames.stream.set_nodelay(true).unwrap();
+        frames.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        frames.stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        frames.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        assert!(frames.send(SETTINGS, 0, 0, b""));
+        frames
+    }
+
+    /// Sends one frame; false if the other side has closed or takes no more.
+    pub fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
+        self.stream.write_all(&frame(kind, flags, stream, payload)).is_ok()
+    }
+
+    /// A field that is in no table, as HPACK: literal, not to be remembered.
+    pub fn field(name: &str, value: &str) -> Vec<u8> {
+        let length = |text: &str| u8::try_from(text.len()).unwrap();
+        [&[0, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()].concat()
+    }
+
+    /// The next frame; `None` at the connection's end.
+    pub fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let [a, b, c, kind, flags, stream @ ..] = &self.seen[..]
+                && let Some((stream, rest)) = stream.split_first_chunk::<4>()
+            {
+                let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
+                if rest.len() >= length {
+                    let (kind, flags, stream) = (*kind, *flags, u32::from_be_bytes(*stream));
+                    let payload = rest[..length].to_vec();
+                    self.seen.drain(..9 + length);
+                    return Some(Frame { kind, flags, stream, payload });
+                }
+            }
+            let mut buffer = [0; 16_384];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(n) => self.seen.extend_from_slice(&buffer[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("neither a frame nor an end: {error}"),
+            }
+        }
+    }
+
+    /// The `:status` of the answer on a stream, as HPACK has it; `None` if the stream or the connection was closed.
+    pub fn status(&mut self, stream: u32) -> Option<Vec<u8>> {
+        loop {
+            let frame = self.next()?;
+            match frame.kind {
+                HEADERS if frame.stream == stream => return Some(frame.payload),
+                RST_STREAM if frame.stream == stream => return None,
+                GOAWAY => return None,
+                _ => {}
+            }
+        }
+    }
+
+    /// Everything that comes up to the end.
+    pub fn rest(&mut self) -> Vec<Frame> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+}
+
+/// The bytes of a frame.
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
