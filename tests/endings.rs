@@ -139,6 +139,33 @@ fn a_stream_that_the_server_resets_is_reset_for_the_client() {
 }
 
 #[test]
+fn whatever_came_before_the_server_broke_is_passed_on() {
+    let good = "6\r\ndata: \r\n3\r\n1\n\n\r\n";
+    for (sent, payload, reset) in [
+        (STREAM.to_owned(), "", false),
+        (STREAM.to_owned(), "", true),
+        (format!("{STREAM}no size\r\n"), "", false),
+        (format!("{STREAM}{good}no size\r\n"), "data: 1\n\n", false),
+        (format!("{STREAM}{good}9\r\ndata: 1\n\nno end\r\n"), "data: 1\n\ndata: 1\n\n", false),
+    ] {
+        let bytes = sent.clone();
+        let upstream = Upstream::start(move |mut conn| {
+            conn.request();
+            conn.send(&bytes);
+            if reset {
+                // Before a reset what has not been read is lost to anybody.
+                std::thread::sleep(Duration::from_millis(20));
+                conn.reset();
+            }
+        });
+        let proxy = Between::new(upstream.addr);
+        let response = proxy.client().send(chat("{\"stream\":true}")).response();
+        assert_eq!((response.status(), response.text().as_str()), (200, payload), "{sent:?}");
+        assert_eq!((response.truncated, response.reset), (true, reset), "{sent:?}");
+    }
+}
+
+#[test]
 fn a_body_shorter_than_its_length_is_short_for_the_client() {
     let upstream = Upstream::start(|mut conn| {
         conn.request();

@@ -41,6 +41,8 @@ pub(super) struct Relay<'a> {
     upload: Upload,
     phase: Phase,
     pending: Option<Pending>,
+    /// The upstream broke while there was something to hand on: that goes first.
+    broken: Option<Broken>,
     blocked_since: Option<Stamp>,
     draining: bool,
 }
@@ -91,6 +93,7 @@ impl<'a> Relay<'a> {
             upload: Upload::Reading(BodyDecoder::new(framing)),
             phase: Phase::Head,
             pending: None,
+            broken: None,
             blocked_since: None,
             draining,
         }
@@ -106,6 +109,9 @@ impl<'a> Relay<'a> {
                 && let Err(end) = ready!(self.poll_hand_on(cx))
             {
                 return Poll::Ready(end);
+            }
+            if let Some(broken) = self.broken.take() {
+                return Poll::Ready(End::Upstream { broken, answered: true });
             }
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),
@@ -247,8 +253,8 @@ impl<'a> Relay<'a> {
                 self.pending = Some(Pending { head: Some(arrival), body: None });
                 self.phase = Phase::Body(framing);
                 // What came with the head goes out with it.
-                if let Poll::Ready(step) = self.poll_body(cx, framing) {
-                    step?;
+                if let Poll::Ready(Err(broken)) = self.poll_body(cx, framing) {
+                    self.broken = Some(broken);
                 }
             }
         }

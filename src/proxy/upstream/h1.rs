@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use super::pool::{Kind, is_quiet};
 use super::{BodyStep, Broken};
 use crate::export::gauges::OpenConnection;
-use crate::net::http1::body::ChunkWriter;
+use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::{MAX_HEAD, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
 use crate::net::io::{Arrival, Io};
@@ -68,6 +68,8 @@ pub(in crate::proxy) struct Exchange {
     searched: usize,
     arrival: Option<Arrival>,
     body: Option<BodyDecoder>,
+    /// The body became malformed behind payload that goes out first.
+    malformed: Option<BodyError>,
     kind: Kind,
     keep: bool,
     /// How long the server says it keeps an idle connection, in seconds.
@@ -100,6 +102,7 @@ impl Exchange {
             searched: 0,
             arrival: None,
             body: None,
+            malformed: None,
             kind: Kind::Whole,
             keep: false,
             keeps_for: None,
@@ -202,20 +205,25 @@ impl Exchange {
     /// The next piece of the response body, appended to `out`.
     pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
         let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
+        // Payload in front of what is malformed goes out first.
+        let malformed = &mut self.malformed;
         let before = out.len();
         if !self.inbox.is_empty() && !body.is_done() {
-            let used = body.decode(&self.inbox, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
+            let used = decode(body, &self.inbox, out, malformed);
             self.inbox.drain(..used);
         }
         while out.len() == before && !body.is_done() {
+            if let Some(error) = malformed {
+                return Poll::Ready(Err(Broken::Body(*error)));
+            }
             let inbox = &mut self.inbox;
             let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
-                let used = body.decode(bytes, |payload| out.extend_from_slice(payload)).map_err(Broken::Body)?;
+                let used = decode(body, bytes, out, malformed);
                 inbox.extend_from_slice(&bytes[used..]);
-                Ok::<_, Broken>(arrival)
+                arrival
             }));
             match read.map_err(Broken::reset)? {
-                Some(arrival) => self.arrival = Some(arrival?),
+                Some(arrival) => self.arrival = Some(arrival),
                 None if body.ends_with_close() => return Poll::Ready(Ok(BodyStep::End)),
                 None => return Poll::Ready(Err(Broken::Closed)),
             }
@@ -252,6 +260,15 @@ impl Exchange {
     pub(super) fn into_tunnel(self) -> (Io, Vec<u8>, OpenConnection) {
         (self.io, self.inbox, self.open)
     }
+}
+
+/// Decodes what has come into `out`, and returns how much of it belonged to the body. What is malformed ends it.
+fn decode(body: &mut BodyDecoder, bytes: &[u8], out: &mut Vec<u8>, malformed: &mut Option<BodyError>) -> usize {
+    let used = body.decode(bytes, |payload| out.extend_from_slice(payload));
+    used.unwrap_or_else(|error| {
+        *malformed = Some(error);
+        bytes.len()
+    })
 }
 
 /// The `timeout` of a `Keep-Alive` field.
