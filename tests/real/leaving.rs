@@ -125,16 +125,16 @@ fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
     let llama = parts::llama_with(&["--parallel", "1"]);
     let gauge = Gauge::to(llama.addr);
     // Its metrics are not asked meanwhile: every answer of it puts off its next look at the clients by a second.
-    let cancelled = || llama.running.log().matches("cancel task").count();
-    let begun = || llama.running.log().matches("processing task").count();
+    let said = |words: &str| llama.running.log().matches(words).count();
     for (number, stream) in [(1, true), (2, false)] {
         let mut client = gauge.client();
         let body = json!({"prompt": "Once", "max_tokens": LONG, "ignore_eos": true, "stream": stream});
         client.send(request("/v1/completions", &body));
-        until("the answer is being made", SOON, || begun() == number);
-        assert_eq!(cancelled(), number - 1);
+        until("the answer is being made", SOON, || said("processing task") == number);
+        assert_eq!(said("cancel task"), number - 1);
         drop(client);
-        until("the slot is free", SOON, || cancelled() == number);
+        until("the slot is free", SOON, || said("stop processing") == number);
+        assert_eq!(said("cancel task"), number);
     }
     let metrics = parse::text(&get(llama.addr, "/metrics").text());
     assert_eq!(sum(&metrics, "llamacpp:requests_processing", &[]), 0.0);
