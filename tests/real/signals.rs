@@ -109,7 +109,7 @@ fn told_to_stop_it_takes_nothing_new_and_finishes_what_is_open() {
         let counted = sink.metrics();
         assert_eq!(count(&counted, "http_server_request_duration_seconds", &[]), 1);
         assert_eq!((ended(&sink, "done"), sink.spans().len()), (1.0, 2), "telemetry was flushed");
-        assert!(gauge.running.log().contains("stopping: open streams may finish within 600s"));
+        assert!(gauge.running.log().contains("stopping: open streams may finish within 10m"));
     }
 }
 
