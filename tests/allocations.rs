@@ -1,5 +1,7 @@
 //! The observer allocates nothing per chunk once it is warm.
 
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
 #[path = "support/counting.rs"]
 mod counting;
 
@@ -11,9 +13,16 @@ use streamgauge::measure::time::{Gap, Stamp};
 
 /// Feeds `chunks` round and round; returns the allocations of 100 rounds after 10 to warm up.
 fn allocations(encoding: &str, chunks: &[Vec<u8>]) -> u64 {
-    let shape = RequestShape { dialect: dialect::for_path("/v1/chat/completions"), ..RequestShape::default() };
+    allocations_of("openai.chat", "text/event-stream", encoding, chunks)
+}
+
+fn allocations_of(dialect: &str, content_type: &str, encoding: &str, chunks: &[Vec<u8>]) -> u64 {
+    let dialect = dialect::named(dialect);
+    assert!(dialect.is_some());
+    let shape = RequestShape { dialect, stream: Some(true), ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
-    let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: encoding.as_bytes() };
+    let head =
+        ResponseHead { status: 200, content_type: content_type.as_bytes(), content_encoding: encoding.as_bytes() };
     observer.head(Stamp::default(), head, StampSource::Read);
     let mut now = 0;
     let mut round = || {
@@ -77,5 +86,65 @@ fn no_chunk_of_any_common_shape_allocates() {
     ];
     for (name, chunks) in shapes {
         assert_eq!(allocations("", &chunks), 0, "{name}");
+    }
+}
+
+/// One event of every dialect that streams, in its framing.
+fn events() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let sse = |data: &str| ("text/event-stream", format!("data: {data}\n\n").into_bytes());
+    let line = |data: &str| ("application/x-ndjson", format!("{data}\n").into_bytes());
+    let vector =
+        |file: &str| std::fs::read(format!("{}/tests/data/vectors/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let chunk = vector("77_bedrock_invoke_anthropic.bin");
+    let infer = vector("55_triton_grpc_model_stream_infer.bin");
+    let converse = vector("54_bedrock_converse_stream.bin");
+    let frame = |body: &[u8], at: usize| {
+        let length = |from: usize| u32::from_be_bytes(body[from..from + 4].try_into().unwrap()) as usize;
+        let from = (0..at).fold(0, |from, _| from + length(from));
+        body[from..from + length(from)].to_vec()
+    };
+    let rows = [
+        ("openai.completions", sse(r#"{"id":"c","choices":[{"index":0,"text":"a"}]}"#)),
+        (
+            "openai.responses",
+            sse(r#"{"type":"response.output_text.delta","sequence_number":8,"delta":"a","logprobs":[]}"#),
+        ),
+        (
+            "anthropic.messages",
+            sse(r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}"#),
+        ),
+        ("anthropic.messages", sse(r#"{"type":"ping"}"#)),
+        ("tgi.stream", sse(r#"{"index":1,"token":{"id":40,"text":"a","logprob":-0.25,"special":false}}"#)),
+        ("sglang.generate", sse(r#"{"text":"ab","output_ids":[1,2],"meta_info":{"id":"r","completion_tokens":2}}"#)),
+        ("lmdeploy.generate", sse(r#"{"text":"b","output_ids":[2],"meta_info":{"id":"r","completion_tokens":2}}"#)),
+        ("llamacpp.completion", sse(r#"{"index":0,"content":"a","tokens":[5],"stop":false,"tokens_predicted":1}"#)),
+        ("vllm.generate", sse(r#"{"request_id":"g","choices":[{"index":0,"token_ids":[11,12]}]}"#)),
+        ("triton.generate", sse(r#"{"model_name":"m","text_output":"a"}"#)),
+        ("triton.generate", sse(r#"{"model_name":"m","text_output":["a","b"],"num_output_tokens":[1,2]}"#)),
+        (
+            "gemini",
+            sse(r#"{"candidates":[{"content":{"parts":[{"text":"a"}]}}],"usageMetadata":{"candidatesTokenCount":1}}"#),
+        ),
+        ("ollama.chat", line(r#"{"model":"m","message":{"role":"assistant","content":"a"},"done":false}"#)),
+        ("ollama.generate", line(r#"{"model":"m","response":"a","done":false}"#)),
+        ("bedrock.converse", ("application/vnd.amazon.eventstream", frame(&converse, 1))),
+        ("bedrock.invoke", ("application/vnd.amazon.eventstream", frame(&chunk, 2))),
+        ("triton.grpc", ("application/grpc", infer[..90].to_vec())),
+    ];
+    rows.map(|(dialect, (content_type, event))| (dialect, content_type, event)).to_vec()
+}
+
+#[test]
+fn no_dialect_allocates_whole_events_or_cut_ones() {
+    let events = events();
+    for dialect in dialect::TABLE.iter().filter(|dialect| !matches!(dialect.operation, "embeddings" | "rerank")) {
+        let known = dialect.name == "openai.chat" || events.iter().any(|(name, ..)| *name == dialect.name);
+        assert!(known, "{} has no event here", dialect.name);
+    }
+    for (name, content_type, event) in events {
+        let (first, second) = event.split_at(event.len() / 2);
+        let cut = vec![first.to_vec(), second.to_vec()];
+        assert_eq!(allocations_of(name, content_type, "", std::slice::from_ref(&event)), 0, "{name}");
+        assert_eq!(allocations_of(name, content_type, "", &cut), 0, "{name}, cut in two");
     }
 }

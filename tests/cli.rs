@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 9369b39e42c19e55
+# Streamgauge 0.1.0, configuration 05f95ef01553999c
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
@@ -116,6 +116,7 @@ idle_timeout: 10m  # default
 max_streams: 10000  # default
 max_connections: 20000  # default
 drain: 10m  # default
+routes: []  # default
 slos:  # file gauge.yaml:3
   - \"chat: ttft<=500ms\"
   - \"all: e2e<=1m\"
@@ -235,7 +236,11 @@ fn inspect_says_why_a_reply_is_not_complete() {
     assert!(done.stdout.ends_with("\ncomplete      no: the server reported an error\n"), "{}", done.stdout);
     let document = finish(program(&["inspect", "-", "--path=/v1/completions"]), b" {\"choices\":[");
     assert_eq!(document.stderr, "note: taken as application/json by its first bytes; --content-type says otherwise\n");
-    assert!(document.stdout.ends_with("\ncomplete      no: the body is not one whole JSON document\n"));
+    assert!(
+        document
+            .stdout
+            .ends_with("\ncomplete      no: the body is not framed, or not whole, as its content type says\n")
+    );
 }
 
 #[test]
@@ -271,6 +276,22 @@ fn an_unknown_path_is_plain_http_and_the_dialects_are_listed() {
 note: /v1/models is plain HTTP: forwarded, not understood. Understood are:
   openai.chat (/v1/chat/completions)
   openai.completions (/v1/completions)
+  openai.responses (/v1/responses)
+  openai.embeddings (/v1/embeddings)
+  anthropic.messages (/v1/messages)
+  triton.generate (/v2/models/{model}/generate_stream)
+  triton.grpc (/inference.GRPCInferenceService/ModelStreamInfer)
+  tgi.stream (/generate_stream)
+  vllm.generate (/inference/v1/generate)
+  ollama.chat (/api/chat)
+  ollama.generate (/api/generate)
+  llamacpp.completion (/completion)
+  gemini (/models/{model}:streamGenerateContent)
+  bedrock.converse (/model/{model}/converse-stream)
+  bedrock.invoke (/model/{model}/invoke-with-response-stream)
+  rerank (/rerank)
+  sglang.generate (/generate)
+  lmdeploy.generate (/generate)
 ";
     assert_eq!((done.code, &*done.stderr), (Some(0), stderr));
     assert!(done.stdout.starts_with("dialect       none: plain HTTP\n"), "{}", done.stdout);

@@ -14,6 +14,7 @@ use streamgauge::config::{
     AddHeaders, Identity, Limits, Loaded, Log, LogFormat, LogLevel, ProxyConfig, Source, TailKeep, TlsFiles, Typed,
     Upstream, UpstreamHttp, schema,
 };
+use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::time::Gap;
 use tempfile::TempDir;
 
@@ -67,7 +68,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 29] = [
+const SAMPLES: [(&str, [&str; 3]); 30] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -89,6 +90,7 @@ const SAMPLES: [(&str, [&str; 3]); 29] = [
     ("max_streams", ["1", "2", "1000000"]),
     ("max_connections", ["1", "2", "1000000"]),
     ("drain", ["0", "1ms", "24h"]),
+    ("routes", ["/a=openai.chat", "/b/*=tgi.stream", "*/c=gemini"]),
     ("slos", ["a: ttft<=1s", "b: e2e<=2s", "c: tpot<=3s"]),
     ("stall", ["1ms", "2s", "3s"]),
     ("max_models", ["1", "2", "1000"]),
@@ -132,7 +134,8 @@ fn every_setting_is_a_flag_over_a_variable_over_a_key_over_a_default() {
         let yaml = format!("{}{key}: {}\n", beside(key).replace("PEM", &pem), Value::from(&*in_file));
         std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
         let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
-        let flag = format!("--{}", if key == "slos" { "slo" } else { key }).replace('_', "-");
+        let flag = format!("--{}", if ["slos", "routes"].contains(&key) { &key[..key.len() - 1] } else { key })
+            .replace('_', "-");
         let assignment = format!("{flag}={on_line}");
         let (variables, flags) = ([(&*variable, &*in_environment)], [&*assignment]);
         let line = 1 + beside(key).lines().count();
@@ -180,6 +183,7 @@ fn the_defaults_are_those_that_are_documented() {
             connections: 20_000,
         },
         drain: seconds(600),
+        routes: Routes::default(),
         slos: std::sync::Arc::default(),
         stall: seconds(1),
         max_models: 64,
@@ -218,6 +222,21 @@ fn an_upper_layer_replaces_a_list_and_can_empty_it() {
     assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["c", "d", "e"]);
     assert_eq!(config.headers, AddHeaders::default());
     assert_eq!(load("upstream: http://a\nslos: []\n", &[], &[]).unwrap().config.slos.iter().count(), 0);
+}
+
+#[test]
+fn a_route_is_a_text_or_a_mapping() {
+    let yaml = "upstream: http://a\nroutes:\n  - {path: /custom/*, dialect: openai.chat}\n  - /x=gemini\n";
+    let loaded = load(yaml, &[], &[]).unwrap();
+    let routes = &loaded.config.routes;
+    assert_eq!(routes.iter().map(ToString::to_string).collect::<Vec<_>>(), ["/custom/*=openai.chat", "/x=gemini"]);
+    assert_eq!(routes.dialect("/custom/talk").map(|dialect| dialect.name), Some("openai.chat"));
+    let unknown = yaml.replace("openai.chat", "openai");
+    let problem = problems(&unknown, &[], &[]).remove(0);
+    assert!(
+        problem.starts_with("gauge.yaml:3: routes: unknown dialect `openai`; expected one of openai.chat"),
+        "{problem}"
+    );
 }
 
 #[test]
@@ -285,6 +304,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
             "expected a name of letters, digits, `.`, `-` and `_` (64 at most), as in vllm, found `my provider`"
                 .to_owned(),
         ),
+        ("routes", "/a", "expected a path and its dialect, as in `/custom/*=openai.chat`, found `/a`".to_owned()),
         ("tail_keep", "slow", "expected failed, slo, slow=TIME (as in slow=5s) or none, found `slow`".to_owned()),
         ("access_log", "yes", "expected true or false, found `yes`".to_owned()),
         ("log_format", "xml", "expected text or json, found `xml`".to_owned()),
@@ -409,6 +429,7 @@ fn what_is_not_yaml_is_named_with_its_line_and_not_quoted() {
         ("\nstall: {a: b}\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
         ("stall: 1s\n---\nstall: 2s\n", "gauge.yaml:3: a second YAML document begins here; keep one".to_owned()),
         ("provider: 's3cret", "gauge.yaml:1: unclosed quote".to_owned()),
+        ("routes: [{path: /a}]\n", "gauge.yaml:1: expected the keys `path` and `dialect`".to_owned()),
         ("slos:\n  - a: ttft<=1s\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
     ] {
         assert_eq!(problems(yaml, &["--upstream=http://a"], &[]), [expected], "{yaml}");
@@ -525,7 +546,7 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "4861d82f53f5ba3c");
+    assert_eq!(digest(&["--workers=2"]), "6827a067e533d80d");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }

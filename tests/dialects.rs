@@ -2,11 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
-use std::path::PathBuf;
+mod support;
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
 use serde_json::Value;
 use streamgauge::cli::inspect::{Exchange, inspect};
-use streamgauge::measure::dialect;
+use streamgauge::measure::dialect::{Routes, TABLE};
+use streamgauge::measure::shape::RequestShape;
+use support::http2;
+use support::proxy::Between;
+use support::upstream::Upstream;
 
 /// The keys of an expectation that are an answer of `inspect --json`.
 const KEYS: [&str; 18] = [
@@ -48,19 +58,37 @@ fn vectors() -> Vec<Vector> {
         let body = std::fs::read(folder.join(expect["vector"].as_str().unwrap())).unwrap();
         vectors.push(Vector { name: name.to_owned(), body, expect });
     }
-    assert!(vectors.len() >= 28, "only {} vectors under {}", vectors.len(), folder.display());
+    assert!(vectors.len() >= 57, "only {} vectors under {}", vectors.len(), folder.display());
     vectors
 }
 
 impl Vector {
+    fn text(&self, key: &str) -> &str {
+        self.expect[key].as_str().unwrap_or("")
+    }
+
+    fn path(&self) -> &str {
+        self.expect["request"]["path"].as_str().unwrap()
+    }
+
+    /// The body in the reads of its segments, or in three.
+    fn pieces(&self) -> Vec<&[u8]> {
+        let third = self.body.len().div_ceil(3);
+        let Some(segments) = self.expect["segments"].as_array() else { return self.body.chunks(third).collect() };
+        let mut rest = &self.body[..];
+        let pieces = segments.iter().map(|length| rest.split_off(..length.as_u64().unwrap() as usize).unwrap());
+        let pieces = pieces.collect();
+        assert!(rest.is_empty(), "{}: the segments do not add up", self.name);
+        pieces
+    }
+
     fn answer(&self, reads: &[&[u8]]) -> Value {
         let request = self.expect["request"]["body"].to_string();
-        let path = self.expect["request"]["path"].as_str().unwrap();
         let exchange = Exchange {
-            dialect: dialect::for_path(path.split('?').next().unwrap()),
+            head: RequestShape::of("POST", self.path().split('?').next().unwrap(), &Routes::default()),
             request: request.as_bytes(),
-            content_type: self.expect["content_type"].as_str().unwrap(),
-            content_encoding: self.expect["content_encoding"].as_str().unwrap_or(""),
+            content_type: self.text("content_type"),
+            content_encoding: self.text("content_encoding"),
         };
         serde_json::to_value(inspect(&exchange, reads.iter().copied()).0).unwrap()
     }
@@ -91,21 +119,9 @@ fn every_vector_means_the_same_byte_by_byte() {
 
 #[test]
 fn every_vector_means_the_same_by_its_segments() {
-    let mut segmented = 0;
-    for vector in vectors() {
-        let Some(segments) = vector.expect["segments"].as_array() else { continue };
-        segmented += 1;
-        let mut rest = &vector.body[..];
-        let mut reads = Vec::new();
-        for length in segments {
-            let (read, tail) = rest.split_at(length.as_u64().unwrap() as usize);
-            reads.push(read);
-            rest = tail;
-        }
-        assert!(rest.is_empty(), "{}: the segments do not add up", vector.name);
-        vector.check(&reads, "by segments");
-    }
-    assert!(segmented >= 3);
+    let segmented = vectors().into_iter().filter(|vector| vector.expect["segments"].is_array());
+    let checked = segmented.inspect(|vector| vector.check(&vector.pieces(), "by segments")).count();
+    assert!(checked >= 6, "{checked} vectors have segments");
 }
 
 #[test]
@@ -139,4 +155,139 @@ fn every_vector_means_the_same_under_random_cuts() {
             Ok(())
         })
         .unwrap();
+}
+
+const ADDING: &str = "adding a dialect is one file, one row of TABLE and its vectors under tests/data/vectors";
+
+#[test]
+fn adding_a_dialect_is_one_file_one_row_and_its_vectors() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/measure/dialect");
+    let mut files = BTreeSet::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text.contains("const DIALECT: Dialect") {
+            files.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
+        }
+    }
+    let rows: BTreeSet<_> = TABLE.iter().map(|dialect| dialect.name.replace('.', "_")).collect();
+    assert_eq!(files, rows, "{ADDING}: these are the files, and the rows by name");
+    let spoken: BTreeSet<_> = vectors().iter().map(|vector| vector.text("dialect").replace('.', "_")).collect();
+    assert_eq!(rows, spoken, "{ADDING}: these are the rows, and the dialects of the vectors");
+    let front_page = std::fs::read_to_string(folder.join("mod.rs")).unwrap();
+    let page: Vec<_> = front_page.lines().filter_map(|line| line.strip_prefix("//! | ")).collect();
+    for dialect in TABLE {
+        let name = format!("`{}`", dialect.name);
+        assert!(page.iter().any(|row| row.contains(&name)), "the front page's table has no row of {name}");
+    }
+}
+
+/// The last request, as `/api/state` shows it.
+fn last_request(proxy: &Between) -> Value {
+    for _ in 0..2_000 {
+        let mut client = support::client::Client::connect(proxy.admin);
+        client.send("GET /api/state HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let state: Value = serde_json::from_slice(&client.response().body).unwrap();
+        if let Some(last) = state["recent"].get(0) {
+            return last.clone();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("no request within ten seconds");
+}
+
+/// Compares what is exported of the one request that went through with the expectation.
+fn check_exported(vector: &Vector, proxy: &Between) {
+    let (last, expect) = (last_request(proxy), &vector.expect);
+    let outcome = match (expect["complete"].as_bool().unwrap(), expect["error"].is_null()) {
+        (true, _) => "success",
+        (false, true) => "truncated",
+        (false, false) => "failed",
+    };
+    let source = match vector.text("output_tokens_from") {
+        "" => Value::Null,
+        "cumulative" => "continuous_usage".into(),
+        "details" | "eval_count" => "usage".into(),
+        same => same.into(),
+    };
+    let dialect = TABLE.iter().find(|dialect| dialect.name == vector.text("dialect")).unwrap();
+    let name = &vector.name;
+    assert_eq!(last["outcome"], outcome, "{name}");
+    assert_eq!(last["route"], dialect.route, "{name}");
+    assert_eq!((&last["output_tokens"], &last["output_tokens_from"]), (&expect["output_tokens"], &source), "{name}");
+    let streamed_token = !expect["first_token_event"].is_null();
+    assert_eq!(last["ttft_ms"].is_number(), streamed_token, "{name} and its time to first token");
+    let asked = &expect["request"]["body"]["model"];
+    if asked.is_string() {
+        assert_eq!(&last["model"], asked, "{name}");
+    }
+}
+
+#[test]
+fn every_vector_is_exported_as_it_should_be_when_it_goes_through_the_proxy() {
+    for vector in vectors().into_iter().filter(|vector| vector.text("dialect") != "triton.grpc") {
+        let encoding = match vector.text("content_encoding") {
+            "" => String::new(),
+            coding => format!("Content-Encoding: {coding}\r\n"),
+        };
+        let kind = vector.text("content_type");
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{encoding}Transfer-Encoding: chunked\r\n\r\n");
+        let pieces: Vec<Vec<u8>> = vector.pieces().into_iter().map(<[u8]>::to_vec).collect();
+        let upstream = Upstream::start(move |mut conn| {
+            while conn.request().is_some() {
+                conn.send(&head);
+                pieces.iter().for_each(|piece| _ = conn.chunk(piece));
+                conn.send("0\r\n\r\n");
+            }
+        });
+        let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+        let (path, body) = (vector.path(), vector.expect["request"]["body"].to_string());
+        let mut client = proxy.client();
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        assert_eq!(client.response().body, vector.body, "{}: not a byte is changed", vector.name);
+        check_exported(&vector, &proxy);
+    }
+}
+
+#[test]
+fn every_grpc_vector_is_exported_as_it_should_be_over_http2() {
+    for vector in vectors().into_iter().filter(|vector| vector.text("dialect") == "triton.grpc") {
+        let pieces: Vec<Bytes> = vector.pieces().into_iter().map(Bytes::copy_from_slice).collect();
+        let addr = http2::upstream(None, move |_, _| {
+            let mut trailers = HeaderMap::new();
+            trailers.insert("grpc-status", "0".parse().unwrap());
+            let response = Response::builder().header("content-type", "application/grpc");
+            (response.body(pieces.clone()).unwrap(), Some(trailers))
+        });
+        let proxy = Between::with(addr, &[("upstream_http", "http2"), ("workers", "1")]);
+        // ModelInferRequest{1: "vllm_model", 3: "q1"}
+        let message = b"\0\0\0\0\x10\x0a\x0avllm_model\x1a\x02q1";
+        let request = Request::post(format!("http://proxy.test{}", vector.path()))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Bytes::from_static(message))
+            .unwrap();
+        let reply = http2::request(proxy.addr, None, request, None);
+        assert_eq!(reply.body[..], vector.body[..], "{}: not a byte is changed", vector.name);
+        check_exported(&vector, &proxy);
+        assert_eq!(last_request(&proxy)["model"], "vllm_model");
+    }
+}
+
+#[test]
+fn a_route_of_the_configuration_gives_a_path_its_dialect() {
+    let event = "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}\n\ndata: [DONE]\n\n";
+    let kind = "Content-Type: text/event-stream";
+    let upstream =
+        Upstream::answering(format!("HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{event}", event.len()));
+    for (routes, route) in [("/custom/*=openai.completions", "/v1/completions"), ("/other=openai.chat", "")] {
+        let proxy = Between::with(upstream.addr, &[("routes", routes), ("workers", "1")]);
+        let body = "{\"model\":\"mine\"}";
+        let head = format!("POST /custom/talk?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        proxy.client().send(head + body).response();
+        let last = last_request(&proxy);
+        let known = !route.is_empty();
+        assert_eq!((&last["route"], &last["outcome"]), (&Value::from(route), &Value::from("success")));
+        assert_eq!((last["model"].is_string(), last["ttft_ms"].is_number()), (known, known), "{routes}");
+    }
 }

@@ -40,7 +40,8 @@ pub(super) struct Args {
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT_SETTINGS: &str = "\
 Every setting is a flag (--upstream-http), a key of the configuration file (upstream_http) and an environment variable \
-(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, several of them parted by `;`. A flag goes before the \
+(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, --route is routes and \
+STREAMGAUGE_ROUTES, several of them parted by `;`. A flag goes before the \
 environment, the environment before the file. Times are written 250ms, 30s, 10m. Where telemetry is pushed to is told \
 by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 

@@ -15,6 +15,7 @@ use super::error::{ConfigError, Problem, expected_one_of, found};
 use super::layer::{Settings, Text};
 use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, Upstream};
 use super::upstream::{Server, is_host};
+use crate::measure::dialect::{Route, Routes};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -50,7 +51,7 @@ impl Reader<'_> {
                 self.wrong("upstream", format!("is the proxy's own `{own}` address; name the inference server's"));
             }
         }
-        let (headers, slos, tail_keep) = (self.headers(), self.slos(), self.tail_keep());
+        let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
         let workers = self.number("workers");
         let limits = self.limits();
         let (drain, stall) = (self.time("drain", defaults::DRAIN), self.time("stall", defaults::PATIENCE));
@@ -69,6 +70,7 @@ impl Reader<'_> {
             workers: workers?,
             limits: limits?,
             drain: drain?,
+            routes: routes?,
             slos: slos?,
             stall: stall?,
             max_models: max_models?,
@@ -154,6 +156,12 @@ impl Reader<'_> {
             }
             Some(())
         })
+    }
+
+    fn routes(&mut self) -> Option<Routes> {
+        let texts = self.texts("routes");
+        let routes: Vec<_> = texts.iter().map(|text| self.parse("routes", text, Route::from_str)).collect();
+        routes.into_iter().collect::<Option<Vec<_>>>().map(Routes::new)
     }
 
     fn slos(&mut self) -> Option<Arc<Slos>> {

@@ -59,6 +59,7 @@ impl ProxyConfig {
             ("max_streams", json!(limits.streams)),
             ("max_connections", json!(limits.connections)),
             ("drain", json!(typed_time(self.drain))),
+            ("routes", json!(self.routes.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("slos", json!(slos)),
             ("stall", json!(typed_time(self.stall))),
             ("max_models", json!(self.max_models)),

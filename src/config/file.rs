@@ -1,11 +1,12 @@
 //! The layer of the configuration file: YAML, one mapping of settings, every value with its line.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Error, Spanned};
 
 use super::error::{Problem, nearest};
@@ -94,7 +95,7 @@ impl<'de> Visitor<'de> for FileVisitor {
             let line = key.referenced.line();
             let texts = match setting(&key.value) {
                 None => map.next_value::<IgnoredAny>().map(|_| None)?,
-                Some(Setting { list: true, .. }) => map.next_value::<List>()?.0,
+                Some(Setting { list: true, pair, .. }) => map.next_value_seed(List(*pair))?,
                 // As text whatever it looks like, so that `007` stays what it is.
                 Some(_) => map.next_value::<Option<String>>()?.map(|text| vec![(text, None)]),
             };
@@ -104,37 +105,64 @@ impl<'de> Visitor<'de> for FileVisitor {
     }
 }
 
-/// One text or a list of them.
-struct List(Option<Texts>);
+/// One text or a list of them; an entry may be a mapping of these two keys.
+struct List(Option<[&'static str; 2]>);
 
-impl<'de> Deserialize<'de> for List {
-    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
-        yaml.deserialize_any(ListVisitor)
+impl<'de> DeserializeSeed<'de> for List {
+    type Value = Option<Texts>;
+
+    fn deserialize<D: Deserializer<'de>>(self, yaml: D) -> Result<Option<Texts>, D::Error> {
+        yaml.deserialize_any(self)
     }
 }
 
-struct ListVisitor;
-
-impl<'de> Visitor<'de> for ListVisitor {
-    type Value = List;
+impl<'de> Visitor<'de> for List {
+    type Value = Option<Texts>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text or a list of texts")
     }
 
-    fn visit_unit<E>(self) -> Result<List, E> {
-        Ok(List(None))
+    fn visit_unit<E>(self) -> Result<Option<Texts>, E> {
+        Ok(None)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<List, E> {
-        Ok(List(Some(vec![(text.to_owned(), None)])))
+    fn visit_str<E>(self, text: &str) -> Result<Option<Texts>, E> {
+        Ok(Some(vec![(text.to_owned(), None)]))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<List, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Option<Texts>, A::Error> {
         let mut texts = Vec::new();
-        while let Some(text) = sequence.next_element::<Spanned<String>>()? {
-            texts.push((text.value, Some(text.referenced.line())));
+        let Some(keys) = self.0 else {
+            while let Some(text) = sequence.next_element::<Spanned<String>>()? {
+                texts.push((text.value, Some(text.referenced.line())));
+            }
+            return Ok(Some(texts));
+        };
+        while let Some(item) = sequence.next_element::<Spanned<Item>>()? {
+            let text = match item.value {
+                Item::Text(text) => text,
+                Item::Pair(mut pair) => {
+                    let known = pair.len() == keys.len() && keys.iter().all(|key| pair.contains_key(*key));
+                    if !known {
+                        return Err(A::Error::custom(format_args!(
+                            "expected the keys `{}` and `{}`",
+                            keys[0], keys[1]
+                        )));
+                    }
+                    keys.map(|key| pair.remove(key).unwrap_or_default()).join("=")
+                }
+            };
+            texts.push((text, Some(item.referenced.line())));
         }
-        Ok(List(Some(texts)))
+        Ok(Some(texts))
     }
+}
+
+/// An entry of a list that may hold mappings.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Item {
+    Text(String),
+    Pair(BTreeMap<String, String>),
 }

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::measure::dialect::Routes;
 use crate::measure::slo::Slos;
 use crate::measure::time::Gap;
 
@@ -36,6 +37,8 @@ pub struct ProxyConfig {
     pub limits: Limits,
     /// How long open streams may go on when the process is told to stop. 10 minutes: a long answer of a slow model.
     pub drain: Gap,
+    /// The dialects of paths that do not tell them by their end; none by default.
+    pub routes: Routes,
     /// Objectives that requests are judged by; none by default.
     pub slos: Arc<Slos>,
     /// The gap between two tokens that counts as a stall. 1 second: a reader notices.

@@ -1,10 +1,11 @@
 //! The JSON Schema of the configuration file, for editors and for CI.
 
-use schemars::schema_for;
+use schemars::{Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::{Value, json};
 
 use super::defaults::{BOUNDS, DEFAULTS};
 use super::typed::Typed;
+use crate::measure::dialect::TABLE;
 
 /// The schema: every key with its type, description, bounds and default.
 pub fn schema() -> Value {
@@ -27,4 +28,19 @@ pub fn schema() -> Value {
         schema["properties"][*key]["maximum"] = json!(bounds.end());
     }
     schema
+}
+
+/// `routes`: texts, or mappings of a path and a dialect.
+pub(super) fn routes(_: &mut SchemaGenerator) -> Schema {
+    let dialects: Vec<&str> = TABLE.iter().map(|dialect| dialect.name).collect();
+    let route = json_schema!({
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "A path in which `*` stands for any run of characters"},
+            "dialect": {"type": "string", "enum": dialects},
+        },
+        "required": ["path", "dialect"],
+        "additionalProperties": false,
+    });
+    json_schema!({"type": ["string", "array", "null"], "items": {"anyOf": [{"type": "string"}, route]}})
 }

@@ -103,6 +103,11 @@ pub struct Typed {
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
     pub drain: Option<String>,
 
+    /// Dialect of the paths that fit, as in '/custom/*=openai.chat'; may be repeated
+    #[arg(long = "route", help_heading = "Measurement", value_name = "PATH=DIALECT")]
+    #[schemars(schema_with = "super::schema::routes")]
+    pub routes: Vec<String>,
+
     /// Objectives of a good request, as in 'chat: ttft<=500ms itl.p99<=50ms'; may be repeated
     #[arg(long = "slo", help_heading = "Measurement", value_name = "SLO")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
@@ -149,7 +154,12 @@ pub(super) struct Setting {
     pub(super) variable: String,
     /// It takes several values.
     pub(super) list: bool,
+    /// Where a value may be a mapping: the two keys of that. Such a value is the text `first=second`.
+    pub(super) pair: Option<[&'static str; 2]>,
 }
+
+/// Settings whose values may be mappings.
+const PAIRS: [(&str, [&str; 2]); 1] = [("routes", ["path", "dialect"])];
 
 /// The names of every setting, in the order of [`Typed`].
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
@@ -159,6 +169,7 @@ pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
         Setting {
             flag: format!("--{}", arg.get_long().unwrap_or(&key)),
             variable: format!("{PREFIX}{}", key.to_ascii_uppercase()),
+            pair: PAIRS.iter().find(|(paired, _)| *paired == key).map(|(_, keys)| *keys),
             list: matches!(arg.get_action(), clap::ArgAction::Append),
             key,
         }

@@ -63,6 +63,12 @@ impl<'a> Walk<'a> {
         self.text.get(self.at) == Some(&b'{')
     }
 
+    /// Whether the next value is an array.
+    pub fn is_array(&mut self) -> bool {
+        self.white();
+        self.text.get(self.at) == Some(&b'[')
+    }
+
     /// Takes an object; `each` takes the value of every key. `null` is an object without keys.
     pub fn object(&mut self, mut each: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
         if !self.open(b'{')? {

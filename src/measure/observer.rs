@@ -18,10 +18,10 @@
 use std::sync::{Arc, LazyLock};
 
 use super::buffer::Buffer;
-use super::dialect::{Delta, Reader};
+use super::dialect::{self, Delta, Dialect, Field, Reader, field, recognize};
 use super::framing::coding::{Decoder, Undecodable};
-use super::framing::{Event, Sse, TooLarge};
-use super::record::{Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
+use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse, Unframed};
+use super::record::{Ending, Fault, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread};
 use super::scan::{Document, Fields, JsonScan, Scalar};
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
@@ -97,6 +97,8 @@ pub struct StreamObserver {
     head_overhead: Option<Gap>,
     stamps: StampSource,
     tokens_reported: u64,
+    /// The body ended inside a frame that says how long it is.
+    cut_short: bool,
 }
 
 /// How the response body is read.
@@ -105,13 +107,14 @@ enum Body {
     Opaque,
     Events {
         decoder: Option<Decoder>,
-        sse: Sse,
+        framer: Framer,
         reader: Box<dyn Reader>,
     },
     Document {
         decoder: Option<Decoder>,
         scan: Box<JsonScan>,
-        reader: Box<dyn Reader>,
+        fields: &'static [(&'static str, Field)],
+        reply: Box<dialect::Document>,
     },
 }
 
@@ -137,6 +140,7 @@ impl StreamObserver {
             head_overhead: None,
             stamps: StampSource::Read,
             tokens_reported: 0,
+            cut_short: false,
         }
     }
 
@@ -174,28 +178,44 @@ impl StreamObserver {
     }
 
     fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> Body {
-        let framing = match framing(head.content_type) {
-            None if head.content_type.is_empty() && shape.stream == Some(true) => Some(Framing::Events),
-            framing => framing,
+        let framer = match (essence(head.content_type), shape.dialect) {
+            (b"", Some(dialect)) if shape.stream == Some(true) => framer(dialect.content_type.as_bytes(), shape, head),
+            (essence, _) => framer(essence, shape, head),
         };
-        let (Some(dialect), Some(framing)) = (shape.dialect, framing) else { return Body::Opaque };
+        let is_document = framer.is_none() && is_json(essence(head.content_type));
+        if shape.dialect.is_none() && (is_document || !shape.may_generate()) || framer.is_none() && !is_document {
+            return Body::Opaque;
+        }
         let Some(decoder) = Decoder::for_encoding(head.content_encoding) else {
             self.quality.unread = Some(Unread::Coding);
             return Body::Opaque;
         };
-        let (decoder, reader) = (Some(decoder).filter(|decoder| !decoder.is_identity()), (dialect.reader)(shape));
-        match framing {
-            Framing::Events => {
+        let decoder = Some(decoder).filter(|decoder| !decoder.is_identity());
+        match (framer, shape.dialect) {
+            (Some(framer), dialect) => {
                 self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
-                Body::Events { decoder, sse: Sse::new(), reader }
+                let reader = dialect.map_or_else(|| recognize::reader(shape), |dialect| (dialect.reader)(shape));
+                Body::Events { decoder, framer, reader }
             }
-            Framing::Document => Body::Document { decoder, scan: Box::default(), reader },
+            (None, Some(dialect)) => {
+                Body::Document { decoder, scan: Box::default(), fields: dialect.reply, reply: Box::default() }
+            }
+            (None, None) => Body::Opaque,
         }
     }
 
     /// Somebody other than the server answered, with this status.
     pub fn refused(&mut self, status: u16) {
         self.status = Some(status);
+    }
+
+    /// How a gRPC call ended, by its `grpc-status`: anything but `0` is an error, whatever the HTTP status says.
+    pub fn call_ended(&mut self, status: &[u8]) {
+        if self.shape().dialect.is_some() && status != b"0" {
+            let code = str::from_utf8(status).ok().filter(|code| code.len() <= 2);
+            let kind = code.map(|code| format!("grpc_{code}").into());
+            self.tally.fault.get_or_insert(Fault { event: self.tally.events, kind });
+        }
     }
 
     /// The response head was handed to the client `overhead` after it came.
@@ -216,24 +236,44 @@ impl StreamObserver {
         let limits = self.slos.gap_limits();
         let read = match &mut self.body {
             Body::Opaque => Ok(()),
-            Body::Events { decoder, sse, reader } => read_through(decoder, chunk, |plain| {
+            Body::Events { decoder, framer, reader } => read_through(decoder, chunk, |plain| {
                 let each = |event: Event<'_>| {
                     let meaning = tally.event(&event, at, reader.as_mut(), watch);
                     note(meaning, at, times, timeline.as_mut(), limits);
                 };
-                sse.push(plain, each).map_err(|TooLarge| Unread::TooLarge)
+                framer.push(plain, each).map_err(|lost| match lost {
+                    Unframed::TooLarge => Unread::TooLarge,
+                    Unframed::Malformed => Unread::Malformed,
+                })
             }),
-            Body::Document { decoder, scan, reader } => read_through(decoder, chunk, |plain| {
-                scan.push(plain, &mut ReplyFields { reader: reader.as_mut(), tally, watch });
+            Body::Document { decoder, scan, fields, reply } => read_through(decoder, chunk, |plain| {
+                scan.push(plain, &mut ReplyFields { fields, reply, tally, watch });
                 if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
             }),
         };
         if let Err(unread) = read {
             self.quality.unread = Some(unread);
-            if let Body::Events { sse, .. } = &self.body {
-                self.tally.comments = sse.comments();
+            if let Body::Events { framer, .. } = &self.body {
+                self.tally.comments = framer.comments();
             }
             self.body = Body::Opaque;
+        }
+        self.recognized();
+    }
+
+    /// Notes the dialect that the events have told.
+    #[inline]
+    fn recognized(&mut self) {
+        if let Some(dialect) = self.tally.recognized {
+            self.speaks(dialect);
+        }
+    }
+
+    #[cold]
+    fn speaks(&mut self, dialect: &'static Dialect) {
+        self.tally.recognized = None;
+        if let Some(shape) = &mut self.settled {
+            Arc::make_mut(shape).dialect = Some(dialect);
         }
     }
 
@@ -251,7 +291,7 @@ impl StreamObserver {
 
     /// Whether the answer is a stream of events.
     pub fn is_stream(&self) -> bool {
-        self.timeline.is_some()
+        self.timeline.is_some() && self.shape().dialect.is_some()
     }
 
     /// Whether the first token has come: the stream is past waiting.
@@ -286,9 +326,12 @@ impl StreamObserver {
             }
             None => Default::default(),
         };
-        let (streamed, tally) = (self.timeline.is_some(), self.tally);
+        let streamed = self.is_stream();
+        let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
+        let tally = self.tally;
         // A stream that could not be read to its end is taken at its framing's word.
-        let finished = tally.is_finished() || self.quality.unread.is_some() || !streamed;
+        let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
+        let finished = tally.is_finished() || unmarked && !self.cut_short;
         let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
         RequestRecord {
             shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.take())),
@@ -328,21 +371,23 @@ impl StreamObserver {
     fn finish_body(&mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) {
         match &mut self.body {
             Body::Opaque => {}
-            Body::Events { sse, reader, .. } => {
+            Body::Events { framer, reader, .. } => {
+                self.cut_short = framer.is_inside_frame();
                 if ending == Ending::Complete
-                    && let Some(event) = sse.finish(|data| reader.is_whole(data))
+                    && let Some(event) = framer.finish(|data| reader.is_whole(data))
                 {
                     let meaning = self.tally.event(&event, at, reader.as_mut(), watch);
                     note(meaning, at, &mut self.times, self.timeline.as_mut(), self.slos.gap_limits());
                 }
-                self.tally.comments = sse.comments();
+                self.tally.comments = framer.comments();
             }
-            Body::Document { scan, reader, .. } => match scan.document() {
+            Body::Document { scan, reply, .. } => match scan.document() {
                 Document::Empty => {}
-                Document::Whole => self.tally.document(reader.as_mut(), watch),
+                Document::Whole => self.tally.document(reply, watch),
                 Document::Open | Document::Broken => self.quality.unread = Some(Unread::Malformed),
             },
         }
+        self.recognized();
     }
 }
 
@@ -380,38 +425,53 @@ fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut To
 
 /// What is wanted from a reply in one JSON document.
 struct ReplyFields<'a, W> {
-    reader: &'a mut dyn Reader,
+    fields: &'static [(&'static str, Field)],
+    reply: &'a mut dialect::Document,
     tally: &'a mut Tally,
     watch: &'a mut W,
 }
 
 impl<W: Watch> Fields for ReplyFields<'_, W> {
     fn wants(&self, path: &str) -> bool {
-        self.reader.wants(path)
+        field(self.fields, path).is_some()
     }
 
     fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
-        self.tally.scalar(self.reader, path, index, scalar, self.watch);
+        if let Some(field) = field(self.fields, path) {
+            self.tally.scalar(self.reply, field, index, scalar, self.watch);
+        }
     }
 }
 
-/// How a body of this `Content-Type` is framed.
-fn framing(content_type: &[u8]) -> Option<Framing> {
+/// A `Content-Type` without its parameters.
+fn essence(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
-    let essence = content_type[..end].trim_ascii();
+    content_type[..end].trim_ascii()
+}
+
+fn is_json(essence: &[u8]) -> bool {
     let ends = |suffix: &[u8]| {
         essence.len() >= suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix)
     };
-    if essence.eq_ignore_ascii_case(b"text/event-stream") {
-        Some(Framing::Events)
-    } else if ends(b"/json") || ends(b"+json") {
-        Some(Framing::Document)
+    ends(b"/json") || ends(b"+json")
+}
+
+/// The framer of a stream of this content type; `None` where it is none.
+fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Option<Framer> {
+    let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
+    let loose_json = shape.dialect.is_some_and(|dialect| dialect.loose_json);
+    if is("text/event-stream") {
+        Some(Framer::Sse(if loose_json { Sse::with_bare_json() } else { Sse::new() }))
+    } else if is("application/x-ndjson") || is("application/ndjson") || is("application/jsonl") {
+        Some(Framer::Lines(Lines::default()))
+    } else if is("application/vnd.amazon.eventstream") {
+        Some(Framer::EventStream(EventStream::default()))
+    } else if is("application/grpc") || is("application/grpc+proto") {
+        // Of unknown calls nothing could be told.
+        shape.dialect.map(|_| Framer::Grpc(Grpc::default()))
+    } else if loose_json && is_json(essence) && shape.stream == Some(true) && matches!(head.status, 200..=299) {
+        Some(Framer::Elements(Elements::default()))
     } else {
         None
     }
-}
-
-enum Framing {
-    Events,
-    Document,
 }

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Routes, Shared, field};
 use super::framing::coding::Decoder;
+use super::framing::{Event, Framer, Grpc, Mark};
 use super::scan::{Fields, JsonScan, Scalar};
 
 /// The shape of one request.
@@ -13,6 +14,8 @@ use super::scan::{Fields, JsonScan, Scalar};
 pub struct RequestShape {
     /// The dialect of its path; `None` for plain HTTP.
     pub dialect: Option<&'static Dialect>,
+    /// The path that several dialects share, while nothing has told which it is.
+    pub shared: Option<&'static Shared>,
     /// HTTP method.
     pub method: Box<str>,
     /// The model asked for, cut at 256 bytes.
@@ -42,6 +45,24 @@ pub struct RequestShape {
 }
 
 impl RequestShape {
+    /// What a request's head tells: its method and its path (without query).
+    pub fn of(method: &str, path: &str, routes: &Routes) -> Self {
+        let mut shape = Self { method: method.into(), ..Self::default() };
+        if shape.may_generate() {
+            shape.dialect = routes.dialect(path);
+            match shape.dialect {
+                Some(dialect) => (dialect.path)(&mut shape, path),
+                None => shape.shared = Shared::for_path(path),
+            }
+        }
+        shape
+    }
+
+    /// Whether the method is one that asks for generation. Others list, probe and replay.
+    pub(super) fn may_generate(&self) -> bool {
+        matches!(&*self.method, "POST" | "PUT" | "")
+    }
+
     /// The route under which the request is counted: the dialect's, empty for plain HTTP. Never the path itself, which
     /// may carry ids.
     pub fn route(&self) -> &'static str {
@@ -54,6 +75,8 @@ impl RequestShape {
 pub struct ShapeReader {
     shape: RequestShape,
     scan: JsonScan,
+    /// The messages of a gRPC request.
+    messages: Option<Framer>,
     decoder: Option<Decoder>,
     unreadable: bool,
 }
@@ -62,18 +85,34 @@ impl ShapeReader {
     /// A reader that starts from what the request head told. `encoding` is the body's `Content-Encoding`.
     pub fn new(shape: RequestShape, encoding: &[u8]) -> Self {
         let decoder = Decoder::for_encoding(encoding);
-        let unreadable = decoder.is_none() || shape.dialect.is_none();
-        Self { shape, scan: JsonScan::default(), decoder: decoder.filter(|decoder| !decoder.is_identity()), unreadable }
+        let unreadable = decoder.is_none() || shape.dialect.is_none() && shape.shared.is_none();
+        let messages = shape.dialect.and_then(|dialect| dialect.message).map(|_| Framer::Grpc(Grpc::default()));
+        let decoder = decoder.filter(|decoder| !decoder.is_identity());
+        Self { shape, scan: JsonScan::default(), messages, decoder, unreadable }
     }
 
     /// One read of the body.
     pub fn push(&mut self, bytes: &[u8]) {
-        let Some(dialect) = self.shape.dialect.filter(|_| !self.unreadable) else { return };
-        let (scan, mut fields) = (&mut self.scan, Asked { dialect, shape: &mut self.shape });
-        match &mut self.decoder {
-            None => scan.push(bytes, &mut fields),
-            Some(decoder) => self.unreadable = decoder.push(bytes, |plain| scan.push(plain, &mut fields)).is_err(),
+        if self.unreadable {
+            return;
         }
+        let Self { shape, scan, messages, decoder, .. } = self;
+        let mut read = |plain: &[u8]| match messages {
+            None => {
+                scan.push(plain, &mut Body(shape));
+                true
+            }
+            Some(messages) => messages.push(plain, |event| message(shape, &event)).is_ok(),
+        };
+        let mut readable = true;
+        let decoded = match decoder {
+            None => {
+                readable = read(bytes);
+                Ok(())
+            }
+            Some(decoder) => decoder.push(bytes, |plain| readable = readable && read(plain)),
+        };
+        self.unreadable = !readable || decoded.is_err();
     }
 
     /// What is known so far.
@@ -88,17 +127,35 @@ impl ShapeReader {
     }
 }
 
-struct Asked<'a> {
-    dialect: &'static Dialect,
-    shape: &'a mut RequestShape,
-}
+/// What a JSON body tells.
+struct Body<'a>(&'a mut RequestShape);
 
-impl Fields for Asked<'_> {
+impl Fields for Body<'_> {
     fn wants(&self, path: &str) -> bool {
-        self.dialect.request_fields.contains(&path)
+        match (self.0.dialect, self.0.shared) {
+            (Some(dialect), _) => field(dialect.request, path).is_some(),
+            (None, shared) => shared.is_some_and(|shared| shared.wants(path)),
+        }
     }
 
     fn scalar(&mut self, path: &str, _: u32, scalar: Scalar<'_>) {
-        (self.dialect.request)(self.shape, path, scalar);
+        match (self.0.dialect, self.0.shared) {
+            (Some(dialect), _) => {
+                if let Some(asked) = field(dialect.request, path) {
+                    asked.note(self.0, scalar);
+                }
+            }
+            (None, Some(shared)) => shared.note(self.0, path, scalar),
+            (None, None) => {}
+        }
+    }
+}
+
+/// What a message of a gRPC body tells.
+fn message(shape: &mut RequestShape, event: &Event<'_>) {
+    if let Some(note) = shape.dialect.and_then(|dialect| dialect.message)
+        && event.mark == Mark::Plain
+    {
+        note(shape, event.data);
     }
 }

@@ -1,6 +1,6 @@
 //! The tally of one reply: what its events meant, added up.
 
-use super::dialect::{Counted, Counters, Delta, OutputKind, Reader, Sink};
+use super::dialect::{Counted, Counters, Delta, Dialect, Document, Field, OutputKind, Reader, Sink};
 use super::framing::Event;
 use super::observer::Watch;
 use super::record::{Choice, CountSource, Fault, TokenCount, Usage};
@@ -50,6 +50,8 @@ pub(super) struct Tally {
     /// The dialect's terminal event came.
     pub(super) terminated: bool,
     pub(super) malformed: u32,
+    /// The dialect that the events themselves have told.
+    pub(super) recognized: Option<&'static Dialect>,
     /// Entries of per-token lists.
     listed: u64,
     /// The running counter of each choice.
@@ -83,20 +85,20 @@ impl Tally {
     /// A scalar of a reply in one document.
     pub(super) fn scalar(
         &mut self,
-        reader: &mut dyn Reader,
-        path: &str,
+        document: &mut Document,
+        field: Field,
         index: u32,
         scalar: Scalar<'_>,
         watch: &mut impl Watch,
     ) {
         let mut fold = Fold { tally: self, watch, at: Stamp::default(), meaning: Meaning::default() };
-        reader.scalar(path, index, scalar, &mut fold);
+        document.scalar(field, index, scalar, &mut fold);
     }
 
     /// The document is whole: it is the reply's one event.
-    pub(super) fn document(&mut self, reader: &mut dyn Reader, watch: &mut impl Watch) {
+    pub(super) fn document(&mut self, document: &Document, watch: &mut impl Watch) {
         let mut fold = Fold { tally: self, watch, at: Stamp::default(), meaning: Meaning::default() };
-        reader.document_end(&mut fold);
+        document.end(&mut fold);
         self.events = 1;
     }
 
@@ -184,6 +186,7 @@ impl<W: Watch> Sink for Fold<'_, W> {
                 self.meaning.evidence = true;
                 self.count(tokens);
             }
+            Delta::NoToken => self.meaning.tokens = self.meaning.tokens.or(Some(0)),
             Delta::Total(total) => {
                 self.tally.running.set(choice, total);
             }
@@ -200,6 +203,7 @@ impl<W: Watch> Sink for Fold<'_, W> {
             }
             Delta::Id(id) => self.tally.response_id = Some(cut(id, MAX_ID)),
             Delta::Model(model) => self.tally.response_model = Some(cut(model, MAX_MODEL)),
+            Delta::Dialect(dialect) => self.tally.recognized = Some(dialect),
             Delta::Done => self.tally.terminated = true,
             Delta::Malformed => self.tally.malformed = self.tally.malformed.saturating_add(1),
         }

@@ -14,13 +14,16 @@ use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::gauges::ActiveRequest;
 use crate::export::trace_context::RequestTrace;
-use crate::measure::dialect;
+use crate::measure::dialect::Dialect;
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::{Head, Known};
 use crate::net::io::Arrival;
+
+/// Where gRPC says how a call ended: among the trailers, or in the head of an answer that has nothing else.
+const GRPC_STATUS: &str = "grpc-status";
 
 /// See the module.
 pub(super) struct Observation {
@@ -37,12 +40,8 @@ impl Observation {
     /// A request whose head arrived with `arrival`.
     pub(super) fn begin(worker: &Rc<Worker>, head: &Head, arrival: Arrival) -> Self {
         let config = worker.config();
-        let shape = RequestShape {
-            dialect: dialect::for_path(head.path()),
-            method: head.method().into(),
-            server: Some((Arc::clone(&config.upstream.host), config.upstream.port)),
-            ..RequestShape::default()
-        };
+        let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
+        shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
         let asking = Asking::begin(&config, shape.dialect, head);
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
         let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
@@ -60,6 +59,11 @@ impl Observation {
             asking,
             last_read: arrival.at,
         }
+    }
+
+    /// The request's dialect, as far as it is known.
+    pub(super) fn dialect(&self) -> Option<&'static Dialect> {
+        self.observer.as_ref()?.shape().dialect
     }
 
     /// The trace context under which the upstream is called.
@@ -108,15 +112,25 @@ impl Observation {
     /// The response head arrived.
     pub(super) fn head(&mut self, arrival: Arrival, head: &Head) {
         if let Some(observer) = &mut self.observer {
-            let head = ResponseHead {
+            let response = ResponseHead {
                 status: head.status(),
                 content_type: head.get(Known::ContentType).unwrap_or_default(),
                 content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
             };
-            observer.head(arrival.at, head, arrival.source);
+            observer.head(arrival.at, response, arrival.source);
+            if let Some(status) = head.value(GRPC_STATUS) {
+                observer.call_ended(status);
+            }
             if observer.is_stream() {
                 self.active.is_stream(false);
             }
+        }
+    }
+
+    /// The response's trailers arrived.
+    pub(super) fn trailers(&mut self, trailers: &Head) {
+        if let (Some(observer), Some(status)) = (&mut self.observer, trailers.value(GRPC_STATUS)) {
+            observer.call_ended(status);
         }
     }
 

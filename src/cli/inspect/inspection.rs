@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::measure::dialect::{Delta, Dialect, OutputKind};
+use crate::measure::dialect::{Delta, OutputKind};
 use crate::measure::framing::Event;
 use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
 use crate::measure::record::{CountSource, Ending, Outcome, RequestRecord, StampSource, Unread, Usage};
@@ -13,10 +13,10 @@ use crate::measure::shape::RequestShape;
 use crate::measure::time::Stamp;
 
 /// A recorded exchange, as far as it is known.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Exchange<'a> {
-    /// The dialect of the request's path.
-    pub dialect: Option<&'static Dialect>,
+    /// What the request's head tells.
+    pub head: RequestShape,
     /// The request body; empty if it was not kept.
     pub request: &'a [u8],
     /// The response's `Content-Type`.
@@ -116,8 +116,7 @@ pub fn inspect<'a>(
     exchange: &Exchange<'_>,
     reads: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Inspection, Vec<Seen>, Option<Unread>) {
-    let shape = RequestShape { dialect: exchange.dialect, ..RequestShape::default() };
-    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    let mut observer = StreamObserver::begin(exchange.head.clone(), b"", None, Stamp::default());
     observer.request(exchange.request);
     let head = ResponseHead {
         status: 200,
@@ -130,7 +129,7 @@ pub fn inspect<'a>(
         observer.bytes_watched(Stamp::default(), read, &mut watched);
     }
     let record = observer.end_watched(Stamp::default(), Ending::Complete, &mut watched);
-    let inspection = Inspection::new(exchange.dialect, &record, &watched);
+    let inspection = Inspection::new(&record, &watched);
     (inspection, watched.seen, record.quality.unread)
 }
 
@@ -159,6 +158,9 @@ impl Watch for Watched {
             if let Some(counted) = tokens {
                 seen.tokens = Some(seen.tokens.unwrap_or(0) + u64::from(counted.tokens));
             }
+        }
+        if *delta == Delta::NoToken {
+            seen.tokens = seen.tokens.or(Some(0));
         }
         if let Delta::Output { kind, .. } = *delta {
             seen.token = true;
@@ -193,6 +195,7 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
             format!("proof of {} tokens without text, by {}{of}", counted.tokens, counted.source.name())
         }
         Delta::Evidence { tokens: None } => format!("proof of a token whose text is held back{of}"),
+        Delta::NoToken => "no token".to_owned(),
         Delta::Total(total) => format!("running total {total}{of}"),
         Delta::Usage(Usage { input, output, .. }) => {
             let number = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
@@ -202,13 +205,15 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
         Delta::Fault { message, .. } => format!("error: {}", message.unwrap_or("no message")),
         Delta::Id(_) => "names the reply".to_owned(),
         Delta::Model(_) => "names the model".to_owned(),
+        Delta::Dialect(dialect) => format!("tells the dialect: {}", dialect.name),
         Delta::Done => "end of stream".to_owned(),
         Delta::Malformed => "not understood".to_owned(),
     }
 }
 
 impl Inspection {
-    fn new(dialect: Option<&'static Dialect>, record: &RequestRecord, watched: &Watched) -> Self {
+    fn new(record: &RequestRecord, watched: &Watched) -> Self {
+        let dialect = record.shape.dialect;
         let place = |fits: fn(&Seen) -> bool| watched.seen.iter().position(fits).map(|at| at as u64);
         let by_event: BTreeMap<u64, u64> =
             watched.seen.iter().zip(0..).filter_map(|(seen, at)| Some((at, seen.tokens?))).collect();
@@ -224,6 +229,7 @@ impl Inspection {
             evidence_events: record.evidence_events,
             output_tokens: record.output_tokens.map(|count| count.tokens),
             output_tokens_from: record.output_tokens.map(|count| match count.source {
+                CountSource::Usage => dialect.map_or(count.source.name(), |dialect| dialect.final_count),
                 CountSource::ContinuousUsage => "cumulative",
                 source => source.name(),
             }),

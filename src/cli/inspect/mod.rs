@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueHint;
 
-use crate::measure::dialect::{self, TABLE};
+use crate::measure::dialect::{Dialect, Routes, TABLE};
+use crate::measure::shape::RequestShape;
 
 pub use inspection::{Error, Exchange, Finish, Inspection, Seen, inspect};
 
@@ -61,18 +62,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = read(&args.file)?;
     let request = args.request.as_deref().map(read).transpose()?.unwrap_or_default();
     let reads = reads(&body, &args.segments)?;
-    let dialect = dialect::for_path(args.path.split('?').next().unwrap_or_default());
-    if dialect.is_none() {
-        super::say(&plain_http(&args.path));
-    }
+    let head = RequestShape::of("POST", args.path.split('?').next().unwrap_or_default(), &Routes::default());
     let content_type = args.content_type.as_deref().unwrap_or_else(|| {
-        let (guess, by) = guess(&args.file, &body);
+        let (guess, by) = guess(&args.file, &body, head.dialect);
         super::say(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
         guess
     });
     let content_encoding = &args.content_encoding;
-    let exchange = Exchange { dialect, request: &request, content_type, content_encoding };
+    let exchange = Exchange { head, request: &request, content_type, content_encoding };
     let (inspection, events, unread) = inspect(&exchange, reads);
+    if inspection.dialect.is_none() {
+        super::say(&plain_http(&args.path));
+    }
     let answer = if args.json {
         // A server's words are in there: what is not printable is escaped, as JSON may be.
         let json = serde_json::to_string_pretty(&inspection)?;
@@ -103,18 +104,23 @@ fn reads<'a>(body: &'a [u8], segments: &[usize]) -> anyhow::Result<Vec<&'a [u8]>
     Ok(segments.iter().filter_map(|bytes| rest.split_off(..*bytes)).collect())
 }
 
-/// What a body is by its file's name or its first bytes, and by which of them.
-fn guess(path: &Path, body: &[u8]) -> (&'static str, &'static str) {
+/// What a body is by its file's name, its first bytes or its dialect, and by which of them.
+fn guess(path: &Path, body: &[u8], dialect: Option<&'static Dialect>) -> (&'static str, &'static str) {
     const STREAM: &str = "text/event-stream";
+    const LINES: &str = "application/x-ndjson";
     const DOCUMENT: &str = "application/json";
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("sse") => return (STREAM, "the file's name"),
+        Some("ndjson") => return (LINES, "the file's name"),
         Some("json") => return (DOCUMENT, "the file's name"),
         _ => {}
     }
+    let usual = dialect.map_or(STREAM, |dialect| dialect.content_type);
     match body.trim_ascii_start().first() {
+        Some(b'{' | b'[') if usual == LINES => (LINES, "its path"),
         Some(b'{' | b'[') => (DOCUMENT, "its first bytes"),
-        Some(_) => (STREAM, "its first bytes"),
+        Some(_) if usual == STREAM => (STREAM, "its first bytes"),
+        Some(_) => (usual, "its path"),
         None => (STREAM, "default"),
     }
 }

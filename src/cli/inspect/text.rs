@@ -141,13 +141,13 @@ fn summary(inspection: &Inspection, unread: Option<Unread>) -> Vec<(&'static str
 }
 
 /// Who counted the output tokens.
-fn who(source: &str) -> &str {
+fn who(source: &str) -> String {
     match source {
-        "usage" => "the server's usage report",
-        "cumulative" => "the server's running counter",
-        "ids" => "the lists of one entry per token",
-        "chunks" => "the number of events, an estimate",
-        other => other,
+        "cumulative" => "the server's running counter".to_owned(),
+        "ids" => "the lists of one entry per token".to_owned(),
+        "chunks" => "the number of events, an estimate".to_owned(),
+        // In the server's own word.
+        report => format!("the server's {report} report"),
     }
 }
 
@@ -155,7 +155,7 @@ fn complete(inspection: &Inspection, unread: Option<Unread>) -> &'static str {
     match unread {
         Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
-        Some(Unread::Malformed) => "no: the body is not one whole JSON document",
+        Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.complete => "yes",
         None if inspection.error.is_some() => "no: the server reported an error",
@@ -190,11 +190,12 @@ pub(super) fn escaped(text: &str) -> String {
 mod tests {
     use super::super::{Exchange, inspect};
     use super::*;
-    use crate::measure::dialect;
+    use crate::measure::dialect::Routes;
+    use crate::measure::shape::RequestShape;
 
     fn rendered(screen: Screen) -> String {
         let exchange = Exchange {
-            dialect: dialect::for_path("/v1/chat/completions"),
+            head: RequestShape::of("POST", "/v1/chat/completions", &Routes::default()),
             content_type: "text/event-stream",
             ..Exchange::default()
         };

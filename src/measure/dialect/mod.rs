@@ -1,23 +1,84 @@
 //! Dialects: what an event of a server's stream means.
 //!
-//! A dialect is one file, one row of [`TABLE`] and its vectors under `tests/data/vectors`: adding one touches nothing
-//! else. It knows the names of its request's and reply's JSON fields (they stand nowhere else) and says what each event
-//! means in the vocabulary of [`Delta`]; it does not time, count or decide.
+//! **Adding a dialect is one file, one row of [`TABLE`] and its vectors under `tests/data/vectors`:** nothing else is
+//! touched, and a test holds the three together. A dialect knows the names of its request's and reply's JSON fields
+//! (they stand nowhere else) and says what each event means in the vocabulary of [`Delta`]; it does not time, count or
+//! decide.
 //!
-//! The path chooses the dialect ([`for_path`]), by its end: prefixes such as `/openai` are common. The response decides
-//! whether it is a stream. An unknown path is plain HTTP.
+//! # Which dialect a request speaks
+//! 1. What the configuration says of its path: [`Routes`] (`routes`, `--route '/custom/*=openai.chat'`).
+//! 2. The end of its path, since prefixes such as `/openai` are common: [`for_path`].
+//! 3. Where several servers share a path (`/generate`, `/`), the keys of the request's body: [`Shared`].
+//! 4. For a path that is still unknown, the first decisive event of a reply that is a stream (`recognize.rs`).
+//!
+//! Only POST and PUT ask for generation. A request without a dialect is plain HTTP: forwarded, and measured by its first
+//! byte, its duration and its bytes. WebSockets are such: their bytes are counted and not read.
+//!
+//! Whether the reply is a stream, and of which framing, its content type says.
+//!
+//! # The dialects
+//!
+//! | name | path ends with | the end of a stream | tokens of one event |
+//! |---|---|---|---|
+//! | `openai.chat` | `/chat/completions` | every choice's `finish_reason`, or `[DONE]` | ids, log probabilities, continuous usage |
+//! | `openai.completions` | `/v1/completions`, `/openai/…/completions` | the same | the same |
+//! | `openai.responses` | `/responses` | a terminal event | log probabilities |
+//! | `openai.embeddings` | `/embeddings` | no stream: input only | |
+//! | `rerank` | `/rerank` | no stream: input only | |
+//! | `anthropic.messages` | `/v1/messages` | `message_stop` | unknown |
+//! | `tgi.stream` | `/generate_stream`; `/` and `/generate` with `inputs` | `generated_text` | one |
+//! | `sglang.generate` | `/generate` with `sampling_params` | `finish_reason`, or `[DONE]` | growth of `completion_tokens` |
+//! | `lmdeploy.generate` | `/generate` with `prompt` or `max_tokens` | the same | the same |
+//! | `llamacpp.completion` | `/completion`, `/completions` without `/v1`, `/infill` | `stop: true` | growth of `tokens_predicted` |
+//! | `ollama.chat`, `ollama.generate` | `/api/chat`, `/api/generate` | the `done` line | unknown |
+//! | `vllm.generate` | `/inference/v1/generate` | as `openai.completions` | ids |
+//! | `triton.generate` | `/v2/models/…/generate_stream`, `…/generate` | the body's end | `num_output_tokens` |
+//! | `triton.grpc` | `/inference.GRPCInferenceService/ModelStreamInfer` | the stream's end | unknown |
+//! | `gemini` | `:streamGenerateContent`, `:generateContent` | `finishReason` | growth of `usageMetadata` |
+//! | `bedrock.converse` | `/model/…/converse-stream`, `…/converse` | `messageStop` | unknown |
+//! | `bedrock.invoke` | `/model/…/invoke-with-response-stream`, `…/invoke` | the vendor's | the vendor's |
 
+mod anthropic_messages;
 pub mod ask_usage;
+mod bedrock_converse;
+mod bedrock_invoke;
+mod fault;
+mod gemini;
 pub mod hide_usage;
+mod llamacpp_completion;
+mod lmdeploy_generate;
+mod ollama;
+mod ollama_chat;
+mod ollama_generate;
 mod openai;
 mod openai_chat;
 mod openai_completions;
-mod openai_document;
+mod openai_embeddings;
+mod openai_responses;
+mod protobuf;
+pub(super) mod recognize;
+mod reply;
+mod request;
+mod rerank;
+mod route;
+mod sglang_generate;
+mod shared;
 mod skeleton;
+mod tgi_stream;
+mod triton_generate;
+mod triton_grpc;
+mod vllm_generate;
+
+pub(super) use reply::Document;
+pub use reply::Field;
+pub use request::Asked;
+pub use route::{Route, Routes};
+pub use shared::Shared;
+pub(super) use shared::field;
 
 use super::framing::Event;
+use super::json::Walk;
 use super::record::{CountSource, FinishReason, Usage};
-use super::scan::Scalar;
 use super::shape::RequestShape;
 
 /// One row of the table.
@@ -29,22 +90,52 @@ pub struct Dialect {
     pub operation: &'static str,
     /// The route it is counted under.
     pub route: &'static str,
+    /// The content type of its streams.
+    pub content_type: &'static str,
+    /// What the server calls its final count of output tokens, where `inspect` says who counted.
+    pub final_count: &'static str,
     /// Whether a request path (without query) speaks it.
     matches: fn(path: &str) -> bool,
-    /// A reader for one reply.
+    /// Notes what the path tells of a request: its model, that a stream is asked for.
+    pub(super) path: fn(&mut RequestShape, path: &str),
+    /// Where the fields of a request's JSON body stand that shape the work.
+    pub(super) request: &'static [(&'static str, Asked)],
+    /// Notes what one message of a request's body tells, where that body is gRPC.
+    pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
+    /// A reader for one stream.
     pub(super) reader: fn(&RequestShape) -> Box<dyn Reader>,
-    /// The request fields that shape the work, by path.
-    pub(super) request_fields: &'static [&'static str],
-    /// Notes one of them.
-    pub(super) request: fn(&mut RequestShape, &str, Scalar<'_>),
+    /// Where things stand in a reply that is one JSON document.
+    pub(super) reply: &'static [(&'static str, Field)],
+    /// The end of the body is the end of the stream, and nothing else marks it.
+    pub(super) ends_with_body: bool,
+    /// Its streams may be one JSON array, and errors in its event streams bare JSON.
+    pub(super) loose_json: bool,
     /// The body of an error reply of ours, in the dialect's own shape: (status, message) to JSON.
     pub error_body: fn(u16, &str) -> String,
 }
 
+/// What most dialects have in common; a row says what is different.
+const USUAL: Dialect = Dialect {
+    name: "",
+    operation: "text_completion",
+    route: "",
+    content_type: "text/event-stream",
+    final_count: "usage",
+    matches: |_| false,
+    path: |_, _| (),
+    request: &[],
+    message: None,
+    reader: |_| Box::new(Silent),
+    reply: &[],
+    ends_with_body: false,
+    loose_json: false,
+    error_body: fault::error_body,
+};
+
 impl Dialect {
     /// Whether its requests have this field.
     pub fn asks(&self, field: &str) -> bool {
-        self.request_fields.contains(&field)
+        shared::field(self.request, field).is_some()
     }
 }
 
@@ -54,8 +145,30 @@ impl PartialEq for Dialect {
     }
 }
 
+impl Eq for Dialect {}
+
 /// Every dialect. The first row that matches a path wins.
-pub static TABLE: &[Dialect] = &[openai_chat::DIALECT, openai_completions::DIALECT];
+pub static TABLE: &[Dialect] = &[
+    openai_chat::DIALECT,
+    openai_completions::DIALECT,
+    openai_responses::DIALECT,
+    openai_embeddings::DIALECT,
+    anthropic_messages::DIALECT,
+    triton_generate::DIALECT,
+    triton_grpc::DIALECT,
+    tgi_stream::DIALECT,
+    vllm_generate::DIALECT,
+    ollama_chat::DIALECT,
+    ollama_generate::DIALECT,
+    llamacpp_completion::DIALECT,
+    gemini::DIALECT,
+    bedrock_converse::DIALECT,
+    bedrock_invoke::DIALECT,
+    rerank::DIALECT,
+    // Told from others by what is asked, or by the reply: see `Shared`.
+    sglang_generate::DIALECT,
+    lmdeploy_generate::DIALECT,
+];
 
 /// The dialect of a request path, without its query.
 pub fn for_path(path: &str) -> Option<&'static Dialect> {
@@ -82,6 +195,8 @@ pub enum Delta<'a> {
         /// How many tokens, where the event tells.
         tokens: Option<Counted>,
     },
+    /// The event is known to hold no token.
+    NoToken,
     /// All tokens of the choice so far, by the server's running counter.
     Total(u64),
     /// The server's counts. All-zero reports never get here.
@@ -101,6 +216,8 @@ pub enum Delta<'a> {
     Id(&'a str),
     /// The model that the reply names.
     Model(&'a str),
+    /// The path did not tell the dialect; this event does.
+    Dialect(&'static Dialect),
     /// The dialect's terminal event.
     Done,
     /// It could not be understood.
@@ -140,7 +257,8 @@ pub(super) fn finish_reason(raw: &str) -> Option<FinishReason> {
         | "BLOCKLIST"
         | "PROHIBITED_CONTENT"
         | "SPII"
-        | "guardrail_intervened" => FinishReason::Filter,
+        | "guardrail_intervened"
+        | "content_filtered" => FinishReason::Filter,
         "abort" | "cancelled" => FinishReason::Abort,
         "error" => FinishReason::Error,
         _ => FinishReason::Other,
@@ -152,14 +270,32 @@ pub(super) fn finish_reason(raw: &str) -> Option<FinishReason> {
 pub struct Counted {
     /// The tokens.
     pub tokens: u32,
-    /// [`CountSource::ContinuousUsage`] or [`CountSource::Ids`].
+    /// [`CountSource::ContinuousUsage`], [`CountSource::Ids`], or [`CountSource::Chunks`] where the dialect has one token
+    /// in each event.
     pub source: CountSource,
+}
+
+impl Counted {
+    /// So many more by a running counter.
+    fn growth(tokens: u64) -> Self {
+        Self { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), source: CountSource::ContinuousUsage }
+    }
+
+    /// So many entries of a list.
+    fn listed(tokens: u32) -> Self {
+        Self { tokens, source: CountSource::Ids }
+    }
 }
 
 /// A count of tokens as a server wrote it. What nobody can have generated is no count: believed once, it would stand
 /// in every sum for good.
 pub(super) fn believed(count: Option<u64>) -> Option<u64> {
     count.filter(|count| *count < 1 << 32)
+}
+
+/// Takes any value; a [`believed`] count, and `None` inside for anything else.
+fn count(walk: &mut Walk<'_>) -> Option<Option<u64>> {
+    walk.number().map(believed)
 }
 
 /// A running count for each choice, the first [`Counters::MOST`] of them.
@@ -178,6 +314,11 @@ impl Counters {
             self.0.push((choice, count));
         }
         None
+    }
+
+    /// A choice's count; 0 before it has one.
+    pub(super) fn get(&self, choice: u32) -> u64 {
+        self.0.iter().find(|(index, _)| *index == choice).map_or(0, |(_, count)| *count)
     }
 
     /// How many choices have a count.
@@ -206,16 +347,41 @@ pub trait Reader: Send {
     fn is_whole(&self, data: &[u8]) -> bool {
         data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
     }
-
-    /// Whether a scalar of a reply in one JSON document matters.
-    fn wants(&self, path: &str) -> bool;
-
-    /// One such scalar; `index` is the element of the outermost array.
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink);
-
-    /// The document has ended.
-    fn document_end(&mut self, sink: &mut dyn Sink);
 }
+
+/// Reads the streams of dialects that have none.
+struct Silent;
+
+impl Reader for Silent {
+    fn event(&mut self, _: &Event<'_>, _: &mut dyn Sink) {}
+}
+
+/// The text of a path's segment behind `before` (and in front of `after`, if it is there), its escapes undone.
+fn segment_of(path: &str, before: &str, after: char) -> Option<String> {
+    let (_, rest) = path.rsplit_once(before)?;
+    let segment = rest.split(['/', after]).next().filter(|segment| !segment.is_empty())?;
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        let escape = || {
+            let hex = |byte: u8| char::from(byte).to_digit(16);
+            let mut ahead = rest.clone();
+            u8::try_from(hex(ahead.next()?)? * 16 + hex(ahead.next()?)?).ok()
+        };
+        match escape().filter(|_| byte == b'%') {
+            Some(escaped) => {
+                bytes.push(escaped);
+                rest.by_ref().take(2).for_each(drop);
+            }
+            None => bytes.push(byte),
+        }
+    }
+    bytes.truncate(MAX_MODEL);
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Longest model taken from a path, in bytes.
+const MAX_MODEL: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -223,14 +389,41 @@ mod tests {
 
     #[test]
     fn the_end_of_the_path_chooses_the_dialect() {
-        let name = |path| for_path(path).map(|dialect| dialect.name);
-        for path in ["/v1/chat/completions", "/openai/deployments/d1/chat/completions", "/api/chat/completions"] {
-            assert_eq!(name(path), Some("openai.chat"), "{path}");
+        let table = [
+            ("openai.chat", "/v1/chat/completions /openai/deployments/d1/chat/completions /api/chat/completions"),
+            ("openai.completions", "/v1/completions /serve/v1/completions /openai/deployments/d1/completions"),
+            ("openai.responses", "/v1/responses /openai/v1/responses"),
+            ("openai.embeddings", "/v1/embeddings /openai/deployments/d1/embeddings /embeddings"),
+            ("anthropic.messages", "/v1/messages /anthropic/v1/messages"),
+            ("tgi.stream", "/generate_stream /tgi/generate_stream"),
+            ("triton.generate", "/v2/models/m/generate_stream /v2/models/m/versions/1/generate /v2/models/m/generate"),
+            ("triton.grpc", "/inference.GRPCInferenceService/ModelStreamInfer"),
+            ("vllm.generate", "/inference/v1/generate"),
+            ("llamacpp.completion", "/completion /completions /infill"),
+            ("ollama.chat", "/api/chat"),
+            ("ollama.generate", "/api/generate"),
+            ("gemini", "/v1beta/models/g:streamGenerateContent /v1/models/g:generateContent"),
+            ("bedrock.converse", "/model/m/converse-stream /model/m/converse"),
+            ("bedrock.invoke", "/model/m/invoke-with-response-stream /model/m/invoke"),
+            ("rerank", "/rerank /v1/rerank /v2/rerank"),
+        ];
+        for (name, paths) in table {
+            for path in paths.split(' ') {
+                assert_eq!(for_path(path).map(|dialect| dialect.name), Some(name), "{path}");
+            }
         }
-        assert_eq!(name("/v1/completions"), Some("openai.completions"));
-        assert_eq!(name("/openai/deployments/d1/completions"), Some("openai.completions"));
-        for path in ["/", "/v1/models", "/v1/chat/completions/render", "/health", "/metrics"] {
-            assert_eq!(name(path), None, "{path}");
+        let plain = "/ /generate /v1/models /v1/chat/completions/render /v1/chat/completions/batch /health /metrics \
+                     /tokenize /v1/messages/count_tokens /v1/responses/r1 /v1/realtime /v2/models/m/infer /score";
+        for path in plain.split(' ') {
+            assert_eq!(for_path(path).map(|dialect| dialect.name), None, "{path}");
         }
+    }
+
+    #[test]
+    fn a_name_in_a_path_ends_with_its_segment_and_loses_its_escapes() {
+        assert_eq!(segment_of("/v2/models/m%3A1/versions/2/generate", "/models/", ':').as_deref(), Some("m:1"));
+        assert_eq!(segment_of("/v1/models/a%zz%4:streamIt", "/models/", ':').as_deref(), Some("a%zz%4"));
+        assert_eq!(segment_of("/models/%ff%", "/models/", ':').as_deref(), Some("\u{fffd}%"));
+        assert_eq!(segment_of("/models//x", "/models/", ':'), None);
     }
 }

@@ -5,12 +5,13 @@
 
 use std::ops::Range;
 
+use super::fault::Fault;
+use super::reply::is_report;
 use super::skeleton::Skeleton;
-use super::{Counted, Counters, Delta, OutputKind, Sink, believed, finish_reason};
+use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, believed, finish_reason, segment_of};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::record::{CountSource, Usage};
-use crate::measure::scan::Scalar;
+use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
 /// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
@@ -69,20 +70,12 @@ impl<'a> Choice<'a> {
     }
 
     fn counted(&self) -> Option<Counted> {
-        let tokens = self.ids.or(self.logprobs)?;
-        Some(Counted { tokens, source: CountSource::Ids })
+        self.ids.or(self.logprobs).map(Counted::listed)
     }
 }
 
 /// Reads one choice of a dialect.
 pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
-
-#[derive(Clone, Copy, Default)]
-struct Fault<'a> {
-    message: Option<&'a str>,
-    kind: Option<&'a str>,
-    code: Option<&'a str>,
-}
 
 impl<'a> Chunk<'a> {
     fn read(data: &'a [u8], choice: ReadChoice) -> Option<Self> {
@@ -92,7 +85,8 @@ impl<'a> Chunk<'a> {
         let mut walk = Walk::new(data);
         walk.object(|key, walk| {
             match key {
-                b"id" => chunk.id = walk.text()?,
+                // vLLM's token API says `request_id`.
+                b"id" | b"request_id" => chunk.id = walk.text()?,
                 b"model" => chunk.model = walk.text()?,
                 b"choices" => walk.array(|walk| {
                     let choice = choice(walk)?;
@@ -104,7 +98,7 @@ impl<'a> Chunk<'a> {
                     Some(())
                 })?,
                 b"usage" => chunk.usage = usage(walk)?,
-                b"error" => chunk.fault = fault(walk)?,
+                b"error" => chunk.fault = Fault::read(walk)?,
                 b"prompt_token_ids" => chunk.prompt = walk.length()?,
                 b"obfuscation" => {
                     let at = walk.position();
@@ -158,36 +152,6 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
     Some(Some(usage).filter(is_report))
 }
 
-pub(super) fn is_report(usage: &Usage) -> bool {
-    usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
-}
-
-/// An `error` field: an object with a message, or the message itself. `null` is none.
-fn fault<'a>(walk: &mut Walk<'a>) -> Option<Option<Fault<'a>>> {
-    if !walk.is_object() {
-        return Some(match walk.raw()? {
-            b"null" => None,
-            raw => Some(Fault { message: unquoted(raw), ..Fault::default() }),
-        });
-    }
-    let mut fault = Fault::default();
-    walk.object(|key, walk| {
-        match key {
-            b"message" => fault.message = walk.text()?,
-            b"type" => fault.kind = walk.text()?,
-            b"code" => fault.code = Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(unquoted),
-            _ => walk.skip()?,
-        }
-        Some(())
-    })?;
-    Some(Some(fault))
-}
-
-fn unquoted(raw: &[u8]) -> Option<&str> {
-    let raw = std::str::from_utf8(raw).ok()?;
-    Some(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
-}
-
 /// The state of one stream.
 #[derive(Default)]
 pub(super) struct Stream {
@@ -220,8 +184,8 @@ impl Stream {
         }
         let Some(chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        if let Some(Fault { message, kind, code }) = chunk.fault {
-            sink.delta(0, Delta::Fault { message, kind, code });
+        if let Some(fault) = chunk.fault {
+            fault.tell(sink);
         }
         if let Some(prompt) = chunk.prompt {
             sink.delta(0, Delta::Usage(Usage { input: Some(prompt.into()), ..Usage::default() }));
@@ -290,49 +254,50 @@ impl Stream {
     /// several servers put the final usage there.
     fn growth(&mut self, choice: u32, total: u64) -> Option<Counted> {
         let before = self.reported.set(choice, total).or(self.continuous.then_some(0));
-        let tokens = u32::try_from(total.saturating_sub(before?)).unwrap_or(u32::MAX);
-        Some(Counted { tokens, source: CountSource::ContinuousUsage })
+        Some(Counted::growth(total.saturating_sub(before?)))
     }
+}
+
+/// Azure's deployment is its model.
+pub(super) fn path(shape: &mut RequestShape, path: &str) {
+    shape.model = segment_of(path, "/deployments/", '/');
 }
 
 /// The request fields that shape the work.
-pub(super) const REQUEST_FIELDS: &[&str] = &[
-    "model",
-    "stream",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "seed",
-    "stream_options.include_usage",
-    "stream_options.continuous_usage_stats",
+pub(super) const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    // Where both stand the newer name wins, as it does in vLLM.
+    ("max_completion_tokens", Asked::MaxTokens),
+    ("max_tokens", Asked::MaxTokensElse),
+    ("n", Asked::Choices),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+    ("frequency_penalty", Asked::FrequencyPenalty),
+    ("presence_penalty", Asked::PresencePenalty),
+    ("seed", Asked::Seed),
+    ("stream_options.include_usage", Asked::IncludeUsage),
+    ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
 ];
 
-/// Notes one of [`REQUEST_FIELDS`].
-pub(super) fn request(shape: &mut RequestShape, path: &str, scalar: Scalar<'_>) {
-    match path {
-        "model" => shape.model = scalar.to_text(),
-        "stream" => shape.stream = scalar.as_bool(),
-        // Where both stand the newer name wins, as it does in vLLM.
-        "max_completion_tokens" => shape.max_tokens = scalar.as_u64(),
-        "max_tokens" => shape.max_tokens = shape.max_tokens.or(scalar.as_u64()),
-        "n" => shape.choices = scalar.as_u64(),
-        "temperature" => shape.temperature = scalar.as_f64(),
-        "top_p" => shape.top_p = scalar.as_f64(),
-        "frequency_penalty" => shape.frequency_penalty = scalar.as_f64(),
-        "presence_penalty" => shape.presence_penalty = scalar.as_f64(),
-        "seed" => shape.seed = scalar.as_u64(),
-        "stream_options.include_usage" => shape.include_usage = scalar.as_bool() == Some(true),
-        "stream_options.continuous_usage_stats" => shape.continuous_usage = scalar.as_bool() == Some(true),
-        _ => {}
-    }
-}
-
-/// An error reply in OpenAI's shape.
-pub(super) fn error_body(status: u16, message: &str) -> String {
-    let kind = if status < 500 { "invalid_request_error" } else { "server_error" };
-    serde_json::json!({"error": {"message": message, "type": kind, "param": null, "code": status}}).to_string()
-}
+/// A reply in one JSON document.
+pub(super) const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("choices[].finish_reason", Field::Finish),
+    ("usage.prompt_tokens", Field::Input),
+    ("usage.completion_tokens", Field::Output),
+    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
+    ("usage.prompt_cache_hit_tokens", Field::Cached),
+    ("usage.completion_tokens_details.reasoning_tokens", Field::Reasoning),
+    ("usage.reasoning_tokens", Field::Reasoning),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
+    // Older releases of vLLM put the error itself in the reply.
+    ("object", Field::Mark),
+    ("message", Field::Message),
+    ("type", Field::Kind),
+    ("code", Field::Code),
+];

@@ -8,43 +8,27 @@
 use std::ops::Range;
 
 use super::openai::{self, Choice, Stream};
-use super::openai_document::Document;
-use super::{Dialect, OutputKind, Reader, Sink};
+use super::{Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::scan::Scalar;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.chat",
     operation: "chat",
     route: "/v1/chat/completions",
     matches: |path| path.ends_with("/chat/completions"),
-    reader: |shape| Box::new(Chat { stream: Stream::new(shape), document: Document::default() }),
-    request_fields: openai::REQUEST_FIELDS,
-    request: openai::request,
-    error_body: openai::error_body,
+    path: openai::path,
+    request: openai::REQUEST,
+    reader: |shape| Box::new(Chat(Stream::new(shape))),
+    reply: openai::REPLY,
+    ..USUAL
 };
 
-struct Chat {
-    stream: Stream,
-    document: Document,
-}
+struct Chat(Stream);
 
 impl Reader for Chat {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        self.stream.event(event, choice, sink);
-    }
-
-    fn wants(&self, path: &str) -> bool {
-        Document::FIELDS.contains(&path)
-    }
-
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
-        self.document.scalar(path, index, scalar, sink);
-    }
-
-    fn document_end(&mut self, sink: &mut dyn Sink) {
-        self.document.end(sink);
+        self.0.event(event, choice, sink);
     }
 }
 

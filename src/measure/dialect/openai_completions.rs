@@ -4,46 +4,30 @@
 //! text is held back. The choice index runs over prompts and outputs together.
 
 use super::openai::{self, Choice, Stream};
-use super::openai_document::Document;
-use super::{Dialect, OutputKind, Reader, Sink};
+use super::{Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::scan::Scalar;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.completions",
     operation: "text_completion",
     route: "/v1/completions",
     matches: |path| {
-        let path = path.strip_suffix("/completions").unwrap_or("");
-        path.ends_with("/v1") || path.starts_with("/openai/") || path.contains("/openai/") || path.ends_with("/openai")
+        let before = path.strip_suffix("/completions");
+        before.is_some_and(|path| path.ends_with("/v1") || path.ends_with("/openai") || path.contains("/openai/"))
     },
-    reader: |shape| Box::new(Completions { stream: Stream::new(shape), document: Document::default() }),
-    request_fields: openai::REQUEST_FIELDS,
-    request: openai::request,
-    error_body: openai::error_body,
+    path: openai::path,
+    request: openai::REQUEST,
+    reader: |shape| Box::new(Completions(Stream::new(shape))),
+    reply: openai::REPLY,
+    ..USUAL
 };
 
-struct Completions {
-    stream: Stream,
-    document: Document,
-}
+struct Completions(Stream);
 
 impl Reader for Completions {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        self.stream.event(event, choice, sink);
-    }
-
-    fn wants(&self, path: &str) -> bool {
-        Document::FIELDS.contains(&path)
-    }
-
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
-        self.document.scalar(path, index, scalar, sink);
-    }
-
-    fn document_end(&mut self, sink: &mut dyn Sink) {
-        self.document.end(sink);
+        self.0.event(event, choice, sink);
     }
 }
 

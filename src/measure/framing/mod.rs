@@ -6,13 +6,27 @@
 //! [`MAX_EVENT`] ends the reading of that stream, never its forwarding.
 //!
 //! * [`Sse`]: the WHATWG event stream (LF, CRLF, CR; comments; `data` in several lines).
+//! * [`Lines`], which are NDJSON.
+//! * [`Elements`]: the elements of one JSON array that is sent piece by piece.
+//! * [`EventStream`], [`Grpc`]: frames that begin with their length.
 //! * [`coding`]: `Content-Encoding` undone on the copy, in front of a framer.
+//!
+//! [`Framer`] is one of them, chosen by the response's content type.
 //!
 //! A reply that is one JSON document needs no framer: [`scan`](super::scan) reads it as it passes.
 
 pub mod coding;
+mod elements;
+mod eventstream;
+mod grpc;
+mod ndjson;
+mod prefixed;
 pub mod sse;
 
+pub use elements::Elements;
+pub use eventstream::EventStream;
+pub use grpc::Grpc;
+pub use ndjson::Lines;
 pub use sse::Sse;
 
 /// The largest event that is understood, in bytes. Log probabilities and inlined images make events of hundreds of
@@ -22,12 +36,87 @@ pub const MAX_EVENT: usize = 1 << 20;
 /// One dispatched event, borrowed from the read it came in or from the framer's carry buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The `event:` field; empty when the stream gave none.
+    /// The `event:` field, or the name that a frame's headers give; empty when the stream gave none.
     pub name: &'a [u8],
     /// The payload, without the framing.
     pub data: &'a [u8],
+    /// What the framing says of the payload.
+    pub mark: Mark,
 }
 
-/// The stream outgrew [`MAX_EVENT`]: nothing after this point is understood.
+/// What the framing says of a payload, beside its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing.
+    #[default]
+    Plain,
+    /// It is an exception (Amazon event stream).
+    Exception,
+    /// It is compressed (gRPC), and not to be read as it stands.
+    Compressed,
+}
+
+/// Why nothing after this point is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooLarge;
+pub enum Unframed {
+    /// An event outgrew [`MAX_EVENT`].
+    TooLarge,
+    /// The bytes are not framed as they should be, and where the next event begins is unknown.
+    Malformed,
+}
+
+/// The framer of one stream.
+#[derive(Debug)]
+pub enum Framer {
+    /// Server-sent events.
+    Sse(Sse),
+    /// NDJSON.
+    Lines(Lines),
+    /// One JSON array.
+    Elements(Elements),
+    /// An Amazon event stream.
+    EventStream(EventStream),
+    /// gRPC messages.
+    Grpc(Grpc),
+}
+
+impl Framer {
+    /// Feeds one read; `each` is called for every event that it completes, in order.
+    ///
+    /// # Errors
+    /// Once the bytes cannot be followed, and for every read after that.
+    pub fn push(&mut self, bytes: &[u8], each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+        match self {
+            Self::Sse(sse) => sse.push(bytes, each),
+            Self::Lines(lines) => lines.push(bytes, each),
+            Self::Elements(elements) => elements.push(bytes, each),
+            Self::EventStream(frames) => frames.push(bytes, each),
+            Self::Grpc(messages) => messages.push(bytes, each),
+        }
+    }
+
+    /// The body ended cleanly: the event that its end cut short, if it is `complete` for all that. A frame that says
+    /// how long it is, and is shorter, never is.
+    pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
+        match self {
+            Self::Sse(sse) => sse.finish(complete),
+            Self::Lines(lines) => lines.finish(complete),
+            Self::Elements(_) | Self::EventStream(_) | Self::Grpc(_) => None,
+        }
+    }
+
+    /// Whether a frame has begun that says how long it is, and is not whole.
+    pub fn is_inside_frame(&self) -> bool {
+        match self {
+            Self::Sse(_) | Self::Lines(_) => false,
+            Self::Elements(elements) => elements.is_inside(),
+            Self::EventStream(frames) => frames.is_inside(),
+            Self::Grpc(messages) => messages.is_inside(),
+        }
+    }
+
+    /// Comment lines seen so far.
+    pub fn comments(&self) -> u64 {
+        if let Self::Sse(sse) = self { sse.comments() } else { 0 }
+    }
+}

@@ -3,7 +3,8 @@
 //! Line ends are LF, CRLF or a lone CR; a CR at the end of one read and the LF of the next are one line end. U+2028,
 //! U+2029 and U+0085 are text. Bytes are compared, never decoded: a character may be cut between two reads.
 
-use super::{Event, MAX_EVENT, TooLarge};
+use super::elements::Brackets;
+use super::{Event, MAX_EVENT, Mark, Unframed};
 
 /// Reads server-sent events. Memory: one event at most ([`MAX_EVENT`]), and nothing at all while events arrive whole.
 #[derive(Debug, Default)]
@@ -19,6 +20,15 @@ pub struct Sse {
     after_cr: bool,
     too_large: bool,
     comments: u64,
+    /// JSON outside the grammar, where that is looked for.
+    bare: Option<Box<Bare>>,
+}
+
+/// JSON that stands in the stream without a `data:` before its lines, as Gemini sends errors.
+#[derive(Debug, Default)]
+struct Bare {
+    text: Vec<u8>,
+    brackets: Brackets,
 }
 
 /// Where the `data` of the event under construction stands.
@@ -37,6 +47,11 @@ impl Sse {
         Self::default()
     }
 
+    /// A framer that takes JSON without a `data:` before its lines for an event too.
+    pub fn with_bare_json() -> Self {
+        Self { bare: Some(Box::default()), ..Self::default() }
+    }
+
     /// Comment lines seen so far.
     pub fn comments(&self) -> u64 {
         self.comments
@@ -45,10 +60,10 @@ impl Sse {
     /// Feeds one read; `each` is called for every event that it completes, in order.
     ///
     /// # Errors
-    /// [`TooLarge`] once an event has outgrown [`MAX_EVENT`], and for every read after that.
-    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), TooLarge> {
+    /// [`Unframed::TooLarge`] once an event has outgrown [`MAX_EVENT`], and for every read after that.
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
         if self.too_large {
-            return Err(TooLarge);
+            return Err(Unframed::TooLarge);
         }
         let mut data = if self.has_data { Data::Carried } else { Data::None };
         while !bytes.is_empty() {
@@ -90,6 +105,9 @@ impl Sse {
                 return self.give_up();
             }
         }
+        if self.too_large {
+            return self.give_up();
+        }
         match data {
             Data::Borrowed(slice) => {
                 self.data.clear();
@@ -107,8 +125,13 @@ impl Sse {
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         let unfinished = std::mem::take(&mut self.line);
         let mut data = if self.has_data { Data::Carried } else { Data::None };
-        if !unfinished.is_empty() {
-            data = self.line_of(&unfinished, data, &mut |_| {});
+        match self.bare_line(&unfinished) {
+            Some(true) => {
+                self.data = self.bare.take().map(|bare| bare.text).unwrap_or_default();
+                data = Data::Carried;
+            }
+            None if !unfinished.is_empty() => data = self.line_of(&unfinished, data, &mut |_| {}),
+            Some(false) | None => {}
         }
         match data {
             Data::None => return None,
@@ -116,13 +139,22 @@ impl Sse {
             Data::Carried => {}
         }
         self.has_data = false;
-        complete(&self.data).then_some(Event { name: &self.name, data: &self.data })
+        complete(&self.data).then_some(Event { name: &self.name, data: &self.data, mark: Mark::Plain })
     }
 
     /// One line without its end. Returns where the event's data stands afterwards.
     fn line_of<'l>(&mut self, mut line: &'l [u8], data: Data<'l>, each: &mut impl FnMut(Event<'_>)) -> Data<'l> {
         if !std::mem::replace(&mut self.started, true) {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        }
+        if self.bare.is_some()
+            && let Some(closed) = self.bare_line(line)
+        {
+            if closed && let Some(bare) = &mut self.bare {
+                each(Event { name: b"", data: &bare.text, mark: Mark::Plain });
+                bare.text.clear();
+            }
+            return data;
         }
         if line.is_empty() {
             let whole = match data {
@@ -131,7 +163,7 @@ impl Sse {
                 Data::Carried => Some(&self.data[..]),
             };
             if let Some(whole) = whole {
-                each(Event { name: &self.name, data: whole });
+                each(Event { name: &self.name, data: whole, mark: Mark::Plain });
             }
             self.data.clear();
             self.name.clear();
@@ -167,15 +199,32 @@ impl Sse {
         }
     }
 
+    /// Takes a line that belongs to bare JSON; whether that is whole now. `None` for a line of the grammar.
+    #[cold]
+    fn bare_line(&mut self, line: &[u8]) -> Option<bool> {
+        let bare = self.bare.as_mut()?;
+        if !bare.brackets.is_open() && !matches!(line.first(), Some(b'{' | b'[')) {
+            return None;
+        }
+        // Once too large it stays open, and takes no more.
+        self.too_large |= bare.text.len() + line.len() > MAX_EVENT;
+        if self.too_large {
+            return Some(false);
+        }
+        bare.text.extend_from_slice(line);
+        bare.text.push(b'\n');
+        Some(bare.brackets.close(line).is_some())
+    }
+
     fn join<'l>(&mut self, value: &[u8]) -> Data<'l> {
         self.data.push(b'\n');
         self.data.extend_from_slice(value);
         Data::Carried
     }
 
-    fn give_up(&mut self) -> Result<(), TooLarge> {
+    fn give_up(&mut self) -> Result<(), Unframed> {
         *self = Self { too_large: true, comments: self.comments, ..Self::default() };
-        Err(TooLarge)
+        Err(Unframed::TooLarge)
     }
 }
 
@@ -249,6 +298,31 @@ mod tests {
     }
 
     #[test]
+    fn bare_json_is_an_event_where_it_is_looked_for() {
+        let body = "data: {\"a\":1}\r\n\r\n{\r\n  \"error\": {\r\n\r\n    \"x\": \"}\"\r\n  }\r\n}\r\ndata: 2\r\n\r\n[{\"b\":[]}]";
+        let seen = |reads: &[&[u8]], mut sse: Sse| {
+            let mut seen = Vec::new();
+            let mut note = |event: Event<'_>| seen.push(String::from_utf8_lossy(event.data).replace(['\n', ' '], ""));
+            for read in reads {
+                sse.push(read, &mut note).unwrap();
+            }
+            sse.finish(|_| true).into_iter().for_each(note);
+            seen
+        };
+        let expected = ["{\"a\":1}", "{\"error\":{\"x\":\"}\"}}", "2", "[{\"b\":[]}]"];
+        let body = body.as_bytes();
+        for cut in 0..=body.len() {
+            assert_eq!(seen(&[&body[..cut], &body[cut..]], Sse::with_bare_json()), expected, "cut at {cut}");
+        }
+        assert_eq!(seen(&[body], Sse::new()), ["{\"a\":1}", "2"], "elsewhere the grammar holds");
+        let (mut sse, mut reads) = (Sse::with_bare_json(), 0);
+        while sse.push(b"{\n", |_| ()).is_ok() {
+            reads += 1;
+        }
+        assert_eq!((reads, sse.bare.is_none()), (MAX_EVENT / 2, true), "bare JSON without end is given up");
+    }
+
+    #[test]
     fn an_endless_event_stops_the_reading_and_frees_the_memory() {
         let mut sse = Sse::new();
         let read = vec![b'x'; 64 * 1024];
@@ -260,7 +334,7 @@ mod tests {
         for cut in [whole.len(), 1 << 20, 64] {
             let (mut sse, mut seen) = (Sse::new(), 0);
             let outcomes: Vec<_> = whole.chunks(cut).map(|read| sse.push(read, |_| seen += 1)).collect();
-            assert_eq!((seen, outcomes.last()), (1, Some(&Err(TooLarge))), "in reads of {cut} bytes");
+            assert_eq!((seen, outcomes.last()), (1, Some(&Err(Unframed::TooLarge))), "in reads of {cut} bytes");
         }
 
         let mut sse = Sse::new();

@@ -150,7 +150,7 @@ async fn refuse(
     let arrival = client.arrival;
     let observation = observation.or_else(|| Some(Observation::begin(seat.worker(), request, arrival?)));
     client.written();
-    let dialect = crate::measure::dialect::for_path(request.path());
+    let dialect = observation.as_ref().and_then(Observation::dialect);
     refusal.write(&mut client.out, dialect, request.method() == "HEAD");
     let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
     client.written();

@@ -7,6 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 use streamgauge_fuzz::inspection::{Exchange, inspect};
 use streamgauge_fuzz::measure::dialect::TABLE;
+use streamgauge_fuzz::measure::shape::RequestShape;
 use streamgauge_fuzz::split::same;
 
 fuzz_target!(|input: &[u8]| {
@@ -14,8 +15,9 @@ fuzz_target!(|input: &[u8]| {
     let (request, body) = input.split_at(split);
     let body = body.strip_prefix(b"\n\n").unwrap_or(body);
     for dialect in TABLE {
-        for content_type in ["text/event-stream", "application/json; charset=utf-8"] {
-            let exchange = Exchange { dialect: Some(dialect), request, content_type, content_encoding: "" };
+        for content_type in ["text/event-stream", "application/json; charset=utf-8", dialect.content_type] {
+            let head = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
+            let exchange = Exchange { head, request, content_type, content_encoding: "" };
             same(body, |pieces| {
                 let (inspection, seen, unread) = inspect(&exchange, pieces.iter().copied());
                 let json = serde_json::to_string(&inspection).expect("an answer can be printed");

@@ -25,7 +25,6 @@ use self::reply::{Relayed, Reply, ReplyBody};
 use super::client::LINGER;
 use super::timer::Timer;
 use crate::clock::Clock;
-use crate::measure::dialect;
 use crate::measure::record::Ending;
 use crate::net::http1::{Framing, Head};
 use crate::net::io::{Arrival, Io, Stamped};
@@ -116,26 +115,26 @@ async fn answer(
     let finished = head.finish_request();
     let mut observation = Observation::begin(&worker, &head, arrival);
     if let Err(error) = finished {
-        return refused(&head, &error.into(), observation, Ending::Complete);
+        return refused(&error.into(), observation, Ending::Complete);
     }
     if head.method() == "CONNECT" {
-        return refused(&head, &Refusal::connect(), observation, Ending::Complete);
+        return refused(&Refusal::connect(), observation, Ending::Complete);
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.shared().admit(limit) else {
-        return refused(&head, &Refusal::busy(limit), observation, Ending::Complete);
+        return refused(&Refusal::busy(limit), observation, Ending::Complete);
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
         Ok(framing) => framing,
-        Err(error) => return refused(&head, &error.into(), observation, Ending::Complete),
+        Err(error) => return refused(&error.into(), observation, Ending::Complete),
     };
     let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
     let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
     let exchange = match worker.upstream().begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
-            return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed);
+            return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
         }
     };
     let mut call = Call::new(body, exchange);
@@ -154,10 +153,10 @@ async fn answer(
             Err(Broken::NotTaken) if offers < OFFERS => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
-                    return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed);
+                    return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
                 }
             }
-            Err(broken) => return refused(&head, &Refusal::from(&broken), observation, Ending::UpstreamFailed),
+            Err(broken) => return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed),
         }
     };
     if let Some(asking) = observation.asking() {
@@ -173,8 +172,8 @@ async fn answer(
     reply
 }
 
-fn refused(request: &Head, refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
-    let text = refusal.body(dialect::for_path(request.path()));
+fn refused(refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
+    let text = refusal.body(observation.dialect());
     let mut reply = Response::new(ReplyBody::Text(Some(Bytes::from(text))));
     *reply.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let headers = reply.headers_mut();

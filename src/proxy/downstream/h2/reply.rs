@@ -117,6 +117,7 @@ impl Relayed {
                 Poll::Ready(Some(Ok(Frame::data(payload))))
             }
             Ok(BodyStep::End) => {
+                call.exchange.trailers().into_iter().for_each(|trailers| observation.trailers(trailers));
                 let trailers = call.exchange.trailers().filter(|_| !self.ended).map(to_http2);
                 self.ended = true;
                 self.finish(Ending::Complete);

@@ -1,0 +1,218 @@
+//! `POST …/v1/messages`, as Anthropic defined it and as vLLM, SGLang, llama.cpp, LMDeploy, Ollama, Dynamo and mistral.rs
+//! speak it.
+//!
+//! Generated text is a non-empty `text`, `thinking` or `partial_json` of a block's delta. Pings, block starts (a tool's
+//! name has no delta of its own), signatures and citations are not tokens, and unknown types are passed over. The usage
+//! of `message_start` has a placeholder for the output; that of `message_delta` is cumulative, and the last one counts.
+
+use std::ops::Range;
+
+use super::fault::Fault;
+use super::reply::{is_report, sum};
+use super::skeleton::Skeleton;
+use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+use crate::measure::record::Usage;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "anthropic.messages",
+    operation: "chat",
+    route: "/v1/messages",
+    matches: |path| path.ends_with("/v1/messages"),
+    request: REQUEST,
+    reader: |_| Box::new(Messages::default()),
+    reply: REPLY,
+    error_body,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("max_tokens", Asked::MaxTokens),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+];
+
+const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("stop_reason", Field::Finish),
+    ("usage.input_tokens", Field::Input),
+    ("usage.cache_read_input_tokens", Field::CachedBeside),
+    ("usage.cache_creation_input_tokens", Field::Input),
+    ("usage.output_tokens", Field::Output),
+    ("type", Field::Mark),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+];
+
+/// An error reply of ours; the classes are those of Anthropic's documentation.
+fn error_body(status: u16, message: &str) -> String {
+    let kind = match status {
+        413 => "request_too_large",
+        503 | 529 => "overloaded_error",
+        400..=499 => "invalid_request_error",
+        504 => "timeout_error",
+        _ => "api_error",
+    };
+    serde_json::json!({"type": "error", "error": {"type": kind, "message": message}}).to_string()
+}
+
+/// Counts as the events give them, each the latest.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    input: Option<u64>,
+    cache_read: Option<u64>,
+    cache_creation: Option<u64>,
+    output: Option<u64>,
+}
+
+impl Counts {
+    fn read(&mut self, walk: &mut Walk<'_>) -> Option<()> {
+        walk.object(|key, walk| {
+            let latest = match key {
+                b"input_tokens" => &mut self.input,
+                b"cache_read_input_tokens" => &mut self.cache_read,
+                b"cache_creation_input_tokens" => &mut self.cache_creation,
+                b"output_tokens" => &mut self.output,
+                _ => return walk.skip(),
+            };
+            *latest = count(walk)?.or(*latest);
+            Some(())
+        })
+    }
+
+    fn usage(self) -> Usage {
+        let input = sum(sum(self.input, self.cache_read), self.cache_creation);
+        Usage { input, cached: self.cache_read, output: self.output, reasoning: None }
+    }
+}
+
+/// The state of one stream.
+#[derive(Default)]
+pub(super) struct Messages {
+    counts: Counts,
+    skeleton: Skeleton<OutputKind>,
+}
+
+/// What matters of one event.
+#[derive(Default)]
+struct Parts<'a> {
+    kind: Option<&'a str>,
+    id: Option<&'a str>,
+    model: Option<&'a str>,
+    delta: Block<'a>,
+    fault: Option<Fault<'a>>,
+}
+
+#[derive(Default)]
+struct Block<'a> {
+    output: Option<(OutputKind, Option<Range<usize>>)>,
+    stop_reason: Option<&'a str>,
+}
+
+impl<'a> Block<'a> {
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut block = Self::default();
+        walk.object(|key, walk| {
+            let kind = match key {
+                b"text" => OutputKind::Text,
+                b"thinking" => OutputKind::Reasoning,
+                b"partial_json" => OutputKind::Tool,
+                b"stop_reason" => {
+                    block.stop_reason = walk.text()?;
+                    return Some(());
+                }
+                _ => return walk.skip(),
+            };
+            match walk.shown()? {
+                Shown::String(place) => block.output = Some((kind, Some(place))),
+                Shown::Null | Shown::Empty | Shown::Other => {}
+            }
+            Some(())
+        })?;
+        Some(block)
+    }
+}
+
+impl Messages {
+    fn read<'a>(&mut self, data: &'a [u8]) -> Option<Parts<'a>> {
+        std::str::from_utf8(data).ok()?;
+        let (mut parts, mut counts) = (Parts::default(), self.counts);
+        let mut walk = Walk::new(data);
+        walk.object(|key, walk| {
+            match key {
+                b"type" => parts.kind = walk.text()?,
+                b"message" if walk.is_object() => walk.object(|key, walk| {
+                    match key {
+                        b"id" => parts.id = walk.text()?,
+                        b"model" => parts.model = walk.text()?,
+                        b"usage" => counts.read(walk)?,
+                        _ => walk.skip()?,
+                    }
+                    Some(())
+                })?,
+                b"delta" if walk.is_object() => parts.delta = Block::read(walk)?,
+                b"usage" => counts.read(walk)?,
+                b"error" => parts.fault = Fault::read(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        self.counts = counts;
+        Some(parts)
+    }
+
+    fn usage(&self, output: Option<u64>, sink: &mut dyn Sink) {
+        let usage = Usage { output, ..self.counts.usage() };
+        if is_report(&usage) {
+            sink.delta(0, Delta::Usage(usage));
+        }
+    }
+}
+
+impl Reader for Messages {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if let Some(kind) = self.skeleton.meaning_of(event.data) {
+            return sink.delta(0, Delta::Output { kind, tokens: None });
+        }
+        self.skeleton.forget();
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        let Some(parts) = self.read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        if let Some(fault) = parts.fault {
+            return fault.tell(sink);
+        }
+        match parts.kind.map_or(event.name, str::as_bytes) {
+            b"message_start" => {
+                parts.id.into_iter().for_each(|id| sink.delta(0, Delta::Id(id)));
+                parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
+                self.counts.output = None;
+                self.usage(None, sink);
+            }
+            b"content_block_delta" => {
+                if let Some((kind, place)) = parts.delta.output {
+                    sink.delta(0, Delta::Output { kind, tokens: None });
+                    if let Some(place) = place {
+                        self.skeleton.learn(event.data, place, None, kind);
+                    }
+                }
+            }
+            b"message_delta" => {
+                self.usage(self.counts.output, sink);
+                if let Some(raw) = parts.delta.stop_reason
+                    && let Some(reason) = finish_reason(raw)
+                {
+                    sink.delta(0, Delta::Finish(reason, raw));
+                }
+            }
+            b"message_stop" => sink.delta(0, Delta::Done),
+            b"error" => Fault::default().tell(sink),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Bedrock's `/model/M/converse-stream` and `/converse`; the model is in the path.
+//!
+//! Frames of an Amazon event stream, named by their headers; an exception is a frame too. A padding `p` in each makes
+//! sizes say nothing.
+
+use super::reply::{is_report, sum};
+use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
+use crate::measure::framing::{Event, Mark};
+use crate::measure::json::Walk;
+use crate::measure::record::Usage;
+use crate::measure::shape::RequestShape;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "bedrock.converse",
+    operation: "chat",
+    route: "/model/{model}/converse-stream",
+    content_type: CONTENT_TYPE,
+    matches: |path| path.contains("/model/") && (path.ends_with("/converse-stream") || path.ends_with("/converse")),
+    path,
+    request: REQUEST,
+    reader: |_| Box::new(Converse),
+    reply: REPLY,
+    error_body,
+    ..USUAL
+};
+
+pub(super) const CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
+
+/// The model, and whether to stream, are in the path.
+pub(super) fn path(shape: &mut RequestShape, path: &str) {
+    shape.model = segment_of(path, "/model/", '/');
+    shape.stream = Some(path.ends_with("-stream"));
+}
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("inferenceConfig.maxTokens", Asked::MaxTokens),
+    ("inferenceConfig.temperature", Asked::Temperature),
+    ("inferenceConfig.topP", Asked::TopP),
+];
+
+const REPLY: &[(&str, Field)] = &[
+    ("stopReason", Field::Finish),
+    ("usage.inputTokens", Field::Input),
+    ("usage.cacheReadInputTokens", Field::CachedBeside),
+    ("usage.cacheWriteInputTokens", Field::Input),
+    ("usage.outputTokens", Field::Output),
+    ("message", Field::Error),
+    ("__type", Field::Kind),
+];
+
+pub(super) fn error_body(_: u16, message: &str) -> String {
+    serde_json::json!({"message": message}).to_string()
+}
+
+/// Has no state: every event stands for itself.
+pub(super) struct Converse;
+
+impl Reader for Converse {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.mark == Mark::Exception {
+            return exception(event, sink);
+        }
+        if read(event.data, sink).is_none() {
+            sink.delta(0, Delta::Malformed);
+        }
+    }
+}
+
+/// An exception: its name is its class, and its payload has a message or is one.
+pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
+    let mut message = None;
+    let read = Walk::new(event.data).object(|key, walk| {
+        match key {
+            b"message" | b"Message" => message = walk.text()?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    });
+    let text = |bytes| std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
+    let message = message.or_else(|| text(event.data).filter(|_| read.is_none()));
+    sink.delta(0, Delta::Fault { message, kind: text(event.name), code: None });
+}
+
+/// Tells what an event means: its keys say what the frame's name says.
+pub(super) fn read(data: &[u8], sink: &mut dyn Sink) -> Option<()> {
+    std::str::from_utf8(data).ok()?;
+    let (mut shown, mut reason, mut usage) = (None, None, None);
+    let mut walk = Walk::new(data);
+    walk.object(|key, walk| event(key, walk, &mut shown, &mut reason, &mut usage))?;
+    walk.end()?;
+    if let Some(kind) = shown {
+        sink.delta(0, Delta::Output { kind, tokens: None });
+    }
+    if let Some(usage) = usage.filter(is_report) {
+        sink.delta(0, Delta::Usage(usage));
+    }
+    if let Some(raw) = reason
+        && let Some(reason) = finish_reason(raw)
+    {
+        sink.delta(0, Delta::Finish(reason, raw));
+    }
+    Some(())
+}
+
+fn event<'a>(
+    key: &[u8],
+    walk: &mut Walk<'a>,
+    shown: &mut Option<OutputKind>,
+    reason: &mut Option<&'a str>,
+    usage: &mut Option<Usage>,
+) -> Option<()> {
+    match key {
+        // Inside `invoke` some models wrap an event in its name.
+        b"contentBlockDelta" | b"messageStop" | b"metadata" if walk.is_object() => {
+            walk.object(|key, walk| event(key, walk, shown, reason, usage))
+        }
+        b"delta" => walk.object(|key, walk| {
+            let kind = match key {
+                b"text" => walk.shown()?.is_content().then_some(OutputKind::Text),
+                b"toolUse" => inside(walk, b"input")?.then_some(OutputKind::Tool),
+                b"reasoningContent" => inside(walk, b"text")?.then_some(OutputKind::Reasoning),
+                _ => {
+                    walk.skip()?;
+                    None
+                }
+            };
+            *shown = kind.or(*shown);
+            Some(())
+        }),
+        b"stopReason" => {
+            *reason = walk.text()?;
+            Some(())
+        }
+        b"usage" => {
+            *usage = Some(counts(walk)?);
+            Some(())
+        }
+        _ => walk.skip(),
+    }
+}
+
+/// Whether an object shows something under `name`.
+fn inside(walk: &mut Walk<'_>, name: &[u8]) -> Option<bool> {
+    let mut shows = false;
+    walk.object(|key, walk| {
+        shows |= walk.shown()?.is_content() && key == name;
+        Some(())
+    })?;
+    Some(shows)
+}
+
+/// Usage. `inputTokens` leaves out what came from the cache or went into it; the total has it all.
+fn counts(walk: &mut Walk<'_>) -> Option<Usage> {
+    let (mut usage, mut total, mut cache_write) = (Usage::default(), None, None);
+    walk.object(|key, walk| {
+        match key {
+            b"inputTokens" => usage.input = count(walk)?,
+            b"outputTokens" => usage.output = count(walk)?,
+            b"totalTokens" => total = count(walk)?,
+            b"cacheReadInputTokens" => usage.cached = count(walk)?,
+            b"cacheWriteInputTokens" => cache_write = count(walk)?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    let by_total =
+        total.and_then(|total: u64| total.checked_sub(usage.output?)).filter(|all| Some(*all) >= usage.input);
+    usage.input = by_total.or(sum(sum(usage.input, usage.cached), cache_write));
+    Some(usage)
+}

@@ -1,0 +1,224 @@
+//! Bedrock's `/model/M/invoke-with-response-stream` and `/invoke`: events of the model's own vendor, in base64, in the
+//! frames of an Amazon event stream. The last one has Bedrock's own counts.
+//!
+//! Anthropic's, OpenAI's and Converse's events are read as their dialects say; of the others (Llama, Titan, Mistral,
+//! Cohere) the names of the text and of the reason.
+
+use super::anthropic_messages::Messages;
+use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
+use super::{
+    Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
+};
+use crate::measure::framing::{Event, Mark};
+use crate::measure::json::Walk;
+use crate::measure::record::Usage;
+use crate::measure::shape::RequestShape;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "bedrock.invoke",
+    route: "/model/{model}/invoke-with-response-stream",
+    content_type: CONTENT_TYPE,
+    matches: |path| {
+        path.contains("/model/") && (path.ends_with("/invoke-with-response-stream") || path.ends_with("/invoke"))
+    },
+    path,
+    request: REQUEST,
+    reader: |shape| Box::new(Invoke::new(shape)),
+    reply: REPLY,
+    error_body,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("max_tokens", Asked::MaxTokens),
+    ("max_gen_len", Asked::MaxTokensElse),
+    ("textGenerationConfig.maxTokenCount", Asked::MaxTokensElse),
+    ("inferenceConfig.maxTokens", Asked::MaxTokensElse),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+];
+
+/// Anthropic's and Llama's; the other vendors' replies do not count.
+const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("stop_reason", Field::Finish),
+    ("usage.input_tokens", Field::Input),
+    ("usage.cache_read_input_tokens", Field::CachedBeside),
+    ("usage.cache_creation_input_tokens", Field::Input),
+    ("usage.output_tokens", Field::Output),
+    ("prompt_token_count", Field::Input),
+    ("generation_token_count", Field::Output),
+    ("message", Field::Error),
+    ("__type", Field::Kind),
+];
+
+struct Invoke {
+    /// The vendor's event, decoded.
+    plain: Vec<u8>,
+    anthropic: Messages,
+    openai: Box<dyn Reader>,
+}
+
+impl Invoke {
+    fn new(shape: &RequestShape) -> Self {
+        Self { plain: Vec::new(), anthropic: Messages::default(), openai: (openai_chat::DIALECT.reader)(shape) }
+    }
+}
+
+impl Reader for Invoke {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.mark == Mark::Exception {
+            return exception(event, sink);
+        }
+        let mut bytes = None;
+        let read = Walk::new(event.data).object(|key, walk| {
+            match key {
+                b"bytes" => bytes = walk.text()?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        });
+        let decoded = bytes.filter(|_| read.is_some()).and_then(|bytes| decode(bytes.as_bytes(), &mut self.plain));
+        let vendor = decoded.and_then(|()| Vendor::of(&self.plain));
+        let Some(vendor) = vendor else { return sink.delta(0, Delta::Malformed) };
+        let inner = Event { name: b"", data: &self.plain, mark: Mark::Plain };
+        match vendor.family {
+            Family::Anthropic => self.anthropic.event(&inner, sink),
+            Family::OpenAi => self.openai.event(&inner, sink),
+            Family::Converse => {
+                if bedrock_converse::read(&self.plain, sink).is_none() {
+                    sink.delta(0, Delta::Malformed);
+                }
+            }
+            Family::Other => {
+                if vendor.shows {
+                    sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
+                }
+                if let Some(raw) = vendor.finish
+                    && let Some(reason) = finish_reason(raw)
+                {
+                    sink.delta(0, Delta::Finish(reason, raw));
+                }
+            }
+        }
+        if let Some(usage) = vendor.usage {
+            sink.delta(0, Delta::Usage(usage));
+            sink.delta(0, Delta::Done);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Family {
+    Anthropic,
+    OpenAi,
+    Converse,
+    Other,
+}
+
+/// What a vendor's event is, and what the ones that have no dialect of their own mean.
+struct Vendor<'a> {
+    family: Family,
+    shows: bool,
+    finish: Option<&'a str>,
+    usage: Option<Usage>,
+}
+
+impl<'a> Vendor<'a> {
+    fn of(data: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(data).ok()?;
+        let mut vendor = Self { family: Family::Other, shows: false, finish: None, usage: None };
+        let mut walk = Walk::new(data);
+        walk.object(|key, walk| match key {
+            b"amazon-bedrock-invocationMetrics" => {
+                vendor.usage = Some(metrics(walk)?);
+                Some(())
+            }
+            b"type" | b"choices" | b"messageStart" | b"contentBlockStart" | b"contentBlockDelta"
+            | b"contentBlockStop" | b"messageStop" | b"metadata"
+                if vendor.family == Family::Other =>
+            {
+                vendor.family = match key {
+                    b"type" => Family::Anthropic,
+                    b"choices" => Family::OpenAi,
+                    _ => Family::Converse,
+                };
+                walk.skip()
+            }
+            // Mistral has them in a list.
+            b"outputs" => walk.array(|walk| walk.object(|key, walk| vendor.field(key, walk))),
+            _ => vendor.field(key, walk),
+        })?;
+        walk.end()?;
+        Some(vendor)
+    }
+
+    fn field(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+        match key {
+            b"generation" | b"outputText" | b"completion" | b"text" => self.shows |= walk.shown()?.is_content(),
+            b"stop_reason" | b"completionReason" | b"finish_reason" => self.finish = walk.text()?.or(self.finish),
+            _ => walk.skip()?,
+        }
+        Some(())
+    }
+}
+
+fn metrics(walk: &mut Walk<'_>) -> Option<Usage> {
+    let mut usage = Usage::default();
+    walk.object(|key, walk| {
+        match key {
+            b"inputTokenCount" => usage.input = count(walk)?,
+            b"outputTokenCount" => usage.output = count(walk)?,
+            b"cacheReadInputTokenCount" => usage.cached = count(walk)?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    Some(usage)
+}
+
+/// Undoes base64 into `plain`.
+fn decode(text: &[u8], plain: &mut Vec<u8>) -> Option<()> {
+    plain.clear();
+    let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let (mut held, mut bits) = (0u32, 0);
+    let mut rest = text.iter();
+    while let Some(&letter) = rest.next() {
+        let six = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            // JSON may write `/` as `\/`.
+            b'\\' if rest.as_slice().first() == Some(&b'/') => continue,
+            _ => return None,
+        };
+        held = held << 6 | u32::from(six);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            plain.push((held >> bits) as u8);
+            held &= (1 << bits) - 1;
+        }
+    }
+    (bits < 6).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_undone_and_what_is_not_base64_is_refused() {
+        let mut plain = b"old".to_vec();
+        for (text, bytes) in [("", ""), ("eA==", "x"), ("eHk=", "xy"), ("eHl6", "xyz"), ("Pz8\\/", "???")] {
+            assert_eq!(decode(text.as_bytes(), &mut plain), Some(()), "{text}");
+            assert_eq!(plain, bytes.as_bytes(), "{text}");
+        }
+        for bad in ["e", "eHl6e", "e-_=", "e A="] {
+            assert_eq!(decode(bad.as_bytes(), &mut plain), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Gemini's `:streamGenerateContent` and `:generateContent`, by Google AI and by Vertex; the model is in the path.
+//!
+//! A part with `thought` is reasoning. `usageMetadata` comes with every event and is cumulative: its growth is the tokens
+//! of an event, the last one counts. A blocked prompt is a reply without candidates. Without `alt=sse` the stream is one
+//! JSON array; an error in an event stream may be bare JSON.
+
+use super::fault::Fault;
+use super::reply::sum;
+use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
+use crate::measure::framing::Event;
+use crate::measure::json::Walk;
+use crate::measure::record::{FinishReason, Usage};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "gemini",
+    operation: "generate_content",
+    route: "/models/{model}:streamGenerateContent",
+    matches: |path| path.ends_with(":streamGenerateContent") || path.ends_with(":generateContent"),
+    path: |shape, path| {
+        shape.model = segment_of(path, "/models/", ':');
+        shape.stream = Some(path.ends_with(":streamGenerateContent"));
+    },
+    request: REQUEST,
+    reader: |_| Box::new(Content::default()),
+    reply: REPLY,
+    loose_json: true,
+    error_body,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("generationConfig.maxOutputTokens", Asked::MaxTokens),
+    ("generationConfig.candidateCount", Asked::Choices),
+    ("generationConfig.temperature", Asked::Temperature),
+    ("generationConfig.topP", Asked::TopP),
+    ("generationConfig.frequencyPenalty", Asked::FrequencyPenalty),
+    ("generationConfig.presencePenalty", Asked::PresencePenalty),
+    ("generationConfig.seed", Asked::Seed),
+];
+
+/// Candidates of one event beyond its first; more than anybody asks for, and each takes memory.
+const MOST_CANDIDATES: usize = 128;
+
+const REPLY: &[(&str, Field)] = &[
+    ("responseId", Field::Id),
+    ("modelVersion", Field::Model),
+    ("candidates[].finishReason", Field::Finish),
+    ("promptFeedback.blockReason", Field::Finish),
+    ("usageMetadata.promptTokenCount", Field::Input),
+    ("usageMetadata.cachedContentTokenCount", Field::Cached),
+    ("usageMetadata.candidatesTokenCount", Field::Output),
+    ("usageMetadata.thoughtsTokenCount", Field::ReasoningBeside),
+    ("error.message", Field::Error),
+    ("error.status", Field::Kind),
+    ("error.code", Field::Code),
+];
+
+fn error_body(status: u16, message: &str) -> String {
+    let name = match status {
+        400..=499 => "INVALID_ARGUMENT",
+        503 => "UNAVAILABLE",
+        504 => "DEADLINE_EXCEEDED",
+        _ => "INTERNAL",
+    };
+    serde_json::json!({"error": {"code": status, "message": message, "status": name}}).to_string()
+}
+
+#[derive(Default)]
+struct Content {
+    generated: u64,
+    identified: bool,
+}
+
+/// What matters of one event.
+#[derive(Default)]
+struct Parts<'a> {
+    first: Option<Candidate<'a>>,
+    /// Most events have one candidate; more cost an allocation.
+    more: Vec<Candidate<'a>>,
+    usage: Option<Usage>,
+    id: Option<&'a str>,
+    model: Option<&'a str>,
+    blocked: Option<&'a str>,
+    fault: Option<Fault<'a>>,
+}
+
+#[derive(Default)]
+struct Candidate<'a> {
+    index: u32,
+    output: Option<OutputKind>,
+    finish: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut parts = Self::default();
+        walk.object(|key, walk| {
+            match key {
+                b"candidates" => walk.array(|walk| {
+                    let candidate = Candidate::read(walk)?;
+                    match &mut parts.first {
+                        first @ None => *first = Some(candidate),
+                        Some(_) if parts.more.len() < MOST_CANDIDATES => parts.more.push(candidate),
+                        Some(_) => {}
+                    }
+                    Some(())
+                })?,
+                b"usageMetadata" => parts.usage = Some(usage(walk)?),
+                b"responseId" => parts.id = walk.text()?,
+                b"modelVersion" => parts.model = walk.text()?,
+                b"promptFeedback" => walk.object(|key, walk| {
+                    match key {
+                        b"blockReason" => parts.blocked = walk.text()?,
+                        _ => walk.skip()?,
+                    }
+                    Some(())
+                })?,
+                b"error" => parts.fault = Fault::read(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        Some(parts)
+    }
+}
+
+impl<'a> Candidate<'a> {
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut candidate = Self::default();
+        walk.object(|key, walk| {
+            match key {
+                b"index" => {
+                    candidate.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
+                }
+                b"finishReason" => candidate.finish = walk.text()?,
+                b"content" => walk.object(|key, walk| match key {
+                    b"parts" => walk.array(|walk| {
+                        let shown = part(walk)?;
+                        // Output goes before reasoning where an event has both.
+                        if candidate.output.is_none_or(|kind| kind == OutputKind::Reasoning) {
+                            candidate.output = shown.or(candidate.output);
+                        }
+                        Some(())
+                    }),
+                    _ => walk.skip(),
+                })?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        Some(candidate)
+    }
+}
+
+/// What one part shows.
+fn part(walk: &mut Walk<'_>) -> Option<Option<OutputKind>> {
+    let (mut kind, mut thought) = (None, false);
+    walk.object(|key, walk| {
+        let shown = match key {
+            b"text" => OutputKind::Text,
+            b"functionCall" | b"executableCode" => OutputKind::Tool,
+            b"inlineData" => OutputKind::Audio,
+            b"thought" => {
+                thought = walk.raw()? == b"true";
+                return Some(());
+            }
+            _ => return walk.skip(),
+        };
+        if walk.shown()?.is_content() {
+            kind = Some(shown);
+        }
+        Some(())
+    })?;
+    Some(if thought { kind.map(|_| OutputKind::Reasoning) } else { kind })
+}
+
+fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
+    let (mut usage, mut candidates) = (Usage::default(), None);
+    walk.object(|key, walk| {
+        match key {
+            b"promptTokenCount" => usage.input = count(walk)?,
+            b"cachedContentTokenCount" => usage.cached = count(walk)?,
+            b"candidatesTokenCount" => candidates = count(walk)?,
+            b"thoughtsTokenCount" => usage.reasoning = count(walk)?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    usage.output = sum(candidates, usage.reasoning);
+    Some(usage)
+}
+
+impl Content {
+    fn told(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
+        if let Some(id) = parts.id.or(parts.model)
+            && !std::mem::replace(&mut self.identified, true)
+        {
+            if parts.id.is_some() {
+                sink.delta(0, Delta::Id(id));
+            }
+            parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
+        }
+        let total = parts.usage.and_then(|usage| usage.output);
+        let mut grown = total.map(|total| {
+            let before = std::mem::replace(&mut self.generated, total);
+            Counted::growth(total.saturating_sub(before))
+        });
+        for candidate in parts.first.iter().chain(&parts.more) {
+            if let Some(kind) = candidate.output {
+                // The count is that of all candidates together: it is told once.
+                sink.delta(candidate.index, Delta::Output { kind, tokens: grown.take() });
+            }
+            if let Some(raw) = candidate.finish
+                && let Some(reason) = finish_reason(raw)
+            {
+                sink.delta(candidate.index, Delta::Finish(reason, raw));
+            }
+        }
+        match grown {
+            Some(Counted { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: grown }),
+            Some(_) => sink.delta(0, Delta::NoToken),
+            None => {}
+        }
+        if let Some(usage) = parts.usage.filter(super::reply::is_report) {
+            sink.delta(0, Delta::Usage(usage));
+        }
+        if let Some(raw) = parts.blocked {
+            sink.delta(0, Delta::Finish(FinishReason::Filter, raw));
+        }
+        if let Some(fault) = parts.fault {
+            fault.tell(sink);
+        }
+    }
+
+    fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        std::str::from_utf8(data).ok()?;
+        let mut whole = Walk::new(data);
+        whole.skip()?;
+        whole.end()?;
+        let mut walk = Walk::new(data);
+        // A bare error may stand in a list.
+        if walk.is_array() {
+            return walk.array(|walk| Parts::read(walk).map(|parts| self.told(&parts, sink)));
+        }
+        Parts::read(&mut walk).map(|parts| self.told(&parts, sink))
+    }
+}
+
+impl Reader for Content {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        if self.read(event.data, sink).is_none() {
+            sink.delta(0, Delta::Malformed);
+        }
+    }
+}

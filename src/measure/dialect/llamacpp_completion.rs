@@ -1,0 +1,141 @@
+//! llama.cpp's own `/completion`, `/completions` (without `/v1`) and `/infill`.
+//!
+//! `tokens_predicted` is cumulative and counts the end of the text too; it jumps where text was held back, so that its
+//! growth is the tokens of an event. Progress of the prompt is no token. The last event says `stop: true`, usually
+//! without text. A request can remove any field of the reply (`response_fields`).
+
+use super::fault::Fault;
+use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+use crate::measure::record::Usage;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "llamacpp.completion",
+    route: "/completion",
+    matches: |path| ["/completion", "/completions", "/infill"].iter().any(|end| path.ends_with(end)),
+    request: REQUEST,
+    reader: |_| Box::new(Completion::default()),
+    reply: REPLY,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("n_predict", Asked::MaxTokens),
+    ("max_tokens", Asked::MaxTokensElse),
+    ("n_cmpl", Asked::Choices),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+    ("frequency_penalty", Asked::FrequencyPenalty),
+    ("presence_penalty", Asked::PresencePenalty),
+    ("seed", Asked::Seed),
+];
+
+const REPLY: &[(&str, Field)] = &[
+    ("model", Field::Model),
+    ("stop_type", Field::Finish),
+    ("tokens_evaluated", Field::Input),
+    ("timings.cache_n", Field::Cached),
+    ("tokens_predicted", Field::Output),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
+];
+
+#[derive(Default)]
+struct Completion {
+    predicted: Counters,
+    prompt_told: bool,
+}
+
+/// What matters of one event.
+#[derive(Default)]
+struct Parts<'a> {
+    index: u32,
+    content: Option<Shown>,
+    ids: Option<u32>,
+    probabilities: Option<u32>,
+    stop: bool,
+    stop_type: Option<&'a str>,
+    model: Option<&'a str>,
+    predicted: Option<u64>,
+    evaluated: Option<u64>,
+    cached: Option<u64>,
+    progress: bool,
+    fault: Option<Fault<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(data).ok()?;
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        walk.object(|key, walk| {
+            match key {
+                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+                b"content" => parts.content = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
+                b"tokens" => parts.ids = walk.length()?,
+                b"completion_probabilities" => parts.probabilities = walk.length()?,
+                b"stop" => parts.stop = walk.raw()? == b"true",
+                b"stop_type" => parts.stop_type = walk.text()?,
+                b"model" => parts.model = walk.text()?,
+                b"tokens_predicted" => parts.predicted = count(walk)?,
+                b"tokens_evaluated" => parts.evaluated = count(walk)?,
+                b"timings" => walk.object(|key, walk| {
+                    match key {
+                        b"cache_n" => parts.cached = count(walk)?,
+                        _ => walk.skip()?,
+                    }
+                    Some(())
+                })?,
+                b"prompt_progress" => parts.progress = walk.shown()?.is_content(),
+                b"error" => parts.fault = Fault::read(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        Some(parts)
+    }
+}
+
+impl Reader for Completion {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        if let Some(fault) = parts.fault {
+            return fault.tell(sink);
+        }
+        let choice = parts.index;
+        let grown = parts.predicted.map(|total| {
+            sink.delta(choice, Delta::Total(total));
+            total.saturating_sub(self.predicted.set(choice, total).unwrap_or(0))
+        });
+        // The last event may list all tokens of the answer again: the counter goes before the lists.
+        let listed = [parts.ids, parts.probabilities].into_iter().flatten().find(|entries| *entries > 0);
+        let tokens = grown.map(Counted::growth).or(listed.filter(|_| !parts.stop).map(Counted::listed));
+        let shows = parts.content.as_ref().is_some_and(Shown::is_content);
+        let held_back = parts.content.is_some() && tokens.is_none() && !parts.stop && !parts.progress;
+        if shows {
+            sink.delta(choice, Delta::Output { kind: OutputKind::Text, tokens });
+        } else if held_back || tokens.is_some_and(|counted| counted.tokens > 0) {
+            sink.delta(choice, Delta::Evidence { tokens });
+        }
+        let input = parts.evaluated.filter(|input| *input > 0);
+        if input.is_some() && (parts.stop || !self.prompt_told) {
+            self.prompt_told = true;
+            sink.delta(0, Delta::Usage(Usage { input, cached: parts.cached, output: None, reasoning: None }));
+        }
+        if parts.stop {
+            parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
+            match parts.stop_type.and_then(|raw| Some((finish_reason(raw)?, raw))) {
+                Some((reason, raw)) => sink.delta(choice, Delta::Finish(reason, raw)),
+                None => sink.delta(choice, Delta::Done),
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What Ollama's two dialects share: lines of JSON, the last of which says `done` and has the counts.
+//!
+//! A line may hold several tokens; only `eval_count` is exact. The `done` line is a trailer and no token, unless it has
+//! text. An error is a line of its own and the last.
+
+use super::{Asked, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+use crate::measure::record::Usage;
+use crate::measure::shape::RequestShape;
+
+pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
+pub(super) const FINAL_COUNT: &str = "eval_count";
+
+/// Ollama streams unless it is told not to.
+pub(super) fn path(shape: &mut RequestShape, _: &str) {
+    shape.stream = Some(true);
+}
+
+pub(super) const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("options.num_predict", Asked::MaxTokens),
+    ("options.temperature", Asked::Temperature),
+    ("options.top_p", Asked::TopP),
+    ("options.frequency_penalty", Asked::FrequencyPenalty),
+    ("options.presence_penalty", Asked::PresencePenalty),
+    ("options.seed", Asked::Seed),
+];
+
+pub(super) const REPLY: &[(&str, Field)] = &[
+    ("model", Field::Model),
+    ("done_reason", Field::Finish),
+    ("prompt_eval_count", Field::Input),
+    ("eval_count", Field::Output),
+    ("error", Field::Error),
+];
+
+pub(super) fn error_body(_: u16, message: &str) -> String {
+    serde_json::json!({"error": message}).to_string()
+}
+
+/// The state of one stream.
+#[derive(Default)]
+pub(super) struct Answer {
+    identified: bool,
+}
+
+/// What matters of one line.
+#[derive(Default)]
+struct Parts<'a> {
+    model: Option<&'a str>,
+    role: bool,
+    /// `content` or `response`.
+    text: Option<Shown>,
+    thinking: bool,
+    tools: bool,
+    done: bool,
+    reason: Option<&'a str>,
+    usage: Usage,
+    error: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(data).ok()?;
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        walk.object(|key, walk| {
+            match key {
+                b"model" => parts.model = walk.text()?,
+                b"message" if walk.is_object() => walk.object(|key, walk| parts.shown(key, walk))?,
+                b"response" | b"thinking" => parts.shown(key, walk)?,
+                b"done" => parts.done = walk.raw()? == b"true",
+                b"done_reason" => parts.reason = walk.text()?,
+                b"prompt_eval_count" => parts.usage.input = count(walk)?,
+                b"eval_count" => parts.usage.output = count(walk)?,
+                b"error" => parts.error = walk.text()?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        Some(parts)
+    }
+
+    /// What a message shows, or the line itself where it is the message.
+    fn shown(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+        match key {
+            b"role" => self.role = walk.shown()? != Shown::Null,
+            b"content" | b"response" => self.text = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
+            b"thinking" => self.thinking = walk.shown()?.is_content(),
+            b"tool_calls" => self.tools = walk.shown()?.is_content(),
+            _ => walk.skip()?,
+        }
+        Some(())
+    }
+
+    fn output(&self) -> Option<OutputKind> {
+        if self.text.as_ref().is_some_and(Shown::is_content) {
+            Some(OutputKind::Text)
+        } else if self.tools {
+            Some(OutputKind::Tool)
+        } else {
+            self.thinking.then_some(OutputKind::Reasoning)
+        }
+    }
+}
+
+impl Reader for Answer {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        if parts.error.is_some() {
+            return sink.delta(0, Delta::Fault { message: parts.error, kind: None, code: None });
+        }
+        if let Some(model) = parts.model
+            && !std::mem::replace(&mut self.identified, true)
+        {
+            sink.delta(0, Delta::Model(model));
+        }
+        if let Some(kind) = parts.output() {
+            sink.delta(0, Delta::Output { kind, tokens: None });
+        } else if parts.text.is_some() && !parts.role && !parts.done {
+            sink.delta(0, Delta::Evidence { tokens: None });
+        }
+        if !parts.done {
+            return;
+        }
+        if parts.usage != Usage::default() {
+            sink.delta(0, Delta::Usage(parts.usage));
+        }
+        if let Some(raw) = parts.reason
+            && let Some(reason) = finish_reason(raw)
+        {
+            sink.delta(0, Delta::Finish(reason, raw));
+        }
+        sink.delta(0, Delta::Done);
+    }
+}

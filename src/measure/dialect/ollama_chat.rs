@@ -1,0 +1,18 @@
+//! Ollama's `/api/chat`: see [`ollama`](super::ollama).
+
+use super::{Dialect, USUAL, ollama};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "ollama.chat",
+    operation: "chat",
+    route: "/api/chat",
+    content_type: ollama::CONTENT_TYPE,
+    final_count: ollama::FINAL_COUNT,
+    matches: |path| path.ends_with("/api/chat"),
+    path: ollama::path,
+    request: ollama::REQUEST,
+    reader: |_| Box::new(ollama::Answer::default()),
+    reply: ollama::REPLY,
+    error_body: ollama::error_body,
+    ..USUAL
+};

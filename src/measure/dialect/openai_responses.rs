@@ -1,0 +1,221 @@
+//! `POST …/responses`: named events, of which only those that end in `.delta` hold generated text.
+//!
+//! Their `.done` events repeat it. What hosted tools say (searches, images, the output of a shell) was not generated.
+//! There is one terminal event, which has the usage; some servers append `[DONE]`.
+
+use super::fault::{self, Fault};
+use super::reply::is_report;
+use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use crate::measure::framing::Event;
+use crate::measure::json::Walk;
+use crate::measure::record::{FinishReason, Usage};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "openai.responses",
+    operation: "chat",
+    route: "/v1/responses",
+    matches: |path| path.ends_with("/responses"),
+    request: REQUEST,
+    reader: |_| Box::new(Responses { identified: false }),
+    reply: REPLY,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("max_output_tokens", Asked::MaxTokens),
+    ("temperature", Asked::Temperature),
+    ("top_p", Asked::TopP),
+];
+
+const REPLY: &[(&str, Field)] = &[
+    ("id", Field::Id),
+    ("model", Field::Model),
+    ("status", Field::Status),
+    ("incomplete_details.reason", Field::Finish),
+    ("usage.input_tokens", Field::Input),
+    ("usage.input_tokens_details.cached_tokens", Field::Cached),
+    ("usage.output_tokens", Field::Output),
+    ("usage.output_tokens_details.reasoning_tokens", Field::Reasoning),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
+];
+
+struct Responses {
+    identified: bool,
+}
+
+/// What matters of one event.
+#[derive(Default)]
+struct Parts<'a> {
+    kind: Option<&'a str>,
+    shows: bool,
+    tokens: Option<u32>,
+    response: Option<Response<'a>>,
+    fault: Option<Fault<'a>>,
+    message: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+/// The reply as an event tells of it.
+#[derive(Default)]
+struct Response<'a> {
+    id: Option<&'a str>,
+    model: Option<&'a str>,
+    incomplete: bool,
+    reason: Option<&'a str>,
+    usage: Usage,
+    fault: Option<Fault<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(data).ok()?;
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        walk.object(|key, walk| {
+            match key {
+                b"type" => parts.kind = walk.text()?,
+                b"delta" => parts.shows = walk.shown()?.is_content(),
+                b"logprobs" => parts.tokens = walk.length()?.filter(|entries| *entries > 0),
+                b"response" if walk.is_object() => parts.response = Some(Response::read(walk)?),
+                b"error" => parts.fault = Fault::read(walk)?,
+                b"message" => parts.message = walk.text()?,
+                b"code" => parts.code = fault::code(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        Some(parts)
+    }
+}
+
+impl<'a> Response<'a> {
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut response = Self::default();
+        walk.object(|key, walk| {
+            match key {
+                b"id" => response.id = walk.text()?,
+                b"model" => response.model = walk.text()?,
+                b"status" => response.incomplete = walk.text()? == Some("incomplete"),
+                b"incomplete_details" => walk.object(|key, walk| {
+                    match key {
+                        b"reason" => response.reason = walk.text()?,
+                        _ => walk.skip()?,
+                    }
+                    Some(())
+                })?,
+                b"usage" => response.usage = usage(walk)?,
+                b"error" => response.fault = Fault::read(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        Some(response)
+    }
+}
+
+fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
+    let mut usage = Usage::default();
+    let detail = |walk: &mut Walk<'_>, name: &[u8]| {
+        let mut found = None;
+        walk.object(|key, walk| {
+            let number = count(walk)?;
+            found = if key == name { number } else { found };
+            Some(())
+        })?;
+        Some(found)
+    };
+    walk.object(|key, walk| {
+        match key {
+            b"input_tokens" => usage.input = count(walk)?,
+            b"output_tokens" => usage.output = count(walk)?,
+            b"input_tokens_details" => usage.cached = detail(walk, b"cached_tokens")?,
+            b"output_tokens_details" => usage.reasoning = detail(walk, b"reasoning_tokens")?,
+            _ => walk.skip()?,
+        }
+        Some(())
+    })?;
+    Some(usage)
+}
+
+/// What kind of text the deltas of this type hold; `None` for types that hold none.
+fn output_kind(kind: &str) -> Option<OutputKind> {
+    let what = kind.strip_prefix("response.")?.strip_suffix(".delta")?;
+    let hosted = ["web_search", "file_search", "image_generation", "shell_call_output", "code_interpreter_call_output"];
+    if hosted.iter().any(|tool| what.starts_with(tool)) {
+        return None;
+    }
+    Some(if what.starts_with("reasoning") {
+        OutputKind::Reasoning
+    } else if what.starts_with("refusal") {
+        OutputKind::Refusal
+    } else if what.contains("audio") {
+        OutputKind::Audio
+    } else if what.starts_with("output_text") {
+        OutputKind::Text
+    } else {
+        OutputKind::Tool
+    })
+}
+
+impl Responses {
+    fn identify(&mut self, response: &Response<'_>, sink: &mut dyn Sink) {
+        if let Some(id) = response.id
+            && !std::mem::replace(&mut self.identified, true)
+        {
+            sink.delta(0, Delta::Id(id));
+            response.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
+        }
+    }
+}
+
+impl Reader for Responses {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let Ok(name) = std::str::from_utf8(event.name) else { return sink.delta(0, Delta::Malformed) };
+        let kind = parts.kind.unwrap_or(name);
+        if let Some(kind) = output_kind(kind) {
+            let tokens = parts.tokens.map(Counted::listed);
+            if parts.shows {
+                sink.delta(0, Delta::Output { kind, tokens });
+            } else if tokens.is_some() {
+                sink.delta(0, Delta::Evidence { tokens });
+            }
+            return;
+        }
+        let response = parts.response.unwrap_or_default();
+        self.identify(&response, sink);
+        if is_report(&response.usage) {
+            sink.delta(0, Delta::Usage(response.usage));
+        }
+        let finish = match kind {
+            "response.completed" if !response.incomplete && response.reason.is_none() => Some("completed"),
+            "response.completed" | "response.incomplete" => Some(response.reason.unwrap_or("incomplete")),
+            "response.cancelled" => Some("cancelled"),
+            "response.failed" => {
+                response.fault.unwrap_or_default().tell(sink);
+                None
+            }
+            "error" => {
+                let plain = Fault { message: parts.message, kind: None, code: parts.code };
+                parts.fault.unwrap_or(plain).tell(sink);
+                None
+            }
+            _ => {
+                parts.fault.into_iter().for_each(|fault| fault.tell(sink));
+                None
+            }
+        };
+        if let Some(raw) = finish {
+            sink.delta(0, Delta::Finish(finish_reason(raw).unwrap_or(FinishReason::Other), raw));
+            sink.delta(0, Delta::Done);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A dialect by the shape of its events, for paths that tell nothing.
+//!
+//! Events that fit several dialects (Azure's first has an empty `object`) are passed over until one decides. Until then
+//! nothing is counted, and a stream in which none decides is plain HTTP.
+
+use super::{Delta, Dialect, Reader, Sink, named};
+use crate::measure::framing::Event;
+use crate::measure::json::Walk;
+use crate::measure::shape::RequestShape;
+
+/// Events that are looked at before a stream is taken for something else than generated text.
+const MOST_LOOKED_AT: u32 = 64;
+
+/// A reader that finds out.
+pub(in crate::measure) fn reader(shape: &RequestShape) -> Box<dyn Reader> {
+    Box::new(Unrecognized { shape: shape.clone(), looked_at: 0, reader: None })
+}
+
+struct Unrecognized {
+    shape: RequestShape,
+    looked_at: u32,
+    reader: Option<Box<dyn Reader>>,
+}
+
+impl Reader for Unrecognized {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if self.reader.is_none() && self.looked_at < MOST_LOOKED_AT {
+            self.looked_at += 1;
+            if let Some(dialect) = by_shape(event) {
+                sink.delta(0, Delta::Dialect(dialect));
+                self.reader = Some((dialect.reader)(&self.shape));
+            }
+        }
+        if let Some(reader) = &mut self.reader {
+            reader.event(event, sink);
+        }
+    }
+}
+
+/// The dialect of an event, if its shape decides.
+fn by_shape(event: &Event<'_>) -> Option<&'static Dialect> {
+    let name = match event.name {
+        b"messageStart" | b"contentBlockStart" | b"contentBlockDelta" => Some("bedrock.converse"),
+        b"chunk" => Some("bedrock.invoke"),
+        _ => None,
+    };
+    name.or_else(|| by_keys(event.data)).and_then(named)
+}
+
+fn by_keys(data: &[u8]) -> Option<&'static str> {
+    let (mut name, mut ollama, mut done) = (None, None, false);
+    let mut walk = Walk::new(data);
+    walk.object(|key, walk| {
+        let found = match key {
+            b"object" => match walk.text()? {
+                Some("text_completion") => Some("openai.completions"),
+                Some(object) if object.ends_with(".chunk") => Some("openai.chat"),
+                _ => None,
+            },
+            b"type" => match walk.text()? {
+                Some("message_start") => Some("anthropic.messages"),
+                Some(kind) if kind.starts_with("response.") => Some("openai.responses"),
+                _ => None,
+            },
+            b"token" if walk.is_object() => skipped(walk, "tgi.stream")?,
+            b"meta_info" if walk.is_object() => skipped(walk, "sglang.generate")?,
+            b"tokens_predicted" => skipped(walk, "llamacpp.completion")?,
+            b"text_output" => skipped(walk, "triton.generate")?,
+            b"candidates" => skipped(walk, "gemini")?,
+            b"output_mode" => skipped(walk, "vllm.generate")?,
+            b"done" => {
+                done = matches!(walk.raw()?, b"true" | b"false");
+                None
+            }
+            b"message" => {
+                ollama = skipped(walk, "ollama.chat")?;
+                None
+            }
+            b"response" => {
+                ollama = ollama.or(skipped(walk, "ollama.generate")?);
+                None
+            }
+            _ => {
+                walk.skip()?;
+                None
+            }
+        };
+        name = name.or(found);
+        Some(())
+    })?;
+    name.or(ollama.filter(|_| done))
+}
+
+fn skipped(walk: &mut Walk<'_>, name: &'static str) -> Option<Option<&'static str>> {
+    walk.skip()?;
+    Some(Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::framing::Mark;
+
+    #[test]
+    fn the_shape_of_an_event_tells_its_dialect() {
+        for (data, name) in [
+            (r#"{"id":"1","object":"chat.completion.chunk","choices":[]}"#, Some("openai.chat")),
+            (r#"{"object":"text_completion","choices":[]}"#, Some("openai.completions")),
+            (r#"{"type":"response.created","response":{}}"#, Some("openai.responses")),
+            (r#"{"type":"message_start","message":{}}"#, Some("anthropic.messages")),
+            (r#"{"index":1,"token":{"id":1}}"#, Some("tgi.stream")),
+            (r#"{"text":"a","meta_info":{}}"#, Some("sglang.generate")),
+            (r#"{"content":"a","tokens_predicted":1}"#, Some("llamacpp.completion")),
+            (r#"{"done":false,"message":{"role":"assistant"}}"#, Some("ollama.chat")),
+            (r#"{"response":"a","done":false}"#, Some("ollama.generate")),
+            (r#"{"model_name":"m","text_output":"a"}"#, Some("triton.generate")),
+            (r#"{"candidates":[]}"#, Some("gemini")),
+            (r#"{"request_id":"1","output_mode":"tokens","choices":[]}"#, Some("vllm.generate")),
+            (r#"{"object":"","choices":[],"prompt_filter_results":[]}"#, None),
+            (r#"{"type":"ping"}"#, None),
+            (r#"{"done":"soon","message":"a"}"#, None),
+            (r#"{"token":"secret"}"#, None),
+            ("[1]", None),
+            ("{", None),
+        ] {
+            let event = Event { name: b"", data: data.as_bytes(), mark: Mark::Plain };
+            assert_eq!(by_shape(&event).map(|dialect| dialect.name), name, "{data}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! SGLang's own `/generate`, which Dynamo serves too; LMDeploy's differs in what is asked
+//! ([`lmdeploy_generate`](super::lmdeploy_generate)).
+//!
+//! `completion_tokens` is cumulative. Text and ids are cumulative too, or increments
+//! (`--incremental-streaming-output`, Dynamo, LMDeploy): as many ids as tokens so far, or fewer, tells which. The text
+//! alone does not, and the first event is the same either way. An event may add tokens and no text, and outputs in
+//! between may be skipped. Several prompts, or several answers to one, are told apart by `index`.
+
+use super::fault::Fault;
+use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+use crate::measure::record::Usage;
+use crate::measure::shape::RequestShape;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "sglang.generate",
+    route: "/generate",
+    request: REQUEST,
+    reader: |shape| Box::new(Generate::new(shape)),
+    reply: REPLY,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("sampling_params.max_new_tokens", Asked::MaxTokens),
+    ("sampling_params.n", Asked::Choices),
+    ("sampling_params.temperature", Asked::Temperature),
+    ("sampling_params.top_p", Asked::TopP),
+    ("sampling_params.frequency_penalty", Asked::FrequencyPenalty),
+    ("sampling_params.presence_penalty", Asked::PresencePenalty),
+];
+
+/// One prompt is answered with an object, several with a list.
+pub(super) const REPLY: &[(&str, Field)] = &[
+    ("meta_info.id", Field::Id),
+    ("meta_info.finish_reason", Field::Finish),
+    ("meta_info.finish_reason.type", Field::Finish),
+    ("meta_info.prompt_tokens", Field::Input),
+    ("meta_info.cached_tokens", Field::Cached),
+    ("meta_info.completion_tokens", Field::Output),
+    ("meta_info.reasoning_tokens", Field::Reasoning),
+    ("[].meta_info.finish_reason", Field::Finish),
+    ("[].meta_info.finish_reason.type", Field::Finish),
+    ("[].meta_info.prompt_tokens", Field::Input),
+    ("[].meta_info.completion_tokens", Field::Output),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
+];
+
+/// The state of one stream.
+pub(super) struct Generate {
+    /// Whether text and ids are increments, once an event has told.
+    increments: Option<bool>,
+    /// Answers to each prompt.
+    answers: u32,
+    tokens: Counters,
+    text: Counters,
+    ids: Counters,
+    prompts: Counters,
+    cached: Counters,
+    reasoning: Counters,
+    identified: bool,
+}
+
+impl Generate {
+    pub(super) fn new(shape: &RequestShape) -> Self {
+        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
+        let counters = Counters::default;
+        Self {
+            increments: None,
+            answers,
+            tokens: counters(),
+            text: counters(),
+            ids: counters(),
+            prompts: counters(),
+            cached: counters(),
+            reasoning: counters(),
+            identified: false,
+        }
+    }
+
+    /// A stream whose text and ids are known to be increments.
+    pub(super) fn of_increments(shape: &RequestShape) -> Self {
+        Self { increments: Some(true), ..Self::new(shape) }
+    }
+}
+
+/// What matters of one event.
+#[derive(Default)]
+struct Parts<'a> {
+    index: u32,
+    /// Bytes of the text, escapes and all.
+    text: u64,
+    ids: Option<u32>,
+    id: Option<&'a str>,
+    finish: Option<&'a str>,
+    prompt: Option<u64>,
+    tokens: Option<u64>,
+    cached: Option<u64>,
+    reasoning: Option<u64>,
+    fault: Option<Fault<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(data).ok()?;
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        walk.object(|key, walk| {
+            match key {
+                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+                b"text" => {
+                    if let Shown::String(place) = walk.shown()? {
+                        parts.text = place.len() as u64;
+                    }
+                }
+                b"output_ids" => parts.ids = walk.length()?,
+                b"meta_info" => parts.meta_info(walk)?,
+                b"error" => parts.fault = Fault::read(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        walk.end()?;
+        Some(parts)
+    }
+
+    fn meta_info(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        walk.object(|key, walk| {
+            match key {
+                b"id" => self.id = walk.text()?,
+                b"finish_reason" if walk.is_object() => walk.object(|key, walk| {
+                    match key {
+                        b"type" => self.finish = walk.text()?,
+                        _ => walk.skip()?,
+                    }
+                    Some(())
+                })?,
+                b"finish_reason" => self.finish = walk.text()?,
+                b"prompt_tokens" => self.prompt = count(walk)?,
+                b"completion_tokens" => self.tokens = count(walk)?,
+                b"cached_tokens" => self.cached = count(walk)?,
+                b"reasoning_tokens" => self.reasoning = count(walk)?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })
+    }
+}
+
+impl Generate {
+    /// The tokens of an event, and whether it shows text.
+    fn growth(&mut self, parts: &Parts<'_>) -> (Option<Counted>, bool) {
+        let (before, listed) = (self.tokens.get(parts.index), parts.ids.map(u64::from));
+        if let (None, Some(total), Some(listed)) = (self.increments, parts.tokens, listed) {
+            self.increments = match listed {
+                listed if listed < total => Some(true),
+                _ if before > 0 => Some(false),
+                _ => None,
+            };
+        }
+        let increments = self.increments == Some(true);
+        let shows =
+            if increments { parts.text > 0 } else { parts.text > self.text.set(parts.index, parts.text).unwrap_or(0) };
+        let grown = parts.tokens.map(|total| {
+            self.tokens.set(parts.index, total);
+            Counted::growth(total.saturating_sub(before))
+        });
+        let listed = listed.map(|listed| {
+            let before = self.ids.set(parts.index, listed).filter(|_| !increments).unwrap_or(0);
+            Counted::listed(u32::try_from(listed.saturating_sub(before)).unwrap_or(u32::MAX))
+        });
+        (grown.or(listed), shows)
+    }
+
+    /// What the event adds to the counts of the whole reply. Answers to one prompt share its tokens.
+    fn usage(&mut self, parts: &Parts<'_>) -> Usage {
+        let prompt = parts.index / self.answers;
+        let total = |counters: &mut Counters, of, count: Option<u64>| {
+            count.map(|count| {
+                counters.set(of, count);
+                counters.sum()
+            })
+        };
+        Usage {
+            input: total(&mut self.prompts, prompt, parts.prompt),
+            cached: total(&mut self.cached, prompt, parts.cached),
+            output: None,
+            reasoning: total(&mut self.reasoning, parts.index, parts.reasoning),
+        }
+    }
+}
+
+impl Reader for Generate {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        if let Some(fault) = parts.fault {
+            return fault.tell(sink);
+        }
+        if let Some(id) = parts.id
+            && !std::mem::replace(&mut self.identified, true)
+        {
+            sink.delta(0, Delta::Id(id));
+        }
+        let (tokens, shows) = self.growth(&parts);
+        if let Some(total) = parts.tokens {
+            sink.delta(parts.index, Delta::Total(total));
+        }
+        if shows {
+            sink.delta(parts.index, Delta::Output { kind: OutputKind::Text, tokens });
+        } else if tokens.is_some_and(|counted| counted.tokens > 0) {
+            sink.delta(parts.index, Delta::Evidence { tokens });
+        }
+        let usage = self.usage(&parts);
+        if usage.input.unwrap_or(0) > 0 {
+            sink.delta(0, Delta::Usage(usage));
+        }
+        if let Some(raw) = parts.finish
+            && let Some(reason) = finish_reason(raw)
+        {
+            sink.delta(parts.index, Delta::Finish(reason, raw));
+        }
+    }
+}

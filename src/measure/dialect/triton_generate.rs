@@ -1,0 +1,161 @@
+//! Triton's `/v2/models/M/generate_stream` and `/generate`; the model is in the path.
+//!
+//! With the vLLM backend `text_output` is an increment, a list of them with several answers. The backend adds
+//! `finish_reason` and counts if they were asked for. Other backends may send what they like: each event with text is
+//! taken for one. The end of the body is the end.
+
+use super::reply::sum;
+use super::skeleton::Skeleton;
+use super::{
+    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of,
+};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+use crate::measure::record::Usage;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "triton.generate",
+    route: "/v2/models/{model}/generate_stream",
+    matches: |path| path.contains("/v2/models/") && (path.ends_with("/generate_stream") || path.ends_with("/generate")),
+    path: |shape, path| {
+        shape.model = segment_of(path, "/v2/models/", '/');
+        shape.stream = Some(path.ends_with("/generate_stream"));
+    },
+    request: REQUEST,
+    reader: |_| Box::new(Generate::default()),
+    reply: REPLY,
+    ends_with_body: true,
+    error_body: |_, message| serde_json::json!({"error": message}).to_string(),
+    ..USUAL
+};
+
+/// The `stream` among the parameters is the backend's; the path says what the server does.
+const REQUEST: &[(&str, Asked)] = &[
+    ("parameters.max_tokens", Asked::MaxTokens),
+    ("max_tokens", Asked::MaxTokensElse),
+    ("parameters.n", Asked::Choices),
+    ("parameters.temperature", Asked::Temperature),
+    ("parameters.top_p", Asked::TopP),
+    ("parameters.seed", Asked::Seed),
+];
+
+const REPLY: &[(&str, Field)] = &[
+    ("model_name", Field::Model),
+    ("finish_reason", Field::Finish),
+    ("finish_reason[]", Field::Finish),
+    ("num_input_tokens", Field::Input),
+    ("num_output_tokens", Field::Output),
+    ("num_output_tokens[]", Field::Output),
+    ("error", Field::Error),
+];
+
+#[derive(Default)]
+struct Generate {
+    generated: Counters,
+    skeleton: Skeleton<()>,
+    identified: bool,
+}
+
+impl Generate {
+    /// Everything in an event, told as it comes; `None` for what is not JSON. Output comes last.
+    fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        std::str::from_utf8(data).ok()?;
+        // Rubbish at the end would otherwise be found after half has been told.
+        let mut whole = Walk::new(data);
+        whole.skip()?;
+        whole.end()?;
+        let (mut alone, mut only_text) = (None, true);
+        let (mut model, mut error, mut tokens) = (None, None, None);
+        let (mut shows, mut held_back) = (false, false);
+        let Self { generated, identified, .. } = self;
+        Walk::new(data).object(|key, walk| {
+            match key {
+                b"model_name" => model = walk.text()?,
+                b"error" => error = walk.text()?,
+                b"num_output_tokens" => each(walk, |choice, walk| {
+                    let grown = count(walk)?;
+                    tokens = sum(tokens, grown);
+                    let total = generated.get(choice).saturating_add(grown.unwrap_or(0));
+                    generated.set(choice, total);
+                    sink.delta(choice, Delta::Total(total));
+                    only_text = false;
+                    Some(())
+                })?,
+                b"num_input_tokens" => each(walk, |_, walk| {
+                    if let Some(input) = count(walk)?.filter(|input| *input > 0) {
+                        sink.delta(0, Delta::Usage(Usage { input: Some(input), ..Usage::default() }));
+                    }
+                    only_text = false;
+                    Some(())
+                })?,
+                b"finish_reason" => each(walk, |choice, walk| {
+                    if let Some(raw) = walk.text()?
+                        && let Some(reason) = finish_reason(raw)
+                    {
+                        sink.delta(choice, Delta::Finish(reason, raw));
+                    }
+                    only_text = false;
+                    Some(())
+                })?,
+                b"text_output" => each(walk, |choice, walk| {
+                    held_back = true;
+                    if let Shown::String(place) = walk.shown()? {
+                        shows = true;
+                        sink.delta(choice, Delta::Output { kind: OutputKind::Text, tokens: None });
+                        alone = Some(place).filter(|_| choice == 0 && alone.is_none());
+                    }
+                    Some(())
+                })?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })?;
+        if let Some(model) = model
+            && !std::mem::replace(identified, true)
+        {
+            sink.delta(0, Delta::Model(model));
+        }
+        if error.is_some() {
+            sink.delta(0, Delta::Fault { message: error, kind: None, code: None });
+        }
+        let counted = tokens.map(Counted::growth);
+        match counted {
+            Some(Counted { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: counted }),
+            Some(_) => sink.delta(0, Delta::NoToken),
+            None if held_back && !shows => sink.delta(0, Delta::Evidence { tokens: None }),
+            None => {}
+        }
+        if let (Some(place), true, None) = (alone, only_text, error) {
+            self.skeleton.learn(data, place, None, ());
+        }
+        Some(())
+    }
+}
+
+/// Takes a value, or every entry of a list of them, one for each choice.
+fn each<'a>(walk: &mut Walk<'a>, mut take: impl FnMut(u32, &mut Walk<'a>) -> Option<()>) -> Option<()> {
+    if !walk.is_array() {
+        return take(0, walk);
+    }
+    let mut choice = 0;
+    walk.array(|walk| {
+        take(choice, walk)?;
+        choice += 1;
+        Some(())
+    })
+}
+
+impl Reader for Generate {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if self.skeleton.meaning_of(event.data).is_some() {
+            return sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
+        }
+        self.skeleton.forget();
+        if event.data.trim_ascii() == b"[DONE]" {
+            return sink.delta(0, Delta::Done);
+        }
+        if self.read(event.data, sink).is_none() {
+            sink.delta(0, Delta::Malformed);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Triton's and KServe's gRPC `ModelStreamInfer`.
+//!
+//! Several requests share one stream, told apart by their ids; each message is one step of one of them. Text is in a
+//! tensor of strings, `text_output` where one is so called; a step that has other tensors only is a token without text
+//! that could be seen. The last message of a request may say so (`triton_final_response`) and have no outputs: then it is
+//! no token.
+//!
+//! Field numbers are those of KServe's `grpc_service.proto`.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use super::protobuf::{Value, fields};
+use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL, finish_reason};
+use crate::measure::framing::{Event, Mark};
+use crate::measure::shape::RequestShape;
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "triton.grpc",
+    route: "/inference.GRPCInferenceService/ModelStreamInfer",
+    content_type: "application/grpc",
+    matches: |path| path.ends_with("/inference.GRPCInferenceService/ModelStreamInfer"),
+    path: |shape, _| shape.stream = Some(true),
+    message: Some(request),
+    reader: |_| Box::new(Infer::default()),
+    ends_with_body: true,
+    ..USUAL
+};
+
+/// Requests that are told apart on one stream.
+const MOST_REQUESTS: usize = 128;
+
+/// A `ModelInferRequest`.
+fn request(shape: &mut RequestShape, message: &[u8]) {
+    if let Some(Some((1, model))) = fields(message).find(|field| matches!(field, None | Some((1, _)))) {
+        shape.model = shape.model.take().or_else(|| model.text().map(str::to_owned));
+    }
+}
+
+/// The state of one stream.
+#[derive(Default)]
+struct Infer {
+    /// The requests seen, by a hash of their ids, and whether each has had its last response.
+    requests: Vec<(u64, bool)>,
+    identified: bool,
+}
+
+/// What matters of one `ModelInferResponse`.
+#[derive(Default)]
+struct Response<'a> {
+    model: Option<&'a str>,
+    id: &'a [u8],
+    last: bool,
+    outputs: usize,
+    /// Which output is the text, and which the finish reason.
+    text: Option<Output<'a>>,
+    finish: Option<Output<'a>>,
+}
+
+/// A tensor of strings.
+#[derive(Clone, Copy)]
+struct Output<'a> {
+    /// Which one it is.
+    place: usize,
+    is_text_output: bool,
+    /// The `contents`; empty where they are among the raw ones.
+    contents: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    fn read(message: &'a [u8]) -> Option<Self> {
+        let mut response = Self::default();
+        for field in fields(message) {
+            match field? {
+                (1, model) => response.model = model.text(),
+                (3, id) => response.id = id.bytes(),
+                (4, parameter) => response.last |= is_final(parameter.bytes())?,
+                (5, output) => response.output(output.bytes())?,
+                _ => {}
+            }
+        }
+        Some(response)
+    }
+
+    fn output(&mut self, output: &'a [u8]) -> Option<()> {
+        let (mut name, mut datatype, mut contents): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
+        for field in fields(output) {
+            match field? {
+                (1, value) => name = value.bytes(),
+                (2, value) => datatype = value.bytes(),
+                (5, value) => contents = value.bytes(),
+                _ => {}
+            }
+        }
+        let place = self.outputs;
+        self.outputs += 1;
+        if datatype == b"BYTES" {
+            let output = Output { place, is_text_output: name == b"text_output", contents };
+            if name == b"finish_reason" {
+                self.finish = Some(output);
+            } else if self.text.is_none_or(|text| !text.is_text_output) {
+                self.text = Some(output).filter(|text| text.is_text_output || self.text.is_none()).or(self.text);
+            }
+        }
+        Some(())
+    }
+}
+
+/// Whether a parameter, an entry of the map, is the mark of the last response.
+fn is_final(entry: &[u8]) -> Option<bool> {
+    let (mut named, mut set) = (false, false);
+    for field in fields(entry) {
+        match field? {
+            (1, key) => named = key.bytes() == b"triton_final_response",
+            (2, parameter) => {
+                for field in fields(parameter.bytes()) {
+                    set = matches!(field?, (1, Value::Varint(1..)));
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(named && set)
+}
+
+impl<'a> Output<'a> {
+    /// Every string of the tensor. `message` is the whole response, for those among its raw contents.
+    fn each(self, message: &'a [u8], mut each: impl FnMut(&'a [u8])) -> Option<()> {
+        let mut in_contents = false;
+        for field in fields(self.contents) {
+            if let (8, string) = field? {
+                in_contents = true;
+                each(string.bytes());
+            }
+        }
+        if in_contents {
+            return Some(());
+        }
+        let mut raw = fields(message).filter_map(|field| field.filter(|(number, _)| *number == 6));
+        let Some((_, raw)) = raw.nth(self.place) else { return Some(()) };
+        let mut rest = raw.bytes();
+        while !rest.is_empty() {
+            let length = u32::from_le_bytes(*rest.split_off(..4)?.first_chunk()?);
+            each(rest.split_off(..length as usize)?);
+        }
+        Some(())
+    }
+}
+
+impl Infer {
+    /// The number of a request on this stream.
+    fn number(&mut self, id: &[u8]) -> usize {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        let hash = hasher.finish();
+        if let Some(known) = self.requests.iter().position(|(known, _)| *known == hash) {
+            return known;
+        }
+        if self.requests.len() < MOST_REQUESTS {
+            self.requests.push((hash, false));
+        }
+        self.requests.len() - 1
+    }
+
+    fn response(&mut self, message: &[u8], sink: &mut dyn Sink) -> Option<()> {
+        let response = Response::read(message)?;
+        let request = self.number(response.id);
+        if !std::mem::replace(&mut self.identified, true) {
+            if let Some(id) = std::str::from_utf8(response.id).ok().filter(|id| !id.is_empty()) {
+                sink.delta(0, Delta::Id(id));
+            }
+            response.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
+        }
+        let (mut strings, mut shows) = (0, false);
+        if let Some(text) = response.text {
+            // Malformed contents are found before anything is told.
+            text.each(message, |_| ())?;
+            text.each(message, |string| {
+                if !string.is_empty() {
+                    shows = true;
+                    sink.delta((request + strings) as u32, Delta::Output { kind: OutputKind::Text, tokens: None });
+                }
+                strings += 1;
+            })?;
+        } else if response.outputs > 0 {
+            shows = true;
+            sink.delta(request as u32, Delta::Output { kind: OutputKind::Text, tokens: None });
+        }
+        if strings > 0 && !shows {
+            sink.delta(request as u32, Delta::Evidence { tokens: None });
+        }
+        if let Some(finish) = response.finish {
+            let mut choice = request as u32;
+            finish.each(message, |raw| {
+                if let Ok(raw) = std::str::from_utf8(raw)
+                    && let Some(reason) = finish_reason(raw)
+                {
+                    sink.delta(choice, Delta::Finish(reason, raw));
+                }
+                choice += 1;
+            })?;
+        }
+        if response.last {
+            self.requests[request].1 = true;
+            if self.requests.iter().all(|(_, last)| *last) {
+                sink.delta(0, Delta::Done);
+            }
+        }
+        Some(())
+    }
+}
+
+impl Reader for Infer {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if event.mark == Mark::Compressed {
+            return sink.delta(0, Delta::Malformed);
+        }
+        let read = fields(event.data).try_for_each(|field| {
+            match field? {
+                (1, error) if !error.bytes().is_empty() => {
+                    sink.delta(0, Delta::Fault { message: error.text(), kind: None, code: None });
+                }
+                (2, response) => self.response(response.bytes(), sink)?,
+                _ => {}
+            }
+            Some(())
+        });
+        if read.is_none() {
+            sink.delta(0, Delta::Malformed);
+        }
+    }
+}

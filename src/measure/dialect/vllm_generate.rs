@@ -1,0 +1,60 @@
+//! vLLM's `/inference/v1/generate`: token ids in, token ids out. Dynamo serves it too.
+//!
+//! The envelope is that of OpenAI's completions. The ids of each event are increments, and exact; where no text was asked
+//! for they are the answer.
+
+use super::openai::{self, Choice, Stream};
+use super::{Asked, Dialect, OutputKind, Reader, Sink, USUAL};
+use crate::measure::framing::Event;
+use crate::measure::json::{Shown, Walk};
+
+pub(super) const DIALECT: Dialect = Dialect {
+    name: "vllm.generate",
+    route: "/inference/v1/generate",
+    matches: |path| path.ends_with("/inference/v1/generate"),
+    request: REQUEST,
+    reader: |shape| Box::new(Generate(Stream::new(shape))),
+    reply: openai::REPLY,
+    ..USUAL
+};
+
+const REQUEST: &[(&str, Asked)] = &[
+    ("model", Asked::Model),
+    ("stream", Asked::Stream),
+    ("sampling_params.max_tokens", Asked::MaxTokens),
+    ("sampling_params.n", Asked::Choices),
+    ("sampling_params.temperature", Asked::Temperature),
+    ("sampling_params.top_p", Asked::TopP),
+    ("sampling_params.frequency_penalty", Asked::FrequencyPenalty),
+    ("sampling_params.presence_penalty", Asked::PresencePenalty),
+    ("sampling_params.seed", Asked::Seed),
+    ("stream_options.include_usage", Asked::IncludeUsage),
+    ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
+];
+
+struct Generate(Stream);
+
+impl Reader for Generate {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        self.0.event(event, choice, sink);
+    }
+}
+
+fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
+    let (mut choice, mut text) = (Choice::default(), Shown::Null);
+    walk.object(|key, walk| match key {
+        b"text" => {
+            text = walk.shown()?;
+            Some(())
+        }
+        _ => choice.field(key, walk),
+    })?;
+    let has_ids = choice.ids.is_some_and(|ids| ids > 0);
+    choice.output = match text {
+        Shown::String(place) => Some((OutputKind::Text, Some(place))),
+        Shown::Null if has_ids => Some((OutputKind::Text, None)),
+        Shown::Null | Shown::Empty | Shown::Other => None,
+    };
+    choice.evidence = has_ids;
+    Some(choice)
+}

@@ -1,0 +1,146 @@
+//! Amazon's event stream (`application/vnd.amazon.eventstream`): the length of the frame, the length of its headers and
+//! a checksum of both, the headers, the payload, a checksum of all that; numbers are big endian and 32 bits wide.
+
+use flate2::Crc;
+
+use super::prefixed::{Prefix, Prefixed};
+use super::{Event, Mark, Unframed};
+
+/// Reads the frames of an Amazon event stream.
+pub type EventStream = Prefixed<Frame>;
+
+/// Lengths, their checksum, and the checksum at the end.
+const PRELUDE: usize = 12;
+const CHECKSUM: usize = 4;
+
+/// One frame. Its event is named by `:event-type`, or by `:exception-type` or `:error-code` where it is an exception;
+/// the payload of an error without one is its `:error-message`.
+#[derive(Debug)]
+pub struct Frame;
+
+impl Prefix for Frame {
+    const LEAST: usize = PRELUDE + CHECKSUM;
+
+    fn length(head: &[u8]) -> Result<usize, Unframed> {
+        let (length, headers) = (number(head, 0)? as usize, number(head, 4)? as usize);
+        let fits = length >= Self::LEAST && headers <= length - Self::LEAST;
+        if fits && checksum(&head[..8]) == number(head, 8)? { Ok(length) } else { Err(Unframed::Malformed) }
+    }
+
+    fn event(frame: &[u8]) -> Result<Event<'_>, Unframed> {
+        let (body, sum) = frame.split_at_checked(frame.len().wrapping_sub(CHECKSUM)).ok_or(Unframed::Malformed)?;
+        if checksum(body) != number(sum, 0)? {
+            return Err(Unframed::Malformed);
+        }
+        let headers = PRELUDE..PRELUDE + number(frame, 4)? as usize;
+        let mut data = body.get(headers.end..).ok_or(Unframed::Malformed)?;
+        let (mut name, mut failed): (&[u8], &[u8]) = (b"", b"");
+        let mut mark = Mark::Plain;
+        each_header(&body[headers], |header, value| match header {
+            b":message-type" if value != b"event" => mark = Mark::Exception,
+            b":event-type" => name = value,
+            b":exception-type" | b":error-code" => failed = value,
+            b":error-message" if data.is_empty() => data = value,
+            _ => {}
+        })
+        .ok_or(Unframed::Malformed)?;
+        Ok(Event { name: if mark == Mark::Exception { failed } else { name }, data, mark })
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> Result<u32, Unframed> {
+    let four = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    four.map(|four| u32::from_be_bytes(*four)).ok_or(Unframed::Malformed)
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+/// Walks the headers; `each` gets those that are strings.
+fn each_header<'a>(mut headers: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> Option<()> {
+    while let Some(length) = headers.split_off_first() {
+        let name = headers.split_off(..usize::from(*length))?;
+        let kind = *headers.split_off_first()?;
+        let length = match kind {
+            // True, false; integers by width; bytes and strings; a time; a UUID.
+            0 | 1 => 0,
+            2 => 1,
+            3 => 2,
+            4 => 4,
+            5 | 8 => 8,
+            6 | 7 => usize::from(u16::from_be_bytes(*headers.split_off(..2)?.first_chunk()?)),
+            9 => 16,
+            _ => return None,
+        };
+        let value = headers.split_off(..length)?;
+        if kind == 7 {
+            each(name, value);
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame with these string headers, and one of another type before them.
+    fn frame(headers: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
+        let mut block = b"\x01t\x08\0\0\0\0\0\0\0\0".to_vec();
+        for (name, value) in headers {
+            block.push(name.len() as u8);
+            block.extend_from_slice(name.as_bytes());
+            block.push(7);
+            block.extend_from_slice(&(value.len() as u16).to_be_bytes());
+            block.extend_from_slice(value.as_bytes());
+        }
+        let total = (PRELUDE + block.len() + payload.len() + CHECKSUM) as u32;
+        let mut frame = [total.to_be_bytes(), (block.len() as u32).to_be_bytes()].concat();
+        frame.extend_from_slice(&checksum(&frame).to_be_bytes());
+        frame.extend_from_slice(&block);
+        frame.extend_from_slice(payload);
+        frame.extend_from_slice(&checksum(&frame).to_be_bytes());
+        frame
+    }
+
+    fn events(bytes: &[u8]) -> Result<Vec<(String, String, Mark)>, Unframed> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut seen = Vec::new();
+        let mut frames = EventStream::default();
+        frames.push(bytes, |event| seen.push((text(event.name), text(event.data), event.mark)))?;
+        Ok(seen)
+    }
+
+    #[test]
+    fn a_frame_is_named_by_its_headers_and_an_exception_is_marked() {
+        let body = [
+            frame(&[(":message-type", "event"), (":event-type", "chunk")], b"{}"),
+            frame(
+                &[(":exception-type", "throttlingException"), (":message-type", "exception")],
+                b"{\"message\":\"m\"}",
+            ),
+            frame(&[(":message-type", "error"), (":error-code", "500"), (":error-message", "down")], b""),
+        ];
+        let event = |name: &str, data: &str, mark| (name.to_owned(), data.to_owned(), mark);
+        let expected = vec![
+            event("chunk", "{}", Mark::Plain),
+            event("throttlingException", "{\"message\":\"m\"}", Mark::Exception),
+            event("500", "down", Mark::Exception),
+        ];
+        assert_eq!(events(&body.concat()), Ok(expected));
+    }
+
+    #[test]
+    fn a_wrong_checksum_or_length_ends_the_reading() {
+        let good = frame(&[(":event-type", "chunk")], b"payload");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(events(&bad), Err(Unframed::Malformed), "byte {at} changed");
+        }
+        assert_eq!(events(b"data: {\"a\":1234}\n\n"), Err(Unframed::Malformed));
+    }
+}

@@ -1,0 +1,92 @@
+//! NDJSON (`application/x-ndjson`): one JSON value in each line. Blank lines are none; the last line needs no line end.
+
+use super::{Event, MAX_EVENT, Mark, Unframed};
+
+/// Reads lines. Memory: one line at most ([`MAX_EVENT`]), and nothing at all while lines arrive whole.
+#[derive(Debug, Default)]
+pub struct Lines {
+    carry: Vec<u8>,
+    too_large: bool,
+}
+
+impl Lines {
+    /// Feeds one read; `each` is called for every line that it completes, in order.
+    ///
+    /// # Errors
+    /// [`Unframed::TooLarge`] once a line has outgrown [`MAX_EVENT`], and for every read after that.
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+        if self.too_large {
+            return Err(Unframed::TooLarge);
+        }
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            let (line, rest) = bytes.split_at(end);
+            bytes = &rest[1..];
+            if self.carry.len() + line.len() > MAX_EVENT {
+                return self.give_up();
+            }
+            if self.carry.is_empty() {
+                event(line).into_iter().for_each(&mut each);
+            } else {
+                self.carry.extend_from_slice(line);
+                event(&self.carry).into_iter().for_each(&mut each);
+                self.carry.clear();
+            }
+        }
+        if self.carry.len() + bytes.len() > MAX_EVENT {
+            return self.give_up();
+        }
+        self.carry.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The body ended cleanly: a last line without its end counts if it is `complete`.
+    pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
+        event(&self.carry).filter(|event| complete(event.data))
+    }
+
+    fn give_up(&mut self) -> Result<(), Unframed> {
+        *self = Self { carry: Vec::new(), too_large: true };
+        Err(Unframed::TooLarge)
+    }
+}
+
+fn event(line: &[u8]) -> Option<Event<'_>> {
+    let data = line.trim_ascii();
+    (!data.is_empty()).then_some(Event { name: b"", data, mark: Mark::Plain })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(reads: &[&[u8]], complete: bool) -> Vec<String> {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        let mut note = |event: Event<'_>| seen.push(String::from_utf8(event.data.to_vec()).unwrap());
+        for read in reads {
+            lines.push(read, &mut note).unwrap();
+        }
+        lines.finish(|_| complete).into_iter().for_each(note);
+        seen
+    }
+
+    #[test]
+    fn every_cut_gives_the_same_lines_and_blank_ones_are_none() {
+        let body = b"{\"a\":1}\n\n \r\n{\"b\":2}\r\n{\"c\":3}";
+        let expected = ["{\"a\":1}", "{\"b\":2}", "{\"c\":3}"];
+        for cut in 0..=body.len() {
+            assert_eq!(lines(&[&body[..cut], &body[cut..]], true), expected, "cut at {cut}");
+        }
+        assert_eq!(lines(&[body], false), expected[..2], "a last line that is not whole is none");
+    }
+
+    #[test]
+    fn an_endless_line_stops_the_reading_and_frees_the_memory() {
+        let mut lines = Lines::default();
+        let read = vec![b'x'; 64 * 1024];
+        let given_up = (0..100).position(|_| lines.push(&read, |_| ()).is_err());
+        assert_eq!((given_up, lines.carry.capacity()), (Some(MAX_EVENT / read.len()), 0));
+        let mut line = vec![b'x'; MAX_EVENT + 1];
+        line.push(b'\n');
+        assert_eq!(Lines::default().push(&line, |_| ()), Err(Unframed::TooLarge), "whole in one read or not");
+    }
+}

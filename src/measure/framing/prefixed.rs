@@ -1,0 +1,84 @@
+//! Frames that begin with their length, cut out of reads that know nothing of them.
+
+use std::marker::PhantomData;
+
+use super::{Event, MAX_EVENT, Unframed};
+
+/// How a frame begins, and what is in it.
+pub trait Prefix {
+    /// Bytes of the shortest frame.
+    const LEAST: usize;
+
+    /// The length of the whole frame whose first [`LEAST`](Self::LEAST) bytes are `head`.
+    ///
+    /// # Errors
+    /// When no frame begins so: where the next one would begin is then unknown.
+    fn length(head: &[u8]) -> Result<usize, Unframed>;
+
+    /// The event in a whole frame.
+    ///
+    /// # Errors
+    /// When the frame is not what it says.
+    fn event(frame: &[u8]) -> Result<Event<'_>, Unframed>;
+}
+
+/// Reads such frames. Memory: one frame at most ([`MAX_EVENT`]), and nothing at all while frames arrive whole.
+#[derive(Debug)]
+pub struct Prefixed<P> {
+    carry: Vec<u8>,
+    lost: Option<Unframed>,
+    prefix: PhantomData<P>,
+}
+
+impl<P> Default for Prefixed<P> {
+    fn default() -> Self {
+        Self { carry: Vec::new(), lost: None, prefix: PhantomData }
+    }
+}
+
+impl<P: Prefix> Prefixed<P> {
+    /// Feeds one read; `each` is called for every event that it completes, in order.
+    ///
+    /// # Errors
+    /// Once a frame is too large or is none, and for every read after that.
+    pub fn push(&mut self, bytes: &[u8], each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+        match self.lost {
+            Some(lost) => Err(lost),
+            None => self.cut(bytes, each).inspect_err(|lost| *self = Self { lost: Some(*lost), ..Self::default() }),
+        }
+    }
+
+    /// Whether one has begun and is not whole.
+    pub(super) fn is_inside(&self) -> bool {
+        !self.carry.is_empty()
+    }
+
+    fn cut(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+        while !self.carry.is_empty() {
+            let whole = if self.carry.len() < P::LEAST { P::LEAST } else { length::<P>(&self.carry)? };
+            let missing = whole.saturating_sub(self.carry.len());
+            if bytes.len() < missing {
+                self.carry.extend_from_slice(bytes);
+                return Ok(());
+            }
+            self.carry.extend_from_slice(bytes.split_off(..missing).unwrap_or_default());
+            if length::<P>(&self.carry)? == self.carry.len() {
+                each(P::event(&self.carry)?);
+                self.carry.clear();
+            }
+        }
+        while bytes.len() >= P::LEAST {
+            let Some(frame) = bytes.split_off(..length::<P>(bytes)?) else { break };
+            each(P::event(frame)?);
+        }
+        self.carry.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn length<P: Prefix>(head: &[u8]) -> Result<usize, Unframed> {
+    match P::length(head)? {
+        length if length > MAX_EVENT => Err(Unframed::TooLarge),
+        length => Ok(length.max(P::LEAST)),
+    }
+}
