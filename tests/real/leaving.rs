@@ -125,7 +125,7 @@ fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
     let llama = parts::llama_with(&["--parallel", "1"]);
     let gauge = Gauge::to(llama.addr);
     // Its metrics are not asked meanwhile: every answer of it puts off its next look at the clients by a second.
-    let said = |words: &str| llama.running.log().matches(words).count();
+    let said = |words: &str| llama.running.said(words);
     for (number, stream) in [(1, true), (2, false)] {
         let mut client = gauge.client();
         let body = json!({"prompt": "Once", "max_tokens": LONG, "ignore_eos": true, "stream": stream});
