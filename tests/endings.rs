@@ -10,6 +10,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use support::client::{Client, chat};
+use support::http2;
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
 
@@ -139,6 +140,33 @@ fn a_stream_that_the_server_resets_is_reset_for_the_client() {
 }
 
 #[test]
+fn whatever_came_before_the_server_broke_is_passed_on() {
+    let good = "6\r\ndata: \r\n3\r\n1\n\n\r\n";
+    for (sent, payload, reset) in [
+        (STREAM.to_owned(), "", false),
+        (STREAM.to_owned(), "", true),
+        (format!("{STREAM}no size\r\n"), "", false),
+        (format!("{STREAM}{good}no size\r\n"), "data: 1\n\n", false),
+        (format!("{STREAM}{good}9\r\ndata: 1\n\nno end\r\n"), "data: 1\n\ndata: 1\n\n", false),
+    ] {
+        let bytes = sent.clone();
+        let upstream = Upstream::start(move |mut conn| {
+            conn.request();
+            conn.send(&bytes);
+            if reset {
+                // Before a reset what has not been read is lost to anybody.
+                std::thread::sleep(Duration::from_millis(20));
+                conn.reset();
+            }
+        });
+        let proxy = Between::new(upstream.addr);
+        let response = proxy.client().send(chat("{\"stream\":true}")).response();
+        assert_eq!((response.status(), response.text().as_str()), (200, payload), "{sent:?}");
+        assert_eq!((response.truncated, response.reset), (true, reset), "{sent:?}");
+    }
+}
+
+#[test]
 fn a_body_shorter_than_its_length_is_short_for_the_client() {
     let upstream = Upstream::start(|mut conn| {
         conn.request();
@@ -249,23 +277,34 @@ fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
             report(request.body);
         }
     });
-    let (upstream, closed) = watching(|conn| {
+    let (begun, has_begun) = reports();
+    let (upstream, closed) = watching(move |conn| {
         conn.send(STREAM);
         conn.chunk("data: 1\n\n");
+        begun(());
     });
     let endpoint = format!("http://{}/v1/traces", collector.addr);
     let settings = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
-    let proxy = Between::with(upstream.addr, &settings);
-    let mut client = proxy.client();
-    client.send(chat("{\"stream\":true}")).at_least(STREAM.len() + 9);
-    drop(proxy);
-    assert!(closed());
-    let spans = ExportTraceServiceRequest::decode(&exported()[..]).unwrap();
-    let spans = &spans.resource_spans[0].scope_spans[0].spans;
-    let error = |span: &Span| {
-        let error = span.attributes.iter().find(|attribute| attribute.key == "error.type").unwrap();
-        format!("{:?}", error.value.as_ref().unwrap().value)
+    let http1 = |addr| Client::connect(addr).send(chat("{\"stream\":true}")).response().truncated;
+    let http2 = |addr| {
+        let request = http::Request::post(format!("http://{addr}/v1/chat/completions"));
+        http2::request(addr, None, request.body("{\"stream\":true}".into()).unwrap(), None).broken
     };
-    // Neither the client nor the server has done it.
-    assert_eq!(spans.iter().map(error).collect::<Vec<_>>(), ["Some(StringValue(\"timeout\"))"; 2]);
+    for is_cut in [http1 as fn(_) -> _, http2] {
+        let proxy = Between::with(upstream.addr, &settings);
+        let addr = proxy.addr;
+        let client = std::thread::spawn(move || is_cut(addr));
+        has_begun();
+        std::thread::sleep(Duration::from_millis(50));
+        drop(proxy);
+        assert!(closed() && client.join().unwrap());
+        let spans = ExportTraceServiceRequest::decode(&exported()[..]).unwrap();
+        let spans = &spans.resource_spans[0].scope_spans[0].spans;
+        let error = |span: &Span| {
+            let error = span.attributes.iter().find(|attribute| attribute.key == "error.type").unwrap();
+            format!("{:?}", error.value.as_ref().unwrap().value)
+        };
+        // Neither the client nor the server has done it.
+        assert_eq!(spans.iter().map(error).collect::<Vec<_>>(), ["Some(StringValue(\"timeout\"))"; 2]);
+    }
 }

@@ -15,6 +15,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use support::client::{Client, chat};
 use support::frames::{self, Frames};
+use support::http2::{self, Pki};
 use support::proxy::Between;
 use support::resident;
 use support::upstream::{Upstream, reports};
@@ -176,6 +177,19 @@ fn a_head_that_was_sent_ahead_has_its_whole_time_once_it_can_be_read() {
     assert_eq!(client.response().text(), "ok");
 }
 
+#[test]
+fn a_handshake_that_is_never_finished_is_given_up() {
+    let pki = Pki::new();
+    let (cert, key) = (pki.text("server.pem"), pki.text("server.key"));
+    let upstream = Upstream::answering(OK);
+    let proxy = single(&upstream, &[("tls_cert", &cert), ("tls_key", &key), ("head_timeout", "200ms")]);
+    for first in [&b""[..], b"\x16\x03\x01\x40\x00\x01", b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut client = proxy.client();
+        // Told why, perhaps, and closed.
+        assert!(client.send(first).rest().len() < 100);
+    }
+}
+
 // -------------------------------------------------------------------------------------------------------- upstreams
 
 #[test]
@@ -191,6 +205,50 @@ fn a_head_of_the_upstream_that_is_too_large_is_a_502() {
         let response = proxy.client().send(chat("{}")).response();
         assert_eq!(response.status(), 502);
         assert!(response.field("x-streamgauge-error").unwrap().starts_with("upstream; "), "{}", response.head);
+    }
+}
+
+#[test]
+fn a_head_of_an_http2_upstream_has_the_same_limit() {
+    for (length, status) in [(40_000, 200), (70_000, 502)] {
+        let upstream = http2::upstream(None, move |_, _| {
+            let response = http::Response::builder().header("x", "x".repeat(length));
+            (response.body(Vec::new()).unwrap(), None)
+        });
+        let proxy = Between::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
+        let response = proxy.client().send(chat("{}")).response();
+        assert_eq!(response.status(), status, "{length}");
+        assert_eq!(response.field("x").map_or(0, str::len), if status == 200 { length } else { 0 });
+    }
+}
+
+/// It speaks first, to whoever connects; its real answers come after that one.
+#[test]
+fn an_upstream_that_speaks_before_it_is_asked_is_not_believed_for_long() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _sent = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nearly").is_ok();
+            std::thread::spawn(move || {
+                while matches!(stream.peek(&mut [0]), Ok(1)) {
+                    let mut request = [0; 4096];
+                    let read = std::io::Read::read(&mut stream, &mut request).unwrap_or(0);
+                    let path = String::from_utf8_lossy(&request[..read]).split(' ').nth(1).unwrap_or("").to_owned();
+                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len());
+                    let _sent = stream.write_all(answer.as_bytes()).is_ok();
+                }
+            });
+        }
+    });
+    let proxy = Between::with(addr, &[("workers", "1")]);
+    let mut client = proxy.client();
+    for number in 0..5 {
+        let text = client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n")).response().text();
+        // Never the answer to another request.
+        assert!(text == "early" || text == format!("/{number}"), "{text} answers request {number}");
+        std::thread::sleep(Duration::from_millis(60));
     }
 }
 

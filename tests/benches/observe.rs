@@ -1,8 +1,9 @@
-//! What understanding one event costs, by the shape of the event.
+//! What understanding one event costs, by the shape of the event; for a burst also with its chunks taken apart and put
+//! together again, as a proxy does that passes it on.
 //!
 //! `cargo bench --bench observe` prints nanoseconds per event, the best of several rounds (an absolute time proves
 //! nothing on a shared machine; compare rows). With `--shape NAME --events N` it only runs that shape, for
-//! `valgrind --tool=callgrind`, whose instruction counts do repeat.
+//! `tests/benches/instructions`, whose counts do repeat.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 #![expect(clippy::print_stdout, reason = "its table is its output")]
@@ -14,6 +15,8 @@ use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
+use streamgauge::net::http1::body::ChunkWriter;
+use streamgauge::net::http1::{BodyDecoder, Framing};
 
 fn event(delta: &str, rest: &str) -> Vec<u8> {
     format!(
@@ -39,10 +42,38 @@ fn shapes() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
     vec![
         ("steady", steady.clone(), 8),
         ("steady-burst", vec![steady.concat().repeat(16)], 128),
+        (RELAYED, vec![steady.iter().flat_map(|event| chunked(event)).collect::<Vec<u8>>().repeat(16)], 128),
         ("parsed", changing, 8),
         ("running-usage", (1..9).map(usage).collect(), 8),
         ("comment", vec![b": keep-alive\n\n".to_vec()], 1),
     ]
+}
+
+/// The shape whose reads are chunked.
+const RELAYED: &str = "relayed-burst";
+
+fn chunked(payload: &[u8]) -> Vec<u8> {
+    let mut chunk = Vec::new();
+    ChunkWriter::head(&mut chunk, payload.len());
+    [&chunk[..], payload, b"\r\n"].concat()
+}
+
+/// What passing on costs beside understanding: a read's chunks become one.
+fn relay(reads: &[Vec<u8>], rounds: u64) -> u64 {
+    let (mut decoder, mut out, mut payload) = (BodyDecoder::new(Framing::Chunked), Vec::new(), Vec::new());
+    let rewritten = reads.iter().map(|read| {
+        for _ in 0..rounds {
+            out.clear();
+            let begun = ChunkWriter::begin(&mut out);
+            let used = decoder.decode(read, |bytes| out.extend_from_slice(bytes));
+            assert_eq!(used, Ok(read.len()));
+            ChunkWriter::end(&mut out, begun);
+        }
+        let mut alone = BodyDecoder::new(Framing::Chunked);
+        assert!(alone.decode(read, |bytes| payload.extend_from_slice(bytes)).is_ok());
+        std::mem::take(&mut payload)
+    });
+    run(&rewritten.collect::<Vec<_>>(), rounds)
 }
 
 fn run(reads: &[Vec<u8>], rounds: u64) -> u64 {
@@ -63,19 +94,23 @@ fn run(reads: &[Vec<u8>], rounds: u64) -> u64 {
     observer.end(Stamp::from_nanos(now), Ending::UpstreamFailed).events
 }
 
+fn work(shape: &str) -> fn(&[Vec<u8>], u64) -> u64 {
+    if shape == RELAYED { relay } else { run }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|at| arguments.get(at + 1));
     if let Some(name) = value("--shape") {
         let events: u64 = value("--events").and_then(|n| n.parse().ok()).unwrap_or(10_000);
         for (_, reads, per_round) in shapes().into_iter().filter(|shape| shape.0 == name) {
-            std::hint::black_box(run(&reads, events / per_round));
+            std::hint::black_box(work(name)(&reads, events / per_round));
         }
         return;
     }
     println!("{:<20} {:>12}", "shape", "ns per event");
     for (name, reads, per_round) in shapes() {
-        let rounds = 200_000 / per_round;
+        let (rounds, run) = (200_000 / per_round, work(name));
         let best = (0..7)
             .map(|_| {
                 let begun = Instant::now();

@@ -208,7 +208,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     };
     until("the spans of three requests are counted as lost", SOON, || dropped("otlp_traces") == 6.0);
     until("data points are counted as lost", SOON, || dropped("otlp_metrics") > 0.0);
-    until("it has been said", SOON, || gauge.running.log().contains("OTLP export failed"));
+    until("it has been said", SOON, || gauge.running.said("OTLP export failed") > 0);
 
     let sink = Sink::at(grpc, http);
     // What had been sent into the void by then is lost; what comes now is not.
@@ -223,6 +223,6 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     assert_eq!((dropped("otlp_traces"), dropped("otlp_metrics")), lost, "nothing more is lost");
     let state = json(&gauge.page("/api/state"));
     assert!(state["recent"].as_array().unwrap().iter().all(|request| request["outcome"] == "success"));
-    let complaints = gauge.running.log().matches("OTLP export failed").count();
+    let complaints = gauge.running.said("OTLP export failed");
     assert!(complaints <= 2, "{complaints} lines for two signals within a minute");
 }

@@ -1,14 +1,16 @@
 //! A client that leaves: the upstream learns of it at once, and a real server's slot is free again.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::gauge::{Gauge, sum};
+use super::gauge::{Gauge, count, sum};
 use super::machine::{self, SOON, until};
 use super::parse;
 use super::parts;
 use super::support::client::{Client, chat};
+use super::support::http2;
 use super::support::upstream::{Conn, Upstream, reports};
 use super::talk::{get, request};
 
@@ -21,9 +23,32 @@ const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTran
 const WHOLE: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n";
 const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"deep\"}}]}\n\n";
 
-/// The median time from a client's leaving to the end of the upstream's connection. `begin` is what the upstream does
-/// once it has the request.
-fn noticed_after(begin: fn(&mut Conn), leave: fn(Client)) -> Duration {
+/// What the upstream does once it has the request.
+type Begin = fn(&mut Conn);
+
+fn before_head(_: &mut Conn) {}
+
+fn before_first_token(conn: &mut Conn) {
+    conn.send(STREAM);
+}
+
+fn in_stream(conn: &mut Conn) {
+    conn.send(STREAM);
+    conn.chunk(EVENT);
+}
+
+fn in_whole_answer(conn: &mut Conn) {
+    conn.send(WHOLE);
+    conn.send("{\"id\":");
+}
+
+/// The median time until the upstream's connection ends. `try_once` makes a request of the proxy, waits until the
+/// upstream has begun, and leaves; it returns when it did.
+fn noticed_after<T>(
+    begin: Begin,
+    connect: impl Fn(SocketAddr) -> T,
+    try_once: impl Fn(&T, &dyn Fn()) -> Instant,
+) -> Duration {
     let (begun, has_begun) = reports();
     let (closed, was_closed) = reports();
     let upstream = Upstream::start(move |mut conn| {
@@ -34,22 +59,21 @@ fn noticed_after(begin: fn(&mut Conn), leave: fn(Client)) -> Duration {
         closed(Instant::now());
     });
     let gauge = Gauge::to(upstream.addr);
-    let one = |_| {
-        let mut client = gauge.client();
-        client.send(chat("{\"stream\":true}"));
+    let client = connect(gauge.addr);
+    let wait = || {
         has_begun();
         // What has been sent is through, and everybody waits.
         std::thread::sleep(Duration::from_millis(20));
-        let left = Instant::now();
-        leave(client);
+    };
+    let one = |_| {
+        let left = try_once(&client, &wait);
         was_closed().saturating_duration_since(left)
     };
     let mut times: Vec<Duration> = (0..TRIES).map(one).collect();
     times.sort();
-    let gone = [("reason", "client_disconnect")];
+    let gone = [("error_type", "client_disconnect")];
     until("every leaving is counted", SOON, || {
-        let scraped = gauge.scrape();
-        sum(&scraped, "streamgauge_stream_terminations_total", &gone) == TRIES as f64
+        count(&gauge.scrape(), "http_server_request_duration_seconds", &gone) == TRIES as u64
     });
     times[TRIES / 2]
 }
@@ -57,49 +81,38 @@ fn noticed_after(begin: fn(&mut Conn), leave: fn(Client)) -> Duration {
 #[test]
 fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
     let _turn = machine::alone();
-    let in_stream = |conn: &mut Conn| {
-        conn.send(STREAM);
-        conn.chunk(EVENT);
-    };
-    let before_first_token = |conn: &mut Conn| {
-        conn.send(STREAM);
-    };
-    for (how, leave) in [("closing", drop as fn(Client)), ("resetting", Client::reset)] {
-        for (when, median) in [
-            ("before the head", noticed_after(|_| {}, leave)),
-            ("in a stream", noticed_after(in_stream, leave)),
-            ("in a stream before its first token", noticed_after(before_first_token, leave)),
-        ] {
-            assert!(median <= AT_ONCE, "{how} {when}: {median:?} at the median of {TRIES}");
+    for begin in [before_head, before_first_token, in_stream, in_whole_answer] {
+        for leave in [drop as fn(Client), Client::reset] {
+            let median = noticed_after(
+                begin,
+                |proxy| proxy,
+                |proxy, wait| {
+                    let mut client = Client::connect(*proxy);
+                    client.send(chat("{\"stream\":true}"));
+                    wait();
+                    let left = Instant::now();
+                    leave(client);
+                    left
+                },
+            );
+            assert!(median <= AT_ONCE, "{median:?} at the median of {TRIES}");
         }
     }
 }
 
 #[test]
-fn the_upstream_of_an_answer_that_is_not_streamed_learns_it_too() {
+fn the_upstream_learns_it_too_when_one_stream_of_an_http2_connection_is_reset() {
     let _turn = machine::alone();
-    let (begun, has_begun) = reports();
-    let (closed, was_closed) = reports();
-    let upstream = Upstream::start(move |mut conn| {
-        conn.request();
-        conn.send(WHOLE);
-        conn.send("{\"id\":");
-        begun(());
-        conn.closed();
-        closed(Instant::now());
-    });
-    let gauge = Gauge::to(upstream.addr);
-    let one = |_| {
-        let mut client = gauge.client();
-        client.send(chat("{\"stream\":false}")).at_least(WHOLE.len());
-        has_begun();
-        let left = Instant::now();
-        drop(client);
-        was_closed().saturating_duration_since(left)
-    };
-    let mut times: Vec<Duration> = (0..TRIES).map(one).collect();
-    times.sort();
-    assert!(times[TRIES / 2] <= AT_ONCE, "{times:?}");
+    for begin in [before_head, before_first_token, in_stream] {
+        let median = noticed_after(begin, http2::Lasting::connect, |connection, wait| {
+            let request = connection.request("/v1/chat/completions", "{\"stream\":true}");
+            wait();
+            let left = Instant::now();
+            drop(request);
+            left
+        });
+        assert!(median <= AT_ONCE, "{median:?} at the median of {TRIES}");
+    }
 }
 
 /// Tokens of an answer that takes half a minute unless it is cut short.
@@ -112,16 +125,16 @@ fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
     let llama = parts::llama_with(&["--parallel", "1"]);
     let gauge = Gauge::to(llama.addr);
     // Its metrics are not asked meanwhile: every answer of it puts off its next look at the clients by a second.
-    let cancelled = || llama.running.log().matches("cancel task").count();
-    let begun = || llama.running.log().matches("processing task").count();
+    let said = |words: &str| llama.running.said(words);
     for (number, stream) in [(1, true), (2, false)] {
         let mut client = gauge.client();
         let body = json!({"prompt": "Once", "max_tokens": LONG, "ignore_eos": true, "stream": stream});
         client.send(request("/v1/completions", &body));
-        until("the answer is being made", SOON, || begun() == number);
-        assert_eq!(cancelled(), number - 1);
+        until("the answer is being made", SOON, || said("processing task") == number);
+        assert_eq!(said("cancel task"), number - 1);
         drop(client);
-        until("the slot is free", SOON, || cancelled() == number);
+        until("the slot is free", SOON, || said("stop processing") == number);
+        assert_eq!(said("cancel task"), number);
     }
     let metrics = parse::text(&get(llama.addr, "/metrics").text());
     assert_eq!(sum(&metrics, "llamacpp:requests_processing", &[]), 0.0);

@@ -145,6 +145,31 @@ fn seen(streamed: bool, answer: &Response) -> (String, Seen) {
     (chunks[0]["id"].as_str().unwrap().to_owned(), seen)
 }
 
+#[test]
+fn usage_that_the_proxy_asks_for_is_counted_and_the_client_sees_none_of_it() {
+    let _turn = machine::beside();
+    let llama = parts::llama();
+    let gauge = Gauge::with(llama.addr, |command| {
+        command.arg("--ask-usage");
+    });
+    let requests = [chat(json!({"stream": true})), chat(json!({"stream": true, "n": 2, "max_tokens": 9}))];
+    let mut tokens = 0;
+    for (path, mut body) in requests {
+        let direct = post(llama.addr, path, &body);
+        // llama-server moves its timings to the chunk that has the usage, and they are hidden with it.
+        let without_timings = |response: Response| same_each_time(&response.text()).replace(",\"timings\":{}", "");
+        let proxied = post(gauge.addr, path, &body);
+        assert_eq!(seen(true, &proxied).1, seen(true, &direct).1);
+        assert_same_text(&without_timings(direct.clone()), &without_timings(proxied), path);
+        assert_eq!(seen(true, &direct).1.usage, None);
+        body["stream_options"] = json!({"include_usage": true});
+        tokens += seen(true, &post(llama.addr, path, &body)).1.usage.unwrap().1;
+    }
+    let counted = gauge.settled(2);
+    assert_eq!(sum(&counted, "streamgauge_stream_output_tokens_total", &[("source", "usage")]), tokens as f64);
+    assert_eq!(sum(&counted, "streamgauge_stream_output_tokens_total", &[]), tokens as f64);
+}
+
 /// A word that the model's answer has in its middle: as a stop string it ends the answer there.
 fn stop_word(llama: SocketAddr) -> String {
     let (path, body) = chat(json!({}));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -106,8 +106,13 @@ impl Running {
     }
 
     /// What it has written to stderr.
-    pub(crate) fn log(&self) -> MutexGuard<'_, String> {
-        self.log.lock().unwrap()
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// How often it has written these words.
+    pub(crate) fn said(&self, words: &str) -> usize {
+        self.log().matches(words).count()
     }
 
     /// Sends a signal.
@@ -140,7 +145,7 @@ impl Drop for Running {
         self.child.kill().ok();
         self.child.wait().ok();
         if std::thread::panicking() {
-            let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            let log = self.log();
             let last: Vec<&str> = log.lines().rev().take(30).collect();
             let last: Vec<&str> = last.into_iter().rev().collect();
             eprintln!("-- {} said last:\n{}", self.name, last.join("\n"));

@@ -33,6 +33,7 @@ mod collector;
 mod curl;
 mod leaving;
 mod llama;
+mod privacy;
 mod prometheus;
 mod reuse;
 mod signals;

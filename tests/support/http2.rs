@@ -146,6 +146,44 @@ pub fn request(
     })
 }
 
+/// A connection in clear that stays open, on a thread of its own.
+pub struct Lasting {
+    requests: tokio::sync::mpsc::Sender<(Request<Bytes>, tokio::sync::oneshot::Receiver<()>)>,
+}
+
+impl Lasting {
+    pub fn connect(addr: SocketAddr) -> Self {
+        let (requests, mut made) = tokio::sync::mpsc::channel::<(Request<Bytes>, _)>(1);
+        std::thread::spawn(move || {
+            runtime().block_on(async move {
+                let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+                let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
+                let (mut sender, connection) = handshake.unwrap();
+                tokio::spawn(connection);
+                while let Some((request, given_up)) = made.recv().await {
+                    let reply = sender.send_request(request.map(http_body_util::Full::new));
+                    tokio::spawn(async move {
+                        let whole = async { reply.await.unwrap().into_body().collect().await };
+                        tokio::select! {
+                            _whole = whole => {}
+                            _given_up = given_up => {}
+                        }
+                    });
+                }
+            });
+        });
+        Self { requests }
+    }
+
+    /// A request whose stream is reset when what this returns is dropped.
+    pub fn request(&self, path: &str, body: &str) -> tokio::sync::oneshot::Sender<()> {
+        let (hold, given_up) = tokio::sync::oneshot::channel();
+        let request = Request::post(format!("http://proxy.test{path}")).body(Bytes::from(body.to_owned())).unwrap();
+        self.requests.blocking_send((request, given_up)).unwrap();
+        hold
+    }
+}
+
 async fn exchange<T>(io: T, request: Request<Bytes>, trailers: Option<HeaderMap>) -> Reply
 where
     T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,

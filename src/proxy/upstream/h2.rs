@@ -19,6 +19,7 @@ use hyper_util::rt::TokioIo;
 
 use super::{BodyStep, Broken, Connector, Outgoing};
 use crate::export::gauges::OpenConnection;
+use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
 use crate::proxy::LocalExecutor;
@@ -58,7 +59,7 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
     let arrival = Rc::new(Cell::new(None));
     let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::clone(&arrival)));
     let mut builder = http2::Builder::new(LocalExecutor);
-    builder.adaptive_window(true);
+    builder.adaptive_window(true).max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
     let (sender, connection) = builder.handshake(io).await.map_err(Broken::Http2)?;
     tokio::task::spawn_local(async move {
         // Its streams report what went wrong with it.

@@ -133,7 +133,8 @@ impl Relayed {
 
 impl Drop for Relayed {
     fn drop(&mut self) {
-        self.finish(if self.ended { Ending::Complete } else { Ending::DownstreamGone });
+        // What has not ended ends with the observation, which knows why.
+        if self.ended { self.finish(Ending::Complete) } else { self.observe() }
     }
 }
 
