@@ -1,6 +1,7 @@
 //! The proxy between peers that mean harm: what each costs is bounded, and nobody else pays for it.
 //!
-//! What is refused at once is in `refusals.rs`; these hold on, pour in, or speak out of turn.
+//! What is refused at once is in `refusals.rs`; these hold on, pour in, or speak out of turn. The file is past 400 lines
+//! because it is a list, one test for each way to do harm.
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
