@@ -9,6 +9,8 @@
 pub mod config;
 #[path = "../../../src/cli/inspect/inspection.rs"]
 pub mod inspection;
+#[path = "../../../src/cli/inspect/recording.rs"]
+pub mod recording;
 #[path = "../../../src/export"]
 pub mod export {
     pub mod prometheus {
