@@ -39,15 +39,22 @@ fn server() -> (Upstream, impl Fn() -> (String, String)) {
     (upstream, seen)
 }
 
-/// What `/metrics` says of output tokens: their source, and how many.
+/// What `/metrics` says of output tokens: their source, and how many. A reply is counted just after its client has it.
 fn tokens(proxy: &Between) -> Vec<(String, String)> {
-    let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
-    let of_tokens = page.lines().filter(|line| line.starts_with("streamgauge_stream_output_tokens_total{"));
     let one = |line: &str| {
         let source = line.split("source=\"").nth(1)?.split('"').next()?;
         Some((source.to_owned(), line.rsplit(' ').next()?.to_owned()))
     };
-    of_tokens.filter_map(one).collect()
+    for _ in 0..500 {
+        let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+        let of_tokens = page.lines().filter(|line| line.starts_with("streamgauge_stream_output_tokens_total{"));
+        let found: Vec<_> = of_tokens.filter_map(one).collect();
+        if !found.is_empty() {
+            return found;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("no tokens were counted");
 }
 
 fn ask(proxy: &Between, body: &str) -> Response {
