@@ -74,6 +74,9 @@ fn explain(loaded: &Loaded) -> String {
 
 /// Runs the proxy until it is told to stop.
 fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
+    let mut signals = runtime.block_on(async { Signals::new() })?;
     let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp)?;
     tracing::info!(
         listen = %proxy.listen_addr(),
@@ -81,9 +84,7 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         upstream = %loaded.config.upstream,
         "forwarding"
     );
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut signals = Signals::new()?;
         let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
         proxy.drain();
         let patience = humantime::format_duration(drain.into());
@@ -95,8 +96,7 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
                 () = signals.stop.asked() => break,
             }
         }
-        anyhow::Ok(())
-    })?;
+    });
     proxy.stop();
     Ok(ExitCode::SUCCESS)
 }
