@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM};
 use serde_json::json;
@@ -63,7 +63,9 @@ fn streaming(gauge: &Gauge) -> Client {
     let mut client = gauge.client();
     client.send(chat("{\"model\":\"river\",\"stream\":true}"));
     assert!(client.head().starts_with("HTTP/1.1 200 OK\r\n"));
-    until("the stream is open", SOON, || sum(&gauge.scrape(), "streamgauge_stream_active", &[]) == 1.0);
+    until("the stream is open", SOON, || {
+        sum(&gauge.scrape(), "streamgauge_stream_active", &[("phase", "streaming")]) == 1.0
+    });
     client
 }
 
@@ -226,12 +228,14 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
 fn it_is_gone_in_a_moment_when_nothing_is_open() {
     let _turn = machine::beside();
     let server = Slow::start();
-    let mut gauge = Gauge::to(server.addr);
-    // Connections that are kept and owe nothing do not hold it.
-    let _idle: Vec<Client> = (0..3).map(|_| gauge.client()).collect();
-    let begun = Instant::now();
-    gauge.running.signal(SIGTERM);
-    let (status, _) = gauge.running.ended(SOON).expect("it ends");
-    assert_eq!(status.code(), Some(0));
-    assert!(begun.elapsed() < SOON / 2, "nothing was waited for");
+    // The first moment in which it could be told is one in which it heeds.
+    for _ in 0..10 {
+        let mut gauge = Gauge::to(server.addr);
+        // Connections that are kept and owe nothing do not hold it.
+        let _idle: Vec<Client> = (0..3).map(|_| gauge.client()).collect();
+        gauge.running.signal(SIGTERM);
+        let (status, took) = gauge.running.ended(SOON).expect("it ends");
+        assert_eq!(status.code(), Some(0));
+        assert!(took < SOON / 2, "nothing was waited for");
+    }
 }
