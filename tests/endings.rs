@@ -308,3 +308,21 @@ fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
         assert_eq!(spans.iter().map(error).collect::<Vec<_>>(), ["Some(StringValue(\"timeout\"))"; 2]);
     }
 }
+
+#[test]
+fn a_connection_that_comes_as_draining_begins_does_not_hold_it() {
+    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    for _ in 0..30 {
+        let proxy = Between::new(upstream.addr);
+        let addr = proxy.addr;
+        let coming = std::thread::spawn(move || {
+            let mut connections = Vec::new();
+            while let Ok(connection) = std::net::TcpStream::connect(addr) {
+                connections.push(connection);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(proxy.stop(Duration::from_secs(5)), "it has drained");
+        coming.join().unwrap();
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use super::worker::{Accepted, Handle};
+use super::worker::{Accepted, Counted, Handle};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
@@ -29,9 +29,9 @@ pub(super) async fn run(listener: TcpListener, workers: Vec<Handle>, places: Arc
         let Ok(socket) = socket.into_std() else { continue };
         let fewest = workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
         if let Some(worker) = fewest {
-            // Counted here, so that connections that come at once are spread as well. The worker counts it off.
-            worker.connections.fetch_add(1, Ordering::Relaxed);
-            if worker.inbox.send(Accepted { socket, permit }).await.is_err() {
+            // Counted here, so that connections that come at once are spread as well.
+            let counted = Counted::at(worker);
+            if worker.inbox.send(Accepted { socket, permit, counted }).await.is_err() {
                 return;
             }
         }

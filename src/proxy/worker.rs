@@ -26,6 +26,23 @@ pub(super) struct Accepted {
     pub(super) socket: std::net::TcpStream,
     /// Its place among the connections allowed.
     pub(super) permit: OwnedSemaphorePermit,
+    pub(super) counted: Counted,
+}
+
+/// Counts a connection at its worker until this is dropped, whether it got there or not.
+pub(super) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    pub(super) fn at(worker: &Handle) -> Self {
+        worker.connections.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(&worker.connections))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What the acceptor knows of a worker.
@@ -82,19 +99,19 @@ impl Worker {
     }
 }
 
-/// A connection's place at its worker. The acceptor has counted it; it is counted off when it ends, and woken when
-/// draining begins.
+/// A connection's place at its worker, which wakes it when draining begins.
 pub(super) struct Seat {
     worker: Rc<Worker>,
     number: u64,
     _permit: OwnedSemaphorePermit,
+    _counted: Counted,
 }
 
 impl Seat {
-    fn take(worker: Rc<Worker>, permit: OwnedSemaphorePermit) -> Self {
+    fn take(worker: Rc<Worker>, permit: OwnedSemaphorePermit, counted: Counted) -> Self {
         let number = worker.next_seat.replace(worker.next_seat.get() + 1);
         worker.seats.borrow_mut().insert(number, None);
-        Self { worker, number, _permit: permit }
+        Self { worker, number, _permit: permit, _counted: counted }
     }
 
     /// Wakes this task when draining begins.
@@ -114,7 +131,6 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.worker.seats.borrow_mut().remove(&self.number);
-        self.worker.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -178,7 +194,7 @@ async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut dra
 }
 
 fn begin(worker: &Rc<Worker>, accepted: Accepted) {
-    let seat = Seat::take(Rc::clone(worker), accepted.permit);
+    let seat = Seat::take(Rc::clone(worker), accepted.permit, accepted.counted);
     // A socket that cannot be registered is closed, which is all that can be said to it.
     if let Ok(socket) = TcpStream::from_std(accepted.socket) {
         tokio::task::spawn_local(downstream::serve(socket, seat));

@@ -47,14 +47,15 @@ impl Between {
         assert!(restart.is_empty(), "{restart:?}");
     }
 
-    /// Stops it as a signal does: waits for open streams, but not longer than `limit`.
-    pub fn stop(self, limit: Duration) {
+    /// Stops it as a signal does: waits for open streams, but not longer than `limit`; whether all have ended.
+    pub fn stop(self, limit: Duration) -> bool {
         let proxy = self.proxy.as_ref().unwrap();
         proxy.drain();
         let begun = Instant::now();
         while !proxy.is_drained() && begun.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(5));
         }
+        proxy.is_drained()
     }
 
     pub fn client(&self) -> Client {
