@@ -15,6 +15,8 @@ const TOKEN: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"
 const END: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
+/// Long enough for two pieces to be two reads.
+const APART: std::time::Duration = std::time::Duration::from_millis(30);
 
 /// A server that reports usage only to those who ask for it, and the bodies that it got.
 fn server() -> (Upstream, impl Fn() -> (String, String)) {
@@ -25,9 +27,11 @@ fn server() -> (Upstream, impl Fn() -> (String, String)) {
             conn.send(HEAD);
             conn.chunk(TOKEN);
             if body.contains("\"include_usage\":true") {
-                // The usage begins in one piece of the stream and ends in the next.
+                // The usage begins in one piece of the stream and ends in the next, of which the client sees nothing.
                 conn.chunk(END.to_owned() + &USAGE[..30]);
+                std::thread::sleep(APART);
                 conn.chunk(&USAGE[30..]);
+                std::thread::sleep(APART);
                 conn.chunk(DONE);
             } else {
                 conn.chunk(END.to_owned() + DONE);

@@ -11,7 +11,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 3] = ["--bench", "--port", "--release"];
+const OF_OTHERS: [&str; 6] = ["--bench", "--peers", "--port", "--release", "--rounds", "--rows"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

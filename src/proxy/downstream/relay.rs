@@ -312,7 +312,8 @@ impl<'a> Relay<'a> {
         if let Some(asking) = self.observation.asking() {
             asking.reply(out, payload, last);
         }
-        let payload = payload..out.len();
+        // A read that is hidden whole leaves nothing, and no chunk either.
+        let payload = if out.len() > payload { payload..out.len() } else { begun..begun };
         if let Some(chunk) = chunk {
             self.client.written = ChunkWriter::end(out, chunk);
         }
