@@ -19,9 +19,10 @@
 //!
 //! ```text
 //! main    -> cli
-//! cli     -> proxy, sim, export, net, config, measure, clock
+//! cli     -> proxy, sim, export, capture, net, config, measure, clock
 //! proxy   -> export, net, config, measure, clock
-//! export  -> net, config, measure, clock
+//! export  -> capture, net, config, measure, clock
+//! capture -> measure, clock
 //! sim     -> measure, clock
 //! net     -> measure::time, measure::record::StampSource, clock
 //! config  -> measure
@@ -31,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod cli;
 pub mod clock;
 pub mod config;

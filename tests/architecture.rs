@@ -16,9 +16,10 @@ use streamgauge::export::catalog;
 /// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
 const ARROWS: &str = "\
 main    -> cli
-cli     -> proxy, sim, export, net, config, measure, clock
+cli     -> proxy, sim, export, capture, net, config, measure, clock
 proxy   -> export, net, config, measure, clock
-export  -> net, config, measure, clock
+export  -> capture, net, config, measure, clock
+capture -> measure, clock
 sim     -> measure, clock
 net     -> measure::time, measure::record::StampSource, clock
 config  -> measure
@@ -27,8 +28,9 @@ measure -> nothing of ours";
 
 /// What `measure` may use of others'. It is pure: no I/O, no runtime, no lock, no clock, so that a proxy, a replay and a
 /// test of it get the same numbers.
-const MEASURE_MAY_USE: [(&str, &str); 6] = [
-    ("serde", "values to be skipped"),
+const MEASURE_MAY_USE: [(&str, &str); 7] = [
+    ("serde", "values to be skipped, and names as they are written"),
+    ("schemars", "the schema of what is written"),
     ("serde_json", "escapes undone, and whether a last event is whole"),
     ("memchr", "the next line end, the next quote"),
     ("flate2", "gzip and deflate, undone on the observer's copy"),

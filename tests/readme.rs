@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use streamgauge::measure::dialect::TABLE;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 6] = ["--bench", "--peers", "--port", "--release", "--rounds", "--rows"];
+const OF_OTHERS: [&str; 5] = ["--bench", "--peers", "--port", "--release", "--rounds"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -113,6 +114,16 @@ fn every_flag_is_in_the_readme_and_no_other_is() {
     assert_eq!(all.difference(&told).collect::<Vec<_>>(), [""; 0], "not in README.md");
     OF_OTHERS.iter().for_each(|flag| _ = told.remove(*flag));
     assert_eq!(told.difference(&all).collect::<Vec<_>>(), [""; 0], "in README.md and no flags");
+}
+
+#[test]
+fn the_dialects_are_those_of_the_table() {
+    let readme = readme();
+    let section = readme.split("## Dialects").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+    let told: BTreeSet<&str> =
+        rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
+    assert_eq!(told, TABLE.iter().map(|dialect| dialect.name).collect());
 }
 
 #[test]

@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::shape::RequestShape;
 use super::slo::Slos;
 use super::time::{Gap, Stamp};
@@ -20,7 +23,8 @@ pub struct TokenCount {
 }
 
 /// Where a token count comes from, best first (a stream that dies early keeps the best it had).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum CountSource {
     /// The server's final usage report.
     Usage,
@@ -64,7 +68,8 @@ pub struct Usage {
 }
 
 /// Why generation stopped, in one vocabulary for all dialects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// A natural end or a stop string.
     Stop,
@@ -122,7 +127,8 @@ pub struct Fault {
 }
 
 /// How the bytes stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Ending {
     /// The upstream body ended as its framing says.
     Complete,
@@ -135,7 +141,8 @@ pub enum Ending {
 }
 
 /// What that means for the request. Decided once, in [`Outcome::decide`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// A whole answer.
     Success,

@@ -69,9 +69,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// `gen_ai.provider.name` for a dialect.
+    /// `gen_ai.provider.name` for a dialect, in the conventions' word where they have one.
     pub(super) fn provider_of(&self, dialect: &'static Dialect) -> &str {
-        let whose = || dialect.name.split('.').next().unwrap_or(dialect.name);
+        let whose = || match dialect.name.split('.').next().unwrap_or(dialect.name) {
+            "bedrock" => "aws.bedrock",
+            "gemini" => "gcp.gemini",
+            whose => whose,
+        };
         self.provider.as_deref().unwrap_or_else(whose)
     }
 }

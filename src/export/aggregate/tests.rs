@@ -317,3 +317,10 @@ fn another_provider_can_be_named() {
     let provider = series(&aggregate.snapshot(NOW), Id::TimeToFirstToken, &["gen_ai.provider.name"]);
     assert_eq!(provider, rows([("vllm", 1, 200.0)]));
 }
+
+#[test]
+fn providers_have_the_names_of_the_conventions() {
+    let settings = Settings::default();
+    let of = |name| settings.provider_of(dialect::TABLE.iter().find(|dialect| dialect.name == name).unwrap());
+    assert_eq!(["bedrock.invoke", "gemini", "anthropic.messages"].map(of), ["aws.bedrock", "gcp.gemini", "anthropic"]);
+}

@@ -1,0 +1,308 @@
+//! The trace file's rows, and every name in them. Pure.
+//!
+//! JSON Lines: the first line is a [`Header`], each other line an [`Entry`]. What a row cannot tell by itself (the zero
+//! of its times, what a block id stands for, whether a turn repeats its history) is said in the header; a field that is
+//! absent is unknown, never zero. Times are nanoseconds on the run's own line; wall time stands in the header alone.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
+
+/// The version that is written. Whatever was written by an older one can be read.
+pub const VERSION: u32 = 1;
+
+/// What holds for every row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Header {
+    /// The version of this format.
+    pub streamgauge_trace: u32,
+    /// Who made the trace, as `program version`, or the public format it was read from.
+    pub source: String,
+    /// The wall-clock moment of time zero, in nanoseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ns: Option<u64>,
+    /// What `blocks` of the rows are; absent where rows have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Blocks>,
+    /// Whether the later turns of a session repeat their history.
+    #[serde(default)]
+    pub turns: Turns,
+}
+
+impl Header {
+    /// A header of this version, which says nothing more.
+    pub fn new(source: impl Into<String>) -> Self {
+        Self {
+            streamgauge_trace: VERSION,
+            source: source.into(),
+            started_unix_ns: None,
+            blocks: None,
+            turns: Turns::Full,
+        }
+    }
+}
+
+/// What the block ids of a trace are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Blocks {
+    /// Length of a block, in `unit`s.
+    pub size: u32,
+    /// What the size counts.
+    pub unit: BlockUnit,
+    /// Whether a last block that is not full has an id.
+    pub last: LastBlock,
+    /// What an id stands for.
+    pub ids: BlockIds,
+    /// Where equal ids mean equal blocks.
+    pub scope: Scope,
+    /// Which key the ids were made with: a digest of it, by which two traces can be told to share ids. Never the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What the length of a block counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockUnit {
+    /// Tokens.
+    Tokens,
+    /// Bytes of the prompt's text.
+    Bytes,
+}
+
+/// What becomes of a last block that is not full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LastBlock {
+    /// It has an id as well: ceil(length / size) ids.
+    Kept,
+    /// It has none: floor(length / size) ids.
+    Dropped,
+}
+
+/// What a block id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockIds {
+    /// The block and everything before it: equal ids are equal prefixes.
+    Chained,
+    /// The block by itself: equal ids at different places are no shared prefix.
+    Single,
+}
+
+/// Where equal ids mean equal blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// In the whole trace.
+    Trace,
+    /// Within one session.
+    Session,
+}
+
+/// Whether a session's later turns repeat its history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Turns {
+    /// Every row is a whole request.
+    #[default]
+    Full,
+    /// A later turn holds only what was added to the one before.
+    Delta,
+}
+
+/// One request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Entry {
+    /// Arrival: nanoseconds from time zero. Of a later turn that only knows its pause, when it would come if no answer
+    /// took any time.
+    pub at: u64,
+    /// When a replay had planned to send it, on the same line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub planned: Option<u64>,
+    /// Name of the dialect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<String>,
+    /// The model asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Whether a stream was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<bool>,
+    /// What else was asked for.
+    #[serde(skip_serializing_if = "Params::is_empty")]
+    pub params: Params,
+    /// The prompt.
+    #[serde(skip_serializing_if = "Prompt::is_empty")]
+    pub prompt: Prompt,
+    /// The session it belongs to: a keyed digest, or the id that a public trace has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Its place in the session, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<u32>,
+    /// Nanoseconds between the end of the answer before and this request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think: Option<u64>,
+    /// Response status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// How the bytes stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ending: Option<Ending>,
+    /// What that means.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Why generation stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish: Option<FinishReason>,
+    /// Output tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// Who counted them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_source: Option<CountSource>,
+    /// When things happened.
+    #[serde(skip_serializing_if = "Timing::is_empty")]
+    pub timing: Timing,
+    /// Tokens that the client had got when it left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort_tokens: Option<u64>,
+    /// Requests in flight when it arrived, itself left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
+    /// Host and port of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<String>,
+}
+
+/// What a request asks for that changes its cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Params {
+    /// Limit on generated tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Least number of generated tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u64>,
+    /// Choices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<u64>,
+    /// Sampling temperature.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Whether generation goes on past its natural end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignore_eos: Option<bool>,
+    /// Whether log probabilities are wanted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<bool>,
+    /// Whether tools are offered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<bool>,
+    /// Whether the output has to follow a schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured: Option<bool>,
+}
+
+impl Params {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The shape of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Prompt {
+    /// Bytes of its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Who counted the tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<CountSource>,
+    /// Tokens that the server says came from its cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached: Option<u64>,
+    /// Ids of its blocks in order; the header says of what.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<u64>,
+    /// What it has besides text.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
+}
+
+impl Prompt {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A part of a prompt that is not text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Part {
+    /// What it is.
+    pub kind: PartKind,
+    /// Its bytes, once decoded; absent where it is only pointed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Width and height in pixels, where its first bytes tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<(u32, u32)>,
+}
+
+/// What a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PartKind {
+    /// An image.
+    Image,
+    /// Sound.
+    Audio,
+    /// Moving images.
+    Video,
+    /// A document.
+    File,
+}
+
+/// When things happened, in nanoseconds after arrival.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Timing {
+    /// When the request had been handed to the server whole (`t_up`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<u64>,
+    /// First proof of a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<u64>,
+    /// First generated text: TTFT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_token: Option<u64>,
+    /// First generated text that is not reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_output: Option<u64>,
+    /// The end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<u64>,
+    /// Tokens of the first token event, where known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_tokens: Option<u32>,
+    /// Every gap between token events with the later event's tokens, packed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<String>,
+    /// Gaps that were not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost_gaps: Option<u64>,
+}
+
+impl Timing {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
