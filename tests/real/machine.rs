@@ -92,14 +92,19 @@ impl Running {
     }
 
     /// Waits until something listens on `address`, and for `is_ready` after that.
-    pub(crate) fn ready(mut self, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
+    pub(crate) fn ready(self, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
+        self.ready_within(Duration::from_secs(60), address, is_ready)
+    }
+
+    /// The same for a process that may take this long.
+    pub(crate) fn ready_within(mut self, limit: Duration, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
         let begun = Instant::now();
         while TcpStream::connect(address).is_err() || !is_ready() {
             if let Some(status) = self.child.try_wait().unwrap() {
                 self.reader.take().unwrap().join().unwrap();
                 panic!("{} ended with {status}:\n{}", self.name, self.log());
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "{} is not ready:\n{}", self.name, self.log());
+            assert!(begun.elapsed() < limit, "{} is not ready:\n{}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
         self

@@ -3,9 +3,13 @@
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use super::machine::{Running, address};
 use super::talk::get;
+
+/// What heavy parts may take to start, or to do their work.
+const MINUTES: Duration = Duration::from_secs(300);
 
 /// A part that serves on one address.
 pub(crate) struct Part {
@@ -23,10 +27,8 @@ pub(crate) fn start(name: &'static str, arguments: &[&str]) -> Running {
 
 /// A program that `tests/parts/setup` has installed, with no arguments yet.
 pub(crate) fn program(name: &str) -> Command {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/streamgauge-parts");
-    let parts = std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from);
-    let program = parts.join("bin").join(name);
-    assert!(program.exists(), "{name}: not in {}/bin; remedy: tests/parts/setup", parts.display());
+    let program = folder().join("bin").join(name);
+    assert!(program.exists(), "{name}: not in {}/bin; remedy: tests/parts/setup", folder().display());
     Command::new(program)
 }
 
@@ -71,6 +73,33 @@ pub(crate) fn victoria(directory: &Path) -> Part {
     let addr = address();
     let running = start("victoria", &[&addr.port().to_string(), directory.to_str().unwrap()]);
     Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+}
+
+/// vLLM on the CPU with the tiny model. It takes minutes to start.
+pub(crate) fn vllm() -> Part {
+    let addr = address();
+    let running = start("vllm", &[&addr.port().to_string()]);
+    Part { running: running.ready_within(MINUTES, addr, || get(addr, "/health").status() == 200), addr }
+}
+
+/// `transformers serve` on the CPU; its model's name is [`transformers_model`].
+pub(crate) fn transformers() -> Part {
+    let addr = address();
+    let running = start("transformers", &[&addr.port().to_string()]);
+    Part { running: running.ready_within(MINUTES, addr, || get(addr, "/health").status() == 200), addr }
+}
+
+/// The folder that parts are installed in.
+pub(crate) fn folder() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/streamgauge-parts");
+    std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from)
+}
+
+/// Runs a part to its end; its log is in the panic should it fail.
+pub(crate) fn run(name: &'static str, arguments: &[&str]) {
+    let mut running = start(name, arguments);
+    let (status, _) = running.ended(MINUTES).unwrap_or_else(|| panic!("{name} does not end:\n{}", running.log()));
+    assert!(status.success(), "{name} ended with {status}:\n{}", running.log());
 }
 
 /// The simulated server with these flags.

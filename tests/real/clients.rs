@@ -1,0 +1,178 @@
+//! What AIPerf and vLLM's own benchmark say of requests that went through the proxy, and what the proxy says of the
+//! same requests: one by one, each number by the client's own definition.
+//!
+//! AIPerf sends an `X-Request-ID` with every request and vLLM's benchmark one with a number; vLLM makes the reply's id
+//! from it, and the proxy's span has that. So every request is found again, and differences are of pairs.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use opentelemetry_proto::tonic::trace::v1::Span;
+use serde_json::Value;
+use tempfile::tempdir;
+
+use super::gauge::{Gauge, count, sum};
+use super::machine::{self, until};
+use super::parts;
+use super::sink::{Sink, attributes};
+
+/// Requests of one run of a client; `tests/parts/start` says so to them.
+const REQUESTS: usize = 40;
+/// Output tokens of each, likewise.
+const TOKENS: f64 = 100.0;
+
+/// One request, in milliseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// From the request to the first token.
+    ttft: f64,
+    /// From the request to the last token.
+    last: f64,
+    /// What the client spent on connecting and sending before the request had left it.
+    before: f64,
+    /// The gaps between events with tokens: their sum, and how many there are.
+    gaps: (f64, usize),
+}
+
+impl Times {
+    /// (last − first) / (tokens − 1): TPOT to one client, ITL to the other.
+    fn tpot(self) -> f64 {
+        (self.last - self.ttft) / (TOKENS - 1.0)
+    }
+}
+
+/// What the proxy saw, by the id of the reply.
+fn of_proxy(sink: &Sink) -> BTreeMap<String, Times> {
+    let spans = sink.spans();
+    let by_id: BTreeMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();
+    let mut seen = BTreeMap::new();
+    for span in sink.client_spans() {
+        // The whole request is the span above the one that has the reply.
+        let begun = by_id[&span.parent_span_id[..]].start_time_unix_nano;
+        let at = |name: &str| span.events.iter().find(|event| event.name == name).map(|event| event.time_unix_nano);
+        let since = |at: u64| at.saturating_sub(begun) as f64 / 1e6;
+        let told = attributes(&span.attributes);
+        if let (Some(id), Some(first), Some(last)) =
+            (told["gen_ai.response.id"].as_str(), at("first_token"), at("last_token"))
+        {
+            seen.insert(id.to_owned(), Times { ttft: since(first), last: since(last), ..Times::default() });
+        }
+    }
+    seen
+}
+
+/// What AIPerf wrote, by the id that vLLM gives the reply.
+fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
+    let text = std::fs::read_to_string(directory.join("profile_export.jsonl")).unwrap();
+    let record = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert!(line["error"].is_null(), "{line}");
+        let of = |name: &str| line["metrics"][name]["value"].as_f64().unwrap();
+        assert_eq!(of("output_sequence_length"), TOKENS);
+        let before = of("http_req_blocked") + of("http_req_connecting") + of("http_req_sending");
+        let gaps = line["metrics"]["inter_chunk_latency"]["value"].as_array().unwrap();
+        let gaps = (gaps.iter().filter_map(Value::as_f64).sum(), gaps.len());
+        let times = Times { ttft: of("time_to_first_token"), last: of("request_latency"), before, gaps };
+        (format!("chatcmpl-{}", line["metadata"]["x_request_id"].as_str().unwrap()), times)
+    };
+    text.lines().map(record).collect()
+}
+
+/// What vLLM's benchmark wrote, by the number at the end of the id.
+fn of_vllm_bench(directory: &Path) -> BTreeMap<usize, Times> {
+    let text = std::fs::read_to_string(directory.join("vllm_bench.json")).unwrap();
+    let result: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((result["completed"].as_u64(), result["failed"].as_u64()), (Some(REQUESTS as u64), Some(0)));
+    let millis = |value: &Value| value.as_f64().unwrap() * 1e3;
+    let one = |at: usize| {
+        let (ttft, last) = (millis(&result["ttfts"][at]), millis(&result["latencies"][at]));
+        let gaps = result["itls"][at].as_array().unwrap();
+        (at, Times { ttft, last, before: 0.0, gaps: (gaps.iter().map(millis).sum(), gaps.len()) })
+    };
+    (0..REQUESTS).map(one).collect()
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Says one row; its name if the difference is too large.
+fn row(name: &'static str, theirs: f64, ours: f64, difference: f64) -> Option<&'static str> {
+    eprintln!("| {name} | {theirs:.3} | {ours:.3} | {difference:.3} |");
+    (difference.abs() > 1.0 && difference.abs() > theirs / 100.0).then_some(name)
+}
+
+/// Says how far the pairs are apart, and fails where their median difference is neither within 1 ms nor within 1 %.
+/// The gaps are compared all together: by their mean, which our histogram has exactly.
+fn assert_agree(client: &str, pairs: &[(Times, Times)], gauge: &Gauge) {
+    assert_eq!(pairs.len(), REQUESTS, "{client}: every request is found again");
+    eprintln!("| {client} | client, median ms | proxy, median ms | difference, median ms |");
+    let mut far = Vec::new();
+    let mut compare = |name, read: fn(&Times) -> f64| {
+        let theirs = median(pairs.iter().map(|(client, _)| read(client)));
+        let ours = median(pairs.iter().map(|(_, ours)| read(ours)));
+        let difference = median(pairs.iter().map(|(client, ours)| read(client) - read(ours)));
+        far.extend(row(name, theirs, ours, difference));
+    };
+    compare("TTFT, from the request's leaving", |times| times.ttft - times.before);
+    compare("E2E, to the last token", |times| times.last - times.before);
+    compare("TPOT", |times| times.tpot());
+    let (sum_of_gaps, gaps) =
+        pairs.iter().fold((0.0, 0), |all, (times, _)| (all.0 + times.gaps.0, all.1 + times.gaps.1));
+    let (table, itl) = (gauge.scrape(), "streamgauge_stream_inter_token_latency_seconds");
+    let (theirs, ours) = (sum_of_gaps / gaps as f64, sum(&table, itl, &[]) * 1e3 / count(&table, itl, &[]) as f64);
+    far.extend(row("ITL, mean of all gaps", theirs, ours, theirs - ours));
+    assert!(far.is_empty(), "{client} and the proxy differ in {far:?}");
+}
+
+/// A proxy whose spans go to the sink.
+fn traced(upstream: SocketAddr, sink: &Sink) -> Gauge {
+    Gauge::with(upstream, |command| {
+        command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
+    })
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+#[test]
+#[ignore = "needs vLLM and AIPerf: tests/run --real"]
+fn aiperf_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
+    let _turn = machine::alone();
+    let (vllm, sink) = (parts::vllm(), Sink::start());
+    let gauge = traced(vllm.addr, &sink);
+    let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
+    parts::run("aiperf", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
+    assert_eq!(of_aiperf(direct.path()).len(), REQUESTS);
+    parts::run("aiperf", &[&url(gauge.addr), proxied.path().to_str().unwrap()]);
+    let theirs = of_aiperf(proxied.path());
+    until("every request has its spans", machine::SOON, || of_proxy(&sink).len() >= REQUESTS);
+    let ours = of_proxy(&sink);
+    let pairs: Vec<_> = theirs.iter().filter_map(|(id, times)| Some((*times, *ours.get(id)?))).collect();
+    assert_agree("AIPerf", &pairs, &gauge);
+    let table = gauge.scrape();
+    assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &[("reason", "done")]), ours.len() as f64);
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn vllm_bench_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
+    let _turn = machine::alone();
+    let (vllm, sink) = (parts::vllm(), Sink::start());
+    let gauge = traced(vllm.addr, &sink);
+    let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
+    parts::run("vllm-bench", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
+    assert_eq!(of_vllm_bench(direct.path()).len(), REQUESTS);
+    parts::run("vllm-bench", &[&url(gauge.addr), proxied.path().to_str().unwrap()]);
+    let theirs = of_vllm_bench(proxied.path());
+    until("every request has its spans", machine::SOON, || of_proxy(&sink).len() >= REQUESTS);
+    let ours = of_proxy(&sink);
+    let number = |id: &String| id.rsplit('-').next()?.parse::<usize>().ok();
+    let pairs: Vec<_> = ours.iter().filter_map(|(id, times)| Some((*theirs.get(&number(id)?)?, *times))).collect();
+    assert_agree("vLLM bench", &pairs, &gauge);
+}

@@ -1,0 +1,114 @@
+//! vLLM and transformers behind the proxy: their answers as they were, their tokens counted, and their own clocks
+//! beside ours.
+
+use serde_json::{Value, json};
+
+use super::compare::assert_same_text;
+use super::gauge::{Gauge, count, sum};
+use super::llama::same_each_time;
+use super::machine;
+use super::parse;
+use super::parts;
+use super::talk::{events, get, json as body_of, post};
+
+/// A chat whose answer is the same every time.
+fn chat(model: &str, more: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "Say \"héllo\" \u{1f30a}"}]);
+    let mut body = json!({"model": model, "temperature": 0, "seed": 7, "max_tokens": 40, "messages": messages});
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+/// Output tokens as the last usage of an answer has them.
+fn usage(events: &[Value]) -> u64 {
+    events.iter().rev().find_map(|event| event["usage"]["completion_tokens"].as_u64()).unwrap()
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
+    let _turn = machine::beside();
+    let vllm = parts::vllm();
+    let gauge = Gauge::to(vllm.addr);
+    let asked = json!({"include_usage": true});
+    let requests = [
+        ("/v1/chat/completions", chat("tiny", json!({"stream": true, "stream_options": asked}))),
+        ("/v1/chat/completions", chat("tiny", json!({"stream": true, "n": 2, "stream_options": asked}))),
+        ("/v1/chat/completions", chat("tiny", json!({}))),
+        ("/v1/chat/completions", chat("tiny", json!({"max_tokens": "many"}))),
+        (
+            "/v1/completions",
+            json!({"model": "tiny", "prompt": "river", "temperature": 0, "stream": true,
+            "stream_options": {"include_usage": true, "continuous_usage_stats": true}}),
+        ),
+        ("/tokenize", json!({"model": "tiny", "prompt": "river"})),
+        ("/nowhere", json!({})),
+    ];
+    let mut tokens = 0;
+    for (path, body) in &requests {
+        let direct = post(vllm.addr, path, body);
+        let proxied = post(gauge.addr, path, body);
+        assert_eq!(direct.status(), proxied.status(), "{path} {body}");
+        assert_same_text(&same_each_time(&direct.text()), &same_each_time(&proxied.text()), path);
+        if proxied.status() == 200 && path.starts_with("/v1") {
+            let answer = if body["stream"] == true { events(&proxied) } else { vec![body_of(&proxied)] };
+            tokens += usage(&answer);
+        }
+    }
+    let table = gauge.settled(requests.len());
+    let of_output = [("gen_ai_token_type", "output")];
+    assert_eq!(sum(&table, "gen_ai_client_token_usage", &of_output), tokens as f64);
+    assert_eq!(count(&table, "gen_ai_client_token_usage", &of_output), 4);
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn the_first_token_of_vllms_own_clock_comes_before_ours_by_what_its_clock_leaves_out() {
+    let _turn = machine::alone();
+    let vllm = parts::vllm();
+    let gauge = Gauge::to(vllm.addr);
+    const REQUESTS: usize = 20;
+    for _ in 0..REQUESTS {
+        assert_eq!(post(gauge.addr, "/v1/chat/completions", &chat("tiny", json!({"stream": true}))).status(), 200);
+    }
+    let ours = gauge.settled(REQUESTS);
+    let engine = parse::text(&get(vllm.addr, "/metrics").text());
+    let mean = |table, name| (count(table, name, &[]), sum(table, name, &[]) * 1e3 / REQUESTS as f64);
+    let engine = mean(&engine, "vllm:time_to_first_token_seconds");
+    let ours = mean(&ours, "gen_ai_server_time_to_first_token_seconds");
+    eprintln!(
+        "| TTFT, mean ms | vLLM's own {:.3} | proxy {:.3} | difference {:.3} |",
+        engine.1,
+        ours.1,
+        ours.1 - engine.1
+    );
+    assert_eq!((engine.0, ours.0), (REQUESTS as u64, REQUESTS as u64));
+    // Its clock begins when the request is parsed and ends when the engine has the token; ours has the HTTP server on
+    // both sides of that.
+    assert!(ours.1 > engine.1, "{engine:?} {ours:?}");
+}
+
+#[test]
+#[ignore = "needs transformers: tests/run --real"]
+fn every_answer_of_transformers_comes_through_as_it_was_and_its_tokens_are_counted() {
+    let _turn = machine::beside();
+    let transformers = parts::transformers();
+    let gauge = Gauge::to(transformers.addr);
+    let model = parts::folder().join("models/tiny-hf");
+    let body = chat(model.to_str().unwrap(), json!({"stream": true}));
+    let path = "/v1/chat/completions";
+    let direct = post(transformers.addr, path, &body);
+    let proxied = post(gauge.addr, path, &body);
+    assert_eq!((direct.status(), proxied.status()), (200, 200));
+    assert_same_text(&same_each_time(&direct.text()), &same_each_time(&proxied.text()), path);
+    // It ends without a `[DONE]`, and its usage is on the chunk that has the reason.
+    assert!(!proxied.text().contains("[DONE]"));
+    let table = gauge.settled(1);
+    assert_eq!(
+        sum(&table, "gen_ai_client_token_usage", &[("gen_ai_token_type", "output")]),
+        usage(&events(&proxied)) as f64
+    );
+    assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &[("reason", "done")]), 1.0);
+}
