@@ -35,7 +35,10 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
     let asked = json!({"include_usage": true});
     let requests = [
         ("/v1/chat/completions", chat("tiny", json!({"stream": true, "stream_options": asked}))),
-        ("/v1/chat/completions", chat("tiny", json!({"stream": true, "n": 2, "stream_options": asked}))),
+        (
+            "/v1/chat/completions",
+            chat("tiny", json!({"stream": true, "n": 2, "temperature": 0.8, "stream_options": asked})),
+        ),
         ("/v1/chat/completions", chat("tiny", json!({}))),
         ("/v1/chat/completions", chat("tiny", json!({"max_tokens": "many"}))),
         (
@@ -46,17 +49,19 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
         ("/tokenize", json!({"model": "tiny", "prompt": "river"})),
         ("/nowhere", json!({})),
     ];
-    let mut tokens = 0;
+    let (mut tokens, mut statuses) = (0, Vec::new());
     for (path, body) in &requests {
         let direct = post(vllm.addr, path, body);
         let proxied = post(gauge.addr, path, body);
         assert_eq!(direct.status(), proxied.status(), "{path} {body}");
+        statuses.push(direct.status());
         assert_same_text(&same_each_time(&direct.text()), &same_each_time(&proxied.text()), path);
         if proxied.status() == 200 && path.starts_with("/v1") {
             let answer = if body["stream"] == true { events(&proxied) } else { vec![body_of(&proxied)] };
             tokens += usage(&answer);
         }
     }
+    assert_eq!(statuses, [200, 200, 200, 400, 200, 200, 404]);
     let table = gauge.settled(requests.len());
     let of_output = [("gen_ai_token_type", "output")];
     assert_eq!(sum(&table, "gen_ai_client_token_usage", &of_output), tokens as f64);
