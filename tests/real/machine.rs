@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 static TURNS: RwLock<()> = RwLock::new(());
@@ -57,7 +58,8 @@ pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool
     }
 }
 
-/// A process. It is killed when this is dropped, and by the kernel should the test die without that.
+/// A process. It is killed when this is dropped, with all that it started, and by the kernel should the test die
+/// without that.
 pub(crate) struct Running {
     name: &'static str,
     child: Child,
@@ -76,6 +78,8 @@ impl Running {
             }
         }
         prepare(&mut command);
+        // A group of its own: some start others, which do not end with them.
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::<Mutex<String>>::default();
@@ -146,8 +150,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        self.child.kill().ok();
+        // They may have ended by themselves.
+        killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL).ok();
         self.child.wait().ok();
         if std::thread::panicking() {
             let log = self.log();
