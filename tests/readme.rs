@@ -12,7 +12,20 @@ use serde_json::Value;
 use streamgauge::measure::dialect::TABLE;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 5] = ["--bench", "--peers", "--port", "--release", "--rounds"];
+const OF_OTHERS: [&str; 12] = [
+    "--bench",
+    "--build",
+    "--detach",
+    "--enable-feature",
+    "--file",
+    "--filename",
+    "--now",
+    "--peers",
+    "--port",
+    "--release",
+    "--rounds",
+    "--tag",
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -11,7 +11,8 @@ use streamgauge::export::endings::TERMINATIONS;
 use streamgauge::export::prometheus::name;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 2] = ["gen_ai_latest_experimental", "streamgauge.yaml"];
+const NO_METRICS: [&str; 4] =
+    ["gen_ai_latest_experimental", "streamgauge.yaml", "streamgauge.json", "streamgauge.service"];
 
 /// Attributes of every `gen_ai.*` instrument, as README.md calls them.
 const THE_FIVE: &str =
@@ -105,6 +106,18 @@ fn whatever_names_a_metric_names_one_that_is_exported() {
     for path in surfaces.into_iter().chain([root.join("README.md")]) {
         let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
         assert_eq!(strangers(&text), [""; 0], "in {}", path.display());
+    }
+}
+
+#[test]
+fn the_board_shows_every_instrument() {
+    let board = fs::read_to_string(root().join("dashboards/streamgauge.json")).unwrap();
+    let words: BTreeSet<&str> = board.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).collect();
+    for instrument in TABLE.iter().filter(|instrument| instrument.is_in(Convention::Frozen)) {
+        let family = name::family(instrument);
+        let names = ["", "_bucket", "_sum", "_count"].map(|part| format!("{family}{part}"));
+        let shown = names.iter().chain([&name::sample(instrument)]).any(|name| words.contains(&**name));
+        assert!(shown, "no panel of dashboards/streamgauge.json shows {}", instrument.name);
     }
 }
 

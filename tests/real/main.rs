@@ -30,6 +30,7 @@ mod promql;
 mod sink;
 mod talk;
 
+mod board;
 mod clients;
 mod collector;
 mod curl;

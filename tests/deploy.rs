@@ -1,0 +1,309 @@
+//! `dashboards/` and `deploy/` fit the program: what they start, it takes; what they point at is there.
+//!
+//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas, and `tests/real/board.rs` asks
+//! the board's queries.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The documents of a YAML file.
+fn documents(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn document(path: &str) -> Value {
+    let [document] = <[Value; 1]>::try_from(documents(path)).unwrap();
+    document
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn texts(value: &Value) -> Vec<&str> {
+    list(value).iter().map(|item| item.as_str().unwrap()).collect()
+}
+
+fn duration(text: &str) -> Duration {
+    humantime::parse_duration(text).unwrap()
+}
+
+// ----------------------------------------------------------------------------------------------------------- the board
+
+fn board() -> Value {
+    serde_json::from_str(&read("dashboards/streamgauge.json")).unwrap()
+}
+
+/// The panels that show something.
+fn panels(board: &Value) -> impl Iterator<Item = &Value> {
+    list(&board["panels"]).iter().filter(|panel| panel["type"] != "row")
+}
+
+#[test]
+fn the_board_fills_its_24_columns_without_overlaps_or_holes() {
+    let board = board();
+    let mut taken = BTreeSet::new();
+    let mut height = 0;
+    for panel in list(&board["panels"]) {
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
+        assert!(x + w <= 24 && w > 0 && h > 0, "{} leaves the grid", panel["title"]);
+        height = height.max(y + h);
+        for cell in (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y))) {
+            assert!(taken.insert(cell), "{} lies over another panel at {cell:?}", panel["title"]);
+        }
+    }
+    assert_eq!(taken.len() as u64, 24 * height, "a hole");
+    let ids: BTreeSet<u64> = list(&board["panels"]).iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), list(&board["panels"]).len(), "each id once");
+}
+
+#[test]
+fn every_panel_says_what_its_number_is_in_which_unit_and_of_which_data_source() {
+    let board = board();
+    for panel in panels(&board) {
+        let title = panel["title"].as_str().unwrap();
+        assert!(panel["description"].as_str().is_some_and(|about| about.ends_with('.')), "{title}: no description");
+        let unit = match &panel["options"]["yAxis"]["unit"] {
+            Value::Null => &panel["fieldConfig"]["defaults"]["unit"],
+            of_heat_map => of_heat_map,
+        };
+        assert!(unit.is_string(), "{title}: no unit");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        for target in list(&panel["targets"]) {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+        }
+    }
+    assert_eq!((board["schemaVersion"].as_u64(), board["uid"].as_str()), (Some(41), Some("streamgauge")));
+    let variables: Vec<&Value> = list(&board["templating"]["list"]).iter().map(|variable| &variable["name"]).collect();
+    assert_eq!(variables, ["datasource", "model", "slo"]);
+}
+
+#[test]
+fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
+    let board = board();
+    for panel in panels(&board) {
+        for target in list(&panel["targets"]) {
+            let query = target["expr"].as_str().unwrap();
+            let ranges = query.matches('[').count();
+            assert_eq!(ranges, query.matches("[$__rate_interval]").count(), "{query}");
+            assert_eq!(ranges, query.matches("rate(").count(), "{query}");
+            // Whatever has a model or an SLO is narrowed by the variable; what the whole proxy has is not.
+            let whole =
+                ["http_server", "streamgauge_proxy", "streamgauge_export", "streamgauge_stream_active", "process_"];
+            if !whole.iter().any(|of_proxy| query.contains(of_proxy)) {
+                assert!(query.contains("gen_ai_request_model=~\"$model\""), "{query}");
+            }
+            if query.contains("streamgauge_slo_") {
+                assert!(query.contains("slo=~\"$slo\""), "{query}");
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------- what is started
+
+/// What `streamgauge ARGUMENTS --check` prints.
+fn checked(arguments: &[&str], folder: &Path) -> String {
+    check(arguments, folder, |_| {})
+}
+
+/// The same with an environment.
+fn check(arguments: &[&str], folder: &Path, prepare: impl FnOnce(&mut Command)) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(arguments).arg("--check").env_clear().current_dir(folder);
+    prepare(&mut command);
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{arguments:?}");
+    assert!(output.status.success(), "{arguments:?}: {}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A setting of a configuration as `--check` prints it.
+fn setting<'a>(configuration: &'a str, key: &str) -> &'a str {
+    let line = configuration.lines().find_map(|line| line.strip_prefix(&format!("{key}: ")));
+    line.unwrap_or_else(|| panic!("no {key}")).split("  #").next().unwrap()
+}
+
+fn port(address: &str) -> u64 {
+    address.rsplit(':').next().unwrap().parse().unwrap()
+}
+
+/// The item of a list with that name.
+fn named<'a>(items: &'a Value, name: &str) -> &'a Value {
+    list(items).iter().find(|item| item["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+const SIDECAR: &str = "deploy/kubernetes/sidecar.yaml";
+
+#[test]
+fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
+    let [deployment, service, monitor] = <[Value; 3]>::try_from(documents(SIDECAR)).unwrap();
+    let pod = &deployment["spec"]["template"]["spec"];
+    let sidecar = named(&pod["initContainers"], "streamgauge");
+    let vllm = named(&pod["containers"], "vllm");
+    assert_eq!(sidecar["restartPolicy"], "Always", "else it is no sidecar");
+
+    let configuration = checked(&texts(&sidecar["args"]), &root());
+    let [listen, admin, upstream] = ["listen", "admin", "upstream"].map(|key| port(setting(&configuration, key)));
+    assert_eq!(named(&sidecar["ports"], "http")["containerPort"], listen);
+    assert_eq!(named(&sidecar["ports"], "streamgauge")["containerPort"], admin);
+    assert!(texts(&vllm["args"]).contains(&&*format!("--port={upstream}")));
+    assert!(texts(&vllm["args"]).contains(&"--host=127.0.0.1"), "nobody goes past the proxy");
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], "http");
+    assert_eq!(service["spec"]["ports"][0]["port"], listen, "clients notice nothing");
+
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        assert_eq!(sidecar[probe]["httpGet"]["port"], "streamgauge");
+        assert_eq!(vllm[probe]["httpGet"]["port"], listen, "vLLM is on loopback, where no kubelet comes");
+    }
+    // It starts before vLLM, which /readyz waits for.
+    assert_eq!(sidecar["startupProbe"]["httpGet"]["path"], "/livez");
+    assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert_eq!(sidecar["livenessProbe"]["httpGet"]["path"], "/livez");
+
+    assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "streamgauge");
+    let labels = deployment["spec"]["template"]["metadata"]["labels"].as_object().unwrap();
+    for selector in [&monitor["spec"]["selector"]["matchLabels"], &service["spec"]["selector"]] {
+        assert!(selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector}");
+    }
+}
+
+#[test]
+fn a_pod_ends_within_its_grace_period() {
+    let deployment = &documents(SIDECAR)[0];
+    let pod = &deployment["spec"]["template"]["spec"];
+    let configuration = checked(&texts(&named(&pod["initContainers"], "streamgauge")["args"]), &root());
+    let wait = texts(&named(&pod["containers"], "vllm")["lifecycle"]["preStop"]["exec"]["command"]);
+    assert_eq!(wait[0], "timeout");
+    assert!(wait[4].contains(&format!("127.0.0.1:{}/metrics", port(setting(&configuration, "admin")))));
+    let of_vllm = Duration::from_secs(30);
+    let needed = duration(wait[1]) + of_vllm + duration(setting(&configuration, "drain"));
+    let grace = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
+    assert!(needed < grace, "{needed:?} of {grace:?}");
+}
+
+#[test]
+fn the_sidecar_may_do_nothing_that_it_need_not() {
+    let deployment = &documents(SIDECAR)[0];
+    let context = &named(&deployment["spec"]["template"]["spec"]["initContainers"], "streamgauge")["securityContext"];
+    assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(
+        (&context["runAsNonRoot"], &context["readOnlyRootFilesystem"]),
+        (&Value::Bool(true), &Value::Bool(true))
+    );
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    let user = format!("USER {0}:{0}", context["runAsUser"]);
+    assert!(read("deploy/Dockerfile").lines().any(|line| line == user), "the image's own user");
+}
+
+#[test]
+fn compose_starts_what_exists_and_scrapes_what_listens() {
+    let services = document("deploy/compose.yaml")["services"].clone();
+    let proxy = &services["streamgauge"];
+    let configuration = checked(&texts(&proxy["command"]), &root());
+    let [listen, admin, upstream] = ["listen", "admin", "upstream"].map(|key| setting(&configuration, key));
+    let published: Vec<u64> = texts(&proxy["ports"]).into_iter().map(port).collect();
+    assert_eq!(published, [port(listen), port(admin)]);
+    assert!(duration(setting(&configuration, "drain")) < duration(proxy["stop_grace_period"].as_str().unwrap()));
+
+    let sim = texts(&services["sim"]["command"]);
+    let of_sim = sim[1].strip_prefix("--listen=0.0.0.0:").unwrap();
+    assert_eq!((sim[0], sim.len(), upstream), ("sim", 2, &*format!("http://sim:{of_sim}")));
+
+    let prometheus = document("deploy/prometheus/prometheus.yml");
+    let job = &prometheus["scrape_configs"][0];
+    assert_eq!(texts(&job["static_configs"][0]["targets"]), [format!("streamgauge:{}", port(admin))]);
+    assert!(
+        read("deploy/prometheus/rules.yml")
+            .contains(&format!("up{{job=~\"(.+/)?{}\"}}", job["job_name"].as_str().unwrap()))
+    );
+
+    let collector = document("deploy/otel-collector.yaml");
+    let endpoint = proxy["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"].as_str().unwrap();
+    let http = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].as_str().unwrap();
+    assert_eq!(endpoint, format!("http://otel-collector:{}", port(http)));
+
+    // What is mounted is there, and every image is pinned.
+    for (name, service) in services.as_object().unwrap() {
+        let image = service["image"].as_str().unwrap_or("streamgauge:local");
+        assert!(image.contains(':') && !image.ends_with(":latest"), "{name}: {image}");
+        for volume in service["volumes"].as_array().into_iter().flatten() {
+            let from = volume.as_str().unwrap().split(':').next().unwrap();
+            assert!(!from.starts_with('.') || root().join("deploy").join(from).exists(), "{name}: {from}");
+        }
+    }
+    let provided = document("deploy/grafana/dashboards/streamgauge.yaml")["providers"][0]["options"]["path"].clone();
+    let grafana = texts(&services["grafana"]["volumes"]);
+    assert!(grafana.contains(&&*format!("../dashboards:{}:ro", provided.as_str().unwrap())), "{grafana:?}");
+    let source = document("deploy/grafana/datasources/prometheus.yaml")["datasources"][0]["url"].clone();
+    assert_eq!(source, format!("http://prometheus:{}", port(texts(&services["prometheus"]["ports"])[0])));
+}
+
+#[test]
+fn telemetry_of_compose_goes_to_its_collector() {
+    let services = document("deploy/compose.yaml")["services"].clone();
+    let proxy = &services["streamgauge"];
+    let told = check(&texts(&proxy["command"]), &root(), |command| {
+        for (name, value) in proxy["environment"].as_object().unwrap() {
+            command.env(name, value.as_str().unwrap());
+        }
+    });
+    let metrics = told.lines().find(|line| line.starts_with("# OTLP metrics: ")).unwrap();
+    assert!(metrics.contains("http://otel-collector:4318/v1/metrics") && metrics.contains("10s"), "{metrics}");
+    assert!(told.contains("http://otel-collector:4318/v1/traces"), "{told}");
+}
+
+#[test]
+fn the_unit_starts_what_exists_and_waits_for_the_drain() {
+    let unit = read("deploy/systemd/streamgauge.service");
+    let value = |key: &str| unit.lines().find_map(|line| line.strip_prefix(&format!("{key}="))).unwrap().to_owned();
+    let command = value("ExecStart");
+    let arguments = command.strip_prefix("/usr/local/bin/streamgauge ").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("streamgauge.yaml"), "upstream: http://127.0.0.1:8000\n").unwrap();
+    let arguments = arguments.replace("/etc/streamgauge/", "");
+    let configuration = checked(&arguments.split(' ').collect::<Vec<_>>(), folder.path());
+    assert!(duration(setting(&configuration, "drain")) < duration(&value("TimeoutStopSec").replace("min", "m")));
+}
+
+#[test]
+fn the_image_is_built_from_files_that_reach_the_builder() {
+    let (dockerfile, ignored) = (read("deploy/Dockerfile"), read(".dockerignore"));
+    let copied: BTreeSet<&str> = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("COPY "))
+        .filter(|line| !line.starts_with("--from"))
+        .flat_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            words[..words.len() - 1].to_vec()
+        })
+        .collect();
+    let let_through: BTreeSet<&str> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    assert_eq!(copied, let_through);
+    // The manifest names files of tests and benchmarks, which are made up there.
+    let manifest = read("Cargo.toml");
+    for path in manifest.lines().filter_map(|line| line.strip_prefix("path = \"tests/")?.strip_suffix('"')) {
+        assert!(dockerfile.contains(&format!("tests/{path}")), "tests/{path}");
+    }
+    let rust = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert!(dockerfile.contains(&format!("FROM rust:{rust}-")), "the version that Cargo.toml asks for");
+    let admin = checked(&["proxy", "--upstream=http://127.0.0.1:8000"], &root());
+    let exposed = format!("EXPOSE {} {}", port(setting(&admin, "listen")), port(setting(&admin, "admin")));
+    assert!(dockerfile.lines().any(|line| line == exposed), "{exposed}");
+}
