@@ -320,3 +320,23 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     child.stdin.take().unwrap().write_all(b"data: [DONE]\n\n").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn without_trusted_certificates_it_says_once_what_to_do() {
+    let nowhere = |args: &[&str]| {
+        let mut command = program(&[&["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], args].concat());
+        command.envs([("SSL_CERT_FILE", "/nowhere/file"), ("SSL_CERT_DIR", "/nowhere/folder")]);
+        command
+    };
+    let mut to_collector = nowhere(&["--upstream=http://127.0.0.1:8000"]);
+    to_collector.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318");
+    for command in [nowhere(&["--upstream=https://localhost:8000"]), to_collector] {
+        let done = finish(command, b"");
+        assert_eq!((done.code, &*done.stdout), (Some(1), ""));
+        assert_eq!(
+            done.stderr,
+            "error: cannot set up TLS: the system has no trusted certificates: install ca-certificates, or name a file \
+             with --upstream-ca, and for a collector with OTEL_EXPORTER_OTLP_CERTIFICATE\n"
+        );
+    }
+}

@@ -34,7 +34,10 @@ pub enum TlsError {
         reason: String,
     },
     /// The system has no trusted certificates.
-    #[error("the system has no trusted certificates: install ca-certificates, or name a file with --upstream-ca")]
+    #[error(
+        "the system has no trusted certificates: install ca-certificates, or name a file with --upstream-ca, and for a \
+         collector with OTEL_EXPORTER_OTLP_CERTIFICATE"
+    )]
     NoRoots,
 }
 

@@ -52,7 +52,7 @@ pub enum StartError {
         error: io::Error,
     },
     /// TLS cannot be set up.
-    #[error("cannot set up TLS: {0}")]
+    #[error("cannot set up TLS")]
     Tls(#[from] TlsError),
     /// A tokenizer cannot be used.
     #[error(transparent)]
