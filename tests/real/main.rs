@@ -40,5 +40,6 @@ mod llama;
 mod privacy;
 mod prometheus;
 mod reuse;
+mod sidecar;
 mod signals;
 mod victoria;
