@@ -8,7 +8,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::client::{Response, chat};
+use support::client::{Client, Response, chat};
+use support::http2;
 use support::proxy::Between;
 use support::upstream::Upstream;
 
@@ -109,6 +110,30 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
     let body: Value = serde_json::from_slice(&response.body).unwrap();
     assert_eq!((body["error"]["type"].as_str(), body["error"]["param"].is_null()), (Some("server_error"), true));
     assert_eq!(response.field("content-type"), Some("application/json"));
+}
+
+#[test]
+fn an_outage_is_counted_for_the_model_that_was_asked() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Between::with(nobody, &[("slos", "of-tiny[model=tiny]: ttft<=1s")]);
+    let body = "{\"model\":\"tiny\",\"stream\":true}";
+    // Many clients send a head and then, by itself, the body.
+    let (request, mut client) = (chat(body), proxy.client());
+    let (head, body) = request.split_at(request.len() - body.len());
+    client.send(head);
+    std::thread::sleep(Duration::from_millis(20));
+    refused(&client.send(body).response(), 502, "upstream");
+    let uri = format!("http://{}/v1/chat/completions", proxy.addr);
+    let request = http::Request::post(uri).body(body.to_owned().into()).unwrap();
+    assert_eq!(http2::request(proxy.addr, None, request, None).status, 502);
+    // A name that no answer has confirmed gets no series of its own, but its SLO judges.
+    let missed = "slo_requests_total{gen_ai_request_model=\"_other\",slo=\"of-tiny\",result=\"missed\"} 2";
+    let scrape = || Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+    let counted = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        scrape().lines().any(|line| line.ends_with(missed))
+    });
+    assert!(counted, "{}", scrape());
 }
 
 #[test]

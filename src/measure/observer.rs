@@ -163,6 +163,11 @@ impl StreamObserver {
         self.shape.push(chunk);
     }
 
+    /// A piece of a request body that does not go upstream: it only tells what was asked.
+    pub fn asked(&mut self, chunk: &[u8]) {
+        self.shape.push(chunk);
+    }
+
     /// What is known of the request so far.
     pub fn shape(&self) -> &RequestShape {
         self.settled.as_deref().unwrap_or_else(|| self.shape.shape())

@@ -96,6 +96,13 @@ impl Observation {
         }
     }
 
+    /// A piece of a request body that nobody is to have: it only tells what was asked.
+    pub(super) fn asked(&mut self, payload: &[u8]) {
+        if let Some(observer) = &mut self.observer {
+            observer.asked(payload);
+        }
+    }
+
     /// The whole request was written upstream.
     pub(super) fn sent(&mut self) {
         let now = Clock::Monotonic.now();

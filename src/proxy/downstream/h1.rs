@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use super::client::{Begun, Client};
 use super::relay::{End, Relay};
-use super::{h2, tunnel};
+use super::{h2, overhear, tunnel};
 use crate::measure::record::Ending;
 use crate::net::http1::Head;
 use crate::net::io::{Arrival, Io};
@@ -78,6 +78,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     }
     let limit = worker.config().limits.streams;
     let Some(_permit) = worker.shared().admit(limit) else {
+        overhear::client(client, framing, &mut observation).await;
         return refuse(client, seat, request, &Refusal::busy(limit), Some(observation)).await;
     };
     let added =
@@ -95,6 +96,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     let mut exchange = match begun {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
+            overhear::client(client, framing, &mut observation).await;
             return refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await;
         }
         None => return Next::Close,

@@ -3,6 +3,7 @@
 mod client;
 mod h1;
 mod h2;
+mod overhear;
 mod relay;
 mod timer;
 mod tunnel;

@@ -23,6 +23,7 @@ use hyper_util::rt::TokioIo;
 use self::call::Call;
 use self::reply::{Relayed, Reply, ReplyBody};
 use super::client::LINGER;
+use super::overhear;
 use super::timer::Timer;
 use crate::clock::Clock;
 use crate::measure::record::Ending;
@@ -122,6 +123,7 @@ async fn answer(
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.shared().admit(limit) else {
+        overhear::stream(body, &mut observation).await;
         return refused(&Refusal::busy(limit), observation, Ending::Complete);
     };
     let framing = match head.request_framing() {
@@ -134,6 +136,7 @@ async fn answer(
     let exchange = match worker.upstream().begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
+            overhear::stream(body, &mut observation).await;
             return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
         }
     };
