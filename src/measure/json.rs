@@ -150,7 +150,7 @@ impl<'a> Walk<'a> {
 
     /// Takes any value; a whole number from 0, and `None` inside for anything else.
     pub fn number(&mut self) -> Option<Option<u64>> {
-        self.raw().map(|raw| std::str::from_utf8(raw).ok()?.parse().ok())
+        self.raw().map(|raw| whole(std::str::from_utf8(raw).ok()?))
     }
 
     /// Takes any value as it stands.
@@ -228,6 +228,14 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The whole number from 0 that a JSON number says, in whatever form: `7`, `7.0`, `7e0`.
+pub(super) fn whole(number: &str) -> Option<u64> {
+    number.parse().ok().or_else(|| {
+        let number = number.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
+        number.map(|number| number as u64)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,6 +261,16 @@ mod tests {
         .unwrap();
         assert_eq!(walk.end(), Some(()));
         assert_eq!(seen, ["Some(3)", "d String(38..40)", "e Null", "f Empty", "Some(42)"]);
+    }
+
+    #[test]
+    fn a_whole_number_is_one_in_whatever_form_it_is_written() {
+        for (text, number) in [("7", Some(7)), ("7.0", Some(7)), ("0.7e1", Some(7)), ("-0.0", Some(0))] {
+            assert_eq!(Walk::new(text.as_bytes()).number(), Some(number), "{text}");
+        }
+        for text in ["7.5", "-7", "1e300", "\"7\"", "null", "[7]"] {
+            assert_eq!(Walk::new(text.as_bytes()).number(), Some(None), "{text}");
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
 //! whoever reads the value).
 
+use super::json::whole;
+
 /// Keys and array marks deeper than this are walked but not named.
 const MAX_NAMED_DEPTH: usize = 6;
 /// Room for the joined keys of a path, in bytes; a longer path is walked but not named.
@@ -41,9 +43,7 @@ impl Scalar<'_> {
     /// The number as a count; `None` for anything that is not a whole number from 0.
     pub fn as_u64(self) -> Option<u64> {
         match self {
-            Self::Number(text) => text.parse().ok().or_else(|| {
-                text.parse::<f64>().ok().filter(|n| n.fract() == 0.0 && *n >= 0.0 && *n < 9e15).map(|n| n as u64)
-            }),
+            Self::Number(text) => whole(text),
             _ => None,
         }
     }
@@ -189,7 +189,7 @@ impl JsonScan {
             self.path.enter(self.depth, Step::Key(&self.value));
             self.state = State::Colon;
         } else {
-            self.emit(fields, |value| Some(Scalar::String(value)));
+            self.emit(fields, |value| Some(Scalar::String(clean(value))));
             self.after_value();
         }
         stop + 1
@@ -301,6 +301,33 @@ impl JsonScan {
         }
         self.depth -= 1;
         if self.depth == 0 { State::End } else { State::AfterValue }
+    }
+}
+
+/// A string that may have been cut at [`MAX_VALUE`], without the half of a character or of an escape at its end.
+fn clean(value: &[u8]) -> &[u8] {
+    if value.len() < MAX_VALUE {
+        return value;
+    }
+    let (mut end, mut half_pair) = (0, None);
+    while end < value.len() {
+        let (step, high) = match (value[end], value.get(end + 1)) {
+            (b'\\', Some(b'u')) => {
+                (6, matches!(value.get(end + 2..end + 4), Some([b'd' | b'D', b'8'..=b'9' | b'a'..=b'b' | b'A'..=b'B'])))
+            }
+            (b'\\', _) => (2, false),
+            _ => (1, false),
+        };
+        if end + step > value.len() {
+            break;
+        }
+        half_pair = high.then_some(end);
+        end += step;
+    }
+    let value = &value[..half_pair.unwrap_or(end)];
+    match std::str::from_utf8(value) {
+        Err(error) if error.error_len().is_none() => &value[..error.valid_up_to()],
+        _ => value,
     }
 }
 
@@ -428,6 +455,21 @@ mod tests {
         let deep = format!("{}1{}", r#"{"a":"#.repeat(40), "}".repeat(40));
         let long = format!(r#"{{"{}":{{"x":[1,2]}},"after":{deep},"last":7}}"#, "k".repeat(200));
         assert_eq!(scan(&[long.as_bytes()]), (vec!["last 0 7".into()], Document::Whole));
+    }
+
+    #[test]
+    fn a_long_string_is_cut_where_it_is_still_text() {
+        // (what is repeated after some letters, what it says)
+        for (unit, says) in [("é", "é"), ("\\n", "\n"), ("\\u00e9", "é"), ("\\ud83d\\ude00", "😀"), ("\\\\", "\\")]
+        {
+            for letters in 0..unit.len() {
+                let mut all = All::default();
+                let text = format!("\"{}{}\"", "x".repeat(letters), unit.repeat(300));
+                JsonScan::default().push(text.as_bytes(), &mut all);
+                let kept = "x".repeat(letters) + &says.repeat((MAX_VALUE - letters) / unit.len());
+                assert_eq!(all.0, [format!(" 0 {kept:?}")], "{unit} after {letters}");
+            }
+        }
     }
 
     #[test]
