@@ -210,7 +210,8 @@ impl StreamObserver {
                 Body::Events { decoder, framer, reader }
             }
             (None, Some(dialect)) => {
-                Body::Document { decoder, scan: Box::default(), fields: dialect.reply, reply: Box::default() }
+                let reply = Box::new(dialect::Document::new(shape));
+                Body::Document { decoder, scan: Box::default(), fields: dialect.reply, reply }
             }
             (None, None) => Body::Opaque,
         }
@@ -366,10 +367,11 @@ impl StreamObserver {
         };
         let streamed = self.is_stream();
         let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
+        let asked = self.shape().choices;
         let tally = self.tally;
         // A stream that could not be read to its end is taken at its framing's word.
         let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
-        let finished = tally.is_finished() || unmarked && !self.cut_short;
+        let finished = tally.is_finished(asked) || unmarked && !self.cut_short;
         let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
         RequestRecord {
             shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.take())),

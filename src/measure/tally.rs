@@ -99,12 +99,15 @@ impl Tally {
     pub(super) fn document(&mut self, document: &Document, watch: &mut impl Watch) {
         let mut fold = Fold { tally: self, watch, at: Stamp::default(), meaning: Meaning::default() };
         document.end(&mut fold);
+        self.listed += document.listed();
         self.events = 1;
     }
 
-    /// Whether the reply said that it was finished.
-    pub(super) fn is_finished(&self) -> bool {
-        self.terminated || !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish.is_some())
+    /// Whether the reply said that it was finished: each of its choices did, as many as were asked for or more.
+    pub(super) fn is_finished(&self, asked: Option<u64>) -> bool {
+        let least = asked.map_or(1, |asked| usize::try_from(asked).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));
+        let finished = || self.choices.iter().all(|choice| choice.finish.is_some());
+        self.terminated || self.choices.len() >= least && finished()
     }
 
     /// The output tokens by the best source there is.

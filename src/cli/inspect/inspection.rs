@@ -11,7 +11,7 @@ use crate::measure::dialect::{Counted, Delta, OutputKind};
 use crate::measure::framing::Event;
 use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
 use crate::measure::peers::{PEERS, Rule};
-use crate::measure::record::{CountSource, Outcome, RequestRecord, StampSource, Unread, Usage};
+use crate::measure::record::{Choice, CountSource, Outcome, RequestRecord, StampSource, Unread, Usage};
 use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
@@ -221,7 +221,7 @@ impl Watch for Watched {
     fn delta(&mut self, choice: u32, delta: &Delta<'_>) {
         if let Delta::Fault { message, kind, code } = *delta {
             let text = |text: Option<&str>| text.map(unescaped);
-            let code = code.map(|code| serde_json::from_str(code).unwrap_or_else(|_| Value::from(unescaped(code))));
+            let code = code.map(|code| serde_json::from_str(code).unwrap_or_else(|_| Value::from(code)));
             let event = (self.seen.len() as u64).saturating_sub(1);
             self.error.get_or_insert(Error { event, message: text(message), kind: text(kind), code });
         }
@@ -318,6 +318,17 @@ fn tokens_of(counted: Counted) -> String {
     format!("{tokens} token{}", if tokens == 1 { "" } else { "s" })
 }
 
+/// Why each choice finished, by its index: a record has the choices in the order in which they began.
+fn finish(choices: &[Choice]) -> Vec<Finish> {
+    let finished = choices.iter().filter_map(|choice| {
+        let (reason, raw) = choice.finish.as_ref()?;
+        Some(Finish { choice: choice.index, reason: reason.name(), raw: raw.to_string() })
+    });
+    let mut finished: Vec<Finish> = finished.collect();
+    finished.sort_by_key(|finish| finish.choice);
+    finished
+}
+
 impl Inspection {
     fn new(record: &RequestRecord, watched: &Watched) -> Self {
         let dialect = record.shape.dialect;
@@ -344,14 +355,7 @@ impl Inspection {
             input_tokens: record.usage.input,
             cached_tokens: record.usage.cached,
             reasoning_tokens: record.usage.reasoning,
-            finish: record
-                .choices
-                .iter()
-                .filter_map(|choice| {
-                    let (reason, raw) = choice.finish.as_ref()?;
-                    Some(Finish { choice: choice.index, reason: reason.name(), raw: raw.to_string() })
-                })
-                .collect(),
+            finish: finish(&record.choices),
             error: watched.error.clone(),
             complete: record.outcome == Outcome::Success && record.quality.unread.is_none(),
             times: None,

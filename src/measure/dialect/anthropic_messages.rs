@@ -213,7 +213,7 @@ impl Reader for Messages {
                 }
             }
             b"message_stop" => sink.delta(0, Delta::Done),
-            b"error" => Fault::default().tell(sink),
+            b"error" => Fault::named(event.data).tell(sink),
             _ => {}
         }
     }

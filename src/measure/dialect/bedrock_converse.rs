@@ -3,6 +3,7 @@
 //! Frames of an Amazon event stream, named by their headers; an exception is a frame too. A padding `p` in each makes
 //! sizes say nothing.
 
+use super::fault::{Fault, tell_plain};
 use super::reply::{is_report, sum};
 use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
 use crate::measure::framing::{Event, Mark};
@@ -16,7 +17,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     operation: "chat",
     route: "/model/{model}/converse-stream",
     content_type: CONTENT_TYPE,
-    matches: |path| path.contains("/model/") && (path.ends_with("/converse-stream") || path.ends_with("/converse")),
+    matches: |path| path.ends_with("/converse-stream") || path.contains("/model/") && path.ends_with("/converse"),
     path,
     request: REQUEST,
     reader: |_| Box::new(Converse),
@@ -82,8 +83,11 @@ pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
         Some(())
     });
     let text = |bytes| std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
-    let message = message.or_else(|| text(event.data).filter(|_| read.is_none()));
-    sink.delta(0, Delta::Fault { message, kind: text(event.name), code: None });
+    let kind = text(event.name);
+    match read {
+        None => tell_plain(text(event.data), kind, sink),
+        Some(()) => Fault { message, kind, code: None }.tell(sink),
+    }
 }
 
 /// Tells what an event means: its keys say what the frame's name says.

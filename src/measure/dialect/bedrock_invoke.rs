@@ -6,6 +6,7 @@
 
 use super::anthropic_messages::Messages;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
+use super::reply::is_report;
 use super::{
     Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
 };
@@ -19,7 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/model/{model}/invoke-with-response-stream",
     content_type: CONTENT_TYPE,
     matches: |path| {
-        path.contains("/model/") && (path.ends_with("/invoke-with-response-stream") || path.ends_with("/invoke"))
+        path.ends_with("/invoke-with-response-stream") || path.contains("/model/") && path.ends_with("/invoke")
     },
     path,
     request: REQUEST,
@@ -103,7 +104,9 @@ impl Reader for Invoke {
             }
         }
         if let Some(usage) = vendor.usage {
-            sink.delta(0, Delta::Usage(usage));
+            if is_report(&usage) {
+                sink.delta(0, Delta::Usage(usage));
+            }
             sink.delta(0, Delta::Done);
         }
     }

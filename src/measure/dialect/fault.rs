@@ -17,7 +17,7 @@ impl<'a> Fault<'a> {
         if !walk.is_object() {
             return Some(match walk.raw()? {
                 b"null" => None,
-                raw => Some(Self { message: unquoted(raw), ..Self::default() }),
+                raw => Some(Self { message: text(raw), ..Self::default() }),
             });
         }
         let (mut fault, mut status) = (Self::default(), None);
@@ -36,18 +36,35 @@ impl<'a> Fault<'a> {
         Some(Some(fault))
     }
 
+    /// An event that is an error by its name: what its data says, at its top or in its `error`.
+    pub(super) fn named(data: &'a [u8]) -> Self {
+        Self::read(&mut Walk::new(data)).flatten().unwrap_or_default()
+    }
+
+    /// The same, its class being `kind` if it has none itself: TGI has it beside the message, as `error_type`.
+    pub(super) fn of_kind(self, kind: Option<&'a str>) -> Self {
+        Self { kind: self.kind.or(kind), ..self }
+    }
+
     pub(super) fn tell(self, sink: &mut dyn Sink) {
         let Self { message, kind, code } = self;
         sink.delta(0, Delta::Fault { message, kind, code });
     }
 }
 
-/// An error's code: a number, a string without its quotes, or none.
-pub(super) fn code<'a>(walk: &mut Walk<'a>) -> Option<Option<&'a str>> {
-    Some(Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(unquoted))
+/// Tells an error whose message is text and no JSON.
+pub(super) fn tell_plain(message: Option<&str>, kind: Option<&str>, sink: &mut dyn Sink) {
+    let quoted = message.map(|message| serde_json::Value::from(message).to_string());
+    Fault { message: quoted.as_deref().and_then(|quoted| text(quoted.as_bytes())), kind, code: None }.tell(sink);
 }
 
-fn unquoted(raw: &[u8]) -> Option<&str> {
+/// An error's code: a number, a string in its quotes, or none.
+pub(super) fn code<'a>(walk: &mut Walk<'a>) -> Option<Option<&'a str>> {
+    Some(Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(|raw| std::str::from_utf8(raw).ok()))
+}
+
+/// The inside of a string; anything else as it stands.
+fn text(raw: &[u8]) -> Option<&str> {
     let raw = std::str::from_utf8(raw).ok()?;
     Some(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
 }

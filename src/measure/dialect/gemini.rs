@@ -53,6 +53,10 @@ const REPLY: &[(&str, Field)] = &[
     ("error.message", Field::Error),
     ("error.status", Field::Kind),
     ("error.code", Field::Code),
+    // Where a stream was asked for as an array.
+    ("[].error.message", Field::Error),
+    ("[].error.status", Field::Kind),
+    ("[].error.code", Field::Code),
 ];
 
 fn error_body(status: u16, message: &str) -> String {
@@ -68,6 +72,8 @@ fn error_body(status: u16, message: &str) -> String {
 #[derive(Default)]
 struct Content {
     generated: u64,
+    /// Output has come since the last count, so that the next one's growth is that of several events.
+    uncounted: bool,
     identified: bool,
 }
 
@@ -201,10 +207,13 @@ impl Content {
             parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
         }
         let total = parts.usage.and_then(|usage| usage.output);
-        let mut grown = total.map(|total| {
+        let uncounted = total.is_none() && parts.first.iter().chain(&parts.more).any(|part| part.output.is_some());
+        let mut grown = total.and_then(|total| {
             let before = std::mem::replace(&mut self.generated, total);
-            Counted::growth(total.saturating_sub(before))
+            let grown = Counted::growth(total.saturating_sub(before));
+            (!std::mem::take(&mut self.uncounted)).then_some(grown)
         });
+        self.uncounted |= uncounted;
         for candidate in parts.first.iter().chain(&parts.more) {
             if let Some(kind) = candidate.output {
                 // The count is that of all candidates together: it is told once.

@@ -38,7 +38,7 @@ const REPLY: &[(&str, Field)] = &[
     ("stop_type", Field::Finish),
     ("tokens_evaluated", Field::Input),
     ("timings.cache_n", Field::Cached),
-    ("tokens_predicted", Field::Output),
+    ("tokens_predicted", Field::Total),
     ("error", Field::Error),
     ("error.message", Field::Error),
     ("error.type", Field::Kind),

@@ -211,11 +211,11 @@ pub enum Delta<'a> {
     Finish(FinishReason, &'a str),
     /// The server reports an error.
     Fault {
-        /// Its message: text, to be shown by `inspect` and kept nowhere.
+        /// Its message, to be shown by `inspect` and kept nowhere: the inside of a JSON string, escapes and all.
         message: Option<&'a str>,
-        /// Its class.
+        /// Its class, in the same form.
         kind: Option<&'a str>,
-        /// Its code as written (a number, or a string without quotes).
+        /// Its code, a JSON value: a number, or a string in its quotes.
         code: Option<&'a str>,
     },
     /// The id of the reply.

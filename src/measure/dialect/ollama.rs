@@ -3,6 +3,8 @@
 //! A line may hold several tokens; only `eval_count` is exact. The `done` line is a trailer and no token, unless it has
 //! text. An error is a line of its own and the last.
 
+use super::fault::Fault;
+use super::reply::is_report;
 use super::{Asked, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
@@ -34,6 +36,7 @@ pub(super) const REPLY: &[(&str, Field)] = &[
     ("prompt_eval_count", Field::Input),
     ("eval_count", Field::Output),
     ("error", Field::Error),
+    ("error.message", Field::Error),
 ];
 
 pub(super) fn error_body(_: u16, message: &str) -> String {
@@ -58,7 +61,7 @@ struct Parts<'a> {
     done: bool,
     reason: Option<&'a str>,
     usage: Usage,
-    error: Option<&'a str>,
+    fault: Option<Fault<'a>>,
 }
 
 impl<'a> Parts<'a> {
@@ -74,7 +77,7 @@ impl<'a> Parts<'a> {
                 b"done_reason" => parts.reason = walk.text()?,
                 b"prompt_eval_count" => parts.usage.input = count(walk)?,
                 b"eval_count" => parts.usage.output = count(walk)?,
-                b"error" => parts.error = walk.text()?,
+                b"error" => parts.fault = Fault::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -109,8 +112,8 @@ impl<'a> Parts<'a> {
 impl Reader for Answer {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
         let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
-        if parts.error.is_some() {
-            return sink.delta(0, Delta::Fault { message: parts.error, kind: None, code: None });
+        if let Some(fault) = parts.fault {
+            return fault.tell(sink);
         }
         if let Some(model) = parts.model
             && !std::mem::replace(&mut self.identified, true)
@@ -125,7 +128,7 @@ impl Reader for Answer {
         if !parts.done {
             return;
         }
-        if parts.usage != Usage::default() {
+        if is_report(&parts.usage) {
             sink.delta(0, Delta::Usage(parts.usage));
         }
         if let Some(raw) = parts.reason

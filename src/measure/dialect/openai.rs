@@ -27,6 +27,7 @@ struct Chunk<'a> {
     more: Vec<Choice<'a>>,
     usage: Option<Usage>,
     fault: Option<Fault<'a>>,
+    error_type: Option<&'a str>,
     /// OpenAI's random padding: where it stands in the event.
     padding: Option<Range<usize>>,
     /// vLLM, when ids were asked for: the length of the prompt, on the first event.
@@ -46,6 +47,8 @@ pub(super) struct Choice<'a> {
     pub(super) ids: Option<u32>,
     /// Log probabilities, one per token.
     pub(super) logprobs: Option<u32>,
+    /// The length of its prompt: completions have it here.
+    prompt: Option<u32>,
 }
 
 impl<'a> Choice<'a> {
@@ -55,11 +58,14 @@ impl<'a> Choice<'a> {
             b"index" => self.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
             b"finish_reason" => self.finish = walk.text()?,
             // vLLM says `token_ids`, LMDeploy `output_ids`.
-            b"token_ids" | b"output_ids" => self.ids = walk.length()?.or(self.ids),
+            b"token_ids" | b"output_ids" if walk.is_array() => self.ids = walk.length()?,
+            b"prompt_token_ids" if walk.is_array() => self.prompt = walk.length()?,
             // Chat has them under `content` (and `refusal`), completions list the `tokens`.
-            b"logprobs" => walk.object(|key, walk| {
+            b"logprobs" if walk.is_object() => walk.object(|key, walk| {
                 match key {
-                    b"content" | b"refusal" | b"tokens" => self.logprobs = self.logprobs.or(walk.length()?),
+                    b"content" | b"refusal" | b"tokens" if walk.is_array() => {
+                        self.logprobs = self.logprobs.or(walk.length()?.filter(|entries| *entries > 0));
+                    }
                     _ => walk.skip()?,
                 }
                 Some(())
@@ -69,8 +75,9 @@ impl<'a> Choice<'a> {
         Some(())
     }
 
-    fn counted(&self) -> Option<Counted> {
-        self.ids.or(self.logprobs).map(Counted::listed)
+    /// Its tokens: by its ids, else by how far the running counter has grown, else by the log probabilities.
+    fn counted(&self, growth: Option<Counted>) -> Option<Counted> {
+        self.ids.map(Counted::listed).or(growth).or(self.logprobs.map(Counted::listed))
     }
 }
 
@@ -97,9 +104,10 @@ impl<'a> Chunk<'a> {
                     }
                     Some(())
                 })?,
-                b"usage" => chunk.usage = usage(walk)?,
+                b"usage" if walk.is_object() => chunk.usage = usage(walk)?,
                 b"error" => chunk.fault = Fault::read(walk)?,
-                b"prompt_token_ids" => chunk.prompt = walk.length()?,
+                b"error_type" => chunk.error_type = walk.text()?,
+                b"prompt_token_ids" if walk.is_array() => chunk.prompt = walk.length()?,
                 b"obfuscation" => {
                     let at = walk.position();
                     chunk.padding = match walk.shown()? {
@@ -128,14 +136,14 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
             b"completion_tokens" => usage.output = believed(walk.number()?),
             b"prompt_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"cached_tokens" => usage.cached = believed(walk.number()?),
+                    b"cached_tokens" => usage.cached = believed(walk.number()?).or(usage.cached),
                     _ => walk.skip()?,
                 }
                 Some(())
             })?,
             b"completion_tokens_details" => walk.object(|key, walk| {
                 match key {
-                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?),
+                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?).or(usage.reasoning),
                     _ => walk.skip()?,
                 }
                 Some(())
@@ -159,13 +167,20 @@ pub(super) struct Stream {
     continuous: bool,
     /// Cumulative completion tokens that each choice has reported.
     reported: Counters,
+    /// Choices that are finished.
+    finished: Vec<u32>,
+    /// The length of each prompt.
+    prompts: Counters,
+    /// Answers asked for to each prompt.
+    answers: u32,
     skeleton: Skeleton<(u32, OutputKind)>,
     identified: bool,
 }
 
 impl Stream {
     pub(super) fn new(shape: &RequestShape) -> Self {
-        Self { continuous: shape.continuous_usage, ..Self::default() }
+        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
+        Self { continuous: shape.continuous_usage, answers, ..Self::default() }
     }
 
     /// One event.
@@ -184,12 +199,11 @@ impl Stream {
         }
         let Some(chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        if let Some(fault) = chunk.fault {
-            fault.tell(sink);
+        let named = || (event.name == b"error").then(|| Fault::named(event.data));
+        if let Some(fault) = chunk.fault.or_else(named) {
+            fault.of_kind(chunk.error_type).tell(sink);
         }
-        if let Some(prompt) = chunk.prompt {
-            sink.delta(0, Delta::Usage(Usage { input: Some(prompt.into()), ..Usage::default() }));
-        }
+        self.prompt(&chunk, sink);
         self.choices(event.data, &chunk, sink);
     }
 
@@ -206,6 +220,21 @@ impl Stream {
         }
     }
 
+    /// What the ids of the prompts tell. Answers to one prompt share it.
+    fn prompt(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+        let of_choices =
+            chunk.first.iter().chain(&chunk.more).map(|choice| (choice.index / self.answers, choice.prompt));
+        let mut told = false;
+        for (prompt, length) in of_choices.chain([(0, chunk.prompt)]) {
+            let Some(length) = length else { continue };
+            self.prompts.set(prompt, length.into());
+            told = true;
+        }
+        if told {
+            sink.delta(0, Delta::Usage(Usage { input: Some(self.prompts.sum()), ..Usage::default() }));
+        }
+    }
+
     fn choices(&mut self, data: &[u8], chunk: &Chunk<'_>, sink: &mut dyn Sink) {
         let Some(only) = &chunk.first else {
             if let Some(usage) = chunk.usage {
@@ -215,14 +244,16 @@ impl Stream {
         };
         let single = chunk.more.is_empty();
         let total = chunk.usage.and_then(|usage| usage.output).filter(|_| single);
-        let (mut finished, mut counter) = (false, self.continuous);
+        let (mut finished, mut all_over, mut counter) = (false, true, self.continuous);
         for choice in std::iter::once(only).chain(&chunk.more) {
-            let growth = total.and_then(|total| self.growth(choice.index, total));
+            let over = self.finished.contains(&choice.index);
+            let growth = total.filter(|_| !over).and_then(|total| self.growth(choice.index, total));
             if let (Some(total), Some(_)) = (total, growth) {
                 counter = true;
                 sink.delta(choice.index, Delta::Total(total));
             }
-            let tokens = choice.counted().or(growth);
+            all_over &= over;
+            let tokens = choice.counted(growth);
             if let Some((kind, _)) = choice.output {
                 sink.delta(choice.index, Delta::Output { kind, tokens });
             } else if choice.evidence || tokens.is_some_and(|counted| counted.tokens > 0) {
@@ -232,18 +263,22 @@ impl Stream {
                 && let Some(reason) = finish_reason(raw)
             {
                 finished = true;
+                if !over && self.finished.len() < MAX_CHOICES {
+                    self.finished.push(choice.index);
+                }
                 sink.delta(choice.index, Delta::Finish(reason, raw));
             }
         }
         if let Some(usage) = chunk.usage {
-            match (counter || self.reported.len() > 1, finished) {
+            // After the last text comes the final report, whatever stood in the place of a counter before.
+            match (!all_over && (counter || self.reported.len() > 1), finished || all_over) {
                 // A running counter of one choice is not the total; it does tell the prompt's size.
                 (true, _) => sink.delta(0, Delta::Usage(Usage { output: None, reasoning: None, ..usage })),
                 (false, true) => sink.delta(0, Delta::Usage(usage)),
                 (false, false) => {}
             }
         } else if let (Some((kind, Some(text))), true, None, None) = (&only.output, single, only.finish, &chunk.fault)
-            && only.counted().is_none()
+            && only.counted(None).is_none()
         {
             self.skeleton.learn(data, text.clone(), chunk.padding.clone(), (only.index, *kind));
         }
@@ -295,6 +330,8 @@ pub(super) const REPLY: &[(&str, Field)] = &[
     ("error.message", Field::Error),
     ("error.type", Field::Kind),
     ("error.code", Field::Code),
+    // TGI.
+    ("error_type", Field::Kind),
     // Older releases of vLLM put the error itself in the reply.
     ("object", Field::Mark),
     ("message", Field::Message),

@@ -50,7 +50,7 @@ impl Reader for Chat {
 fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
     let mut choice = Choice::default();
     walk.object(|key, walk| match key {
-        b"delta" => {
+        b"delta" if walk.is_object() => {
             let delta = Delta::read(walk)?;
             choice.evidence = delta.holds_back();
             choice.output = delta.output();
@@ -87,7 +87,7 @@ impl Delta {
                     }
                 }
                 b"refusal" => delta.refusal = some(walk.shown()?),
-                b"tool_calls" => walk.array(|walk| {
+                b"tool_calls" if walk.is_array() => walk.array(|walk| {
                     delta.tool |= tool_call(walk)?;
                     Some(())
                 })?,

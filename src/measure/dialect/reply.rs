@@ -3,6 +3,7 @@
 use super::{Delta, Sink, believed, finish_reason};
 use crate::measure::record::{FinishReason, Usage};
 use crate::measure::scan::Scalar;
+use crate::measure::shape::RequestShape;
 
 /// What one field tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +20,17 @@ pub enum Field {
     Input,
     /// Prompt tokens, where no [`Input`](Self::Input) tells.
     InputElse,
-    /// Prompt tokens from a cache; the first of several fields counts.
+    /// Prompt tokens from a cache; the first of several fields counts, and elements of a list add up.
     Cached,
     /// Prompt tokens from a cache that [`Input`](Self::Input) leaves out.
     CachedBeside,
     /// Output tokens; several fields add up.
     Output,
-    /// Output tokens that were reasoning; the first of several fields counts.
+    /// Output tokens of a choice, by the server's running counter.
+    Total,
+    /// One generated id.
+    Token,
+    /// Output tokens that were reasoning; the first of several fields counts, and elements of a list add up.
     Reasoning,
     /// Reasoning that [`Output`](Self::Output) leaves out.
     ReasoningBeside,
@@ -44,8 +49,15 @@ pub enum Field {
 /// One document.
 #[derive(Debug, Default)]
 pub(in crate::measure) struct Document {
+    /// Answers asked for to each prompt: in a list of them they share its tokens.
+    answers: Option<u64>,
     usage: Usage,
+    /// The element that the last count of cached tokens, and of reasoning, was for.
+    cached_of: Option<u32>,
+    reasoning_of: Option<u32>,
     input_else: Option<u64>,
+    /// Generated ids.
+    listed: u64,
     failed: bool,
     message: Option<String>,
     kind: Option<String>,
@@ -53,13 +65,21 @@ pub(in crate::measure) struct Document {
 }
 
 impl Document {
+    /// A reply to a request of this shape.
+    pub(in crate::measure) fn new(shape: &RequestShape) -> Self {
+        Self { answers: shape.choices, ..Self::default() }
+    }
+
     /// The field at `path`; `index` is the element of the outermost array.
     pub(in crate::measure) fn scalar(&mut self, field: Field, index: u32, scalar: Scalar<'_>, sink: &mut dyn Sink) {
+        // Words of an error stay as they stand: whoever shows them undoes their escapes.
         let text = || match scalar {
             Scalar::Number(number) => Some(number.to_owned()),
-            scalar => scalar.to_text(),
+            Scalar::String(raw) => Some(String::from_utf8_lossy(raw).into_owned()),
+            Scalar::Bool(_) | Scalar::Null => None,
         };
         let number = believed(scalar.as_u64());
+        let of_prompt = number.filter(|_| u64::from(index) % self.answers.unwrap_or(1).max(1) == 0);
         let usage = &mut self.usage;
         match field {
             Field::Id | Field::Model => {
@@ -76,12 +96,14 @@ impl Document {
                     Some(reason) => sink.delta(index, Delta::Finish(reason, &raw)),
                 }
             }
-            Field::Input => usage.input = sum(usage.input, number),
+            Field::Input => usage.input = sum(usage.input, of_prompt),
             Field::InputElse => self.input_else = self.input_else.or(number),
-            Field::Cached => usage.cached = usage.cached.or(number),
+            Field::Cached => first_of(&mut self.cached_of, index, &mut usage.cached, of_prompt),
+            Field::Total => number.into_iter().for_each(|total| sink.delta(index, Delta::Total(total))),
+            Field::Token => self.listed += 1,
             Field::CachedBeside => (usage.cached, usage.input) = (usage.cached.or(number), sum(usage.input, number)),
             Field::Output => usage.output = sum(usage.output, number),
-            Field::Reasoning => usage.reasoning = usage.reasoning.or(number),
+            Field::Reasoning => first_of(&mut self.reasoning_of, index, &mut usage.reasoning, number),
             Field::ReasoningBeside => {
                 (usage.reasoning, usage.output) = (usage.reasoning.or(number), sum(usage.output, number));
             }
@@ -89,9 +111,17 @@ impl Document {
             Field::Error => (self.failed, self.message) = (true, text()),
             Field::Message => self.message = self.message.take().or_else(text),
             Field::Kind => self.kind = self.kind.take().or_else(text),
+            Field::Code if matches!(scalar, Scalar::String(_)) => {
+                self.code = self.code.take().or_else(|| Some(format!("\"{}\"", text()?)));
+            }
             Field::Code => self.code = self.code.take().or_else(text),
             Field::Mark => self.failed |= scalar == Scalar::String(b"error"),
         }
+    }
+
+    /// Generated ids in the document.
+    pub(in crate::measure) fn listed(&self) -> u64 {
+        self.listed
     }
 
     /// The document has ended.
@@ -105,6 +135,13 @@ impl Document {
             let (message, kind, code) = (self.message.as_deref(), self.kind.as_deref(), self.code.as_deref());
             sink.delta(0, Delta::Fault { message, kind, code });
         }
+    }
+}
+
+/// Adds an element's count, unless it has had one.
+fn first_of(of: &mut Option<u32>, element: u32, total: &mut Option<u64>, count: Option<u64>) {
+    if count.is_some() && *of != Some(element) {
+        (*of, *total) = (Some(element), sum(*total, count));
     }
 }
 

@@ -3,6 +3,8 @@
 //! Exactly one token in each event: a special one (the end of the text) is a token without text. `generated_text` repeats
 //! the whole answer and marks the end; `details` come with it if they were asked for. Errors come under a status of 200.
 
+use super::fault::Fault;
+use super::reply::is_report;
 use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
@@ -62,8 +64,8 @@ struct Parts<'a> {
     ended: bool,
     finish: Option<&'a str>,
     usage: Usage,
-    error: Option<&'a str>,
-    error_kind: Option<&'a str>,
+    fault: Option<Fault<'a>>,
+    error_type: Option<&'a str>,
 }
 
 impl<'a> Parts<'a> {
@@ -94,8 +96,8 @@ impl<'a> Parts<'a> {
                     }
                     Some(())
                 })?,
-                b"error" => parts.error = walk.text()?,
-                b"error_type" => parts.error_kind = walk.text()?,
+                b"error" => parts.fault = Fault::read(walk)?,
+                b"error_type" => parts.error_type = walk.text()?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -111,8 +113,8 @@ impl Reader for Tokens {
             return sink.delta(0, Delta::Done);
         }
         let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
-        if parts.error.is_some() || parts.error_kind.is_some() {
-            return sink.delta(0, Delta::Fault { message: parts.error, kind: parts.error_kind, code: None });
+        if let Some(fault) = parts.fault.or(parts.error_type.map(|_| Fault::default())) {
+            return fault.of_kind(parts.error_type).tell(sink);
         }
         let tokens = Some(Counted { tokens: 1, source: CountSource::Chunks });
         match parts.token {
@@ -120,7 +122,7 @@ impl Reader for Tokens {
             Some(false) => sink.delta(0, Delta::Evidence { tokens }),
             None => {}
         }
-        if parts.usage != Usage::default() {
+        if is_report(&parts.usage) {
             sink.delta(0, Delta::Usage(parts.usage));
         }
         if let Some(raw) = parts.finish

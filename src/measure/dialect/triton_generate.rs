@@ -4,6 +4,7 @@
 //! `finish_reason` and counts if they were asked for. Other backends may send what they like: each event with text is
 //! taken for one. The end of the body is the end.
 
+use super::fault::Fault;
 use super::reply::sum;
 use super::skeleton::Skeleton;
 use super::{
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
-use crate::measure::record::Usage;
+use crate::measure::record::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "triton.generate",
@@ -49,6 +50,11 @@ const REPLY: &[(&str, Field)] = &[
     ("error", Field::Error),
 ];
 
+/// A finish reason in the backend's word. The one for vLLM writes a reason that is not there yet as Python's `None`.
+pub(super) fn finished(raw: &str) -> Option<FinishReason> {
+    finish_reason(raw).filter(|_| raw != "None")
+}
+
 #[derive(Default)]
 struct Generate {
     generated: Counters,
@@ -65,13 +71,13 @@ impl Generate {
         whole.skip()?;
         whole.end()?;
         let (mut alone, mut only_text) = (None, true);
-        let (mut model, mut error, mut tokens) = (None, None, None);
+        let (mut model, mut fault, mut tokens) = (None, None, None);
         let (mut shows, mut held_back) = (false, false);
         let Self { generated, identified, .. } = self;
         Walk::new(data).object(|key, walk| {
             match key {
                 b"model_name" => model = walk.text()?,
-                b"error" => error = walk.text()?,
+                b"error" => fault = Fault::read(walk)?,
                 b"num_output_tokens" => each(walk, |choice, walk| {
                     let grown = count(walk)?;
                     tokens = sum(tokens, grown);
@@ -90,7 +96,7 @@ impl Generate {
                 })?,
                 b"finish_reason" => each(walk, |choice, walk| {
                     if let Some(raw) = walk.text()?
-                        && let Some(reason) = finish_reason(raw)
+                        && let Some(reason) = finished(raw)
                     {
                         sink.delta(choice, Delta::Finish(reason, raw));
                     }
@@ -115,8 +121,8 @@ impl Generate {
         {
             sink.delta(0, Delta::Model(model));
         }
-        if error.is_some() {
-            sink.delta(0, Delta::Fault { message: error, kind: None, code: None });
+        if let Some(fault) = fault {
+            fault.tell(sink);
         }
         let counted = tokens.map(Counted::growth);
         match counted {
@@ -125,7 +131,7 @@ impl Generate {
             None if held_back && !shows => sink.delta(0, Delta::Evidence { tokens: None }),
             None => {}
         }
-        if let (Some(place), true, None) = (alone, only_text, error) {
+        if let (Some(place), true, None) = (alone, only_text, fault) {
             self.skeleton.learn(data, place, None, ());
         }
         Some(())

@@ -9,8 +9,10 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use super::fault::tell_plain;
 use super::protobuf::{Value, fields};
-use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL, finish_reason};
+use super::triton_generate::finished;
+use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::{Event, Mark};
 use crate::measure::shape::RequestShape;
 
@@ -192,7 +194,7 @@ impl Infer {
             let mut choice = request as u32;
             finish.each(message, |raw| {
                 if let Ok(raw) = std::str::from_utf8(raw)
-                    && let Some(reason) = finish_reason(raw)
+                    && let Some(reason) = finished(raw)
                 {
                     sink.delta(choice, Delta::Finish(reason, raw));
                 }
@@ -217,7 +219,7 @@ impl Reader for Infer {
         let read = fields(event.data).try_for_each(|field| {
             match field? {
                 (1, error) if !error.bytes().is_empty() => {
-                    sink.delta(0, Delta::Fault { message: error.text(), kind: None, code: None });
+                    tell_plain(error.text(), None, sink);
                 }
                 (2, response) => self.response(response.bytes(), sink)?,
                 _ => {}

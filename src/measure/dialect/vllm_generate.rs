@@ -3,8 +3,8 @@
 //! The envelope is that of OpenAI's completions. The ids of each event are increments, and exact; where no text was asked
 //! for they are the answer.
 
-use super::openai::{self, Choice, Stream};
-use super::{Asked, Dialect, OutputKind, Reader, Sink, USUAL};
+use super::openai::{Choice, Stream};
+use super::{Asked, Dialect, Field, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 
@@ -14,7 +14,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/inference/v1/generate"),
     request: REQUEST,
     reader: |shape| Box::new(Generate(Stream::new(shape))),
-    reply: openai::REPLY,
+    reply: REPLY,
     ..USUAL
 };
 
@@ -30,6 +30,22 @@ const REQUEST: &[(&str, Asked)] = &[
     ("sampling_params.seed", Asked::Seed),
     ("stream_options.include_usage", Asked::IncludeUsage),
     ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
+];
+
+/// Without a usage the ids count.
+const REPLY: &[(&str, Field)] = &[
+    ("request_id", Field::Id),
+    ("model", Field::Model),
+    ("choices[].finish_reason", Field::Finish),
+    ("choices[].token_ids[]", Field::Token),
+    ("usage.prompt_tokens", Field::Input),
+    ("usage.completion_tokens", Field::Output),
+    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
+    ("usage.completion_tokens_details.reasoning_tokens", Field::Reasoning),
+    ("error", Field::Error),
+    ("error.message", Field::Error),
+    ("error.type", Field::Kind),
+    ("error.code", Field::Code),
 ];
 
 struct Generate(Stream);
