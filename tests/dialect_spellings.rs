@@ -275,3 +275,20 @@ fn bedrocks_streams_are_known_by_the_end_of_their_path() {
         assert_eq!((answer.dialect, error(&answer).0), (Some(name), Some("no")), "{path}");
     }
 }
+
+#[test]
+fn the_first_decisive_event_corrects_a_path_that_lost_its_version() {
+    let event = json!({"object": "text_completion", "choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]});
+    for path in ["/completions", "/beta/completions"] {
+        let answer = stream(path, &json!({}), std::slice::from_ref(&event));
+        assert_eq!((answer.dialect, answer.token_events), (Some("openai.completions"), 1), "{path}");
+        assert!(answer.complete);
+    }
+    let native = json!({"content": "a", "stop": true, "stop_type": "eos", "tokens_predicted": 1});
+    for path in ["/completions", "/unknown"] {
+        let answer = stream(path, &json!({}), std::slice::from_ref(&native));
+        assert_eq!((answer.dialect, answer.token_events), (Some("llamacpp.completion"), 1), "{path}");
+    }
+    let fewest = stream("/completion", &json!({}), &[json!({"content": "a"}), json!({"content": "b", "stop": true})]);
+    assert_eq!((fewest.dialect, fewest.token_events), (Some("llamacpp.completion"), 2));
+}

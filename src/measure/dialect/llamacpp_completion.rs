@@ -3,19 +3,25 @@
 //! `tokens_predicted` is cumulative and counts the end of the text too; it jumps where text was held back, so that its
 //! growth is the tokens of an event. Progress of the prompt is no token. The last event says `stop: true`, usually
 //! without text. A request can remove any field of the reply (`response_fields`).
+//!
+//! A gateway that takes `/v1` off the path makes OpenAI's `/completions` look like this one: then the events tell.
 
 use super::fault::Fault;
-use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use super::{
+    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, recognize,
+};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
 
+const NAME: &str = "llamacpp.completion";
+
 pub(super) const DIALECT: Dialect = Dialect {
-    name: "llamacpp.completion",
+    name: NAME,
     route: "/completion",
     matches: |path| ["/completion", "/completions", "/infill"].iter().any(|end| path.ends_with(end)),
     request: REQUEST,
-    reader: |_| Box::new(Completion::default()),
+    reader: |shape| recognize::unless_told(shape, NAME, Box::new(Completion::default())),
     reply: REPLY,
     ..USUAL
 };

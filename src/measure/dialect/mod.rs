@@ -9,7 +9,8 @@
 //! 1. What the configuration says of its path: [`Routes`] (`routes`, `--route '/custom/*=openai.chat'`).
 //! 2. The end of its path, since prefixes such as `/openai` are common: [`for_path`].
 //! 3. Where several servers share a path (`/generate`, `/`), the keys of the request's body: [`Shared`].
-//! 4. For a path that is still unknown, the first decisive event of a reply that is a stream (`recognize.rs`).
+//! 4. For a path that is still unknown, and for `/completions` that may have lost its `/v1`, the first decisive event of
+//!    a reply that is a stream (`recognize.rs`).
 //!
 //! Only POST and PUT ask for generation. A request without a dialect is plain HTTP: forwarded, and measured by its first
 //! byte, its duration and its bytes. WebSockets are such: their bytes are counted and not read.

@@ -1,4 +1,4 @@
-//! A dialect by the shape of its events, for paths that tell nothing.
+//! A dialect by the shape of its events, for paths that tell nothing or too little.
 //!
 //! Events that fit several dialects (Azure's first has an empty `object`) are passed over until one decides. Until then
 //! nothing is counted, and a stream in which none decides is plain HTTP.
@@ -13,22 +13,32 @@ const MOST_LOOKED_AT: u32 = 64;
 
 /// A reader that finds out.
 pub(in crate::measure) fn reader(shape: &RequestShape) -> Box<dyn Reader> {
-    Box::new(Unrecognized { shape: shape.clone(), looked_at: 0, reader: None })
+    Box::new(Unrecognized { shape: shape.clone(), looked_at: 0, usual: None, reader: None })
+}
+
+/// A reader for a path that is usually the dialect `usual`, until an event tells of another.
+pub(super) fn unless_told(shape: &RequestShape, usual: &'static str, reader: Box<dyn Reader>) -> Box<dyn Reader> {
+    Box::new(Unrecognized { shape: shape.clone(), looked_at: 0, usual: Some(usual), reader: Some(reader) })
 }
 
 struct Unrecognized {
     shape: RequestShape,
+    /// Events looked at; [`MOST_LOOKED_AT`] once one has decided.
     looked_at: u32,
+    usual: Option<&'static str>,
     reader: Option<Box<dyn Reader>>,
 }
 
 impl Reader for Unrecognized {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if self.reader.is_none() && self.looked_at < MOST_LOOKED_AT {
+        if self.looked_at < MOST_LOOKED_AT {
             self.looked_at += 1;
             if let Some(dialect) = by_shape(event) {
-                sink.delta(0, Delta::Dialect(dialect));
-                self.reader = Some((dialect.reader)(&self.shape));
+                self.looked_at = MOST_LOOKED_AT;
+                if self.usual != Some(dialect.name) {
+                    sink.delta(0, Delta::Dialect(dialect));
+                    self.reader = Some((dialect.reader)(&self.shape));
+                }
             }
         }
         if let Some(reader) = &mut self.reader {
