@@ -231,6 +231,9 @@ fn an_errors_words_and_its_code_are_those_that_the_server_wrote() {
     assert_eq!(error(&document(CHAT, &json!({}), &body)), expected);
     let number = json!({"error": {"message": "m", "code": 429}});
     assert_eq!(error(&document(CHAT, &json!({}), &number)), (Some("m"), None, json!(429)));
+    let silent = json!({"error": {"message": null, "type": "t", "code": 500}});
+    assert_eq!(error(&stream(CHAT, &json!({}), std::slice::from_ref(&silent))), (None, Some("t"), json!(500)));
+    assert_eq!(error(&document(CHAT, &json!({}), &silent)), (None, Some("t"), json!(500)));
     // `ModelStreamInferResponse.error_message`, which is text and no JSON.
     let plain = b"\0\0\0\0\x08\x0a\x06C:\\new";
     let plain = read("/inference.GRPCInferenceService/ModelStreamInfer", &json!({}), "application/grpc", plain);

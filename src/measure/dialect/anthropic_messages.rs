@@ -47,7 +47,7 @@ const REPLY: &[(&str, Field)] = &[
     ("usage.output_tokens", Field::Output),
     ("type", Field::Mark),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
+    ("error.type", Field::ErrorKind),
 ];
 
 /// An error reply of ours; the classes are those of Anthropic's documentation.

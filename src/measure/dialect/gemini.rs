@@ -51,12 +51,12 @@ const REPLY: &[(&str, Field)] = &[
     ("usageMetadata.candidatesTokenCount", Field::Output),
     ("usageMetadata.thoughtsTokenCount", Field::ReasoningBeside),
     ("error.message", Field::Error),
-    ("error.status", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.status", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
     // Where a stream was asked for as an array.
     ("[].error.message", Field::Error),
-    ("[].error.status", Field::Kind),
-    ("[].error.code", Field::Code),
+    ("[].error.status", Field::ErrorKind),
+    ("[].error.code", Field::ErrorCode),
 ];
 
 fn error_body(status: u16, message: &str) -> String {

@@ -47,8 +47,8 @@ const REPLY: &[(&str, Field)] = &[
     ("tokens_predicted", Field::Total),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
 ];
 
 #[derive(Default)]

@@ -328,8 +328,8 @@ pub(super) const REPLY: &[(&str, Field)] = &[
     ("usage.reasoning_tokens", Field::Reasoning),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
     // TGI.
     ("error_type", Field::Kind),
     // Older releases of vLLM put the error itself in the reply.

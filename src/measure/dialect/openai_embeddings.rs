@@ -22,8 +22,8 @@ const REPLY: &[(&str, Field)] = &[
     ("usage.completion_tokens", Field::Output),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
     ("object", Field::Mark),
     ("message", Field::Message),
 ];

@@ -42,8 +42,8 @@ const REPLY: &[(&str, Field)] = &[
     ("usage.output_tokens_details.reasoning_tokens", Field::Reasoning),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
 ];
 
 struct Responses {

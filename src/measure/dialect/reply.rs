@@ -42,6 +42,10 @@ pub enum Field {
     Kind,
     /// The code of an error.
     Code,
+    /// The class of an error: with it the reply is one.
+    ErrorKind,
+    /// The code of an error: with it the reply is one.
+    ErrorCode,
     /// The reply is an error if this says `error`.
     Mark,
 }
@@ -110,6 +114,12 @@ impl Document {
             Field::Error if scalar == Scalar::Null => {}
             Field::Error => (self.failed, self.message) = (true, text()),
             Field::Message => self.message = self.message.take().or_else(text),
+            Field::ErrorKind | Field::ErrorCode if scalar == Scalar::Null => {}
+            Field::ErrorKind => (self.failed, self.kind) = (true, self.kind.take().or_else(text)),
+            Field::ErrorCode => {
+                self.failed = true;
+                self.scalar(Field::Code, index, scalar, sink);
+            }
             Field::Kind => self.kind = self.kind.take().or_else(text),
             Field::Code if matches!(scalar, Scalar::String(_)) => {
                 self.code = self.code.take().or_else(|| Some(format!("\"{}\"", text()?)));

@@ -21,8 +21,8 @@ const REPLY: &[(&str, Field)] = &[
     ("meta.tokens.input_tokens", Field::InputElse),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
     ("object", Field::Mark),
     ("message", Field::Message),
 ];

@@ -50,8 +50,8 @@ pub(super) const REPLY: &[(&str, Field)] = &[
     ("[].meta_info.completion_tokens", Field::Total),
     ("error", Field::Error),
     ("error.message", Field::Error),
-    ("error.type", Field::Kind),
-    ("error.code", Field::Code),
+    ("error.type", Field::ErrorKind),
+    ("error.code", Field::ErrorCode),
 ];
 
 /// The state of one stream.
