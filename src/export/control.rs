@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
+use super::admin::history::History;
 use super::admin::live::Live;
 use super::drops::Drops;
 use super::figures::Cut;
@@ -108,12 +109,13 @@ impl ControlPlane {
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
         if let Some(listener) = admin {
-            let live = Arc::<Live>::default();
+            let (live, history) = (Arc::<Live>::default(), Arc::<History>::default());
             let (of_live, telling) = (Arc::clone(&live), Arc::clone(&telemetry));
             forever.spawn(async move { of_live.run(&telling).await });
-            forever.spawn(
-                Admin::new(Arc::clone(&telemetry), live, upstream.as_ref().map(Upstream::to_string)).serve(listener),
-            );
+            let (of_history, keeping) = (Arc::clone(&history), Arc::clone(&telemetry));
+            forever.spawn(async move { of_history.run(&keeping).await });
+            let url = upstream.as_ref().map(Upstream::to_string);
+            forever.spawn(Admin::new(Arc::clone(&telemetry), live, history, url).serve(listener));
         }
         if let Some(Upstream { host, port, .. }) = upstream {
             forever.spawn(try_upstream(Arc::clone(&telemetry), (host, port)));
@@ -152,7 +154,12 @@ async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (Arc<str>, u16)) 
     loop {
         if telemetry.gauges.upstream() != gauges::Upstream::Reachable {
             let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((&*host, port))).await;
-            telemetry.gauges.set_upstream(matches!(attempt, Some(Ok(_))));
+            let attempt = match attempt {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(error)) => Err(format!("cannot connect to {host}:{port}: {error}")),
+                None => Err(format!("cannot connect to {host}:{port} within {PROBE_EVERY}")),
+            };
+            telemetry.gauges.set_upstream(attempt);
         }
         telemetry.clock.sleep(PROBE_EVERY).await;
     }

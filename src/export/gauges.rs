@@ -1,6 +1,6 @@
 //! What is true right now: levels that the proxy moves and a scrape reads.
 //!
-//! Plain atomics, but for the one map of open streams by model, which is touched twice in the life of a stream. All of
+//! Plain atomics, but for the one map of open requests by model, which is touched twice in the life of a request. All of
 //! it lives in guards, so that no way out of a request can forget to count back.
 
 use std::collections::HashMap;
@@ -44,8 +44,30 @@ pub struct Gauges {
     idle: AtomicI64,
     busy: AtomicI64,
     upstream: AtomicU8,
+    /// Why the last attempt to connect failed.
+    failure: Mutex<Option<String>>,
+    simulated: AtomicBool,
     ready: AtomicBool,
-    models: Mutex<HashMap<Box<str>, u32>>,
+    models: Mutex<HashMap<Box<str>, Arc<Levels>>>,
+}
+
+/// Open requests of one model.
+#[derive(Debug, Default)]
+struct Levels {
+    requests: AtomicI64,
+    waiting: AtomicI64,
+    streaming: AtomicI64,
+}
+
+/// What is open of one model at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Requests.
+    pub requests: i64,
+    /// Those of them that are streams without a token yet.
+    pub waiting: i64,
+    /// Those that are streams and have one.
+    pub streaming: i64,
 }
 
 impl Gauges {
@@ -53,7 +75,7 @@ impl Gauges {
     pub fn request(self: &Arc<Self>, method: &str) -> ActiveRequest {
         let method = index_of(method);
         self.active[method].fetch_add(1, Relaxed);
-        ActiveRequest { gauges: Arc::clone(self), method, stream: None }
+        ActiveRequest { gauges: Arc::clone(self), method, model: None, stream: None }
     }
 
     /// A connection to the upstream is open; it is busy until it says otherwise, and open until it is dropped.
@@ -62,9 +84,28 @@ impl Gauges {
         OpenConnection { gauges: Arc::clone(self), idle: false }
     }
 
-    /// An attempt to connect to the upstream has succeeded or failed.
-    pub fn set_upstream(&self, reachable: bool) {
-        self.upstream.store(1 + u8::from(reachable), Relaxed);
+    /// An attempt to connect to the upstream has succeeded, or failed for a reason.
+    pub fn set_upstream(&self, attempt: Result<(), String>) {
+        self.upstream.store(1 + u8::from(attempt.is_ok()), Relaxed);
+        if let Err(reason) = attempt {
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        }
+    }
+
+    /// Why the upstream cannot be reached; nothing while it can be or nobody knows.
+    pub fn upstream_failure(&self) -> Option<String> {
+        let failed = self.upstream() == Upstream::Unreachable;
+        failed.then(|| self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()).flatten()
+    }
+
+    /// A reply of the upstream says that it is simulated.
+    pub fn set_simulated(&self) {
+        self.simulated.store(true, Relaxed);
+    }
+
+    /// Whether a reply of the upstream has ever said that it is simulated.
+    pub fn simulated(&self) -> bool {
+        self.simulated.load(Relaxed)
     }
 
     /// How the last attempt to connect went.
@@ -101,10 +142,10 @@ impl Gauges {
         (self.idle.load(Relaxed), self.busy.load(Relaxed))
     }
 
-    /// Open requests of each model that has some, by the name asked for.
-    pub fn requests_by_model(&self) -> Vec<(Box<str>, u32)> {
+    /// What is open of each model that has something open, by the name asked for.
+    pub fn open_by_model(&self) -> Vec<(Box<str>, Open)> {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        models.iter().map(|(model, open)| (model.clone(), *open)).collect()
+        models.iter().map(|(model, levels)| (model.clone(), levels.now())).collect()
     }
 
     /// Adds the exported levels to a snapshot.
@@ -133,63 +174,75 @@ impl Gauges {
     }
 }
 
+impl Levels {
+    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
+        if streaming { &self.streaming } else { &self.waiting }
+    }
+
+    fn now(&self) -> Open {
+        let [requests, waiting, streaming] =
+            [&self.requests, &self.waiting, &self.streaming].map(|level| level.load(Relaxed));
+        Open { requests, waiting, streaming }
+    }
+}
+
 /// An open request.
 #[derive(Debug)]
 pub struct ActiveRequest {
     gauges: Arc<Gauges>,
     method: usize,
-    stream: Option<Stream>,
-}
-
-#[derive(Debug)]
-struct Stream {
-    model: Option<Box<str>>,
+    model: Option<(Box<str>, Arc<Levels>)>,
     /// Whether it is counted as a stream, and then whether its first token has come.
-    counted: Option<bool>,
+    stream: Option<bool>,
 }
 
 impl ActiveRequest {
     /// Its model is known now. Call once.
     pub fn asks_for(&mut self, model: Option<&str>) {
-        if let Some(model) = model {
-            let mut models = self.gauges.models.lock().unwrap_or_else(PoisonError::into_inner);
-            match models.get_mut(model) {
-                Some(open) => *open += 1,
-                None => {
-                    models.insert(model.into(), 1);
-                }
-            }
+        let Some(name) = model else { return };
+        let mut models = self.gauges.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let levels = match models.get(name) {
+            Some(levels) => Arc::clone(levels),
+            None => Arc::clone(models.entry(name.into()).or_default()),
+        };
+        // Under the lock, so that nobody takes away a model that has just got a request.
+        levels.requests.fetch_add(1, Relaxed);
+        drop(models);
+        if let Some(has_token) = self.stream {
+            levels.streams_of(has_token).fetch_add(1, Relaxed);
         }
-        self.stream.get_or_insert(Stream { model: None, counted: None }).model = model.map(Into::into);
+        self.model = Some((name.into(), levels));
     }
 
     /// It is a stream that has no token yet (`false`) or has one (`true`). Call again when that changes.
     pub fn is_stream(&mut self, has_token: bool) {
-        let stream = self.stream.get_or_insert(Stream { model: None, counted: None });
-        if stream.counted == Some(has_token) {
+        if self.stream == Some(has_token) {
             return;
         }
-        if let Some(before) = stream.counted.replace(has_token) {
-            self.gauges.streams_of(before).fetch_sub(1, Relaxed);
+        if let Some(before) = self.stream.replace(has_token) {
+            self.count(before, -1);
         }
-        self.gauges.streams_of(has_token).fetch_add(1, Relaxed);
+        self.count(has_token, 1);
+    }
+
+    fn count(&self, has_token: bool, by: i64) {
+        self.gauges.streams_of(has_token).fetch_add(by, Relaxed);
+        if let Some((_, levels)) = &self.model {
+            levels.streams_of(has_token).fetch_add(by, Relaxed);
+        }
     }
 }
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.gauges.active[self.method].fetch_sub(1, Relaxed);
-        let Some(stream) = &self.stream else { return };
-        if let Some(has_token) = stream.counted {
-            self.gauges.streams_of(has_token).fetch_sub(1, Relaxed);
+        if let Some(has_token) = self.stream {
+            self.count(has_token, -1);
         }
-        if let Some(model) = &stream.model {
+        if let Some((name, levels)) = &self.model {
             let mut models = self.gauges.models.lock().unwrap_or_else(PoisonError::into_inner);
-            match models.get_mut(model) {
-                Some(open) if *open > 1 => *open -= 1,
-                _ => {
-                    models.remove(model);
-                }
+            if levels.requests.fetch_sub(1, Relaxed) == 1 {
+                models.remove(name);
             }
         }
     }
@@ -239,11 +292,27 @@ mod tests {
         assert_eq!((gauges.active_requests(), gauges.streams()), (2, (1, 0)));
         one.is_stream(true);
         one.is_stream(true);
-        assert_eq!((gauges.streams(), gauges.requests_by_model()), ((0, 1), vec![("tiny".into(), 2)]));
+        let of_tiny = |requests, waiting, streaming| vec![("tiny".into(), Open { requests, waiting, streaming })];
+        assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 1), of_tiny(2, 0, 1)));
         drop(one);
-        assert_eq!((gauges.streams(), gauges.requests_by_model()), ((0, 0), vec![("tiny".into(), 1)]));
+        assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 0), of_tiny(1, 0, 0)));
         drop(other);
-        assert_eq!((gauges.active_requests(), gauges.requests_by_model()), (0, vec![]));
+        assert_eq!((gauges.active_requests(), gauges.open_by_model()), (0, vec![]));
+    }
+
+    #[test]
+    fn a_stream_whose_model_is_learned_later_counts_for_it_from_then_on() {
+        let gauges = Arc::<Gauges>::default();
+        let mut stream = gauges.request("POST");
+        stream.is_stream(false);
+        assert_eq!((gauges.streams(), gauges.open_by_model()), ((1, 0), vec![]));
+        stream.asks_for(Some("tiny"));
+        let open = |waiting, streaming| vec![("tiny".into(), Open { requests: 1, waiting, streaming })];
+        assert_eq!(gauges.open_by_model(), open(1, 0));
+        stream.is_stream(true);
+        assert_eq!(gauges.open_by_model(), open(0, 1));
+        drop(stream);
+        assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 0), vec![]));
     }
 
     #[test]
@@ -262,10 +331,10 @@ mod tests {
     fn the_upstream_is_unknown_until_somebody_tried() {
         let gauges = Gauges::default();
         assert_eq!(gauges.upstream(), Upstream::Unknown);
-        gauges.set_upstream(false);
-        assert_eq!(gauges.upstream(), Upstream::Unreachable);
-        gauges.set_upstream(true);
-        assert_eq!(gauges.upstream(), Upstream::Reachable);
+        gauges.set_upstream(Err("refused".to_owned()));
+        assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Unreachable, Some("refused".to_owned())));
+        gauges.set_upstream(Ok(()));
+        assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Reachable, None));
     }
 
     #[test]

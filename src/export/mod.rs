@@ -8,7 +8,7 @@
 //! ```text
 //! Reporter -> queue -> Aggregate -> Snapshot -> prometheus (text, OpenMetrics, protobuf)
 //!                          |           |------> otlp metrics (explicit or exponential, cumulative or delta)
-//!                          |           `------> /api/live
+//!                          |           `------> /api/live, /api/history and the page that shows it
 //!                          `-> spans ---------> otlp traces
 //! ```
 //!

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::aggregate::{self, Aggregate};
 use super::drops::Drops;
-use super::figures::{Cut, InFlight};
+use super::figures::{Cut, InFlight, Streams};
 use super::gauges::{Gauges, known_method};
 use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
@@ -125,6 +125,12 @@ impl Telemetry {
         self.lock().config_digest.clone()
     }
 
+    /// The SLOs in force, as they were written, by name.
+    pub(super) fn slos(&self) -> BTreeMap<String, String> {
+        let state = self.lock();
+        state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.to_string())).collect()
+    }
+
     /// Counts what has been reported.
     pub(super) fn drain(&self) {
         let moment = Moment::now(&self.clock);
@@ -186,14 +192,18 @@ impl Telemetry {
 
     /// What is open, models under the names that are shown.
     pub(super) fn in_flight(&self) -> InFlight {
-        let open = self.gauges.requests_by_model();
+        let open = self.gauges.open_by_model();
         let (waiting, streaming) = self.gauges.streams();
-        let mut by_model = BTreeMap::new();
+        let (mut by_model, mut streams_by_model) = (BTreeMap::new(), BTreeMap::<_, Streams>::new());
         let state = self.lock();
         for (model, open) in open {
-            *by_model.entry(state.aggregate.shown(&model).into()).or_default() += open;
+            let name: Box<str> = state.aggregate.shown(&model).into();
+            let streams = streams_by_model.entry(name.clone()).or_default();
+            *by_model.entry(name).or_default() += open.requests;
+            streams.waiting += open.waiting;
+            streams.streaming += open.streaming;
         }
-        InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model }
+        InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model, streams_by_model }
     }
 
     /// The figures of this moment.

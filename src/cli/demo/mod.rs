@@ -182,8 +182,10 @@ fn story(proxy: &Proxy, server: SocketAddr, length: Option<Gap>) -> String {
         length.map_or("until Ctrl-C".to_owned(), |length| format!("for {}", humantime::format_duration(length.into())));
     format!(
         "\
-SIMULATED: the server behind the proxy makes words from a list, in times of a
-cost model. The proxy and its measurements are the real ones.
+SIMULATED: open http://{admin}/ in a browser and watch it live.
+
+The server behind the proxy makes words from a list, in times of a cost model.
+The proxy and its measurements are the real ones.
 
   proxy     http://{listen}, in front of http://{server}
   metrics   http://{admin}/metrics

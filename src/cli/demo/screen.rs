@@ -150,8 +150,8 @@ const FIGURES: [&str; 10] = [
 
 /// See [`FIGURES`].
 fn figures(now: &Cut, then: &Cut, model: Option<&str>, requests: u64) -> Vec<String> {
-    let open = model
-        .map_or(now.in_flight.requests, |model| now.in_flight.by_model.get(model).copied().unwrap_or_default().into());
+    let open =
+        model.map_or(now.in_flight.requests, |model| now.in_flight.by_model.get(model).copied().unwrap_or_default());
     let (window, goodput) = (now.window(model, then), now.goodput(SLO_NAME, model, then));
     vec![
         requests.to_string(),

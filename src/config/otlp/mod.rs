@@ -19,6 +19,7 @@ use crate::measure::time::Gap;
 
 pub use self::endpoint::Endpoint;
 pub use self::exporter::{Exporter, Headers, Protocol};
+pub use self::pairs::decoded;
 
 /// What is exported by OTLP, where to and how.
 #[derive(Clone, Debug, PartialEq)]

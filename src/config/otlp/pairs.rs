@@ -12,7 +12,7 @@ pub(super) fn pairs(text: &str) -> Result<Vec<(String, String)>, usize> {
 }
 
 /// A text without its percent-encoding; `None` where that is broken.
-fn decoded(text: &str) -> Option<String> {
+pub fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

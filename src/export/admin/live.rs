@@ -3,7 +3,8 @@
 //! ```json
 //! {
 //!   "unix_ms": 1750000012345,
-//!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3}},
+//!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3},
+//!     "streams_by_model": {"tiny": {"waiting": 1, "streaming": 2}}},
 //!   "models": {"tiny": {"last_1s": W, "last_10s": W}},
 //!   "slos": {"interactive": {"last_1s": S, "last_10s": S}}
 //! }

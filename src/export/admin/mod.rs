@@ -2,18 +2,23 @@
 //!
 //! | path | what |
 //! |---|---|
+//! | `/` | the live page, for a browser; for others, this list |
 //! | `/metrics` | the scrape, in the format that the scraper prefers |
 //! | `/livez` | 200 while the process turns |
 //! | `/readyz` | 200 while the proxy takes requests and its upstream can be reached, else 503 and why |
 //! | `/api/state` | one JSON object: who we are, what is open, the last requests; see [`state`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
+//! | `/api/history` | the last quarter of an hour, second by second; see [`history`] |
+//! | `/page/…` | what the live page is made of; see [`page`] |
 //!
 //! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
 //! in number and in age, a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
 //! are all there is.
 
 mod body;
+pub mod history;
 pub mod live;
+pub mod page;
 mod routes;
 pub mod state;
 
@@ -30,6 +35,7 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use self::history::History;
 use self::live::Live;
 use super::telemetry::Telemetry;
 use crate::clock::Clock;
@@ -58,6 +64,7 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nc
 pub(super) struct Admin {
     telemetry: Arc<Telemetry>,
     live: Arc<Live>,
+    history: Arc<History>,
     /// The upstream's URL.
     upstream: Option<String>,
 }
@@ -73,8 +80,13 @@ struct Seat {
 
 impl Admin {
     /// An admin server for this telemetry.
-    pub(super) fn new(telemetry: Arc<Telemetry>, live: Arc<Live>, upstream: Option<String>) -> Self {
-        Self { telemetry, live, upstream }
+    pub(super) fn new(
+        telemetry: Arc<Telemetry>,
+        live: Arc<Live>,
+        history: Arc<History>,
+        upstream: Option<String>,
+    ) -> Self {
+        Self { telemetry, live, history, upstream }
     }
 
     /// Serves forever.

@@ -4,14 +4,19 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
 use super::body::Body;
+use super::history::Asked;
+use super::page::{self, Asset};
 use super::state::State;
 use super::{Admin, Seat};
 use crate::export::gauges::Upstream;
@@ -20,12 +25,14 @@ use crate::export::prometheus::{accepts_gzip, negotiate};
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-const PATHS: [(&str, &str); 5] = [
+const PATHS: [(&str, &str); 7] = [
+    ("/", "the live page, in a browser; elsewhere this list"),
     ("/metrics", "metrics, for Prometheus"),
     ("/livez", "200 while the process turns"),
     ("/readyz", "200 while requests are taken and the upstream can be reached"),
     ("/api/state", "what is going on, and the last requests"),
     ("/api/live", "rates and latencies, once a second"),
+    ("/api/history", "the last quarter of an hour, second by second"),
 ];
 
 impl Admin {
@@ -38,7 +45,8 @@ impl Admin {
             return refused;
         }
         match request.uri().path() {
-            "/" => reply(StatusCode::OK, TEXT, index().into()),
+            "/" if page::is_wanted(&joined(request.headers(), &ACCEPT)) => asset(&page::INDEX, request.headers()),
+            "/" => varying(reply(StatusCode::OK, TEXT, index().into()), "accept"),
             "/metrics" => self.metrics(request.headers()),
             "/livez" => json_reply(StatusCode::OK, &json!({"status": "live"})),
             "/readyz" => match self.unready() {
@@ -51,6 +59,12 @@ impl Admin {
             "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, self.upstream.as_deref())),
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", Vec::new()),
             "/api/live" => self.live(seat),
+            "/api/history" => {
+                let asked = Asked::of(request.uri().query().unwrap_or_default());
+                let told = self.history.tell(&asked, &self.telemetry, self.upstream.as_deref());
+                packed(reply(StatusCode::OK, JSON, Vec::new()), told, request.headers())
+            }
+            path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
                 let paths = PATHS.map(|(path, _)| path);
                 json_reply(StatusCode::NOT_FOUND, &json!({"error": "no such path", "paths": paths}))
@@ -61,15 +75,8 @@ impl Admin {
     fn metrics(&self, asked: &HeaderMap) -> Response<Body> {
         let format = negotiate(&joined(asked, &ACCEPT));
         let encoded = format.encode(&self.telemetry.snapshot());
-        let gzip = accepts_gzip(&joined(asked, &ACCEPT_ENCODING)).then(|| gzipped(&encoded)).flatten();
-        let is_gzip = gzip.is_some();
-        let mut response = reply(StatusCode::OK, format.content_type(), gzip.unwrap_or(encoded));
-        let headers = response.headers_mut();
-        headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
-        if is_gzip {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        response
+        let response = packed(reply(StatusCode::OK, format.content_type(), Vec::new()), encoded, asked);
+        varying(response, "accept, accept-encoding")
     }
 
     fn unready(&self) -> Option<&'static str> {
@@ -108,6 +115,53 @@ fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Respo
     response
 }
 
+/// A reply with this body, packed if the client takes that.
+fn packed(mut response: Response<Body>, body: Vec<u8>, asked: &HeaderMap) -> Response<Body> {
+    let gzip = takes_gzip(asked).then(|| gzipped(&body)).flatten();
+    if gzip.is_some() {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    *response.body_mut() = Body::Whole(gzip.unwrap_or(body).into());
+    varying(response, "accept-encoding")
+}
+
+/// A part of the live page, or only that it has not changed.
+fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<Body> {
+    let mut response = if joined(asked, &IF_NONE_MATCH).contains(asset.tag()) {
+        let mut response = reply(StatusCode::NOT_MODIFIED, asset.content_type, Vec::new());
+        response.headers_mut().remove(CONTENT_TYPE);
+        response
+    } else if takes_gzip(asked) {
+        let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        *response.body_mut() = Body::Whole(Bytes::from_static(asset.packed()));
+        response
+    } else {
+        let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
+        *response.body_mut() = Body::Whole(Bytes::from_static(asset.bytes));
+        response
+    };
+    let headers = response.headers_mut();
+    // Kept, and asked about each time: the next version of the program has other assets under the same names.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if let Ok(tag) = HeaderValue::try_from(format!("W/{}", asset.tag())) {
+        headers.insert(ETAG, tag);
+    }
+    for (name, value) in page::HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    varying(response, "accept, accept-encoding")
+}
+
+fn varying(mut response: Response<Body>, by: &'static str) -> Response<Body> {
+    response.headers_mut().insert(VARY, HeaderValue::from_static(by));
+    response
+}
+
+fn takes_gzip(asked: &HeaderMap) -> bool {
+    accepts_gzip(&joined(asked, &ACCEPT_ENCODING))
+}
+
 fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<Body> {
     // Our own structures with string keys always serialise.
     reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
@@ -119,7 +173,7 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     values.join(",")
 }
 
-fn gzipped(body: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn gzipped(body: &[u8]) -> Option<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
     encoder.write_all(body).ok()?;
     encoder.finish().ok()

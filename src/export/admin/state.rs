@@ -4,7 +4,8 @@
 //! {
 //!   "version": "0.1.0", "config_digest": "…", "started_unix_ms": 1750000000000, "uptime_s": 12.5, "ready": true,
 //!   "upstream": {"url": "http://127.0.0.1:8000", "state": "reachable"},
-//!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3}},
+//!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3},
+//!     "streams_by_model": {"tiny": {"waiting": 1, "streaming": 2}}},
 //!   "upstream_connections": {"idle": 1, "active": 3},
 //!   "recent": [{
 //!     "ended_unix_ms": 1750000012345, "model": "tiny", "route": "/v1/chat/completions", "status": 200,
@@ -96,7 +97,7 @@ impl Request {
 }
 
 impl Upstream {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
             Self::Reachable => "reachable",

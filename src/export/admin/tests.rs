@@ -135,9 +135,9 @@ async fn readiness_says_why_not() {
     assert_eq!(ready().await, (503, Some("the proxy takes no requests: it is starting or draining".to_owned())));
     plane.gauges.set_ready(true);
     assert_eq!(ready().await, (200, None));
-    plane.gauges.set_upstream(false);
+    plane.gauges.set_upstream(Err("refused".to_owned()));
     assert_eq!(ready().await, (503, Some("the upstream cannot be reached".to_owned())));
-    plane.gauges.set_upstream(true);
+    plane.gauges.set_upstream(Ok(()));
     assert_eq!(ready().await.0, 200);
 }
 
@@ -147,7 +147,7 @@ async fn an_upstream_that_comes_back_is_noticed_without_a_request() {
     let target = target("127.0.0.1", upstream.local_addr().unwrap().port());
     let plane = start_before(Rules::default(), Some(target)).await;
     plane.gauges.set_ready(true);
-    plane.gauges.set_upstream(false);
+    plane.gauges.set_upstream(Err("refused".to_owned()));
     for attempt in 0.. {
         if plane.get("/readyz", "").await.status == 200 {
             break;
@@ -174,7 +174,10 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     assert_eq!(state["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((state["config_digest"].as_str(), state["ready"].as_bool()), (Some("abc"), Some(false)));
     assert_eq!(state["upstream"]["url"], "http://llm.invalid:8000");
-    let in_flight = serde_json::json!({"requests": 1, "waiting": 1, "streaming": 0, "by_model": {"tiny": 1}});
+    let in_flight = serde_json::json!({
+        "requests": 1, "waiting": 1, "streaming": 0,
+        "by_model": {"tiny": 1}, "streams_by_model": {"tiny": {"waiting": 1, "streaming": 0}},
+    });
     assert_eq!(state["in_flight"], in_flight);
     let recent = state["recent"].as_array().unwrap();
     assert_eq!(recent.len(), 50);
@@ -227,6 +230,112 @@ async fn the_live_page_tells_once_a_second_what_happened() {
     assert_eq!((&quiet["last_1s"]["ttft_ms"], &quiet["last_1s"]["requests_per_s"]), (&Value::Null, &0.0.into()));
     assert_eq!(quiet["last_10s"]["terminations"], serde_json::json!({"done": 4}));
     assert_eq!(told["in_flight"]["requests"], 0);
+}
+
+fn unpacked(packed: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut plain).unwrap();
+    plain
+}
+
+#[tokio::test]
+async fn a_browser_gets_the_page_which_may_load_nothing_from_elsewhere() {
+    let plane = start(Rules::default()).await;
+    let browser = "accept: text/html,*/*;q=0.8\r\n";
+    let page = plane.get("/", browser).await;
+    assert!(page.body.starts_with(b"<!doctype html>") && page.head.contains("content-type: text/html; charset=utf-8"));
+    let policy = page.head.lines().find_map(|line| line.strip_prefix("content-security-policy: ")).unwrap();
+    for rule in ["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"] {
+        assert!(policy.contains(rule), "{rule} in {policy}");
+    }
+    assert!(!policy.contains("unsafe") && !policy.contains("http") && !policy.contains('*'), "{policy}");
+    for field in ["vary: accept, accept-encoding\r\n", "x-content-type-options: nosniff\r\n"] {
+        assert!(page.head.contains(field), "{field} in {}", page.head);
+    }
+    let zipped = plane.get("/", &format!("{browser}accept-encoding: gzip\r\n")).await;
+    assert!(zipped.head.contains("content-encoding: gzip\r\n"));
+    assert_eq!(unpacked(&zipped.body), page.body);
+    for other in ["", "accept: */*\r\n"] {
+        let list = plane.get("/", other).await;
+        assert!(list.head.contains("content-type: text/plain") && list.head.contains("vary: accept\r\n"));
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
+    let plane = start(Rules::default()).await;
+    let script = plane.get("/page/uPlot.js", "accept-encoding: gzip\r\n").await;
+    assert!(script.head.contains("content-type: text/javascript; charset=utf-8\r\n"), "{}", script.head);
+    assert!(script.head.contains("cache-control: no-cache\r\n") && script.head.contains("content-security-policy: "));
+    assert_eq!(unpacked(&script.body), plane.get("/page/uPlot.js", "").await.body);
+    // This client has the whole head in lower case.
+    let tag = script.head.lines().find_map(|line| line.strip_prefix("etag: w/")).unwrap();
+    let same = plane.get("/page/uPlot.js", &format!("if-none-match: \"x\", {tag}\r\n")).await;
+    assert_eq!((same.status, same.body.len()), (304, 0));
+    assert!(same.head.contains(&format!("etag: w/{tag}\r\n")));
+    assert_eq!(plane.get("/page/page.js", &format!("if-none-match: {tag}\r\n")).await.status, 200);
+    assert_eq!(plane.get("/page/nothing.js", "").await.status, 404);
+}
+
+#[tokio::test]
+async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new() {
+    let plane = start_before(Rules::default(), Some(target("127.0.0.1", 9))).await;
+    plane.gauges.set_ready(true);
+    let mut open = plane.gauges.request("POST");
+    open.asks_for(Some("tiny"));
+    open.is_stream(false);
+    let history = async |query: &str| plane.get(&format!("/api/history{query}"), "").await.json();
+    let seconds = |told: &Value| told["seconds"].as_array().unwrap().clone();
+    let requests = |second: &Value| second["figures"]["requests"].as_u64().unwrap_or_default();
+    let mut reported = 0;
+    // On a machine that stands still they could fall into two seconds.
+    let (told, second) = loop {
+        (0..4).for_each(|_| plane.reporter.finished(record(), None));
+        reported += 4;
+        let told = loop {
+            let told = history("?model=tiny").await;
+            if seconds(&told).iter().map(requests).sum::<u64>() == reported {
+                break told;
+            }
+            Clock::Monotonic.sleep(Gap::from_millis(50)).await;
+        };
+        if let Some(second) = seconds(&told).into_iter().find(|second| requests(second) == 4) {
+            break (told, second);
+        }
+    };
+    let expected = serde_json::json!({
+        "open": [1, 1, 0], "requests": 4, "tokens": 24, "ttft": [-19, 4], "itl": [-54, 8, -12, 4, -2, 4],
+        "tpot": [-45, 4], "ended": {"done": 4},
+    });
+    assert_eq!(second["figures"], expected);
+    assert_eq!((&told["models"], &told["models_left_out"]), (&serde_json::json!(["tiny"]), &0.into()));
+    assert_eq!((&told["whole"], &told["ready"], &told["simulated"]), (&true.into(), &true.into(), &false.into()));
+    let upstream = &told["upstream"];
+    assert_eq!(
+        (upstream["url"].as_str(), upstream["state"].as_str()),
+        (Some("http://127.0.0.1:9"), Some("unreachable"))
+    );
+    let reason = upstream["reason"].as_str().unwrap();
+    assert!(reason.starts_with("cannot connect to 127.0.0.1:9: Connection refused"), "{reason}");
+    assert!(upstream["since_unix_ms"].as_u64().unwrap() >= told["run"].as_u64().unwrap());
+
+    let all = history("").await;
+    assert_eq!(seconds(&all).iter().map(requests).sum::<u64>(), reported);
+    plane.gauges.set_simulated();
+    let next = told["next"].as_str().unwrap();
+    let new = history(&format!("?model=tiny&after={next}")).await;
+    assert_eq!((&new["whole"], &new["simulated"]), (&false.into(), &true.into()));
+    assert_eq!(seconds(&new).iter().map(requests).sum::<u64>(), 0);
+    assert_eq!(new["models"], Value::Null, "they have not changed");
+    let (run, _) = next.split_once('-').unwrap();
+    for useless in [format!("{run}-99999999"), "1-1".to_owned(), "x".to_owned()] {
+        assert_eq!(history(&format!("?after={useless}")).await["whole"], true, "{useless}");
+    }
+    let stranger = history("?model=nobody").await;
+    assert!(seconds(&stranger).iter().all(|second| second["figures"].is_null()));
+    let zipped = plane.get("/api/history", "accept-encoding: gzip\r\n").await;
+    assert!(zipped.head.contains("content-encoding: gzip\r\n"));
+    assert_eq!(serde_json::from_slice::<Value>(&unpacked(&zipped.body)).unwrap()["run"], told["run"]);
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub enum Unit {
 
 impl Unit {
     /// Indices of the first and one past the last exponential bucket; bucket `i` is `(2^(i/8), 2^((i+1)/8)]`.
-    pub(super) const fn range(self) -> (i32, i32) {
+    pub const fn range(self) -> (i32, i32) {
         match self {
             Self::Seconds => (-20 * 8, 12 * 8),
             Self::Tokens => (-1, 27 * 8),

@@ -83,12 +83,13 @@ impl Connector {
     pub(super) async fn connect(&self) -> Result<Io, Broken> {
         let limit = self.target.connect_timeout;
         let connected = Clock::Monotonic.timeout(limit, self.connect_now()).await;
-        self.gauges.set_upstream(matches!(connected, Some(Ok(_))));
-        match connected {
+        let connected = match connected {
             Some(Ok(io)) => Ok(io),
             Some(Err(error)) => Err(Broken::Connect { place: self.place.clone(), error }),
             None => Err(Broken::ConnectTimeout { place: self.place.clone(), limit }),
-        }
+        };
+        self.gauges.set_upstream(connected.as_ref().map(drop).map_err(Broken::to_string));
+        connected
     }
 
     async fn connect_now(&self) -> io::Result<Io> {

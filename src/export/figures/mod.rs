@@ -1,8 +1,11 @@
 //! What a live view shows: the counts of one moment, and what happened between two.
 //!
 //! A [`Cut`] is a fold of the same [`Snapshot`] that is scraped, and a [`Window`] is the difference of two cuts: of the
-//! last seconds for `/api/live`, of a whole run for `streamgauge demo`. Where a reload has begun a histogram anew in
-//! between, the window counts what came after.
+//! last seconds for `/api/live`, of a whole run for `streamgauge demo`. A [`second::Second`] is such a difference too,
+//! with the distributions themselves, for `/api/history`. Where a reload has begun a histogram anew in between, the
+//! window counts what came after.
+
+pub mod second;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +30,18 @@ pub struct InFlight {
     /// Streams that have one.
     pub streaming: i64,
     /// Requests that ask for a model, by its name as it is shown.
-    pub by_model: BTreeMap<Box<str>, u32>,
+    pub by_model: BTreeMap<Box<str>, i64>,
+    /// The streams among them.
+    pub streams_by_model: BTreeMap<Box<str>, Streams>,
+}
+
+/// Open streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Streams {
+    /// Without a token yet.
+    pub waiting: i64,
+    /// With one.
+    pub streaming: i64,
 }
 
 /// The counts of one moment.
@@ -111,6 +125,11 @@ struct Verdicts {
 }
 
 impl Cut {
+    /// Before anything was counted.
+    pub(super) fn begun(at: Stamp) -> Self {
+        Self { at, in_flight: InFlight::default(), models: BTreeMap::new() }
+    }
+
     /// The counts of a snapshot.
     pub(super) fn of(snapshot: &Snapshot, in_flight: InFlight, at: Stamp) -> Self {
         let mut cut = Self { at, in_flight, models: BTreeMap::new() };
@@ -252,12 +271,17 @@ impl Verdicts {
 
 impl Quantiles {
     fn between(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Self> {
-        let now = now?;
-        let since = before.and_then(|before| now.since(before).ok());
-        let window = since.as_ref().unwrap_or(now);
+        let window = grown(now, before)?;
         let millis = |q| window.quantile(q).map(|seconds| (seconds * 1e6).round() / 1e3);
         Some(Self { p50: millis(0.5)?, p90: millis(0.9)?, p99: millis(0.99)? })
     }
+}
+
+/// What a histogram has counted since it was `before`.
+fn grown<'a>(now: Option<&'a Histogram>, before: Option<&Histogram>) -> Option<Cow<'a, Histogram>> {
+    let now = now?;
+    let since = before.and_then(|before| now.since(before).ok());
+    Some(since.map_or(Cow::Borrowed(now), Cow::Owned))
 }
 
 fn merge(sum: &mut Option<Histogram>, more: &Histogram) {

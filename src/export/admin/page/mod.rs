@@ -1,0 +1,170 @@
+//! The live page: what a browser shows at `/`. Everything is in the program; nothing is fetched from anywhere else.
+//!
+//! `index.html` has the places, `page.css` the looks. The scripts are modules, each with one task:
+//!
+//! | file | what |
+//! |---|---|
+//! | `page.js` | starts, chooses the model and the moment, and has everything drawn once a second |
+//! | `feed.js` | asks `/api/history` once a second and keeps what it got |
+//! | `figures.js` | windows, rates and quantiles of the seconds; no browser needed |
+//! | `charts.js` | the charts |
+//! | `tables.js` | the figures as text, for everybody and for screen readers |
+//!
+//! `uplot/` is uPlot 1.6.32, as it was published, with its licence. Names that came over the wire are only ever set as
+//! text, and the policy below lets no script run that is not one of these files.
+
+use std::sync::OnceLock;
+
+use http::HeaderName;
+use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
+
+use super::routes::gzipped;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// What every reply with a part of the page says.
+pub(super) const HEADERS: [(HeaderName, &str); 4] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+];
+
+/// One file of the page.
+pub(super) struct Asset {
+    path: &'static str,
+    pub(super) content_type: &'static str,
+    pub(super) bytes: &'static [u8],
+    made: OnceLock<Made>,
+}
+
+/// What is made of a file the first time that it is asked for.
+struct Made {
+    packed: Vec<u8>,
+    tag: String,
+}
+
+/// The page itself.
+pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
+
+static ASSETS: [Asset; 9] = [
+    Asset::new("/page/page.css", CSS, include_bytes!("page.css")),
+    Asset::new("/page/page.js", SCRIPT, include_bytes!("page.js")),
+    Asset::new("/page/feed.js", SCRIPT, include_bytes!("feed.js")),
+    Asset::new("/page/figures.js", SCRIPT, include_bytes!("figures.js")),
+    Asset::new("/page/charts.js", SCRIPT, include_bytes!("charts.js")),
+    Asset::new("/page/tables.js", SCRIPT, include_bytes!("tables.js")),
+    Asset::new("/page/icon.svg", "image/svg+xml", include_bytes!("icon.svg")),
+    Asset::new("/page/uPlot.css", CSS, include_bytes!("uplot/uPlot.min.css")),
+    Asset::new("/page/uPlot.js", SCRIPT, include_bytes!("uplot/uPlot.iife.min.js")),
+];
+
+/// Whether an `accept` header is that of a browser that opens the page.
+pub(super) fn is_wanted(accept: &str) -> bool {
+    accept.split([',', ';']).any(|range| range.trim().eq_ignore_ascii_case("text/html"))
+}
+
+/// The file at a path.
+pub(super) fn asset(path: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
+impl Asset {
+    const fn new(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> Self {
+        Self { path, content_type, bytes, made: OnceLock::new() }
+    }
+
+    /// The file in gzip.
+    pub(super) fn packed(&'static self) -> &'static [u8] {
+        &self.made().packed
+    }
+
+    /// Its entity tag, in quotes. To be sent as a weak one, because the packed file has the same.
+    pub(super) fn tag(&'static self) -> &'static str {
+        &self.made().tag
+    }
+
+    fn made(&'static self) -> &'static Made {
+        self.made.get_or_init(|| {
+            // Writing to memory does not fail.
+            let packed = gzipped(self.bytes).unwrap_or_default();
+            // A gzip ends with the checksum and the length of what is in it.
+            let end = packed[packed.len().saturating_sub(8)..].iter().map(|byte| format!("{byte:02x}"));
+            let tag = format!("\"{}\"", end.collect::<String>());
+            Made { packed, tag }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn the_plot_library_is_as_it_was_published() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/export/admin/page/uplot");
+        let sums = "\
+8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd  LICENSE
+19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f  uPlot.iife.min.js
+df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04  uPlot.min.css
+";
+        let mut check = Command::new("sha256sum");
+        check.args(["--check", "--strict"]).current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut check = check.spawn().unwrap();
+        check.stdin.take().unwrap().write_all(sums.as_bytes()).unwrap();
+        let output = check.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            asset("/page/uPlot.js").unwrap().bytes.starts_with(b"/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+        );
+    }
+
+    #[test]
+    fn every_file_that_the_page_names_is_there_and_none_is_elsewhere() {
+        let html = std::str::from_utf8(INDEX.bytes).unwrap();
+        let named = ["src=\"", "href=\""].into_iter().flat_map(|start| html.split(start).skip(1));
+        let named: Vec<&str> = named.map(|rest| rest.split('"').next().unwrap()).collect();
+        assert!(named.contains(&"page/page.js"), "{named:?}");
+        for name in named {
+            let is_link = ["#figures", "metrics", "readyz", "api/state"].contains(&name);
+            assert!(is_link || asset(&format!("/{name}")).is_some(), "{name}");
+        }
+        for script in ASSETS.iter().filter(|asset| asset.content_type == SCRIPT && !asset.path.contains("uPlot")) {
+            let text = std::str::from_utf8(script.bytes).unwrap();
+            for name in text.split(" from \"./").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+                assert!(asset(&format!("/page/{name}")).is_some(), "{name} in {}", script.path);
+            }
+            for written in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://"]
+            {
+                assert!(!text.contains(written), "{written} in {}", script.path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_the_page_and_other_clients_the_list() {
+        for browser in ["text/html,application/xhtml+xml,*/*;q=0.8", "image/*, TEXT/HTML;q=0.9"] {
+            assert!(is_wanted(browser), "{browser}");
+        }
+        for other in ["", "*/*", "text/plain", "application/json, text/htmlx"] {
+            assert!(!is_wanted(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_tag_changes_with_the_file() {
+        static OTHER: Asset = Asset::new("/other", CSS, b"a { color: red }");
+        assert_ne!(OTHER.tag(), INDEX.tag());
+        assert_eq!(INDEX.tag().len(), "\"0123456789abcdef\"".len());
+    }
+}

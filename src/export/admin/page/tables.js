@@ -1,0 +1,94 @@
+// The figures of one moment as tables. Only cells whose text has changed are touched.
+
+import { number } from "./charts.js";
+import { LATENCIES, Window, phases } from "./figures.js";
+
+const NAMES = { ttft: "TTFT", itl: "ITL", tpot: "TPOT" };
+const percent = (part, of) => (of > 0 ? `${number((100 * part) / of)} %` : "–");
+
+// Makes the body of a table be these rows: each a heading, perhaps with a second line, and its cells; a cell that
+// begins with # is a heading too.
+function fill(table, rows, nothing) {
+  const body = table.tBodies[0];
+  if (rows.length === 0) {
+    if (body.dataset.rows === "none") return;
+    body.dataset.rows = "none";
+    const cell = document.createElement("td");
+    cell.className = "none";
+    cell.colSpan = table.tHead.rows[0].cells.length;
+    cell.textContent = nothing;
+    const row = document.createElement("tr");
+    row.append(cell);
+    body.replaceChildren(row);
+    return;
+  }
+  const shape = JSON.stringify(rows.map(({ name, about }) => [name, about]));
+  if (body.dataset.rows !== shape) {
+    body.dataset.rows = shape;
+    body.replaceChildren(...rows.map(line));
+  }
+  rows.forEach(({ cells }, at) => {
+    const of = body.rows[at].cells;
+    cells.forEach((text, column) => {
+      if (of[column + 1].textContent !== text) of[column + 1].textContent = text;
+    });
+  });
+}
+
+function line({ name, about, cells, headings = [] }) {
+  const row = document.createElement("tr");
+  const heading = document.createElement("th");
+  heading.scope = "row";
+  heading.textContent = name;
+  if (about) {
+    const small = document.createElement("small");
+    small.textContent = about;
+    heading.append(small);
+  }
+  row.append(heading, ...cells.map((_, at) => {
+    const cell = document.createElement(headings.includes(at) ? "th" : "td");
+    if (headings.includes(at)) cell.scope = "row";
+    return cell;
+  }));
+  return row;
+}
+
+export class Tables {
+  constructor() {
+    for (const id of ["latency", "traffic", "slos", "endings"]) this[id] = document.getElementById(id);
+  }
+
+  // `window` ends with `second`; `all` is of everything that is shown; `slos` are the objectives by name.
+  update(window, second, all, slos) {
+    const latency = (id) => ({
+      name: NAMES[id],
+      cells: [...window.quantiles(id).map(number), number(window.count(id))],
+    });
+    fill(this.latency, LATENCIES.map(latency));
+    const [waiting, streaming, others] = phases(second).map(number);
+    fill(this.traffic, [
+      { name: "requests", cells: [number(window.perSecond(window.requests)), "waiting", waiting], headings: [1] },
+      { name: "tokens", cells: [number(window.perSecond(window.tokens)), "streaming", streaming], headings: [1] },
+      { name: "", cells: ["", "not streamed", others], headings: [1] },
+    ]);
+    const goodput = ([name, text]) => {
+      const [met, missed, , tokens] = window.verdicts(name);
+      return {
+        name,
+        about: text.replace(`${name}: `, "").replace(`${name}[`, "["),
+        cells: [percent(met, met + missed), number(window.perSecond(met)), number(window.perSecond(tokens))],
+      };
+    };
+    fill(this.slos, slos.map(goodput), "No SLO is set: start the proxy with --slo 'chat: ttft<=500ms'.");
+    const hows = [...all.ended.keys()].sort((a, b) => (b === "done") - (a === "done") || a.localeCompare(b));
+    const ending = (how) => ({ name: how, cells: [number(window.ended.get(how) ?? 0), number(all.ended.get(how))] });
+    fill(this.endings, hows.map(ending), "None has ended yet.");
+  }
+}
+
+// The sum of all seconds.
+export function sumOf(seconds) {
+  const sum = new Window();
+  for (const second of seconds) sum.add(second);
+  return sum;
+}
