@@ -24,7 +24,7 @@ export function buckets(distribution, each) {
   }
 }
 
-// Sums of consecutive seconds, to which seconds can be added at one end and taken away at the other.
+// Sums of consecutive seconds.
 export class Window {
   constructor() {
     this.milliseconds = 0;
@@ -35,18 +35,18 @@ export class Window {
     this.counts = Object.fromEntries(LATENCIES.map((name) => [name, new Map()]));
   }
 
-  add(second, sign = 1) {
+  add(second) {
     const figures = second.figures ?? {};
-    this.milliseconds += sign * second.length_ms;
-    this.requests += sign * (figures.requests ?? 0);
-    this.tokens += sign * (figures.tokens ?? 0);
-    for (const [how, count] of Object.entries(figures.ended ?? {})) bump(this.ended, how, sign * count);
+    this.milliseconds += second.length_ms;
+    this.requests += figures.requests ?? 0;
+    this.tokens += figures.tokens ?? 0;
+    for (const [how, count] of Object.entries(figures.ended ?? {})) bump(this.ended, how, count);
     for (const [slo, counts] of Object.entries(figures.slos ?? {})) {
       const sums = this.slos.get(slo) ?? [0, 0, 0, 0];
-      this.slos.set(slo, sums.map((sum, at) => sum + sign * counts[at]));
+      this.slos.set(slo, sums.map((sum, at) => sum + counts[at]));
     }
     for (const name of LATENCIES) {
-      buckets(figures[name], (bucket, count) => bump(this.counts[name], bucket, sign * count));
+      buckets(figures[name], (bucket, count) => bump(this.counts[name], bucket, count));
     }
   }
 
@@ -88,9 +88,7 @@ export class Window {
 }
 
 function bump(counts, key, by) {
-  const count = (counts.get(key) ?? 0) + by;
-  if (count === 0) counts.delete(key);
-  else counts.set(key, count);
+  counts.set(key, (counts.get(key) ?? 0) + by);
 }
 
 // The window that ends with a second.
@@ -98,16 +96,6 @@ export function windowAt(seconds, at, length = WINDOW_SECONDS) {
   const window = new Window();
   for (let i = Math.max(0, at - length + 1); i <= at; i++) window.add(seconds[i]);
   return window;
-}
-
-// Calls `each` with the window that ends with each second, in order.
-export function slide(seconds, each) {
-  const window = new Window();
-  seconds.forEach((second, at) => {
-    window.add(second);
-    if (at >= WINDOW_SECONDS) window.add(seconds[at - WINDOW_SECONDS], -1);
-    each(window, at);
-  });
 }
 
 // Requests that are open: streams that wait for a first token, streams that have one, and the others.
