@@ -41,6 +41,35 @@ impl Header {
             turns: Turns::Full,
         }
     }
+
+    /// Reads the first line of a trace.
+    ///
+    /// # Errors
+    /// When it is no header, or one of a later version.
+    pub fn read(line: &[u8]) -> Result<Self, NoHeader> {
+        #[derive(Deserialize)]
+        struct Version {
+            streamgauge_trace: u64,
+        }
+        let Ok(Version { streamgauge_trace: version }) = serde_json::from_slice(line) else {
+            return Err(NoHeader::NotOne);
+        };
+        if version > u64::from(VERSION) {
+            return Err(NoHeader::Newer(version));
+        }
+        serde_json::from_slice(line).map_err(NoHeader::Wrong)
+    }
+}
+
+/// Why a line is no header that can be read.
+#[derive(Debug)]
+pub enum NoHeader {
+    /// It is something else.
+    NotOne,
+    /// It is one of this later version.
+    Newer(u64),
+    /// It says that it is one, and something in it is wrong.
+    Wrong(serde_json::Error),
 }
 
 /// What the block ids of a trace are.

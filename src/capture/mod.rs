@@ -4,3 +4,10 @@
 //! format is read into it (`trace`), and a replay sends what it says.
 
 pub mod format;
+pub mod frame;
+pub mod gaps;
+pub mod reader;
+pub mod writer;
+
+/// The longest line that is written or read, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
+pub const MAX_ROW: usize = 8 << 20;

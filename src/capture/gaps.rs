@@ -1,0 +1,191 @@
+//! The gaps of one stream as a short text: [`Timing::gaps`](super::format::Timing::gaps). Pure.
+//!
+//! # Layout
+//! Base64 without padding of variable-length integers (seven bits a byte, the lowest first, the high bit says that more
+//! follow):
+//!
+//! 1. the number of gaps;
+//! 2. the tokens of the events, as runs until the gaps are all told: how many events in a row, and one more than the
+//!    tokens of each (0: unknown);
+//! 3. for each gap how much longer it is than the one before (0 before the first), in microseconds, signs folded in:
+//!    0, −1, 1, −2, … are 0, 1, 2, 3, ….
+//!
+//! Gaps are differences of *offsets* that were rounded to microseconds, so that no error adds up over a long stream. A
+//! steady stream takes two bytes of integers per event and less than three of text.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
+use crate::measure::time::Gap;
+use crate::measure::timeline::TokenEvent;
+
+/// Why a text is no list of gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotGaps {
+    /// It has other letters.
+    #[error("packed gaps are not base64 without padding")]
+    Letters,
+    /// It ends early.
+    #[error("packed gaps end before the last gap")]
+    Short,
+    /// It goes on.
+    #[error("packed gaps go on after the last gap")]
+    Long,
+    /// A number, or a sum of numbers, that no writer writes.
+    #[error("packed gaps hold a number out of range")]
+    Range,
+}
+
+/// Packs the gaps, in order.
+pub fn pack(events: &[TokenEvent]) -> String {
+    let mut bytes = Vec::with_capacity(events.len() * 2 + 8);
+    put(&mut bytes, events.len() as u64);
+    for run in events.chunk_by(|a, b| a.tokens() == b.tokens()) {
+        put(&mut bytes, run.len() as u64);
+        put(&mut bytes, run[0].tokens().map_or(0, |tokens| u64::from(tokens) + 1));
+    }
+    let (mut offset, mut before, mut gap_before) = (0_u64, 0, 0_i64);
+    for event in events {
+        offset = offset.saturating_add(event.gap().as_nanos());
+        let rounded = offset.saturating_add(500) / 1_000;
+        let gap = (rounded - before) as i64;
+        put(&mut bytes, folded(gap - gap_before));
+        (before, gap_before) = (rounded, gap);
+    }
+    STANDARD_NO_PAD.encode(bytes)
+}
+
+/// The gaps, of whole microseconds.
+///
+/// # Errors
+/// When [`pack`] would not have written the text. No text makes this take more memory than eight times its length.
+pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, NotGaps> {
+    let bytes = STANDARD_NO_PAD.decode(text).map_err(|_| NotGaps::Letters)?;
+    let mut rest = &bytes[..];
+    let gaps = usize::try_from(take(&mut rest)?).map_err(|_| NotGaps::Range)?;
+    // A gap takes at least a byte.
+    if gaps > rest.len() {
+        return Err(NotGaps::Short);
+    }
+    let mut tokens = Vec::with_capacity(gaps);
+    while tokens.len() < gaps {
+        let (run, each) = (take(&mut rest)?, take(&mut rest)?);
+        let run = usize::try_from(run).ok().filter(|run| (1..=gaps - tokens.len()).contains(run));
+        let each = u32::try_from(each).map_err(|_| NotGaps::Range)?.checked_sub(1);
+        tokens.extend(std::iter::repeat_n(each, run.ok_or(NotGaps::Range)?));
+    }
+    let mut gap = 0_i64;
+    let mut event = |tokens| {
+        gap = gap.checked_add(unfolded(take(&mut rest)?)).ok_or(NotGaps::Range)?;
+        let nanos = u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(NotGaps::Range)?;
+        Ok(TokenEvent::new(Gap::from_nanos(nanos), tokens))
+    };
+    let events = tokens.into_iter().map(&mut event).collect::<Result<_, _>>()?;
+    if rest.is_empty() { Ok(events) } else { Err(NotGaps::Long) }
+}
+
+fn folded(signed: i64) -> u64 {
+    ((signed << 1) ^ (signed >> 63)) as u64
+}
+
+fn unfolded(folded: u64) -> i64 {
+    (folded >> 1) as i64 ^ -((folded & 1) as i64)
+}
+
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn take(bytes: &mut &[u8]) -> Result<u64, NotGaps> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(NotGaps::Short)?;
+        *bytes = rest;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return Err(NotGaps::Range);
+        }
+        number |= bits << shift;
+        if byte < 0x80 {
+            return Ok(number);
+        }
+    }
+    Err(NotGaps::Range)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn events(gaps: impl IntoIterator<Item = (u64, Option<u32>)>) -> Vec<TokenEvent> {
+        gaps.into_iter().map(|(nanos, tokens)| TokenEvent::new(Gap::from_nanos(nanos), tokens)).collect()
+    }
+
+    #[test]
+    fn the_layout_is_what_the_front_page_says() {
+        let packed = pack(&events([(20_000_000, Some(1)), (20_001_000, Some(1)), (0, None)]));
+        // 3 gaps; 2 events of 1 token, 1 of an unknown number; 20000, +1, −20001.
+        let bytes = [3, 2, 2, 1, 0, 0xc0, 0xb8, 2, 2, 0xc1, 0xb8, 2];
+        assert_eq!(packed, STANDARD_NO_PAD.encode(bytes));
+        assert_eq!(unpack(&packed).unwrap(), events([(20_000_000, Some(1)), (20_001_000, Some(1)), (0, None)]));
+    }
+
+    #[test]
+    fn no_error_adds_up() {
+        // 0.4 µs each would vanish if gaps were rounded one by one.
+        let gaps = unpack(&pack(&events((0..10_000).map(|_| (400, None))))).unwrap();
+        assert_eq!(gaps.iter().map(|event| event.gap().as_nanos()).sum::<u64>(), 4_000_000);
+    }
+
+    #[test]
+    fn a_stream_with_jitter_takes_less_than_three_bytes_per_token() {
+        let jitter = |i: u64| (i.wrapping_mul(6_364_136_223_846_793_005) >> 33) % 4_000_000;
+        let packed = pack(&events((0..1_000).map(|i| (18_000_000 + jitter(i), Some(1)))));
+        assert!(packed.len() < 3_000, "{} bytes", packed.len());
+    }
+
+    #[test]
+    fn what_is_no_list_of_gaps_is_told_why() {
+        let refused = |bytes: &[u8]| unpack(&STANDARD_NO_PAD.encode(bytes)).unwrap_err();
+        assert_eq!(unpack("?"), Err(NotGaps::Letters));
+        assert_eq!(unpack(""), Err(NotGaps::Short));
+        assert_eq!(refused(&[2, 2, 2, 4]), NotGaps::Short);
+        assert_eq!(refused(&[1, 1, 2, 4, 4]), NotGaps::Long);
+        assert_eq!(refused(&[1, 2, 2, 5]), NotGaps::Range, "a run longer than the list");
+        assert_eq!(refused(&[2, 0, 2, 5, 5]), NotGaps::Range, "an empty run");
+        assert_eq!(refused(&[1, 1, 2, 1]), NotGaps::Range, "a gap below zero");
+        assert_eq!(refused(&[0xff; 10]), NotGaps::Range);
+    }
+
+    proptest! {
+        #[test]
+        fn whole_microseconds_come_back(
+            gaps in prop::collection::vec((0_u64..1 << 34, prop::option::of(0_u32..1_000)), 0..300),
+        ) {
+            let whole = events(gaps.into_iter().map(|(micros, tokens)| (micros * 1_000, tokens)));
+            prop_assert_eq!(unpack(&pack(&whole)).unwrap(), whole);
+        }
+
+        #[test]
+        fn offsets_are_within_half_a_microsecond(gaps in prop::collection::vec(0_u64..1 << 40, 0..300)) {
+            let whole = events(gaps.into_iter().map(|nanos| (nanos, None)));
+            let (mut exact, mut read) = (0, 0);
+            for (was, is) in whole.iter().zip(unpack(&pack(&whole)).unwrap()) {
+                exact += was.gap().as_nanos();
+                read += is.gap().as_nanos();
+                prop_assert!(exact.abs_diff(read) <= 500);
+            }
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[A-Za-z0-9+/]{0,60}") {
+            let _judged = unpack(&text).is_ok();
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Reads a trace, row by row: a file of frames, any `.jsonl` or `.jsonl.zst`, or a capture's folder.
+//!
+//! # What is forgiven
+//! A writer that was killed, or a disk that was full, leaves a torn end; a bad disk leaves a damaged frame. Either costs
+//! what it hit and no row before it, and is told by [`Reader::damage`]. A line that is no row is an error that names
+//! it, and reading may go on after it.
+//!
+//! # A folder
+//! Its segments are read in the order of their names, which is the order in which they were begun. Each segment has its
+//! own header; times are moved onto the line of the first one, by the wall clock that the headers tell.
+//!
+//! # Memory
+//! One frame at a time ([`MAX_FRAME`](super::frame::MAX_FRAME)), or one line ([`MAX_ROW`]).
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::{fmt, vec};
+
+use zstd::bulk::Decompressor;
+
+use super::MAX_ROW;
+use super::format::{Entry, Header, NoHeader, VERSION};
+use super::frame::{Damaged, FrameHead, HEAD};
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file or folder cannot be opened or read.
+    #[error("cannot read {}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A folder without segments.
+    #[error("{} has no trace in it: expected files that end in .jsonl or .jsonl.zst", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Something else.
+    #[error(
+        "{} is no trace of Streamgauge's: its first line is no header. `streamgauge trace convert` reads the public \
+         formats",
+        path.display()
+    )]
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file of which nothing can be read.
+    #[error("no row can be read: {0}")]
+    Damaged(Damage),
+    /// A later version's.
+    #[error(
+        "{} is a trace of version {version}, and this Streamgauge reads them up to {VERSION}: use a newer one",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+    /// A line that is no row.
+    #[error("{}, line {line}: not a row of a trace: {reason}. Take the line out, or write the trace again", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Segments of a folder that mean different things by a block.
+    #[error(
+        "{} has other blocks than the segments before it (--capture-block was changed): read the segments one by one",
+        path.display()
+    )]
+    OtherBlocks {
+        /// The first segment that differs.
+        path: PathBuf,
+    },
+}
+
+/// What is missing from a trace that could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file.
+    pub path: PathBuf,
+    /// The frame, from 0; `None` where the file has none.
+    pub frame: Option<u64>,
+    /// What happened to it.
+    pub what: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.frame {
+            Some(frame) => write!(f, "{}, frame {frame}: {}", self.path.display(), self.what),
+            None => write!(f, "{}: {}", self.path.display(), self.what),
+        }
+    }
+}
+
+/// See the module. Iterates over the rows.
+pub struct Reader {
+    header: Header,
+    segments: vec::IntoIter<PathBuf>,
+    open: Option<Segment>,
+    damage: Vec<Damage>,
+}
+
+impl Reader {
+    /// Opens a file or a folder, and reads the header.
+    ///
+    /// # Errors
+    /// When there is no trace at `path`, or one of a later version.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let mut segments = segments(path)?.into_iter();
+        let mut damage = Vec::new();
+        while let Some(file) = segments.next() {
+            let mut segment = Segment::open(file)?;
+            match segment.header(&mut damage)? {
+                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage }),
+                // Whoever made it was killed before its first row.
+                None => damage.push(segment.lines.damage("it has no whole row")),
+            }
+        }
+        Err(damage.pop().map_or_else(|| ReadError::NotATrace { path: path.to_owned() }, ReadError::Damaged))
+    }
+
+    /// What holds for every row; a folder's first header, on whose line the times of all segments are.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What was found to be missing, as far as has been read.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// The next segment, if there is one.
+    fn advance(&mut self) -> Result<Option<Segment>, ReadError> {
+        for file in self.segments.by_ref() {
+            let mut segment = Segment::open(file)?;
+            let Some(header) = segment.header(&mut self.damage)? else {
+                self.damage.push(segment.lines.damage("it has no whole row"));
+                continue;
+            };
+            let meaning =
+                |header: &Header| header.blocks.clone().map(|blocks| super::format::Blocks { key: None, ..blocks });
+            if meaning(&header) != meaning(&self.header) {
+                return Err(ReadError::OtherBlocks { path: segment.lines.path });
+            }
+            if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
+                segment.shift = i128::from(here) - i128::from(there);
+            }
+            return Ok(Some(segment));
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Entry, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(row) = self.open.as_mut()?.row(&mut self.damage) {
+                return Some(row);
+            }
+            match self.advance() {
+                Ok(next) => self.open = next,
+                Err(error) => {
+                    self.open = None;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// The files of a trace.
+fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    let failed = |error| ReadError::Io { path: path.to_owned(), error };
+    if !fs::metadata(path).map_err(failed)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for file in fs::read_dir(path).map_err(failed)? {
+        let file = file.map_err(failed)?.path();
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
+}
+
+/// One file.
+struct Segment {
+    lines: Lines,
+    /// From its line of time to the trace's.
+    shift: i128,
+}
+
+impl Segment {
+    fn open(path: PathBuf) -> Result<Self, ReadError> {
+        Ok(Self { lines: Lines::open(path)?, shift: 0 })
+    }
+
+    /// Its header; `None` where it has none because it is torn or damaged.
+    fn header(&mut self, damage: &mut Vec<Damage>) -> Result<Option<Header>, ReadError> {
+        let held = damage.len();
+        let Some(line) = self.lines.next(damage) else { return Ok(None) };
+        let path = || self.lines.path.clone();
+        match Header::read(&line?) {
+            Ok(header) => Ok(Some(header)),
+            Err(NoHeader::Newer(version)) => Err(ReadError::Newer { path: path(), version }),
+            Err(NoHeader::NotOne) if damage.len() > held => Ok(None),
+            Err(NoHeader::NotOne) => Err(ReadError::NotATrace { path: path() }),
+            Err(NoHeader::Wrong(error)) => {
+                Err(ReadError::Line { path: path(), line: self.lines.number, reason: error.to_string() })
+            }
+        }
+    }
+
+    fn row(&mut self, damage: &mut Vec<Damage>) -> Option<Result<Entry, ReadError>> {
+        loop {
+            let line = match self.lines.next(damage)? {
+                Ok(line) => line,
+                Err(error) => return Some(Err(error)),
+            };
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match serde_json::from_slice::<Entry>(&line) {
+                Ok(mut entry) => {
+                    let moved = |at: u64| u64::try_from(i128::from(at) + self.shift).unwrap_or_default();
+                    entry.at = moved(entry.at);
+                    entry.planned = entry.planned.map(moved);
+                    return Some(Ok(entry));
+                }
+                Err(_) if !line.ends_with(b"\n") => {
+                    damage.push(self.lines.damage("its last line is torn"));
+                    return None;
+                }
+                Err(error) => {
+                    let (path, line) = (self.lines.path.clone(), self.lines.number);
+                    return Some(Err(ReadError::Line { path, line, reason: error.to_string() }));
+                }
+            }
+        }
+    }
+}
+
+/// The lines of one file, with their line ends.
+struct Lines {
+    path: PathBuf,
+    number: u64,
+    source: Source,
+}
+
+enum Source {
+    Frames(Box<Frames>),
+    Stream(Box<dyn BufRead + Send>),
+    /// Nothing more can be read.
+    Over,
+}
+
+impl Lines {
+    fn open(path: PathBuf) -> Result<Self, ReadError> {
+        let source = match Source::open(&path) {
+            Ok(source) => source,
+            Err(error) => return Err(ReadError::Io { path, error }),
+        };
+        Ok(Self { path, number: 0, source })
+    }
+
+    fn damage(&self, what: &str) -> Damage {
+        let frame = match &self.source {
+            Source::Frames(frames) => Some(frames.seq),
+            Source::Stream(_) | Source::Over => None,
+        };
+        Damage { path: self.path.clone(), frame, what: what.to_owned() }
+    }
+
+    fn next(&mut self, damage: &mut Vec<Damage>) -> Option<Result<Vec<u8>, ReadError>> {
+        loop {
+            let mut line = Vec::new();
+            let read = match &mut self.source {
+                Source::Over => return None,
+                Source::Stream(stream) => stream.take(MAX_ROW as u64 + 1).read_until(b'\n', &mut line),
+                Source::Frames(frames) => match frames.line() {
+                    Ok(next) => {
+                        line = next.unwrap_or_default();
+                        Ok(line.len())
+                    }
+                    Err(Broken::Frame(what)) => {
+                        damage.push(self.damage(&what.to_string()));
+                        if what == Damaged::Head || what == Damaged::TooLarge {
+                            self.source = Source::Over;
+                        }
+                        continue;
+                    }
+                    Err(Broken::Io(error)) => Err(error),
+                },
+            };
+            self.number += 1;
+            match read {
+                Ok(0) => {
+                    self.source = Source::Over;
+                    return None;
+                }
+                Ok(_) if line.len() > MAX_ROW => {
+                    self.source = Source::Over;
+                    let reason = format!("it is longer than {MAX_ROW} bytes");
+                    return Some(Err(ReadError::Line { path: self.path.clone(), line: self.number, reason }));
+                }
+                Ok(_) => return Some(Ok(line)),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    damage.push(self.damage("its end is torn off"));
+                    self.source = Source::Over;
+                    return None;
+                }
+                Err(error) => {
+                    self.source = Source::Over;
+                    return Some(Err(ReadError::Io { path: self.path.clone(), error }));
+                }
+            }
+        }
+    }
+}
+
+impl Source {
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut file = BufReader::with_capacity(64 << 10, File::open(path)?);
+        let start = file.fill_buf()?;
+        if FrameHead::begins(start) {
+            let decompressor = Decompressor::new()?;
+            let plain = io::Cursor::default();
+            return Ok(Self::Frames(Box::new(Frames { file, decompressor, plain, seq: 0 })));
+        }
+        let packed = start.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes())
+            || start.len() > 3 && start[0] >> 4 == 5 && start[1..4] == [0x2a, 0x4d, 0x18];
+        if packed {
+            let decoder = zstd::stream::read::Decoder::with_buffer(file)?;
+            return Ok(Self::Stream(Box::new(BufReader::with_capacity(64 << 10, decoder))));
+        }
+        Ok(Self::Stream(Box::new(file)))
+    }
+}
+
+/// A file of frames.
+struct Frames {
+    file: BufReader<File>,
+    decompressor: Decompressor<'static>,
+    /// What is left of the frame that was unpacked last.
+    plain: io::Cursor<Vec<u8>>,
+    /// The frame that is read next, or is being read.
+    seq: u64,
+}
+
+/// Why there is no next line.
+enum Broken {
+    Frame(Damaged),
+    /// `UnexpectedEof`: the file ends inside a frame.
+    Io(io::Error),
+}
+
+impl Frames {
+    /// The next line; `None` at a clean end.
+    fn line(&mut self) -> Result<Option<Vec<u8>>, Broken> {
+        loop {
+            let mut line = Vec::new();
+            if self.plain.read_until(b'\n', &mut line).map_err(Broken::Io)? > 0 {
+                return Ok(Some(line));
+            }
+            if self.file.fill_buf().map_err(Broken::Io)?.is_empty() {
+                return Ok(None);
+            }
+            self.frame()?;
+        }
+    }
+
+    fn frame(&mut self) -> Result<(), Broken> {
+        let mut head = [0; HEAD];
+        self.file.read_exact(&mut head).map_err(Broken::Io)?;
+        let head = FrameHead::read(&head).map_err(Broken::Frame)?;
+        self.seq = head.seq;
+        // Grows as bytes come: a head that lies makes no room for what is not there.
+        let mut packed = Vec::new();
+        let length = u64::from(head.packed);
+        if self.file.by_ref().take(length).read_to_end(&mut packed).map_err(Broken::Io)? as u64 != length {
+            return Err(Broken::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let plain = head.unpack(&packed, &mut self.decompressor).map_err(Broken::Frame)?;
+        self.plain = io::Cursor::new(plain);
+        self.seq += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Writes a trace as frames into one file, or whatever takes bytes.
+
+use std::io::{self, Write};
+
+use super::format::{Entry, Header};
+use super::frame::Filling;
+
+/// Writes one trace to one place.
+pub struct TraceWriter<W: Write> {
+    out: W,
+    filling: Filling,
+    seq: u64,
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// A trace that begins with `header`. Nothing is written before the first frame is full.
+    ///
+    /// # Errors
+    /// When there is no memory to compress with.
+    pub fn new(out: W, header: &Header) -> io::Result<Self> {
+        let mut filling = Filling::new()?;
+        filling.header(header)?;
+        Ok(Self { out, filling, seq: 0 })
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// When it is larger than [`MAX_ROW`](super::MAX_ROW), and then the trace goes on without it; or when `out` fails.
+    pub fn write(&mut self, entry: &Entry) -> io::Result<()> {
+        self.filling.row(entry)?;
+        if self.filling.is_full() { self.write_frame() } else { Ok(()) }
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn finish(mut self) -> io::Result<W> {
+        if !self.filling.is_empty() {
+            self.write_frame()?;
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn write_frame(&mut self) -> io::Result<()> {
+        self.out.write_all(&self.filling.close(self.seq)?)?;
+        self.filling.clear();
+        self.seq += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! The trace file: what is written can be read, and what is torn costs what was torn.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Scope};
+use streamgauge::capture::reader::{ReadError, Reader};
+use streamgauge::capture::writer::TraceWriter;
+use tempfile::TempDir;
+
+fn entry(at: u64) -> Entry {
+    // Noise keeps zstd from packing all rows into one small frame.
+    let session = blake3::hash(&at.to_le_bytes()).to_hex().repeat(8);
+    Entry { at, model: Some("m".to_owned()), session: Some(session), ..Entry::default() }
+}
+
+/// A file of these rows, in frames.
+fn packed(header: &Header, rows: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new(), header).unwrap();
+    rows.into_iter().for_each(|at| writer.write(&entry(at)).unwrap());
+    writer.finish().unwrap()
+}
+
+fn file(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// The times of the rows that can be read, and what is missing.
+fn read(path: &Path) -> (Vec<u64>, Vec<String>) {
+    let mut reader = Reader::open(path).unwrap();
+    let rows = reader.by_ref().map(|row| row.unwrap().at).collect();
+    let name = path.display().to_string();
+    (rows, reader.damage().iter().map(|damage| damage.to_string().replace(&name, "FILE")).collect())
+}
+
+fn refused(path: &Path) -> String {
+    let error = Reader::open(path).map(|mut reader| reader.find_map(Result::err));
+    let error = error.map_or_else(Some, |inside| inside).expect("an error");
+    error.to_string().replace(&path.display().to_string(), "FILE")
+}
+
+#[test]
+fn what_is_written_is_read_again_from_frames_from_zstd_and_from_plain_text() {
+    let folder = TempDir::new().unwrap();
+    let header = Header { started_unix_ns: Some(7), ..Header::new("test 1") };
+    let frames = packed(&header, 0..2_000);
+    let plain = zstd::stream::decode_all(&frames[..]).unwrap();
+    let path = file(&folder, "frames.jsonl.zst", &frames);
+    assert!(frames.windows(4).filter(|bytes| *bytes == b"SGF1").count() > 3, "several frames");
+    let mut reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.header(), &header);
+    let rows: Vec<Entry> = reader.by_ref().map(Result::unwrap).collect();
+    assert_eq!(rows, (0..2_000).map(entry).collect::<Vec<_>>());
+    let zstd = file(&folder, "one.zst", zstd::stream::encode_all(&plain[..], 1).unwrap());
+    let text = file(&folder, "text", &plain);
+    for path in [path, zstd, text] {
+        assert_eq!(read(&path), ((0..2_000).collect(), vec![]), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
+    let folder = TempDir::new().unwrap();
+    let frames = packed(&Header::new("test"), 0..2_000);
+    let starts: Vec<usize> =
+        (8..frames.len() - 4).filter(|&at| &frames[at..at + 4] == b"SGF1").map(|at| at - 8).collect();
+    let whole = |frames: usize| {
+        let torn = packed(&Header::new("test"), 0..2_000);
+        let end = starts.get(frames).copied().unwrap_or(torn.len());
+        zstd::stream::decode_all(&torn[..end]).unwrap().iter().filter(|byte| **byte == b'\n').count() - 1
+    };
+    let (second, last) = (starts[1], *starts.last().unwrap());
+    for (cut, kept, frame) in [
+        (second + 1, 1, 1),
+        (second + 57, 1, 1),
+        (starts[2] - 1, 1, 1),
+        (last + 60, starts.len() - 1, starts.len() - 1),
+        (frames.len() - 1, starts.len() - 1, starts.len() - 1),
+    ] {
+        let path = file(&folder, "torn.jsonl.zst", &frames[..cut]);
+        let told = vec![format!("FILE, frame {frame}: its end is torn off")];
+        assert_eq!(read(&path), ((0..whole(kept) as u64).collect(), told), "cut at {cut}");
+    }
+    let path = file(&folder, "torn.jsonl.zst", &frames[..second]);
+    assert_eq!(read(&path).1, [""; 0], "an end between two frames is clean");
+}
+
+#[test]
+fn a_damaged_frame_costs_itself_and_is_told() {
+    let folder = TempDir::new().unwrap();
+    let mut frames = packed(&Header::new("test"), 0..2_000);
+    let second = (60..).find(|&at| &frames[at..at + 4] == b"SGF1").unwrap() - 8;
+    frames[second + 100] ^= 1;
+    let (rows, told) = read(&file(&folder, "damaged.jsonl.zst", &frames));
+    assert!(rows.len() < 2_000 && rows.contains(&0) && rows.contains(&1_999));
+    assert_eq!(told, ["FILE, frame 1: the frame's bytes are not those that were written"]);
+}
+
+#[test]
+fn a_torn_stream_of_text_or_zstd_costs_what_is_torn() {
+    let folder = TempDir::new().unwrap();
+    let plain = zstd::stream::decode_all(&packed(&Header::new("test"), 0..2_000)[..]).unwrap();
+    let (rows, told) = read(&file(&folder, "text", &plain[..plain.len() - 5]));
+    assert_eq!((rows.len(), &told[..]), (1_999, &["FILE: its last line is torn".to_owned()][..]));
+    let zstd = zstd::stream::encode_all(&plain[..], 1).unwrap();
+    let (rows, told) = read(&file(&folder, "zstd", &zstd[..zstd.len() / 2]));
+    assert!((100..1_900).contains(&rows.len()), "{} rows", rows.len());
+    assert_eq!(told, ["FILE: its end is torn off"]);
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_a_remedy() {
+    let folder = TempDir::new().unwrap();
+    let mooncake = file(&folder, "m", r#"{"timestamp": 0, "input_length": 6758, "hash_ids": [0]}"#);
+    assert_eq!(
+        refused(&mooncake),
+        "FILE is no trace of Streamgauge's: its first line is no header. `streamgauge trace convert` reads the public \
+         formats"
+    );
+    let newer = file(&folder, "n", r#"{"streamgauge_trace":2,"source":{"of":"tomorrow"}}"#);
+    assert_eq!(
+        refused(&newer),
+        "FILE is a trace of version 2, and this Streamgauge reads them up to 1: use a newer one"
+    );
+    let wrong =
+        file(&folder, "w", "{\"streamgauge_trace\":1,\"source\":\"t\"}\n{\"at\":1}\n\n{\"at\":-1}\n{\"at\":2}\n");
+    assert_eq!(
+        refused(&wrong),
+        "FILE, line 4: not a row of a trace: invalid value: integer `-1`, expected u64 at line 1 column 8. Take the \
+         line out, or write the trace again"
+    );
+    let good = Reader::open(&wrong).unwrap().filter_map(Result::ok).map(|row| row.at).collect::<Vec<_>>();
+    assert_eq!(good, [1, 2], "reading goes on after it");
+    assert_eq!(refused(&file(&folder, "e", "")), "no row can be read: FILE: it has no whole row");
+    let nothing = TempDir::new().unwrap();
+    assert_eq!(refused(nothing.path()), "FILE has no trace in it: expected files that end in .jsonl or .jsonl.zst");
+    let error = Reader::open(&folder.path().join("absent")).err().unwrap();
+    assert!(matches!(&error, ReadError::Io { .. }) && error.to_string().contains("absent"), "{error}");
+}
+
+#[test]
+fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
+    let folder = TempDir::new().unwrap();
+    let begun = |nanos| Header { started_unix_ns: Some(nanos), ..Header::new("test") };
+    file(&folder, "00000002.jsonl.zst", packed(&begun(1_500), [1, 2]));
+    file(&folder, "00000001.jsonl.zst", packed(&begun(1_000), [10, 20]));
+    file(&folder, "00000003.jsonl.zst", "");
+    file(&folder, "capture.key", "not a segment");
+    let mut reader = Reader::open(folder.path()).unwrap();
+    assert_eq!(reader.header().started_unix_ns, Some(1_000));
+    assert_eq!(reader.by_ref().map(|row| row.unwrap().at).collect::<Vec<_>>(), [10, 20, 501, 502]);
+    assert!(reader.damage()[0].to_string().ends_with("00000003.jsonl.zst: it has no whole row"));
+}
+
+#[test]
+fn a_folder_whose_blocks_change_their_meaning_is_read_as_far_as_they_agree() {
+    let folder = TempDir::new().unwrap();
+    let blocks = |size| Header {
+        blocks: Some(Blocks {
+            size,
+            unit: BlockUnit::Tokens,
+            last: LastBlock::Dropped,
+            ids: BlockIds::Chained,
+            scope: Scope::Trace,
+            key: Some(size.to_string()),
+        }),
+        ..Header::new("test")
+    };
+    file(&folder, "1.jsonl.zst", packed(&blocks(16), [1]));
+    let second = file(&folder, "2.jsonl.zst", packed(&blocks(32), [2]));
+    let rows: Vec<_> = Reader::open(folder.path()).unwrap().collect();
+    assert_eq!(rows[0].as_ref().unwrap().at, 1);
+    assert_eq!(
+        rows[1].as_ref().unwrap_err().to_string(),
+        format!(
+            "{} has other blocks than the segments before it (--capture-block was changed): read the segments one by \
+             one",
+            second.display()
+        )
+    );
+}
