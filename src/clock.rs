@@ -117,6 +117,20 @@ impl Default for ManualClock {
     }
 }
 
+/// A moment given in nanoseconds since 1970 as `20261121T101500Z`, for the names of files.
+pub fn moment(unix_nanos: u64) -> String {
+    let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_nanos / 1_000_000_000);
+    humantime::format_rfc3339_seconds(moment).to_string().replace(['-', ':'], "")
+}
+
+/// When a file was last changed, in nanoseconds since 1970.
+///
+/// # Errors
+/// Where the file system does not say.
+pub fn changed(file: &std::fs::Metadata) -> io::Result<u64> {
+    Ok(file.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| Gap::from(since).as_nanos()))
+}
+
 thread_local! {
     static LINE: RefCell<KernelLine> = RefCell::default();
 }

@@ -1,11 +1,16 @@
 //! The trace file: what is written can be read, and what is torn costs what was torn.
 
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Scope};
+use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Timing};
+use streamgauge::capture::gaps;
 use streamgauge::capture::reader::{ReadError, Reader};
 use streamgauge::capture::writer::TraceWriter;
+use streamgauge::measure::time::Gap;
+use streamgauge::measure::timeline::TokenEvent;
 use tempfile::TempDir;
 
 fn entry(at: u64) -> Entry {
@@ -37,7 +42,7 @@ fn read(path: &Path) -> (Vec<u64>, Vec<String>) {
 
 fn refused(path: &Path) -> String {
     let error = Reader::open(path).map(|mut reader| reader.find_map(Result::err));
-    let error = error.map_or_else(Some, |inside| inside).expect("an error");
+    let error = error.unwrap_or_else(Some).expect("an error");
     error.to_string().replace(&path.display().to_string(), "FILE")
 }
 
@@ -180,4 +185,26 @@ fn a_folder_whose_blocks_change_their_meaning_is_read_as_far_as_they_agree() {
             second.display()
         )
     );
+}
+
+#[test]
+fn a_request_of_two_hundred_tokens_with_jitter_takes_less_than_its_share_of_disk() {
+    // No two blocks and no two gaps are alike, so that nothing but what is random anyway is measured.
+    let noise = |seed: u64| u64::from_le_bytes(blake3::hash(&seed.to_le_bytes()).as_bytes()[..8].try_into().unwrap());
+    let mut writer = TraceWriter::new(Vec::new(), &Header::new("test")).unwrap();
+    let (mut packed, requests) = (0, 500);
+    for n in 0..requests {
+        let gap = |i: u64| TokenEvent::new(Gap::from_nanos(18_000_000 + noise(n << 10 | i) % 4_000_000), Some(1));
+        let gaps = gaps::pack(&(1..200).map(gap).collect::<Vec<_>>());
+        packed += gaps.len();
+        let blocks = (300..310).map(|i| noise(n << 10 | i)).collect();
+        let prompt = Prompt { bytes: Some(5_200), blocks, ..Prompt::default() };
+        let timing =
+            Timing { sent: Some(noise(n)), first_token: Some(noise(n)), gaps: Some(gaps), ..Timing::default() };
+        writer.write(&Entry { prompt, timing, ..entry(n) }).unwrap();
+    }
+    let bytes = writer.finish().unwrap().len();
+    let per_token = packed as f64 / (requests * 199) as f64;
+    assert!(per_token <= 3.0, "{per_token} bytes of gaps per token");
+    assert!(bytes as u64 / requests <= 1_200, "{} bytes per request", bytes as u64 / requests);
 }

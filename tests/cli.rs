@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration a647dd20f90d7dd1
+# Streamgauge 0.1.0, configuration ea8285129bd4d7ec
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
@@ -125,6 +125,16 @@ tokenizers: []  # default
 max_models: 64  # default
 provider: null  # default
 tail_keep: none  # default
+capture: null  # default
+capture_flush: 1s  # default
+capture_round: \"0\"  # default
+capture_block: 512  # default
+capture_key: null  # default
+capture_key_rotate: false  # default
+capture_session: inferred  # default
+capture_names: 1  # default
+capture_keep_bytes: 10737418240  # default
+capture_keep_age: 168h  # default
 access_log: true  # flag --access-log
 log_format: text  # default
 log_level: info  # default

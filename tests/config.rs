@@ -11,8 +11,8 @@ use clap::Parser;
 use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
-    AddHeaders, Identity, Limits, Loaded, Log, LogFormat, LogLevel, ProxyConfig, Source, TailKeep, TlsFiles, Typed,
-    Upstream, UpstreamHttp, schema,
+    AddHeaders, Capture, Identity, Limits, Loaded, Log, LogFormat, LogLevel, ProxyConfig, SessionKey, Source, TailKeep,
+    TlsFiles, Typed, Upstream, UpstreamHttp, schema,
 };
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::time::Gap;
@@ -68,7 +68,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 31] = [
+const SAMPLES: [(&str, [&str; 3]); 41] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -97,6 +97,16 @@ const SAMPLES: [(&str, [&str; 3]); 31] = [
     ("max_models", ["1", "2", "1000"]),
     ("provider", ["vllm", "007", "true"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
+    ("capture", ["/a", "b/c", "/d e"]),
+    ("capture_flush", ["10ms", "2s", "1h"]),
+    ("capture_round", ["1us", "10ms", "1m"]),
+    ("capture_block", ["16", "64", "65536"]),
+    ("capture_key", ["/k", "k", "/l"]),
+    ("capture_key_rotate", ["true", "true", "true"]),
+    ("capture_session", ["header:x-session-id", "body:metadata.user_id", "header:a"]),
+    ("capture_names", ["2", "3", "1000000"]),
+    ("capture_keep_bytes", ["1048576", "2000000", "1099511627776"]),
+    ("capture_keep_age", ["1m", "24h", "87600h"]),
     ("access_log", ["true", "true", "true"]),
     ("log_format", ["json", "json", "json"]),
     ("log_level", ["error", "warn", "debug"]),
@@ -191,6 +201,18 @@ fn the_defaults_are_those_that_are_documented() {
         max_models: 64,
         provider: None,
         tail_keep: TailKeep::default(),
+        capture: Capture {
+            folder: None,
+            flush: seconds(1),
+            round: Gap::ZERO,
+            block: 512,
+            key: None,
+            rotate: false,
+            session: SessionKey::Inferred,
+            names: 1,
+            keep_bytes: 10 << 30,
+            keep_age: seconds(7 * 86_400),
+        },
         access_log: false,
         log: Log { format: LogFormat::Text, level: LogLevel::Info },
     };
@@ -313,6 +335,28 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         ),
         ("routes", "/a", "expected a path and its dialect, as in `/custom/*=openai.chat`, found `/a`".to_owned()),
         ("tail_keep", "slow", "expected failed, slo, slow=TIME (as in slow=5s) or none, found `slow`".to_owned()),
+        (
+            "capture",
+            "a\nb",
+            "expected the path of a directory, which is made if it is not there, found `a\\nb`".to_owned(),
+        ),
+        ("capture_flush", "1ms", "expected a time from 10ms to 1h, as in 30s, found `1ms`".to_owned()),
+        ("capture_round", "2m", "expected a time from 0 to 1m, as in 30s, found `2m`".to_owned()),
+        ("capture_block", "8", "expected a whole number from 16 to 65536, found `8`".to_owned()),
+        ("capture_key", "a\nb", "expected the path of a file that holds the key, not the key itself".to_owned()),
+        ("capture_key_rotate", "daily", "expected true or false, found `daily`".to_owned()),
+        (
+            "capture_session",
+            "cookie:a",
+            "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred, found `cookie:a`".to_owned(),
+        ),
+        ("capture_names", "0", "expected a whole number from 1 to 1000000, found `0`".to_owned()),
+        (
+            "capture_keep_bytes",
+            "1000",
+            "expected a whole number from 1048576 to 1099511627776, found `1000`".to_owned(),
+        ),
+        ("capture_keep_age", "1s", "expected a time from 1m to 87600h, as in 30s, found `1s`".to_owned()),
         ("access_log", "yes", "expected true or false, found `yes`".to_owned()),
         ("log_format", "xml", "expected text or json, found `xml`".to_owned()),
         ("log_level", "trace", "expected error, warn, info or debug, found `trace`".to_owned()),
@@ -553,7 +597,7 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "4e7947fc64b83d3a");
+    assert_eq!(digest(&["--workers=2"]), "005caaf6332b5765");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -575,6 +619,16 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "workers",
         "tokenizers",
         "max_connections",
+        "capture",
+        "capture_flush",
+        "capture_round",
+        "capture_block",
+        "capture_key",
+        "capture_key_rotate",
+        "capture_session",
+        "capture_names",
+        "capture_keep_bytes",
+        "capture_keep_age",
         "log_format",
     ];
     for (key, samples) in SAMPLES {

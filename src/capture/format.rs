@@ -12,6 +12,9 @@ use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 /// The version that is written. Whatever was written by an older one can be read.
 pub const VERSION: u32 = 1;
 
+/// The longest line that is written or read, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
+pub const MAX_ROW: usize = 8 << 20;
+
 /// What holds for every row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {

@@ -20,7 +20,7 @@ use super::format::Entry;
 /// Plain bytes after which a frame is closed.
 pub const FRAME: usize = 256 << 10;
 /// The largest frame that is read, plain: one row may be large, and a frame has at least one.
-pub const MAX_FRAME: usize = super::MAX_ROW + 2 * FRAME;
+pub const MAX_FRAME: usize = super::format::MAX_ROW + 2 * FRAME;
 /// What stands before a frame, in bytes.
 pub const HEAD: usize = 8 + LENGTH as usize;
 /// `first` and `last` of a frame without rows: no time lies between them.
@@ -160,7 +160,7 @@ impl Filling {
         self.line(header)
     }
 
-    /// Adds a row, which may not be larger than [`MAX_ROW`](super::MAX_ROW).
+    /// Adds a row, which may not be larger than [`MAX_ROW`](super::format::MAX_ROW).
     ///
     /// # Errors
     /// When it is, or cannot be written as JSON; nothing is added then.
@@ -174,7 +174,7 @@ impl Filling {
     fn line(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
         let before = self.plain.len();
         let written = serde_json::to_writer(&mut self.plain, value).map_err(io::Error::from).and_then(|()| {
-            let fits = self.plain.len() - before < super::MAX_ROW;
+            let fits = self.plain.len() - before < super::format::MAX_ROW;
             fits.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "a row is too large"))
         });
         match written {
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_row_beyond_the_bound_is_refused_and_leaves_no_trace() {
         let mut filling = Filling::new().unwrap();
-        let model = Some("x".repeat(crate::capture::MAX_ROW));
+        let model = Some("x".repeat(crate::capture::format::MAX_ROW));
         assert!(filling.row(&Entry { model, ..Entry::default() }).is_err());
         assert!(filling.is_empty());
     }

@@ -2,12 +2,48 @@
 //!
 //! A trace is one [`format::Header`] and one [`format::Entry`] per request. The proxy's capture writes it, every public
 //! format is read into it (`trace`), and a replay sends what it says.
+//!
+//! # The format
+//! JSON Lines, version [`format::VERSION`]: what each field means stands at the field. On disk they are in frames
+//! ([`frame`]), each an independent piece of zstd behind its metadata, so that every zstd decoder reads the file, a
+//! torn end costs itself alone, and a time can be looked for without unpacking. [`reader`] reads them, and plain `.jsonl`
+//! and `.jsonl.zst` too. What an older version wrote can be read; what a newer one wrote is refused by name.
+//!
+//! # The way of a record
+//! ```text
+//! stream's task -> Following -> queue -> recorder's thread: digest -> row -> frame -> segments
+//! ```
+//! The task only hands over ([`recorder`]). The thread turns a request's body into ids of its blocks and digests of its
+//! messages ([`digest`]) and drops it; when the request has ended it finds its session ([`sessions`]), writes the row, and
+//! hands the frame to the system once it is full or `--capture-flush` is over ([`segments`]: rotation, retention, syncs).
+//! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged once a minute.
+//!
+//! # What leaks
+//! No text, header, address of a client or user's id is written. What whoever has the records can still learn:
+//!
+//! * **Lengths and times**: of prompts, answers and pauses; from the gaps between tokens, with the help of the same
+//!   model, something of what was generated may be guessed. `--capture-round` makes times coarse and prompts whole blocks.
+//! * **Equal beginnings**: that two prompts of one key share so many blocks, and that requests belong to one session. It
+//!   cannot be tested what the blocks say without the key ([`key`]): it lies in the folder, readable by its owner alone,
+//!   and is not to be given away with the records. `--capture-key-rotate` ends all links at midnight UTC.
+//! * **The server**: its address, and the names of its models ([`names`]): one that no server has accepted is never
+//!   written, `--capture-names` asks for more than one success, and of a path only the last segment is kept. A name that
+//!   few people use can tell who they are.
+//! * **Images and sounds**: their number, kind, size, and width and height in pixels.
 
+pub mod counts;
+pub mod digest;
 pub mod format;
 pub mod frame;
 pub mod gaps;
+pub mod key;
+mod lines;
+pub mod media;
+pub mod names;
 pub mod reader;
+pub mod recorder;
+mod row;
+pub mod segments;
+pub mod sessions;
+mod thread;
 pub mod writer;
-
-/// The longest line that is written or read, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
-pub const MAX_ROW: usize = 8 << 20;

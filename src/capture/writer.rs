@@ -26,7 +26,7 @@ impl<W: Write> TraceWriter<W> {
     /// Writes a row.
     ///
     /// # Errors
-    /// When it is larger than [`MAX_ROW`](super::MAX_ROW), and then the trace goes on without it; or when `out` fails.
+    /// When it is larger than [`MAX_ROW`](super::format::MAX_ROW), and then the trace goes on without it; or when `out` fails.
     pub fn write(&mut self, entry: &Entry) -> io::Result<()> {
         self.filling.row(entry)?;
         if self.filling.is_full() { self.write_frame() } else { Ok(()) }

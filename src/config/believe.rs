@@ -13,7 +13,9 @@ use super::defaults::{self, BOUNDS, NONE};
 use super::effective::typed_time;
 use super::error::{ConfigError, Problem, expected_one_of, found};
 use super::layer::{Settings, Text};
-use super::proxy::{AddHeaders, Identity, Limits, Log, ProxyConfig, TailKeep, TlsFiles, TokenizerFile, Upstream};
+use super::proxy::{
+    AddHeaders, Capture, Identity, Limits, Log, ProxyConfig, SessionKey, TailKeep, TlsFiles, TokenizerFile, Upstream,
+};
 use super::upstream::{Server, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::slo::{Slo, Slos};
@@ -58,6 +60,7 @@ impl Reader<'_> {
         let tokenizers = self.tokenizers();
         let max_models = self.number("max_models");
         let provider = self.provider();
+        let capture = self.capture();
         let access_log = self.truth("access_log");
         let ask_usage = self.truth("ask_usage");
         let log = (self.named("log_format"), self.named("log_level"));
@@ -78,6 +81,7 @@ impl Reader<'_> {
             max_models: max_models?,
             provider,
             tail_keep: tail_keep?,
+            capture: capture?,
             access_log: access_log?,
             log: Log { format: log.0?, level: log.1? },
         })
@@ -196,6 +200,48 @@ impl Reader<'_> {
             idle_timeout: idle_timeout?,
             streams: streams?,
             connections: connections?,
+        })
+    }
+
+    fn capture(&mut self) -> Option<Capture> {
+        let directory = "expected the path of a directory, which is made if it is not there";
+        let is_path = |text: &str| !text.is_empty() && !text.contains(['\n', '\0']);
+        let folder = self.value("capture", directory, |text| is_path(text).then(|| text.into()));
+        let key_file = "expected the path of a file that holds the key, not the key itself";
+        let key = self.texts("capture_key").pop();
+        let key = key.and_then(|text| {
+            self.parse("capture_key", &text, |text| if is_path(text) { Ok(text.into()) } else { Err(key_file) })
+        });
+        let (flush, round) = (self.time("capture_flush", defaults::FLUSH), self.time("capture_round", defaults::ROUND));
+        let (block, names) = (self.number("capture_block"), self.number("capture_names"));
+        let rotate = self.truth("capture_key_rotate");
+        let session = self.session();
+        let (keep_bytes, keep_age) = (self.number("capture_keep_bytes"), self.time("capture_keep_age", defaults::KEEP));
+        Some(Capture {
+            folder,
+            flush: flush?,
+            round: round?,
+            block: block?,
+            key,
+            rotate: rotate?,
+            session: session?,
+            names: names?,
+            keep_bytes: keep_bytes?,
+            keep_age: keep_age?,
+        })
+    }
+
+    fn session(&mut self) -> Option<SessionKey> {
+        let expected = "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred";
+        let is_name = |name: &str| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            (1..=defaults::PROVIDER_LENGTH).contains(&name.len()) && name.bytes().all(fits)
+        };
+        self.value("capture_session", expected, |text| match text.split_once(':') {
+            Some(("header", name)) if is_name(name) => Some(SessionKey::Header(name.to_ascii_lowercase())),
+            Some(("body", path)) if is_name(path) => Some(SessionKey::Body(path.to_owned())),
+            None if text == defaults::INFERRED => Some(SessionKey::Inferred),
+            _ => None,
         })
     }
 

@@ -22,6 +22,14 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("stall", "1s"),
     ("max_models", "64"),
     ("tail_keep", NONE),
+    ("capture_flush", "1s"),
+    ("capture_round", "0"),
+    ("capture_block", "512"),
+    ("capture_key_rotate", "false"),
+    ("capture_session", INFERRED),
+    ("capture_names", "1"),
+    ("capture_keep_bytes", "10737418240"),
+    ("capture_keep_age", "168h"),
     ("access_log", "false"),
     ("log_format", "text"),
     ("log_level", "info"),
@@ -29,6 +37,9 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
 
 /// The word for an empty list.
 pub(super) const NONE: &str = "none";
+
+/// The word for sessions that nobody names.
+pub(super) const INFERRED: &str = "inferred";
 
 /// Most workers by default.
 const MOST_WORKERS: usize = 4;
@@ -43,6 +54,9 @@ pub(super) fn workers() -> usize {
 /// * `workers`: more threads than that only contend.
 /// * `max_head_bytes`: below 1 KiB ordinary requests are refused; the read buffer holds 64 KiB.
 /// * `max_streams`, `max_connections`: a million open files is what a kernel allows one process.
+/// * `capture_block`: below 16 bytes the ids of a prompt outgrow it.
+/// * `capture_names`: a million successes is a name that is never written.
+/// * `capture_keep_bytes`: from a megabyte, a few segments' beginnings, to a terabyte.
 /// * `max_models`: above, the metrics of this process would burden the Prometheus that scrapes them.
 pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("workers", 1..=64),
@@ -50,11 +64,20 @@ pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("max_streams", 1..=1_000_000),
     ("max_connections", 1..=1_000_000),
     ("max_models", 1..=1_000),
+    ("capture_block", 16..=65_536),
+    ("capture_names", 1..=1_000_000),
+    ("capture_keep_bytes", 1_048_576..=1_099_511_627_776),
 ];
 /// Bounds of every time limit. A day is longer than any stream; a limit below a millisecond is a slip of the unit.
 pub(super) const PATIENCE: RangeInclusive<Gap> = Gap::from_millis(1)..=LONGEST;
 /// Bounds of `drain`, which may be none at all.
 pub(super) const DRAIN: RangeInclusive<Gap> = Gap::ZERO..=LONGEST;
+/// Bounds of `capture_flush`.
+pub(super) const FLUSH: RangeInclusive<Gap> = Gap::from_millis(10)..=Gap::from_millis(3_600_000);
+/// Bounds of `capture_round`: a minute leaves nothing of a stream.
+pub(super) const ROUND: RangeInclusive<Gap> = Gap::ZERO..=Gap::from_millis(60_000);
+/// Bounds of `capture_keep_age`: a minute, and ten years.
+pub(super) const KEEP: RangeInclusive<Gap> = Gap::from_millis(60_000)..=Gap::from_millis(87_600 * 3_600_000);
 const LONGEST: Gap = Gap::from_millis(24 * 3_600_000);
 /// Longest `provider`, in characters: the conventions' own names are below 30.
 pub(super) const PROVIDER_LENGTH: usize = 64;

@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that name a place (an address, a file, a protocol) or that the threads and the listener are built with.
 /// Other bounds, rules and what the named files hold can change while the process runs.
-const NEED_RESTART: [&str; 15] = [
+const NEED_RESTART: [&str; 25] = [
     "listen",
     "admin",
     "upstream",
@@ -28,6 +28,16 @@ const NEED_RESTART: [&str; 15] = [
     "workers",
     "tokenizers",
     "max_connections",
+    "capture",
+    "capture_flush",
+    "capture_round",
+    "capture_block",
+    "capture_key",
+    "capture_key_rotate",
+    "capture_session",
+    "capture_names",
+    "capture_keep_bytes",
+    "capture_keep_age",
     "log_format",
 ];
 
@@ -67,6 +77,16 @@ impl ProxyConfig {
             ("max_models", json!(self.max_models)),
             ("provider", json!(self.provider)),
             ("tail_keep", json!(self.tail_keep.to_string())),
+            ("capture", path(self.capture.folder.as_ref())),
+            ("capture_flush", json!(typed_time(self.capture.flush))),
+            ("capture_round", json!(typed_time(self.capture.round))),
+            ("capture_block", json!(self.capture.block)),
+            ("capture_key", path(self.capture.key.as_ref())),
+            ("capture_key_rotate", json!(self.capture.rotate)),
+            ("capture_session", json!(self.capture.session.to_string())),
+            ("capture_names", json!(self.capture.names)),
+            ("capture_keep_bytes", json!(self.capture.keep_bytes)),
+            ("capture_keep_age", json!(typed_time(self.capture.keep_age))),
             ("access_log", json!(self.access_log)),
             ("log_format", json!(self.log.format)),
             ("log_level", json!(self.log.level)),
@@ -99,6 +119,7 @@ impl ProxyConfig {
             tls: self.tls.clone(),
             workers: self.workers,
             tokenizers: self.tokenizers.clone(),
+            capture: self.capture.clone(),
             limits: Limits { connections: self.limits.connections, ..new.limits },
             log: Log { format: self.log.format, level: new.log.level },
             ..new

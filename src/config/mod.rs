@@ -28,8 +28,8 @@ mod upstream;
 pub use error::{ConfigError, Problem};
 pub use layer::{Place, Settings};
 pub use proxy::{
-    AddHeaders, Identity, Limits, Log, LogFormat, LogLevel, ProxyConfig, TailKeep, TlsFiles, TokenizerFile, Upstream,
-    UpstreamHttp,
+    AddHeaders, Capture, Identity, Limits, Log, LogFormat, LogLevel, ProxyConfig, SessionKey, TailKeep, TlsFiles,
+    TokenizerFile, Upstream, UpstreamHttp,
 };
 pub use schema::schema;
 pub use source::{Loaded, Source};

@@ -53,10 +53,58 @@ pub struct ProxyConfig {
     pub provider: Option<String>,
     /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
     pub tail_keep: TailKeep,
+    /// What is written of the traffic; nothing by default.
+    pub capture: Capture,
     /// Whether each request is logged in one line. Off: metrics and traces tell more for less.
     pub access_log: bool,
     /// How the process logs.
     pub log: Log,
+}
+
+/// What is written of the traffic: its shape, never its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// Where; `None` writes nothing.
+    pub folder: Option<PathBuf>,
+    /// How long a row may wait to be written. 1 second: what a kill can lose, and enough rows for a frame to pack well.
+    pub flush: Gap,
+    /// Times are rounded to multiples of this, and prompts to whole blocks. Off: a replay wants them as they were.
+    pub round: Gap,
+    /// Bytes of a block. 512: some 128 tokens, so that a long prompt's ids stay below a twentieth of it.
+    pub block: usize,
+    /// The key of ids, instead of the directory's own random one.
+    pub key: Option<PathBuf>,
+    /// Whether each day has a key of its own. Off: sessions and prefixes live longer than a day.
+    pub rotate: bool,
+    /// Where requests name their session. Inferred by default, since nothing standard names it.
+    pub session: SessionKey,
+    /// Successes before a model's name is written. 1: a name that a server has accepted is the server's.
+    pub names: usize,
+    /// Bytes of all that is kept. 10 GiB: ten million requests, and no disk is filled by accident.
+    pub keep_bytes: usize,
+    /// Age of what is kept. A week: every kind of day once.
+    pub keep_age: Gap,
+}
+
+/// Where requests name their session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionKey {
+    /// Nowhere: it is inferred from their messages.
+    Inferred,
+    /// In a header.
+    Header(String),
+    /// In a field of the body, as in `metadata.user_id`.
+    Body(String),
+}
+
+impl fmt::Display for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inferred => f.write_str(super::defaults::INFERRED),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Body(path) => write!(f, "body:{path}"),
+        }
+    }
 }
 
 /// A `tokenizer.json`, and whose tokens it counts.

@@ -135,6 +135,46 @@ pub struct Typed {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub tail_keep: Vec<String>,
 
+    /// Directory that the shape of the traffic is written to, never its text
+    #[arg(long, help_heading = "Capture", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub capture: Option<String>,
+
+    /// Time that a captured request may wait to be written: what a kill can lose
+    #[arg(long, help_heading = "Capture", value_name = "TIME")]
+    pub capture_flush: Option<String>,
+
+    /// Round captured times to multiples of this, and prompts to whole blocks; 0 does not
+    #[arg(long, help_heading = "Capture", value_name = "TIME")]
+    pub capture_round: Option<String>,
+
+    /// Bytes of a prompt that make one block
+    #[arg(long, help_heading = "Capture", value_name = "BYTES")]
+    pub capture_block: Option<u64>,
+
+    /// File of the key of block and session ids, instead of the directory's own
+    #[arg(long, help_heading = "Capture", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub capture_key: Option<String>,
+
+    /// Give each day a key of its own, so that nothing can be linked across days
+    #[arg(long, help_heading = "Capture", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub capture_key_rotate: Option<bool>,
+
+    /// Where requests name their session: header:NAME, body:FIELD, or inferred from their messages
+    #[arg(long, help_heading = "Capture", value_name = "PLACE")]
+    pub capture_session: Option<String>,
+
+    /// Successful requests before a model's name is captured; before that it is _other
+    #[arg(long, help_heading = "Capture", value_name = "COUNT")]
+    pub capture_names: Option<u64>,
+
+    /// Size of all that is kept; the oldest segments go first
+    #[arg(long, help_heading = "Capture", value_name = "BYTES")]
+    pub capture_keep_bytes: Option<u64>,
+
+    /// Age of what is kept
+    #[arg(long, help_heading = "Capture", value_name = "TIME")]
+    pub capture_keep_age: Option<String>,
+
     /// Log one line per request, without any text
     #[arg(long, help_heading = "Logs", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub access_log: Option<bool>,

@@ -277,6 +277,12 @@ catalog! {
         "Time between the arrival of bytes and their hand-over to the other side.";
     UpstreamConnections = Gauge, "streamgauge.proxy.upstream_connections", "{connection}", &["state"],
         "Open connections to the upstream.";
+    CaptureRecords = Counter, "streamgauge.capture.records", "{record}", &["outcome", "reason"],
+        "Records of the capture, written or lost, and why.";
+    CaptureSize = Counter, "streamgauge.capture.size", "By", &[],
+        "Bytes that the capture has written.";
+    CaptureQueue = Gauge, "streamgauge.capture.queue_depth", "{record}", &[],
+        "Records that wait to be captured.";
     ExportDropped = Counter, "streamgauge.export.dropped", "{record}", &["exporter", "reason"],
         "Records that were measured and not exported.";
     BuildInfo = Info, "streamgauge.build_info", "", &["version"],

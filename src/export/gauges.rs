@@ -5,11 +5,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::capturing;
 use super::catalog::Id;
 use super::endings::OTHER;
 use super::snapshot::{Data, Snapshot};
+use crate::capture::counts::Counts;
 
 /// The methods that the HTTP conventions know.
 const METHODS: [&str; 11] =
@@ -49,6 +51,8 @@ pub struct Gauges {
     simulated: AtomicBool,
     ready: AtomicBool,
     models: Mutex<HashMap<Box<str>, Arc<Levels>>>,
+    /// The capture's own, where there is one.
+    capture: OnceLock<Arc<Counts>>,
 }
 
 /// Open requests of one model.
@@ -117,6 +121,11 @@ impl Gauges {
         }
     }
 
+    /// There is a capture, which counts here.
+    pub fn set_capture(&self, counts: Arc<Counts>) {
+        let _first = self.capture.set(counts).is_ok();
+    }
+
     /// Whether the proxy takes requests: set when it listens, cleared when it drains.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Relaxed);
@@ -166,6 +175,9 @@ impl Gauges {
             (Id::UpstreamConnections, "active", busy),
         ] {
             snapshot.observe(id, [name.into()], created, Data::Level(level));
+        }
+        if let Some(counts) = self.capture.get() {
+            capturing::observe(counts, snapshot, created);
         }
     }
 

@@ -26,6 +26,7 @@
 
 pub mod admin;
 pub mod aggregate;
+pub mod capturing;
 pub mod catalog;
 pub mod control;
 pub mod drops;

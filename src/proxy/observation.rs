@@ -7,11 +7,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::asking::Asking;
 use super::upstream::Exchange;
 use super::worker::Worker;
 use crate::clock::Clock;
+use crate::export::capturing::Following;
 use crate::export::gauges::ActiveRequest;
 use crate::export::trace_context::RequestTrace;
 use crate::measure::dialect::Dialect;
@@ -34,6 +36,7 @@ pub(super) struct Observation {
     trace: Option<RequestTrace>,
     active: ActiveRequest,
     asking: Option<Box<Asking>>,
+    following: Option<Box<Following>>,
     /// The last read of the request.
     last_read: Stamp,
 }
@@ -46,6 +49,12 @@ impl Observation {
         shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
         let asking = Asking::begin(&config, shape.dialect, head);
         let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
+        let may_speak = shape.dialect.is_some() || shape.shared.is_some();
+        let capture = worker.shared().capture.as_ref().filter(|_| may_speak);
+        let following = capture.map(|capture| {
+            let open = worker.shared().open.load(Ordering::Relaxed);
+            Box::new(capture.follow(|name| head.value(name), open))
+        });
         let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
         let observer = observer.judged_by(config.slos.clone(), config.stall);
         let trace = worker
@@ -59,6 +68,7 @@ impl Observation {
             trace,
             active: worker.shared().gauges.request(head.method()),
             asking,
+            following,
             last_read: arrival.at,
         }
     }
@@ -96,6 +106,9 @@ impl Observation {
         if let Some(observer) = &mut self.observer {
             observer.request(payload);
         }
+        if let Some(following) = &mut self.following {
+            following.request(payload);
+        }
     }
 
     /// A piece of a request body that nobody is to have: it only tells what was asked.
@@ -114,6 +127,9 @@ impl Observation {
             self.active.asks_for(shape.model.as_deref());
             if shape.stream == Some(true) {
                 self.active.is_stream(false);
+            }
+            if let (Some(following), Some(capture)) = (&mut self.following, &self.worker.shared().capture) {
+                capture.sent(following, shape.dialect);
             }
         }
     }
@@ -172,6 +188,9 @@ impl Observation {
             self.active.is_stream(true);
         }
         if let Some(progress) = observer.progress(now) {
+            if let Some(following) = &mut self.following {
+                following.progress(&progress.gaps);
+            }
             self.worker.reporter().progress(progress);
         }
     }
@@ -191,6 +210,9 @@ impl Observation {
     fn finish(&mut self, ending: Ending) {
         let Some(observer) = self.observer.take() else { return };
         let (record, text) = observer.end_with_text(Clock::Monotonic.now(), ending);
+        if let (Some(following), Some(capture)) = (self.following.take(), &self.worker.shared().capture) {
+            capture.ended(*following, &record);
+        }
         match (text, &self.worker.shared().tokenizing) {
             (Some(text), Some(tokenizing)) => tokenizing.finished(record, self.trace.take(), text),
             _ => self.worker.reporter().finished(record, self.trace.take()),

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::Otlp;
 use crate::export::aggregate;
+use crate::export::capturing::{self, CaptureError};
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
 use crate::export::figures::Cut;
@@ -57,6 +58,9 @@ pub enum StartError {
     /// A tokenizer cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The capture cannot begin.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// A thread or its runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -95,11 +99,15 @@ impl Proxy {
             gauges: plane.gauges(),
             reporter: plane.reporter(),
             tokenizing: Tokenizing::start(&config.tokenizers, plane.reporter())?,
+            capture: capturing::start(&config.capture, Clock::Monotonic)?,
             sampler: plane.sampler(),
             renew: Notify::new(),
             open: Arc::default(),
             config: ArcSwap::from_pointee(config),
         });
+        if let Some(capture) = &shared.capture {
+            shared.gauges.set_capture(Arc::clone(capture.counts()));
+        }
         let config = shared.config.load_full();
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
         for number in 0..config.workers {
@@ -167,6 +175,10 @@ impl Proxy {
         // What is cut is reported as its worker ends, so the last export has to wait for all of them.
         let _told = self.drain.send(Drain::Stop).is_ok();
         self.workers.into_iter().for_each(join);
+        // Whatever a worker had to say has been handed over.
+        if let Some(capture) = &self.shared.capture {
+            capture.finish();
+        }
         let _told = self.drain.send(Drain::Flush).is_ok();
         join(self.control);
     }

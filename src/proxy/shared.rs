@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use crate::config::ProxyConfig;
 use crate::config::otlp::Sampler;
+use crate::export::capturing::Capture;
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
 use crate::export::tokenizing::Tokenizing;
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) reporter: Reporter,
     /// Counts the tokens of streams whose server does not, where there are tokenizers.
     pub(super) tokenizing: Option<Tokenizing>,
+    /// Writes the shape of the traffic, where that is wanted.
+    pub(super) capture: Option<Capture>,
     /// Decides which traces are kept; `None` with tracing off, and then trace headers pass untouched.
     pub(super) sampler: Option<Sampler>,
     /// Certificates are to be looked at now.

@@ -22,6 +22,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/v1/messages",
     matches: |path| path.ends_with("/v1/messages"),
     request: REQUEST,
+    prompt: &["tools", "system", "messages"],
     reader: |_| Box::new(Messages::default()),
     reply: REPLY,
     error_body,

@@ -20,6 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/converse-stream") || path.contains("/model/") && path.ends_with("/converse"),
     path,
     request: REQUEST,
+    prompt: &["toolConfig", "system", "messages"],
     reader: |_| Box::new(Converse),
     reply: REPLY,
     error_body,

@@ -24,6 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     path,
     request: REQUEST,
+    prompt: &["tools", "system", "messages", "prompt", "inputText"],
     reader: |shape| Box::new(Invoke::new(shape)),
     reply: REPLY,
     error_body,

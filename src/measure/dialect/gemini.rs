@@ -21,6 +21,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         shape.stream = Some(path.ends_with(":streamGenerateContent"));
     },
     request: REQUEST,
+    prompt: &["tools", "systemInstruction", "system_instruction", "contents"],
     reader: |_| Box::new(Content::default()),
     reply: REPLY,
     loose_json: true,

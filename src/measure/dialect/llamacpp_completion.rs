@@ -21,6 +21,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/completion",
     matches: |path| ["/completion", "/completions", "/infill"].iter().any(|end| path.ends_with(end)),
     request: REQUEST,
+    prompt: &["input_extra", "input_prefix", "prompt", "input_suffix"],
     reader: |shape| recognize::unless_told(shape, NAME, Box::new(Completion::default())),
     reply: REPLY,
     ..USUAL

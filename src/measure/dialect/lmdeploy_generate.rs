@@ -8,6 +8,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     name: "lmdeploy.generate",
     route: "/generate",
     request: REQUEST,
+    prompt: &["prompt", "input_ids"],
     reader: |shape| Box::new(Generate::of_increments(shape)),
     reply: REPLY,
     ..USUAL

@@ -57,6 +57,7 @@ mod openai_chat;
 mod openai_completions;
 mod openai_embeddings;
 mod openai_responses;
+pub mod prompt;
 mod protobuf;
 pub(super) mod recognize;
 mod reply;
@@ -103,6 +104,8 @@ pub struct Dialect {
     pub(super) path: fn(&mut RequestShape, path: &str),
     /// Where the fields of a request's JSON body stand that shape the work.
     pub(super) request: &'static [(&'static str, Asked)],
+    /// The keys of a request's JSON body that make its prompt: tools, system, what was said, in this order.
+    prompt: &'static [&'static str],
     /// Notes what one message of a request's body tells, where that body is gRPC.
     pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
     /// A reader for one stream.
@@ -130,6 +133,7 @@ const USUAL: Dialect = Dialect {
     matches: |_| false,
     path: |_, _| (),
     request: &[],
+    prompt: &["prompt"],
     message: None,
     reader: |_| Box::new(Silent),
     reply: &[],

@@ -12,6 +12,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/api/chat"),
     path: ollama::path,
     request: ollama::REQUEST,
+    prompt: &["tools", "messages"],
     reader: |_| Box::new(ollama::Answer::default()),
     reply: ollama::REPLY,
     error_body: ollama::error_body,

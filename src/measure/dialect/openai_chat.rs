@@ -20,6 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/chat/completions"),
     path: openai::path,
     request: openai::REQUEST,
+    prompt: &["tools", "functions", "messages"],
     reader: |shape| Box::new(Chat(Stream::new(shape))),
     reply: openai::REPLY,
     text: Some(&TextFields {

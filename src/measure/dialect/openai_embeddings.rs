@@ -9,6 +9,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/embeddings"),
     path: openai::path,
     request: &[("model", Asked::Model)],
+    prompt: &["input"],
     reply: REPLY,
     ..USUAL
 };

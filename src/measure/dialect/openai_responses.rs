@@ -17,6 +17,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/v1/responses",
     matches: |path| path.ends_with("/responses"),
     request: REQUEST,
+    prompt: &["tools", "instructions", "input"],
     reader: |_| Box::new(Responses { identified: false }),
     reply: REPLY,
     text: Some(&TextFields { choice: "output_index", text: &[&["delta"]] }),

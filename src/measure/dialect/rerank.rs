@@ -9,6 +9,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/rerank",
     matches: |path| path.ends_with("/rerank"),
     request: &[("model", Asked::Model)],
+    prompt: &["query", "documents", "texts"],
     reply: REPLY,
     ..USUAL
 };

@@ -17,6 +17,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/generate_stream"),
     path: |shape, _| shape.stream = Some(true),
     request: REQUEST,
+    prompt: &["inputs"],
     reader: |_| Box::new(Tokens),
     reply: REPLY,
     error_body,

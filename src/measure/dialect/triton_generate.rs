@@ -23,6 +23,7 @@ pub(super) const DIALECT: Dialect = Dialect {
         shape.stream = Some(path.ends_with("/generate_stream"));
     },
     request: REQUEST,
+    prompt: &["text_input"],
     reader: |_| Box::new(Generate::default()),
     reply: REPLY,
     ends_with_body: true,

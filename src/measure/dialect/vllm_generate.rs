@@ -13,6 +13,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/inference/v1/generate",
     matches: |path| path.ends_with("/inference/v1/generate"),
     request: REQUEST,
+    prompt: &["token_ids"],
     reader: |shape| Box::new(Generate(Stream::new(shape))),
     reply: REPLY,
     ..USUAL

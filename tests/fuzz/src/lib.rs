@@ -5,6 +5,15 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each folder is part of a larger program")]
 
+#[path = "../../../src/capture"]
+pub mod capture {
+    pub mod format;
+    pub mod frame;
+    pub mod gaps;
+    mod lines;
+    pub mod reader;
+    pub mod writer;
+}
 #[path = "../../../src/config/mod.rs"]
 pub mod config;
 #[path = "../../../src/cli/inspect/inspection.rs"]

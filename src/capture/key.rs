@@ -1,0 +1,98 @@
+//! The key of a capture: without it, nobody can try whether a guessed prompt is behind an id.
+//!
+//! A folder gets a random key at its first capture, in `capture.key` (readable by its owner alone), which is no part of
+//! the records: give the records away and keep the key. A key may be given instead, so that several captures share their
+//! ids.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rand::RngExt as _;
+
+/// The name of the key in the folder.
+pub const FILE: &str = "capture.key";
+/// The shortest key that is taken, in bytes.
+const SHORTEST: usize = 16;
+/// The longest, in bytes.
+const LONGEST: usize = 4_096;
+
+/// A key, or one made from it for a purpose. It cannot be shown.
+#[derive(Clone)]
+pub struct Key([u8; 32]);
+
+impl Key {
+    /// The key of a folder: read from `given`, else from the folder's own file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or made, or holds less than 16 bytes.
+    pub fn of_folder(folder: &Path, given: Option<&Path>) -> io::Result<Self> {
+        let own = folder.join(FILE);
+        let path = given.unwrap_or(&own);
+        if given.is_none() && !own.exists() {
+            let random: [u8; 32] = rand::rng().random();
+            let hex = blake3::Hash::from_bytes(random).to_hex();
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
+            writeln!(file, "{hex}")?;
+            file.sync_all()?;
+        }
+        let bytes = fs::read(path)?;
+        let bytes = bytes.trim_ascii();
+        if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
+            let expected = format!("expected a key of {SHORTEST} to {LONGEST} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, expected));
+        }
+        Ok(Self(blake3::derive_key("streamgauge 2026 capture", bytes)))
+    }
+
+    /// The key of one day, counted from 1970.
+    pub fn of_day(&self, day: u64) -> Self {
+        Self(*blake3::keyed_hash(&self.0, &day.to_le_bytes()).as_bytes())
+    }
+
+    /// What may be told of it: the same for the same key, and nothing to find the key by.
+    pub fn id(&self) -> String {
+        format!("{:016x}", self.digest(b"key id", b""))
+    }
+
+    /// 64 bits of the keyed digest of `bytes`, for one purpose.
+    pub fn digest(&self, purpose: &'static [u8], bytes: &[u8]) -> u64 {
+        cut(self.hasher(purpose).update(bytes).finalize().as_bytes())
+    }
+
+    pub(super) fn hasher(&self, purpose: &'static [u8]) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose);
+        hasher
+    }
+}
+
+/// The first 64 bits of a digest.
+pub(super) fn cut(digest: &[u8; 32]) -> u64 {
+    u64::from_le_bytes(digest.first_chunk().copied().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_random_key_that_only_its_owner_reads() {
+        let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let id = |folder: &Path| Key::of_folder(folder, None).unwrap().id();
+        assert_eq!(id(one.path()), id(one.path()));
+        assert_ne!(id(one.path()), id(other.path()));
+        assert_eq!(fs::metadata(one.path().join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        let given = one.path().join("given");
+        fs::write(&given, "0123456789abcdef\n").unwrap();
+        let of = |folder: &Path| Key::of_folder(folder, Some(&given)).unwrap();
+        assert_eq!(of(one.path()).id(), of(other.path()).id());
+        assert_ne!(of(one.path()).of_day(1).id(), of(one.path()).of_day(2).id());
+        fs::write(&given, "short").unwrap();
+        let error = Key::of_folder(one.path(), Some(&given)).err().unwrap();
+        assert_eq!(error.to_string(), "expected a key of 16 to 4096 bytes");
+    }
+}

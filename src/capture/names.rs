@@ -1,0 +1,92 @@
+//! Which model names are written.
+//!
+//! A client may write anything where the model's name belongs. A name is written once a server has answered as many
+//! requests for it with success as are asked for (one by default): then it is the server's name, and not what a person
+//! typed. Before that, and where too many names came, a row says [`OTHER`]. What has been written is not changed
+//! afterwards. Of a name that is a path, the last segment is kept.
+
+use std::collections::HashMap;
+
+/// What a row says instead of a name.
+pub const OTHER: &str = "_other";
+/// Names that are told apart.
+const MOST: usize = 1_024;
+
+/// See the module.
+pub struct Names {
+    needed: usize,
+    seen: HashMap<String, usize>,
+}
+
+impl Names {
+    /// Names are written from the `needed`th success on.
+    pub fn new(needed: usize) -> Self {
+        Self { needed, seen: HashMap::new() }
+    }
+
+    /// What is written for this name, of a request that a server answered with success, or not.
+    pub fn shown(&mut self, name: &str, success: bool) -> String {
+        if !success {
+            let known = self.seen.get(name).is_some_and(|seen| *seen >= self.needed);
+            return if known { shortened(name).to_owned() } else { OTHER.to_owned() };
+        }
+        if !self.seen.contains_key(name) && self.seen.len() == MOST {
+            return OTHER.to_owned();
+        }
+        let seen = self.seen.entry(name.to_owned()).or_default();
+        *seen = seen.saturating_add(1);
+        if *seen >= self.needed { shortened(name).to_owned() } else { OTHER.to_owned() }
+    }
+}
+
+/// A name as hubs give them (`organisation/model`) as it is, the last segment of a path.
+fn shortened(name: &str) -> &str {
+    let is_path = name.starts_with(['/', '.', '~'])
+        || name.contains(['\\', ':']) && name.contains(['/', '\\'])
+        || name.matches('/').count() > 1;
+    let last = name.rsplit(['/', '\\']).find(|segment| !segment.is_empty());
+    if is_path { last.unwrap_or(OTHER) } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_written_once_a_server_has_known_it_often_enough() {
+        let mut names = Names::new(1);
+        assert_eq!(names.shown("typed by a person", false), OTHER);
+        assert_eq!(names.shown("m", true), "m");
+        assert_eq!(names.shown("m", false), "m");
+        let mut names = Names::new(3);
+        assert_eq!([(); 4].map(|()| names.shown("m", true)), [OTHER, OTHER, "m", "m"]);
+    }
+
+    #[test]
+    fn of_a_path_the_last_segment_is_kept() {
+        for (name, kept) in [
+            ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
+            ("qwen3:8b", "qwen3:8b"),
+            ("/data/alice/models/llama", "llama"),
+            ("/data/alice/models/", "models"),
+            ("~/llama", "llama"),
+            ("./secret/llama", "llama"),
+            ("C:\\Users\\alice\\llama", "llama"),
+            ("s3://bucket/team/llama", "llama"),
+            ("team/alice/llama", "llama"),
+            ("//", OTHER),
+        ] {
+            assert_eq!(shortened(name), kept);
+        }
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut names = Names::new(1);
+        for n in 0..MOST {
+            names.shown(&n.to_string(), true);
+        }
+        assert_eq!(names.shown("one more", true), OTHER);
+        assert_eq!(names.shown("7", true), "7");
+    }
+}

@@ -1,0 +1,162 @@
+//! From what is known of one request to its row. Pure.
+
+use std::sync::Arc;
+
+use super::digest::Digested;
+use super::format::{Entry, Params, Prompt, Timing};
+use super::gaps;
+use super::names::Names;
+use super::sessions::Turn;
+use crate::measure::dialect::prompt::Extras;
+use crate::measure::record::{CountSource, Ending, FinishReason, Outcome, RequestRecord, Times, TokenCount, Usage};
+use crate::measure::shape::RequestShape;
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
+
+/// What is taken from a record. Nothing of it is text that a person or a model wrote, but for the model's name.
+pub(super) struct Ended {
+    shape: Arc<RequestShape>,
+    pub(super) times: Times,
+    status: Option<u16>,
+    ending: Ending,
+    outcome: Outcome,
+    finish: Option<FinishReason>,
+    output: Option<TokenCount>,
+    first_tokens: Option<u32>,
+    usage: Usage,
+    gaps: Vec<TokenEvent>,
+    lost_gaps: u64,
+    in_flight: u32,
+}
+
+impl Ended {
+    /// `gaps` are those of earlier in the stream, of which `lost` were not kept.
+    pub(super) fn of(record: &RequestRecord, mut gaps: Vec<TokenEvent>, lost: u64, in_flight: u32) -> Self {
+        let room = super::recorder::MAX_GAPS.saturating_sub(gaps.len()).min(record.gaps.len());
+        gaps.extend_from_slice(&record.gaps[..room]);
+        let lost = lost + (record.gaps.len() - room) as u64 + u64::from(record.quality.lost_gaps);
+        Self {
+            shape: Arc::clone(&record.shape),
+            times: record.times,
+            status: record.status,
+            ending: record.ending,
+            outcome: record.outcome,
+            finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
+            output: record.output_tokens,
+            first_tokens: record.first_event_tokens,
+            usage: record.usage,
+            gaps,
+            lost_gaps: lost,
+            in_flight,
+        }
+    }
+}
+
+/// What was found in a request's body.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asked {
+    pub(super) prompt: Option<Digested>,
+    pub(super) extras: Extras,
+    /// The session that a field of the body names.
+    pub(super) session: Option<u64>,
+}
+
+/// Rounds what is written.
+#[derive(Clone, Copy)]
+pub(super) struct Rounding {
+    /// Times are multiples of this; zero leaves them.
+    pub(super) time: Gap,
+    /// Prompt bytes are multiples of this when times are rounded.
+    pub(super) block: u64,
+}
+
+impl Rounding {
+    fn nanos(self, nanos: u64) -> u64 {
+        let step = self.time.as_nanos().max(1);
+        nanos.saturating_add(step / 2) / step * step
+    }
+
+    fn since(self, later: Stamp, earlier: Stamp) -> u64 {
+        self.nanos(later.as_nanos()).saturating_sub(self.nanos(earlier.as_nanos()))
+    }
+
+    fn bytes(self, bytes: u64) -> u64 {
+        if self.time == Gap::ZERO { bytes } else { bytes.next_multiple_of(self.block.max(1)) }
+    }
+
+    fn gaps(self, events: &[TokenEvent]) -> Vec<TokenEvent> {
+        if self.time == Gap::ZERO {
+            return events.to_vec();
+        }
+        let (mut offset, mut before) = (0_u64, 0);
+        let rounded = |event: &TokenEvent| {
+            offset = offset.saturating_add(event.gap().as_nanos());
+            let at = self.nanos(offset);
+            TokenEvent::new(Gap::from_nanos(at - std::mem::replace(&mut before, at)), event.tokens())
+        };
+        events.iter().map(rounded).collect()
+    }
+}
+
+/// The row of one request, on the line that begins at `zero`.
+pub(super) fn row(
+    ended: &Ended,
+    asked: Asked,
+    turn: Option<Turn>,
+    names: &mut Names,
+    rounding: Rounding,
+    zero: Stamp,
+) -> Entry {
+    let (shape, times) = (&ended.shape, &ended.times);
+    let arrived = times.received;
+    let success = matches!(ended.status, Some(200..=299));
+    let after = |at: Option<Stamp>| at.map(|at| rounding.since(at, arrived));
+    let digested = asked.prompt.unwrap_or_default();
+    Entry {
+        at: rounding.since(arrived, zero),
+        planned: times.intended.map(|at| rounding.since(at, zero)),
+        dialect: shape.dialect.map(|dialect| dialect.name.to_owned()),
+        model: shape.model.as_deref().map(|model| names.shown(model, success)),
+        stream: shape.stream,
+        params: Params {
+            max_tokens: shape.max_tokens,
+            min_tokens: asked.extras.min_tokens,
+            n: shape.choices,
+            temperature: shape.temperature,
+            ignore_eos: asked.extras.ignore_eos,
+            logprobs: asked.extras.logprobs,
+            tools: asked.extras.tools,
+            structured: asked.extras.structured,
+        },
+        prompt: Prompt {
+            bytes: (digested.bytes > 0).then(|| rounding.bytes(digested.bytes)),
+            tokens: ended.usage.input,
+            source: ended.usage.input.map(|_| CountSource::Usage),
+            cached: ended.usage.cached,
+            blocks: digested.blocks,
+            parts: digested.parts,
+        },
+        session: turn.map(|turn| format!("{:016x}", turn.session)),
+        turn: turn.map(|turn| turn.turn),
+        think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
+        status: ended.status,
+        ending: Some(ended.ending),
+        outcome: Some(ended.outcome),
+        finish: ended.finish,
+        output_tokens: ended.output.map(|count| count.tokens),
+        output_source: ended.output.map(|count| count.source),
+        timing: Timing {
+            sent: after(times.sent),
+            evidence: after(times.first_evidence),
+            first_token: after(times.first_token),
+            first_output: after(times.first_output),
+            ended: after(Some(times.ended)),
+            first_tokens: ended.first_tokens,
+            gaps: (!ended.gaps.is_empty()).then(|| gaps::pack(&rounding.gaps(&ended.gaps))),
+            lost_gaps: (ended.lost_gaps > 0).then_some(ended.lost_gaps),
+        },
+        abort_tokens: (ended.ending == Ending::DownstreamGone).then(|| ended.output.map_or(0, |count| count.tokens)),
+        in_flight: Some(ended.in_flight),
+        upstream: shape.server.as_ref().map(|(host, port)| format!("{host}:{port}")),
+    }
+}

@@ -1,0 +1,118 @@
+//! Which requests belong together. Pure.
+//!
+//! A session is what a configured header or field says, or it is inferred: a request whose messages begin with all the
+//! messages of an earlier one is that one's next turn. Only the last 65,536 conversations are remembered.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::key::Key;
+use crate::measure::time::{Gap, Stamp};
+
+/// Conversations that are remembered: 8 MiB.
+const MOST: usize = 65_536;
+
+/// A request's place in its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The session.
+    pub session: u64,
+    /// Its place, from 0.
+    pub turn: u32,
+    /// Time between the end of the answer before and this request.
+    pub think: Option<Gap>,
+}
+
+#[derive(Clone, Copy)]
+struct Last {
+    session: u64,
+    turn: u32,
+    ended: Stamp,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Sessions {
+    /// By the digest of everything that was said up to its end, or of what a client calls it.
+    last: HashMap<u64, Last>,
+    order: VecDeque<u64>,
+}
+
+impl Sessions {
+    /// The turn of a request that says itself which session it is of.
+    pub fn named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> Turn {
+        let before = self.last.get(&session).copied();
+        self.turn(session, session, before, arrived, ended)
+    }
+
+    /// The turn of a request of these messages; `None` if it has none.
+    pub fn inferred(&mut self, key: &Key, messages: &[u64], arrived: Stamp, ended: Stamp) -> Option<Turn> {
+        let (whole, earlier) = messages.split_last()?;
+        let before = earlier.iter().rev().find_map(|end| self.last.get(end)).copied();
+        let session = before.map_or_else(
+            || key.digest(b"session", &[whole.to_le_bytes(), arrived.as_nanos().to_le_bytes()].concat()),
+            |before| before.session,
+        );
+        Some(self.turn(*whole, session, before, arrived, ended))
+    }
+
+    fn turn(&mut self, at: u64, session: u64, before: Option<Last>, arrived: Stamp, ended: Stamp) -> Turn {
+        let turn = before.map_or(0, |before| before.turn.saturating_add(1));
+        if self.last.insert(at, Last { session, turn, ended }).is_none() {
+            self.order.push_back(at);
+            if self.order.len() > MOST
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.last.remove(&oldest);
+            }
+        }
+        Turn { session, turn, think: before.map(|before| arrived.since(before.ended)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Stamp {
+        Stamp::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn key() -> Key {
+        let folder = tempfile::tempdir().unwrap();
+        Key::of_folder(folder.path(), None).unwrap()
+    }
+
+    #[test]
+    fn a_chain_that_goes_on_is_the_next_turn_and_the_pause_is_told() {
+        let (key, mut sessions) = (key(), Sessions::default());
+        let first = sessions.inferred(&key, &[1, 2], at(0), at(3)).unwrap();
+        let second = sessions.inferred(&key, &[1, 2, 3, 4], at(10), at(12)).unwrap();
+        let third = sessions.inferred(&key, &[1, 2, 3, 4, 5, 6], at(20), at(21)).unwrap();
+        assert_eq!((first.turn, first.think), (0, None));
+        assert_eq!(second, Turn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
+        assert_eq!((third.session, third.turn), (first.session, 2));
+        let other = sessions.inferred(&key, &[1, 9], at(22), at(23)).unwrap();
+        assert!(other.session != first.session && other.turn == 0);
+        let again = sessions.inferred(&key, &[1, 2], at(24), at(25)).unwrap();
+        assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
+        assert_eq!(sessions.inferred(&key, &[], at(0), at(0)), None);
+    }
+
+    #[test]
+    fn what_a_client_calls_a_session_is_one() {
+        let mut sessions = Sessions::default();
+        let turns = [5, 6, 5].map(|session| sessions.named(session, at(session), at(session)).turn);
+        assert_eq!(turns, [0, 0, 1]);
+    }
+
+    #[test]
+    fn the_oldest_conversations_are_forgotten() {
+        let (key, mut sessions) = (key(), Sessions::default());
+        for n in 0..MOST as u64 + 10 {
+            sessions.inferred(&key, &[n], at(0), at(0));
+        }
+        assert_eq!((sessions.last.len(), sessions.order.len()), (MOST, MOST));
+        assert_eq!(sessions.inferred(&key, &[0, MOST as u64 * 2], at(1), at(1)).unwrap().turn, 0);
+        assert_eq!(sessions.inferred(&key, &[100, MOST as u64 * 3], at(1), at(1)).unwrap().turn, 1);
+    }
+}

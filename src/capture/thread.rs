@@ -1,0 +1,276 @@
+//! The capture's thread: digests bodies, makes rows, fills frames, and hands them to the folder.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+
+use super::counts::{Counts, Fate};
+use super::digest::Digester;
+use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, Scope};
+use super::frame::Filling;
+use super::key::Key;
+use super::names::Names;
+use super::recorder::{MAX_BODY, Note, SessionField, Settings};
+use super::row::{Asked, Ended, Rounding, row};
+use super::segments::Folder;
+use super::sessions::Sessions;
+use crate::clock::Clock;
+use crate::measure::dialect::Dialect;
+use crate::measure::dialect::prompt::RequestBody;
+use crate::measure::framing::coding::Decoder;
+use crate::measure::time::{Gap, Stamp};
+
+const DAY: u64 = 86_400_000_000_000;
+/// How often the folder is tidied, and losses are logged.
+const TIDY_EVERY: Gap = Gap::from_millis(60_000);
+
+/// The thread's own.
+pub(super) struct Writer {
+    settings: Settings,
+    clock: Clock,
+    /// Wall time of `zero`, which is time zero of the rows.
+    started: u64,
+    zero: Stamp,
+    folder: Folder,
+    filling: Filling,
+    counts: Arc<Counts>,
+    names: Names,
+    sessions: Sessions,
+    /// The key that was made or given, and the one of today.
+    root: Key,
+    key: Key,
+    day: u64,
+    /// Rows in the frame that is being filled, by their fates if it is written.
+    whole: u64,
+    oversize: u64,
+    flushed: Stamp,
+    tidied: Stamp,
+    /// Losses that have been logged.
+    told: [u64; Fate::NAMES.len()],
+}
+
+impl Writer {
+    /// Nothing is written yet.
+    ///
+    /// # Errors
+    /// When there is no memory to compress with.
+    pub(super) fn new(
+        settings: Settings,
+        folder: Folder,
+        key: Key,
+        counts: Arc<Counts>,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let zero = clock.now();
+        Ok(Self {
+            started: clock.unix_nanos(zero),
+            zero,
+            folder,
+            filling: Filling::new()?,
+            counts,
+            names: Names::new(settings.names),
+            sessions: Sessions::default(),
+            day: 0,
+            key: key.clone(),
+            root: key,
+            whole: 0,
+            oversize: 0,
+            flushed: zero,
+            tidied: zero,
+            told: [0; Fate::NAMES.len()],
+            settings,
+            clock,
+        })
+    }
+
+    /// Writes what comes until it is told to stop.
+    pub(super) fn run(&mut self, notes: &Receiver<Note>, stop: &AtomicBool) {
+        self.tidy();
+        loop {
+            let wait = self.settings.flush.as_nanos().saturating_sub(self.clock.now().since(self.flushed).as_nanos());
+            match notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()) {
+                Ok(note) => self.note(note),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now = self.clock.now();
+            if now.since(self.flushed) >= self.settings.flush {
+                self.flush();
+            }
+            if now.since(self.tidied) >= TIDY_EVERY {
+                self.tidy();
+            }
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        notes.try_iter().for_each(|note| self.note(note));
+        self.flush();
+        if let Err(error) = self.folder.close() {
+            tracing::warn!(%error, "the last segment of the capture may not be on disk");
+        }
+        self.tell();
+    }
+
+    fn note(&mut self, note: Note) {
+        match note {
+            Note::Asked { body, encoding, dialect, answer } => {
+                self.turn_of_day();
+                let asked = self.asked(&body.bytes, &encoding, dialect);
+                drop(body);
+                let _first = answer.set(asked).is_ok();
+            }
+            Note::Ended(gone) => {
+                self.counts.left();
+                let asked = gone.asked.get().cloned().unwrap_or_default();
+                self.ended(&gone.ended, gone.session.as_deref(), asked, gone.oversize);
+            }
+            Note::Stop => {}
+        }
+    }
+
+    /// What a body says that may be kept.
+    fn asked(&self, body: &[u8], encoding: &[u8], dialect: &Dialect) -> Asked {
+        let Some(plain) = decoded(body, encoding) else { return Asked::default() };
+        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return Asked::default() };
+        let mut digester = Digester::new(&self.key, self.settings.block);
+        let found = body.prompt(dialect, &mut digester);
+        let session = match &self.settings.session {
+            Some(SessionField::Body(path)) => body.text(path).map(|name| self.key.digest(b"name", name.as_bytes())),
+            _ => None,
+        };
+        Asked { prompt: found.then(|| digester.finish()), extras: body.extras(), session }
+    }
+
+    fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, asked: Asked, oversize: bool) {
+        self.turn_of_day();
+        let (arrived, at) = (ended.times.received, ended.times.ended);
+        let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
+        let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
+        let turn = match named {
+            Some(session) => Some(self.sessions.named(session, arrived, at)),
+            None if self.settings.session.is_some() => None,
+            None => self.sessions.inferred(&self.key, messages, arrived, at),
+        };
+        let rounding = Rounding { time: self.settings.round, block: self.settings.block as u64 };
+        let entry = row(ended, asked, turn, &mut self.names, rounding, self.zero);
+        if self.begin_frame().and_then(|()| self.filling.row(&entry)).is_err() {
+            self.counts.add(Fate::Encode, 1);
+            return;
+        }
+        *(if oversize { &mut self.oversize } else { &mut self.whole }) += 1;
+        if self.filling.is_full() {
+            self.flush();
+        }
+    }
+
+    /// Gives a frame that begins a segment its header.
+    fn begin_frame(&mut self) -> io::Result<()> {
+        if self.filling.is_empty() && self.folder.next_frame() == 0 {
+            let header = self.header();
+            self.filling.header(&header)?;
+        }
+        Ok(())
+    }
+
+    fn header(&self) -> Header {
+        let blocks = Blocks {
+            size: u32::try_from(self.settings.block).unwrap_or(u32::MAX),
+            unit: BlockUnit::Bytes,
+            last: LastBlock::Dropped,
+            ids: BlockIds::Chained,
+            scope: Scope::Trace,
+            key: Some(self.key.id()),
+        };
+        let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
+        Header { started_unix_ns: Some(self.started), blocks: Some(blocks), ..Header::new(source) }
+    }
+
+    /// Takes up the key of today, where each day has its own.
+    fn turn_of_day(&mut self) {
+        let today = self.clock.unix_nanos(self.clock.now()) / DAY;
+        if self.settings.rotate && today != self.day {
+            self.flush();
+            self.close();
+            (self.day, self.key) = (today, self.root.of_day(today));
+            // Yesterday's ends are of yesterday's key.
+            self.sessions = Sessions::default();
+        }
+    }
+
+    /// Writes the frame that is being filled.
+    fn flush(&mut self) {
+        self.flushed = self.clock.now();
+        if self.filling.rows() == 0 {
+            return;
+        }
+        let now = self.clock.unix_nanos(self.flushed);
+        let written = self.filling.close(self.folder.next_frame()).and_then(|frame| {
+            self.folder.write(&frame, now)?;
+            Ok(frame.len())
+        });
+        match written {
+            Ok(bytes) => {
+                self.counts.wrote(bytes as u64);
+                self.counts.add(Fate::Whole, self.whole);
+                self.counts.add(Fate::Oversize, self.oversize);
+            }
+            Err(error) => {
+                self.counts.add(Fate::Disk, self.whole + self.oversize);
+                tracing::debug!(%error, "a frame of the capture was not written");
+            }
+        }
+        (self.whole, self.oversize) = (0, 0);
+        self.filling.clear();
+        if self.folder.is_due(now) {
+            self.close();
+            self.tidy();
+        }
+    }
+
+    fn close(&mut self) {
+        if let Err(error) = self.folder.close() {
+            tracing::warn!(%error, "a segment of the capture may not be on disk");
+        }
+    }
+
+    fn tidy(&mut self) {
+        self.tidied = self.clock.now();
+        if let Err(error) = self.folder.tidy(self.clock.unix_nanos(self.tidied)) {
+            tracing::warn!(%error, "old segments of the capture cannot be removed");
+        }
+        self.tell();
+    }
+
+    /// Logs what was lost since the last time.
+    fn tell(&mut self) {
+        let counts = self.counts.records();
+        let lost: Vec<String> = std::iter::zip(Fate::NAMES, std::iter::zip(counts, self.told))
+            .filter(|((outcome, _), (now, told))| *outcome == "dropped" && now > told)
+            .map(|((_, reason), (now, told))| format!("{reason}: {}", now - told))
+            .collect();
+        if !lost.is_empty() {
+            let (folder, lost) = (self.settings.folder.display(), lost.join(", "));
+            tracing::warn!(%folder, %lost, "the capture has lost records");
+        }
+        self.told = counts;
+    }
+}
+
+/// A body as it was before its coding; `Some(None)` if it has none, `None` if it cannot be undone within bounds.
+fn decoded(body: &[u8], encoding: &[u8]) -> Option<Option<Vec<u8>>> {
+    let mut decoder = Decoder::for_encoding(encoding)?;
+    if decoder.is_identity() {
+        return Some(None);
+    }
+    let mut plain = Vec::new();
+    let mut fits = true;
+    let decoded = decoder.push(body, |piece| {
+        fits = fits && plain.len() + piece.len() <= MAX_BODY;
+        if fits {
+            plain.extend_from_slice(piece);
+        }
+    });
+    (fits && decoded.is_ok()).then_some(Some(plain))
+}

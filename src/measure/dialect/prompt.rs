@@ -1,0 +1,352 @@
+//! The prompt of a request, walked in one order whatever the JSON looks like, and what else changes its cost.
+//!
+//! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said.
+//! White space, escapes and the order of keys do not change the walk; a role, the order of messages and their content
+//! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere.
+
+use serde_json::{Map, Value};
+
+use super::Dialect;
+
+/// Marks between the pieces: bytes that UTF-8 never has.
+mod mark {
+    pub(super) const FIELD: u8 = 0xf8;
+    pub(super) const ITEM: u8 = 0xf9;
+    pub(super) const KEY: u8 = 0xfa;
+    pub(super) const VALUE: u8 = 0xfb;
+    pub(super) const WORD: u8 = 0xfc;
+    pub(super) const MEDIA: u8 = 0xfd;
+    pub(super) const END: u8 = 0xff;
+}
+
+/// What a part that is not text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// An image.
+    Image,
+    /// Sound.
+    Audio,
+    /// Moving images.
+    Video,
+    /// A document.
+    File,
+}
+
+/// Where a part that is not text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// In the request, as base64.
+    Inline(&'a str),
+    /// Somewhere else.
+    Elsewhere(&'a str),
+}
+
+/// Takes a prompt.
+pub trait PromptSink {
+    /// The next bytes of the canonical prompt: text, keys and marks.
+    fn bytes(&mut self, bytes: &[u8]);
+    /// A part that is not text. Its content has to have a say in what comes after it.
+    fn part(&mut self, medium: Medium, place: Place<'_>);
+    /// A message has been walked.
+    fn message_ends(&mut self);
+}
+
+/// What a request asks for that its shape does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Least number of generated tokens.
+    pub min_tokens: Option<u64>,
+    /// Whether generation goes on past its natural end.
+    pub ignore_eos: Option<bool>,
+    /// Whether log probabilities are wanted.
+    pub logprobs: Option<bool>,
+    /// Whether tools are offered.
+    pub tools: Option<bool>,
+    /// Whether the output has to follow a schema.
+    pub structured: Option<bool>,
+}
+
+/// The JSON body of one request.
+pub struct RequestBody(Map<String, Value>);
+
+/// Where sampling parameters stand besides the top.
+const NESTED: [&str; 6] = ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text"];
+/// Says what a cache should do with a message, and moves from turn to turn.
+const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
+
+impl RequestBody {
+    /// Reads a body; `None` if it is no JSON object.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok().map(Self)
+    }
+
+    /// Walks the prompt; false if there is none.
+    pub fn prompt(&self, dialect: &Dialect, sink: &mut dyn PromptSink) -> bool {
+        let mut found = false;
+        for (number, key) in (0_u8..).zip(dialect.prompt) {
+            let Some(value) = self.0.get(*key).filter(|value| !value.is_null()) else { continue };
+            found = true;
+            sink.bytes(&[mark::FIELD, number]);
+            match value {
+                Value::Array(messages) if messages.iter().all(Value::is_object) => {
+                    for message in messages {
+                        sink.bytes(&[mark::ITEM]);
+                        walk(message, None, key, sink);
+                        sink.message_ends();
+                    }
+                }
+                other => walk(other, None, key, sink),
+            }
+            sink.bytes(&[mark::END]);
+        }
+        found
+    }
+
+    /// What else is asked for.
+    pub fn extras(&self) -> Extras {
+        let some = |value: &Value| match value {
+            Value::Null => false,
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(map) => map.get("type").and_then(Value::as_str) != Some("text"),
+            Value::Bool(value) => *value,
+            _ => true,
+        };
+        let any = |keys: &[&str]| keys.iter().find_map(|key| self.anywhere(key)).map(some);
+        Extras {
+            min_tokens: ["min_tokens", "min_new_tokens"].iter().find_map(|key| self.anywhere(key)?.as_u64()),
+            ignore_eos: self.anywhere("ignore_eos").and_then(Value::as_bool),
+            logprobs: any(&["logprobs", "top_logprobs", "return_logprob", "responseLogprobs"]),
+            tools: any(&["tools", "functions", "toolConfig"]),
+            structured: any(&[
+                "response_format",
+                "guided_json",
+                "structured_outputs",
+                "json_schema",
+                "grammar",
+                "responseSchema",
+                "format",
+            ]),
+        }
+    }
+
+    fn anywhere(&self, key: &str) -> Option<&Value> {
+        let nested = || NESTED.iter().find_map(|place| self.0.get(*place)?.as_object()?.get(key));
+        self.0.get(key).or_else(nested)
+    }
+
+    /// The string or number at a path of keys, as in `metadata.user_id`.
+    pub fn text(&self, path: &str) -> Option<String> {
+        let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+        let mut value = self.0.get(first)?;
+        for key in rest.into_iter().flat_map(|rest| rest.split('.')) {
+            value = value.get(key)?;
+        }
+        match value {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
+fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptSink) {
+    match value {
+        Value::String(text) => match place(text, medium, key) {
+            Some((medium, place)) => {
+                sink.bytes(&[mark::MEDIA]);
+                sink.part(medium, place);
+            }
+            None => sink.bytes(text.as_bytes()),
+        },
+        Value::Array(items) => {
+            for item in items {
+                sink.bytes(&[mark::ITEM]);
+                walk(item, medium, key, sink);
+            }
+        }
+        Value::Object(map) => {
+            let medium = declared(map).or(medium);
+            // Who speaks comes before what is said: a prefix then is one of the conversation.
+            let role = map.get_key_value("role");
+            let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(&key.as_str()));
+            for (key, value) in role.into_iter().chain(rest) {
+                sink.bytes(&[mark::KEY]);
+                sink.bytes(key.as_bytes());
+                sink.bytes(&[mark::VALUE]);
+                walk(value, named(key).or(medium), key, sink);
+            }
+        }
+        word => {
+            sink.bytes(&[mark::WORD]);
+            sink.bytes(word.to_string().as_bytes());
+        }
+    }
+    sink.bytes(&[mark::END]);
+}
+
+/// What a key says of what stands under it.
+fn named(key: &str) -> Option<Medium> {
+    Some(match key {
+        "image" | "image_url" | "images" => Medium::Image,
+        "audio" | "input_audio" | "audio_url" => Medium::Audio,
+        "video" | "video_url" => Medium::Video,
+        "file" | "document" => Medium::File,
+        _ => return None,
+    })
+}
+
+/// What an object says that it is, by its type of content.
+fn declared(map: &Map<String, Value>) -> Option<Medium> {
+    let declared = ["media_type", "mime_type", "mimeType"].iter().find_map(|key| map.get(*key)?.as_str());
+    declared.map(of_type)
+}
+
+fn of_type(content_type: &str) -> Medium {
+    match content_type.split('/').next() {
+        Some("image") => Medium::Image,
+        Some("audio") => Medium::Audio,
+        Some("video") => Medium::Video,
+        _ => Medium::File,
+    }
+}
+
+/// Whether a string is a part that is not text, and where that is.
+fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, Place<'a>)> {
+    if let Some((content_type, data)) = text.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) {
+        return Some((of_type(content_type), Place::Inline(data)));
+    }
+    let medium = medium?;
+    match key {
+        "data" | "bytes" | "images" | "file_data" => Some((medium, Place::Inline(text))),
+        "url" | "uri" | "image_url" | "audio_url" | "video_url" | "fileUri" | "file_uri" | "file_url" => {
+            Some((medium, Place::Elsewhere(text)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::dialect::named;
+
+    #[derive(Default, Debug, PartialEq)]
+    struct Walked {
+        bytes: Vec<u8>,
+        parts: Vec<(Medium, String)>,
+        messages: Vec<usize>,
+    }
+
+    impl PromptSink for Walked {
+        fn bytes(&mut self, bytes: &[u8]) {
+            self.bytes.extend_from_slice(bytes);
+        }
+        fn part(&mut self, medium: Medium, place: Place<'_>) {
+            self.parts.push((medium, format!("{place:?}")));
+        }
+        fn message_ends(&mut self) {
+            self.messages.push(self.bytes.len());
+        }
+    }
+
+    fn walked(dialect: &str, body: &str) -> Walked {
+        let mut walked = Walked::default();
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut walked);
+        walked
+    }
+
+    #[test]
+    fn how_the_json_is_written_does_not_matter_and_what_it_says_does() {
+        let chat = |messages: &str| walked("openai.chat", &format!(r#"{{"model":"m","messages":{messages}}}"#));
+        let one = chat(r#"[{"role":"user","content":"Hé"}]"#);
+        assert_eq!(chat("[ {\"content\":\"H\\u00e9\",\n\"role\":\"user\"} ]"), one);
+        assert_ne!(chat(r#"[{"role":"system","content":"Hé"}]"#), one);
+        assert_ne!(chat(r#"[{"role":"user","content":"He"}]"#), one);
+        let two = chat(r#"[{"role":"user","content":"Hé"},{"role":"assistant","content":"x"}]"#);
+        assert_eq!(two.bytes[..one.messages[0]], one.bytes[..one.messages[0]], "a longer one begins like the shorter");
+        let swapped = chat(r#"[{"role":"assistant","content":"x"},{"role":"user","content":"Hé"}]"#);
+        assert_ne!(swapped, two);
+        assert_ne!(
+            chat(r#"[{"role":"user","content":"a"},{"role":"user","content":"b"}]"#).bytes,
+            chat(r#"[{"role":"user","content":"ab"}]"#).bytes
+        );
+    }
+
+    #[test]
+    fn tools_and_system_come_before_what_was_said_wherever_they_stand() {
+        let first = walked("anthropic.messages", r#"{"system":"s","tools":[{"name":"t"}],"messages":[]}"#);
+        let last = walked("anthropic.messages", r#"{"messages":[],"tools":[{"name":"t"}],"system":"s"}"#);
+        assert_eq!(first, last);
+        let marked = r#"{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}],"messages":[]}"#;
+        let bare = r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#;
+        assert_eq!(walked("anthropic.messages", marked), walked("anthropic.messages", bare));
+    }
+
+    #[test]
+    fn parts_that_are_not_text_are_found_in_every_dialects_way() {
+        for (dialect, body, medium, place) in [
+            (
+                "openai.chat",
+                r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}"#,
+                Medium::Image,
+                Place::Inline("AAAA"),
+            ),
+            (
+                "openai.chat",
+                r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]}"#,
+                Medium::Image,
+                Place::Elsewhere("https://x/y.png"),
+            ),
+            (
+                "openai.chat",
+                r#"{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"BBBB","format":"wav"}}]}]}"#,
+                Medium::Audio,
+                Place::Inline("BBBB"),
+            ),
+            (
+                "anthropic.messages",
+                r#"{"messages":[{"content":[{"type":"document","source":{"media_type":"application/pdf","data":"CC"}}]}]}"#,
+                Medium::File,
+                Place::Inline("CC"),
+            ),
+            (
+                "gemini",
+                r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"video/mp4","data":"DD"}}]}]}"#,
+                Medium::Video,
+                Place::Inline("DD"),
+            ),
+            (
+                "bedrock.converse",
+                r#"{"messages":[{"content":[{"image":{"format":"png","source":{"bytes":"EE"}}}]}]}"#,
+                Medium::Image,
+                Place::Inline("EE"),
+            ),
+            ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, Place::Inline("FF")),
+        ] {
+            assert_eq!(walked(dialect, body).parts, [(medium, format!("{place:?}"))], "{body}");
+        }
+    }
+
+    #[test]
+    fn what_else_changes_the_cost_is_read_where_it_stands() {
+        let extras = |body: &str| RequestBody::read(body.as_bytes()).unwrap().extras();
+        let all = r#"{"min_tokens":3,"ignore_eos":true,"logprobs":true,"tools":[{}],"response_format":{"type":"json_object"}}"#;
+        let expected = Extras {
+            min_tokens: Some(3),
+            ignore_eos: Some(true),
+            logprobs: Some(true),
+            tools: Some(true),
+            structured: Some(true),
+        };
+        assert_eq!(extras(all), expected);
+        assert_eq!(extras("{}"), Extras::default());
+        let nested = extras(r#"{"sampling_params":{"ignore_eos":true},"response_format":{"type":"text"}}"#);
+        assert_eq!((nested.ignore_eos, nested.structured), (Some(true), Some(false)));
+        let body = RequestBody::read(br#"{"metadata":{"user_id":"u"},"n":7}"#).unwrap();
+        assert_eq!(
+            (body.text("metadata.user_id"), body.text("n"), body.text("a.b")),
+            (Some("u".into()), Some("7".into()), None)
+        );
+    }
+}

@@ -1,0 +1,429 @@
+//! The capture behind a running proxy: what is written of its traffic, what is not, and what a kill or a disk costs.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use streamgauge::capture::format::{BlockUnit, Entry};
+use streamgauge::capture::gaps;
+use streamgauge::capture::reader::Reader;
+use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use support::client::{Client, chat};
+use support::proxy::Between;
+use support::upstream::Upstream;
+use tempfile::TempDir;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// A server that answers each request with these chunks, and closes nothing.
+fn server(chunks: Vec<String>) -> Upstream {
+    Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            conn.send(HEAD);
+            chunks.iter().for_each(|chunk| _ = conn.chunk(chunk));
+            conn.send("0\r\n\r\n");
+        }
+    })
+}
+
+fn event(text: &str) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": text}}]}))
+}
+
+/// An answer of so many tokens.
+fn answer(tokens: usize) -> Vec<String> {
+    let mut chunks: Vec<String> = (0..tokens).map(|n| event(&format!("t{n} "))).collect();
+    chunks.push("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".to_owned());
+    let usage = json!({"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3}});
+    chunks.push(format!("data: {}\n\n", json!({"choices": [], "usage": usage})));
+    chunks.push("data: [DONE]\n\n".to_owned());
+    chunks
+}
+
+fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> Between {
+    let folder = folder.display().to_string();
+    let all: Vec<_> = [("capture", &*folder)].into_iter().chain(settings.iter().copied()).collect();
+    Between::with(upstream, &all)
+}
+
+/// The rows in the order of arrival; they are written in the order of their ends.
+fn rows(folder: &Path) -> Vec<Entry> {
+    let mut rows: Vec<Entry> = Reader::open(folder).unwrap().map(Result::unwrap).collect();
+    rows.sort_by_key(|row| row.at);
+    rows
+}
+
+fn page(proxy: &Between, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    Client::connect(proxy.admin).send(request).response().text()
+}
+
+#[test]
+fn a_request_is_a_row_that_tells_its_shape() {
+    let folder = TempDir::new().unwrap();
+    // More than the timeline holds at a time, in several reads.
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send(HEAD);
+        for (n, chunk) in answer(300).into_iter().enumerate() {
+            conn.chunk(chunk);
+            if n % 100 == 99 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        conn.send("0\r\n\r\n");
+    });
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    let body = json!({
+        "model": "org/model", "stream": true, "max_tokens": 500, "temperature": 0.5, "n": 1, "min_tokens": 2,
+        "ignore_eos": true, "logprobs": true, "tools": [{"type": "function"}],
+        "response_format": {"type": "json_object"},
+        "messages": [{"role": "user", "content": "x".repeat(2_000)}],
+    });
+    proxy.client().send(chat(&body.to_string())).response();
+    drop(proxy);
+    let mut reader = Reader::open(folder.path()).unwrap();
+    let header = reader.header().clone();
+    let blocks = header.blocks.unwrap();
+    assert_eq!((blocks.size, blocks.unit), (512, BlockUnit::Bytes));
+    assert!(header.started_unix_ns.unwrap() > 1_700_000_000_000_000_000 && blocks.key.is_some());
+    let row = reader.next().unwrap().unwrap();
+    assert!(reader.next().is_none() && reader.damage().is_empty());
+    assert_eq!((row.dialect.as_deref(), row.model.as_deref()), (Some("openai.chat"), Some("org/model")));
+    assert_eq!((row.stream, row.params.max_tokens, row.params.n), (Some(true), Some(500), Some(1)));
+    assert_eq!((row.params.temperature, row.params.min_tokens), (Some(0.5), Some(2)));
+    let params = (row.params.ignore_eos, row.params.logprobs, row.params.tools, row.params.structured);
+    assert_eq!(params, (Some(true), Some(true), Some(true), Some(true)));
+    assert_eq!((row.prompt.tokens, row.prompt.source), (Some(7), Some(CountSource::Usage)));
+    assert_eq!(row.prompt.cached, Some(3));
+    assert!((2_000..2_100).contains(&row.prompt.bytes.unwrap()));
+    assert_eq!(row.prompt.blocks.len() as u64, row.prompt.bytes.unwrap() / 512);
+    assert_eq!((row.turn, row.think, row.in_flight), (Some(0), None, Some(0)));
+    assert_eq!((row.status, row.ending, row.outcome), (Some(200), Some(Ending::Complete), Some(Outcome::Success)));
+    assert_eq!(row.finish, Some(FinishReason::Stop));
+    assert_eq!((row.output_tokens, row.output_source), (Some(300), Some(CountSource::Usage)));
+    assert_eq!((row.abort_tokens, row.upstream), (None, Some(upstream.addr.to_string())));
+    let timing = row.timing;
+    assert!(timing.sent.is_some() && timing.first_token <= timing.ended);
+    assert_eq!(timing.first_token, timing.first_output);
+    let gaps = gaps::unpack(&timing.gaps.unwrap()).unwrap();
+    assert_eq!((gaps.len(), timing.lost_gaps), (299, None));
+    let all: u64 = gaps.iter().map(|event| event.gap().as_nanos()).sum();
+    assert!(all <= timing.ended.unwrap() - timing.first_token.unwrap() + 1_000);
+}
+
+#[test]
+fn what_is_said_next_is_the_next_turn_and_shares_its_blocks() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(2));
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
+    let mut said = vec![json!({"role": "system", "content": "s".repeat(100)})];
+    for turn in 0..3 {
+        said.push(json!({"role": "user", "content": format!("question {turn}")}));
+        proxy.client().send(chat(&json!({"model": "m", "stream": true, "messages": said}).to_string())).response();
+        said.push(json!({"role": "assistant", "content": format!("answer {turn}")}));
+    }
+    let other = json!({"messages": [said[0], {"role": "user", "content": "another"}], "stream": true});
+    proxy.client().send(chat(&other.to_string())).response();
+    drop(proxy);
+    let rows = rows(folder.path());
+    assert_eq!(rows.iter().map(|row| row.turn.unwrap()).collect::<Vec<_>>(), [0, 1, 2, 0]);
+    assert!(rows[1].session == rows[0].session && rows[2].session == rows[0].session);
+    assert!(rows[3].session != rows[0].session && rows[1].think.is_some());
+    let blocks = |row: usize| &rows[row].prompt.blocks;
+    assert!(blocks(1).starts_with(blocks(0)), "a longer conversation begins with the shorter");
+    let shared = blocks(0).iter().zip(blocks(3)).take_while(|(a, b)| a == b).count();
+    assert!((100 / 16..blocks(0).len()).contains(&shared), "{shared}");
+}
+
+#[test]
+fn a_session_is_what_a_header_or_a_field_says() {
+    for (setting, head, body) in [
+        ("header:x-session", "X-Session: alice\r\n", json!({"messages": []})),
+        ("body:metadata.user_id", "", json!({"messages": [], "metadata": {"user_id": "alice"}})),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let upstream = server(answer(1));
+        let proxy = proxy(upstream.addr, folder.path(), &[("capture_session", setting)]);
+        for _ in 0..2 {
+            let request = chat(&body.to_string()).replacen("\r\n", &format!("\r\n{head}"), 1);
+            proxy.client().send(request).response();
+        }
+        proxy.client().send(chat("{\"messages\":[]}")).response();
+        drop(proxy);
+        let rows = rows(folder.path());
+        assert_eq!(rows.iter().map(|row| row.turn).collect::<Vec<_>>(), [Some(0), Some(1), None], "{setting}");
+        assert!(rows[0].session == rows[1].session && rows[2].session.is_none());
+    }
+}
+
+#[test]
+fn a_client_that_leaves_is_told_with_what_it_had_got() {
+    let folder = TempDir::new().unwrap();
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send(HEAD);
+        (0..3).for_each(|_| _ = conn.chunk(event("x")));
+        conn.closed();
+    });
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    let mut client = proxy.client();
+    client.send(chat("{\"stream\":true,\"messages\":[]}")).head();
+    client.at_least(3 * event("x").len());
+    drop(client);
+    proxy.stop(Duration::from_secs(5));
+    let row = rows(folder.path()).remove(0);
+    assert_eq!((row.ending, row.outcome), (Some(Ending::DownstreamGone), Some(Outcome::Cancelled)));
+    assert_eq!(row.abort_tokens, Some(3));
+}
+
+#[test]
+fn nothing_that_was_said_or_typed_is_anywhere() {
+    const CANARY: &str = "CANARY7f3a";
+    let folder = TempDir::new().unwrap();
+    let secret = |place: &str| format!("{CANARY}-{place}");
+    let call = json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0,
+        "function": {"name": secret("tool"), "arguments": secret("arguments")}}]}}]});
+    let chunks = [event(&secret("answer")), format!("data: {call}\n\n"), "data: [DONE]\n\n".to_owned()];
+    let upstream = Upstream::start(move |mut conn| {
+        while let Some(request) = conn.request() {
+            if request.head.contains("/v1/completions") {
+                let error = json!({"error": {"message": "CANARY7f3a-error", "type": "bad"}}).to_string();
+                conn.send(format!(
+                    "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{error}",
+                    error.len()
+                ));
+                continue;
+            }
+            conn.send(HEAD);
+            chunks.iter().for_each(|chunk| _ = conn.chunk(chunk));
+            conn.send("0\r\n\r\n");
+        }
+    });
+    let mut child =
+        run(upstream.addr, folder.path(), &["--access-log", "--capture-session=header:x-user", "--log-level=debug"]);
+    let body = json!({
+        "model": format!("/data/{CANARY}/models/llama"), "stream": true, "user": secret("user"),
+        "tools": [{"function": {"name": secret("name"), "parameters": {"x": secret("schema")}}}],
+        "messages": [
+            {"role": "system", "content": secret("system")},
+            {"role": "user", "content": [
+                {"type": "text", "text": secret("text")},
+                {"type": "image_url", "image_url": {"url": format!("https://{CANARY}.example/x.png")}},
+            ]},
+            {"role": "assistant", "tool_calls": [{"function": {"arguments": secret("call")}}]},
+        ],
+    });
+    let headers = format!("\r\nAuthorization: Bearer {CANARY}\r\nX-User: {CANARY}-user\r\nCookie: {CANARY}\r\n");
+    let mut client = Client::connect(child.listen);
+    let answered = client.send(chat(&body.to_string()).replacen("\r\n", &headers, 1)).response();
+    assert!(answered.text().contains("CANARY7f3a-arguments"));
+    let refused = json!({"model": secret("model"), "prompt": secret("prompt")}).to_string();
+    let request = chat(&refused).replace("/v1/chat/completions", &format!("/{CANARY}/v1/completions?key={CANARY}"));
+    assert_eq!(client.send(request).response().status(), 400);
+    let mut seen = String::new();
+    for path in ["/metrics", "/", "/readyz"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        seen += &Client::connect(child.admin).send(request).response().text();
+    }
+    // Telemetry names models as they are asked for; the capture does not.
+    let seen: String = seen.lines().filter(|line| !line.contains("gen_ai_request_model")).collect();
+    child.terminate();
+    let mut files = 0;
+    for file in fs::read_dir(folder.path()).unwrap() {
+        let path = file.unwrap().path();
+        assert!(!path.display().to_string().contains(CANARY));
+        let raw = fs::read(&path).unwrap();
+        let plain = zstd::stream::decode_all(&raw[..]).unwrap_or_default();
+        for bytes in [raw, plain] {
+            assert!(!String::from_utf8_lossy(&bytes).contains(CANARY), "{}", path.display());
+        }
+        files += 1;
+    }
+    assert_eq!(files, 3, "a segment, the key and the lock");
+    assert!(!seen.contains(CANARY), "{seen}");
+    let rows = rows(folder.path());
+    assert_eq!(rows.iter().map(|row| row.model.as_deref().unwrap()).collect::<Vec<_>>(), ["llama", "_other"]);
+}
+
+/// A proxy in a process of its own.
+struct Run {
+    child: Child,
+    listen: SocketAddr,
+    admin: SocketAddr,
+}
+
+fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--log-format=json", "--workers=1"]);
+    command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
+    let mut child = command.env_clear().stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
+    let forwarding = said.find(|line| line.contains("forwarding")).unwrap();
+    // What it says later has to go somewhere.
+    std::thread::spawn(move || said.for_each(drop));
+    let address = |name: &str| {
+        let rest = forwarding.split(&format!("\"{name}\":\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().parse().unwrap()
+    };
+    Run { listen: address("listen"), admin: address("admin"), child }
+}
+
+impl Run {
+    fn terminate(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ended = self.child.kill().and_then(|()| self.child.wait()).is_ok();
+    }
+}
+
+#[test]
+fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(3));
+    let (mut due, mut sent) = (0, 0);
+    for kill in 0..50 {
+        let mut child = run(upstream.addr, folder.path(), &["--capture-flush=10ms"]);
+        let done = Arc::new(AtomicUsize::new(0));
+        let (listen, counted) = (child.listen, Arc::clone(&done));
+        let load = std::thread::spawn(move || {
+            let request = chat("{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+            let Ok(mut stream) = TcpStream::connect(listen) else { return };
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            while stream.write_all(request.as_bytes()).is_ok() {
+                let mut line = String::new();
+                while line != "0\r\n" {
+                    line.clear();
+                    if !matches!(reader.read_line(&mut line), Ok(1..)) {
+                        return;
+                    }
+                }
+                if !matches!(reader.read_line(&mut line), Ok(1..)) {
+                    return;
+                }
+                counted.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        // Until something has been written: what was answered before is counted by the capture itself.
+        let written = loop {
+            let request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+            let page = Client::connect(child.admin).send(request).response().text();
+            let line = page.lines().find(|line| line.contains("records_total{outcome=\"written\",reason=\"whole\"}"));
+            let written: usize = line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+            if written > kill % 7 {
+                break written;
+            }
+        };
+        child.child.kill().unwrap();
+        child.child.wait().unwrap();
+        load.join().unwrap();
+        due += written;
+        sent += done.load(Ordering::Acquire);
+        let mut reader = Reader::open(folder.path()).unwrap();
+        let kept = reader.by_ref().filter(|row| row.is_ok()).count();
+        assert!(kept >= due, "{kept} of {due} that were written, after {} kills", kill + 1);
+        // A request may be written and its answer's end not seen by the client.
+        assert!(kept <= sent + kill + 1, "{kept} of {sent}");
+    }
+}
+
+#[test]
+fn a_disk_that_takes_nothing_costs_records_and_no_stream_and_is_used_again_when_it_does() {
+    let folder = TempDir::new().unwrap();
+    let inner = folder.path().join("capture");
+    let upstream = server(answer(2));
+    let proxy = proxy(upstream.addr, &inner, &[("capture_flush", "10ms")]);
+    let counted = |reason: &str| -> u64 {
+        let page = page(&proxy, "/metrics");
+        let name = "streamgauge_capture_records_total";
+        let line = page.lines().find(|line| line.starts_with(name) && line.contains(&format!("\"{reason}\"")));
+        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let ask_until = |reason: &str| {
+        let begun = counted(reason);
+        for _ in 0..2_000 {
+            let answer = proxy.client().send(chat("{\"stream\":true,\"messages\":[]}")).response();
+            assert!(answer.text().ends_with("data: [DONE]\n\n"));
+            if counted(reason) > begun {
+                return;
+            }
+        }
+        panic!("no record was ever counted as {reason}");
+    };
+    fs::remove_dir_all(&inner).unwrap();
+    ask_until("disk");
+    fs::create_dir(&inner).unwrap();
+    ask_until("whole");
+    drop(proxy);
+    assert!(!rows(&inner).is_empty());
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_named_at_the_start() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(1));
+    let _first = proxy(upstream.addr, folder.path(), &[]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
+    let done = command.arg(format!("--capture={}", folder.path().display())).env_clear().output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    let expected =
+        format!("cannot capture into {} (--capture): another process captures into it", folder.path().display());
+    assert!(said.contains(&expected) && done.status.code() == Some(1), "{said}");
+}
+
+#[test]
+fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(1));
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_flush", "10ms")]);
+    let body = json!({"stream": true, "messages": [{"role": "user", "content": "x".repeat(9 << 20)}]});
+    proxy.client().send(chat(&body.to_string())).response();
+    for _ in 0..500 {
+        if page(&proxy, "/metrics").contains("reason=\"oversize\"} 1") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(page(&proxy, "/metrics").contains("reason=\"oversize\"} 1"));
+    drop(proxy);
+    let row = rows(folder.path()).remove(0);
+    assert!(row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1));
+}
+
+#[test]
+fn a_request_of_two_hundred_tokens_takes_less_than_its_share_of_disk() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(200));
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    let mut client = proxy.client();
+    for n in 0..200 {
+        let body = json!({"model": "m", "stream": true, "max_tokens": 200,
+            "messages": [{"role": "user", "content": format!("{n} {}", "x".repeat(4_000))}]});
+        client.send(chat(&body.to_string())).response();
+    }
+    drop(proxy);
+    let rows = rows(folder.path());
+    let bytes: u64 = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    let gaps: usize = rows.iter().map(|row| row.timing.gaps.as_ref().unwrap().len()).sum();
+    assert_eq!(rows.len(), 200);
+    let (per_request, per_token) = (bytes as f64 / 200.0, gaps as f64 / (200.0 * 199.0));
+    assert!(per_request <= 1_200.0, "{per_request} bytes per request");
+    assert!(per_token <= 3.0, "{per_token} bytes per token");
+}
