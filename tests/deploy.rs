@@ -103,8 +103,14 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
             assert_eq!(ranges, query.matches("[$__rate_interval]").count(), "{query}");
             assert_eq!(ranges, query.matches("rate(").count(), "{query}");
             // Whatever has a model or an SLO is narrowed by the variable; what the whole proxy has is not.
-            let whole =
-                ["http_server", "streamgauge_proxy", "streamgauge_export", "streamgauge_stream_active", "process_"];
+            let whole = [
+                "http_server",
+                "streamgauge_proxy",
+                "streamgauge_export",
+                "streamgauge_capture",
+                "streamgauge_stream_active",
+                "process_",
+            ];
             if !whole.iter().any(|of_proxy| query.contains(of_proxy)) {
                 assert!(query.contains("gen_ai_request_model=~\"$model\""), "{query}");
             }
