@@ -19,9 +19,10 @@
 //!
 //! ```text
 //! main    -> cli
-//! cli     -> proxy, sim, export, capture, net, config, measure, clock
+//! cli     -> proxy, sim, trace, export, capture, net, config, measure, clock
 //! proxy   -> export, net, config, measure, clock
 //! export  -> capture, net, config, measure, clock
+//! trace   -> capture, measure
 //! capture -> measure, clock
 //! sim     -> measure, clock
 //! net     -> measure::time, measure::record::StampSource, clock
@@ -41,3 +42,4 @@ pub mod measure;
 pub mod net;
 pub mod proxy;
 pub mod sim;
+pub mod trace;

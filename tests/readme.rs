@@ -10,15 +10,17 @@ use std::process::Command;
 
 use serde_json::Value;
 use streamgauge::measure::dialect::TABLE;
+use streamgauge::trace::format;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 12] = [
+const OF_OTHERS: [&str; 13] = [
     "--bench",
     "--build",
     "--detach",
     "--enable-feature",
     "--file",
     "--filename",
+    "--isl-block-size",
     "--now",
     "--peers",
     "--port",
@@ -100,7 +102,7 @@ fn examples_print_what_the_readme_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "config", "completions"] {
+    for verb in ["proxy", "inspect", "trace", "config", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -121,8 +123,10 @@ fn flags(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_readme_and_no_other_is() {
-    let all =
-        flags(&["", "demo", "proxy", "inspect", "sim", "config", "config schema", "completions"].map(help).concat());
+    let verbs = ["", "demo", "proxy", "inspect", "sim", "config", "config schema", "completions"];
+    let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " schema"];
+    let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
+    let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());
     let mut told = flags(&readme());
     assert_eq!(all.difference(&told).collect::<Vec<_>>(), [""; 0], "not in README.md");
     OF_OTHERS.iter().for_each(|flag| _ = told.remove(*flag));
@@ -137,6 +141,16 @@ fn the_dialects_are_those_of_the_table() {
     let told: BTreeSet<&str> =
         rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
     assert_eq!(told, TABLE.iter().map(|dialect| dialect.name).collect());
+}
+
+#[test]
+fn the_formats_of_traces_are_those_of_the_table() {
+    let can = |can: bool| if can { "yes" } else { "" };
+    for format in format::TABLE {
+        let (reads, writes) = (can(format.read.is_some()), can(format.write.is_some()));
+        let row = format!("| `{}` | {reads} | {writes} | {} |", format.name, format.about);
+        assert!(readme().lines().any(|line| line == row), "it should say\n{row}");
+    }
 }
 
 #[test]

@@ -75,6 +75,21 @@ pub enum NoHeader {
     Wrong(serde_json::Error),
 }
 
+/// The JSON Schema of a file in this format: of its first line, and of every other.
+pub fn schema() -> schemars::Schema {
+    /// A line of a trace file.
+    #[derive(JsonSchema)]
+    #[serde(untagged)]
+    #[expect(dead_code, clippy::large_enum_variant, reason = "only its schema is wanted")]
+    enum Line {
+        /// The first line.
+        Header(Header),
+        /// Every other line.
+        Entry(Entry),
+    }
+    schemars::schema_for!(Line)
+}
+
 /// What the block ids of a trace are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Blocks {

@@ -33,6 +33,11 @@ impl Lines {
         Ok(Self { path, number: 0, source })
     }
 
+    /// The lines of a stream, which is called by the name of a file.
+    pub(super) fn of_stream(path: PathBuf, stream: Box<dyn BufRead + Send>) -> Self {
+        Self { path, number: 0, source: Source::Stream(stream) }
+    }
+
     pub(super) fn damage(&self, what: &str) -> Damage {
         let frame = match &self.source {
             Source::Frames(frames) => Some(frames.seq),

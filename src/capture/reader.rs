@@ -13,7 +13,7 @@
 //! One frame at a time ([`MAX_FRAME`](super::frame::MAX_FRAME)), or one line ([`MAX_ROW`](super::format::MAX_ROW)).
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::{fmt, vec};
 
@@ -127,6 +127,19 @@ impl Reader {
             }
         }
         Err(damage.pop().map_or_else(|| ReadError::NotATrace { path: path.to_owned() }, ReadError::Damaged))
+    }
+
+    /// Reads what comes on a stream, unpacked, as a file of that name.
+    ///
+    /// # Errors
+    /// When it is no trace, or one of a later version.
+    pub fn of_stream(name: &Path, stream: Box<dyn BufRead + Send>) -> Result<Self, ReadError> {
+        let mut damage = Vec::new();
+        let mut segment = Segment { lines: Lines::of_stream(name.to_owned(), stream), shift: 0 };
+        match segment.header(&mut damage)? {
+            Some(header) => Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage }),
+            None => Err(ReadError::NotATrace { path: name.to_owned() }),
+        }
     }
 
     /// What holds for every row; a folder's first header, on whose line the times of all segments are.
@@ -252,7 +265,9 @@ impl Segment {
                 }
                 Err(error) => {
                     let (path, line) = (self.lines.path.clone(), self.lines.number);
-                    return Some(Err(ReadError::Line { path, line, reason: error.to_string() }));
+                    // What serde says may quote the row.
+                    let reason = format!("it makes no sense from column {} on", error.column());
+                    return Some(Err(ReadError::Line { path, line, reason }));
                 }
             }
         }

@@ -10,6 +10,7 @@ pub mod logging;
 mod proxy;
 mod sim;
 mod stop;
+mod trace;
 
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
@@ -43,13 +44,17 @@ Examples:
     streamgauge proxy --upstream http://127.0.0.1:8000
 
   Say what a recorded reply means, event by event:
-    streamgauge inspect reply.sse --path /v1/chat/completions";
+    streamgauge inspect reply.sse --path /v1/chat/completions
+
+  Say what is in a trace of traffic, ours or a public one:
+    streamgauge trace info conversation_trace.jsonl";
 
 #[derive(Subcommand)]
 enum Verb {
     Demo(demo::Args),
     Proxy(Box<proxy::Args>),
     Inspect(inspect::Args),
+    Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
     Completions(completions::Args),
@@ -69,6 +74,7 @@ pub fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Proxy(args) => proxy::run(*args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),
         Verb::Completions(args) => completions::run(&args),

@@ -37,6 +37,7 @@ mod curl;
 mod engines;
 mod leaving;
 mod llama;
+mod parquet;
 mod privacy;
 mod prometheus;
 mod reuse;

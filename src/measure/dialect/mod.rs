@@ -251,7 +251,7 @@ pub enum OutputKind {
 }
 
 /// A finish reason in the server's word, in the one vocabulary. Empty means not finished.
-pub(super) fn finish_reason(raw: &str) -> Option<FinishReason> {
+pub fn finish_reason(raw: &str) -> Option<FinishReason> {
     Some(match raw {
         "" => return None,
         "stop" | "end_turn" | "stop_sequence" | "eos_token" | "STOP" | "eos" | "word" | "completed" => {

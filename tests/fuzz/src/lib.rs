@@ -34,5 +34,8 @@ pub mod net {
     pub mod http1;
 }
 
+#[path = "../../../src/trace/mod.rs"]
+pub mod trace;
+
 pub mod memory;
 pub mod split;

@@ -1,28 +1,33 @@
-//! A trace file: whatever it is, reading ends, and what was read can be written and is read again.
+//! Traces of every format: whatever is read is read to its end, or is an error; nothing panics, and memory is bounded.
 
 #![no_main]
 
-use std::fs;
+use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::capture::format::Entry;
-use streamgauge_fuzz::capture::gaps;
-use streamgauge_fuzz::capture::reader::Reader;
-use streamgauge_fuzz::capture::writer::TraceWriter;
+use streamgauge_fuzz::trace::format::{Options, TABLE, convert, recognised};
+use streamgauge_fuzz::trace::info::info;
+use streamgauge_fuzz::trace::input::{Source, Stream};
 
-fuzz_target!(|file: &[u8]| {
-    let path = std::env::temp_dir().join(format!("streamgauge-fuzz-{}", std::process::id()));
-    fs::write(&path, file).expect("a temporary file");
-    let Ok(mut reader) = Reader::open(&path) else { return };
-    let rows: Vec<Entry> = reader.by_ref().flatten().collect();
-    for packed in rows.iter().filter_map(|row| row.timing.gaps.as_ref()) {
-        if let Ok(events) = gaps::unpack(packed) {
-            assert_eq!(gaps::unpack(&gaps::pack(&events)), Ok(events));
+fn source(data: &[u8]) -> Option<Source> {
+    Stream::new("fuzz", Box::new(Cursor::new(data.to_vec()))).ok().map(Source::Stream)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let options = Options::default();
+    // Each format reads what is taken for any of them.
+    for format in TABLE {
+        let Some((read, source)) = format.read.zip(source(data)) else { continue };
+        if let Ok(mut trace) = read(source, &options) {
+            info(&mut trace, Some(64)).ok();
         }
     }
-    let mut writer = TraceWriter::new(Vec::new(), reader.header()).expect("memory");
-    rows.iter().for_each(|row| writer.write(row).expect("a row that was read"));
-    fs::write(&path, writer.finish().expect("memory")).expect("a temporary file");
-    let again: Vec<Entry> = Reader::open(&path).expect("a trace").map(|row| row.expect("a row")).collect();
-    assert_eq!(again, rows);
+    // What is recognised is written in every format.
+    for target in TABLE.iter().filter(|format| format.write.is_some()) {
+        let Some(source) = source(data) else { return };
+        let Some(read) = recognised(&source).and_then(|format| format.read) else { return };
+        if let Ok(mut trace) = read(source, &options) {
+            convert(&mut trace, target, Box::new(std::io::sink())).ok();
+        }
+    }
 });

@@ -1,0 +1,182 @@
+//! Flags that verbs share: what is read, what is written.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::Context as _;
+use clap::ValueHint;
+
+use super::told;
+use crate::trace::Trace;
+use crate::trace::format::{self, Format, Options, TABLE};
+use crate::trace::input::Source;
+use crate::trace::scale::MOST;
+
+/// A trace to read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Input {
+    /// The trace, or a folder of one; `-` is stdin
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(super) trace: PathBuf,
+
+    /// What it is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    #[arg(long, value_name = "FORMAT")]
+    input_format: Option<FormatName>,
+
+    #[command(flatten)]
+    pub(super) reading: Reading,
+}
+
+/// What a file cannot tell about itself.
+#[derive(Debug, clap::Args)]
+pub(super) struct Reading {
+    /// Tokens of a block, where the format leaves it open
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    block_size: Option<u32>,
+
+    /// Where chance begins, for what is drawn
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
+}
+
+/// Where a trace goes.
+#[derive(Debug, clap::Args)]
+pub(super) struct Output {
+    /// Where to; `-` is stdout
+    #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    /// What to write, if not what was read; our own where that cannot be written
+    #[arg(long, value_name = "FORMAT")]
+    output_format: Option<FormatName>,
+}
+
+/// A format, by its name.
+#[derive(Clone, Copy)]
+pub(super) struct FormatName(pub(super) &'static Format);
+
+impl std::fmt::Debug for FormatName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl FromStr for FormatName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let unknown = || {
+            let names: Vec<&str> = TABLE.iter().map(|format| format.name).collect();
+            format!("no such format; there are {}", names.join(", "))
+        };
+        format::named(name).map(Self).ok_or_else(unknown)
+    }
+}
+
+/// A factor, as in `2x`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times(pub(super) f64);
+
+impl FromStr for Times {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('x').unwrap_or(text).parse::<f64>().ok();
+        let factor = number.filter(|factor| *factor > 0.0 && *factor <= MOST);
+        factor.map(Self).ok_or_else(|| format!("expected a factor above 0 and up to {MOST}, as in 2x or 0.5x"))
+    }
+}
+
+/// A trace that is being read, and what it was.
+pub(super) struct Opened {
+    pub(super) trace: Trace,
+    pub(super) format: &'static Format,
+}
+
+impl Input {
+    pub(super) fn open(&self) -> anyhow::Result<Opened> {
+        open(&self.trace, self.input_format, &self.reading)
+    }
+
+    /// Once more, without a word.
+    pub(super) fn reopen(&self) -> anyhow::Result<Opened> {
+        opened(&self.trace, self.input_format, &self.reading).map(|(opened, _)| opened)
+    }
+}
+
+/// Opens a trace, and says what it is taken for.
+pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<Opened> {
+    let (opened, by) = opened(path, named, reading)?;
+    crate::cli::say(&told::taken_as(path, opened.format, by, &opened.trace.header));
+    Ok(opened)
+}
+
+fn opened(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<(Opened, Option<&'static str>)> {
+    let source = Source::open(path)?;
+    let (format, by) = match named {
+        Some(FormatName(format)) => (format, None),
+        None => {
+            let format = format::recognised(&source).with_context(|| {
+                format!(
+                    "{}: no known format of traces; a format can be named, see `trace convert --help`",
+                    path.display()
+                )
+            })?;
+            (format, Some(format.by))
+        }
+    };
+    let read = format.read.with_context(|| format!("{} cannot be read: {}", format.name, format.but))?;
+    let trace = read(source, &Options { block_size: reading.block_size, seed: reading.seed })?;
+    Ok((Opened { trace, format }, by))
+}
+
+impl Output {
+    /// Writes a trace, in the format that it had if that can be written.
+    pub(super) fn write(&self, trace: Trace, was: &'static Format) -> anyhow::Result<ExitCode> {
+        let own = TABLE[0];
+        let like = if was.write.is_some() { was } else { own };
+        written(trace, self.output_format.map_or(like, |FormatName(format)| format), &self.output)
+    }
+}
+
+/// Writes a trace, and says what was lost.
+pub(super) fn written(mut trace: Trace, format: &'static Format, path: &Path) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(format.write.is_some(), "{} cannot be written: {}", format.name, format.but);
+    let out: format::Output = if path == Path::new("-") {
+        Box::new(BufWriter::with_capacity(1 << 16, io::stdout()))
+    } else {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Box::new(BufWriter::with_capacity(1 << 16, file))
+    };
+    match format::convert(&mut trace, format, out) {
+        Ok(converted) => {
+            told::unread(&trace.losses);
+            told::converted(&converted, format);
+            Ok(ExitCode::SUCCESS)
+        }
+        // Whoever closed the pipe has read enough.
+        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io.into_iter().any(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The table of formats, for `--help`.
+pub(super) fn formats() -> String {
+    let rows = TABLE.iter().map(|format| {
+        let can = match (format.read.is_some(), format.write.is_some()) {
+            (true, true) => "read, written",
+            (true, false) => "read",
+            _ => "written",
+        };
+        format!("\n  {:<12} {}\n  {:<12} {can}; told by {}", format.name, format.about, "", format.by)
+    });
+    format!("Formats:{}", rows.collect::<String>())
+}

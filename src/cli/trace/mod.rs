@@ -1,0 +1,292 @@
+//! `streamgauge trace`: what is in a trace, and one trace made of others.
+
+mod flags;
+mod picture;
+mod told;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Subcommand, ValueHint};
+
+use crate::capture::format;
+use crate::measure::time::Gap;
+use crate::trace::anonymize::{self, Rounding};
+use crate::trace::cut::{self, Cut};
+use crate::trace::info::{self, LARGEST};
+use crate::trace::merge::{self, Align};
+use crate::trace::scale::{self, Scale};
+use crate::trace::spread;
+use flags::{FormatName, Input, Output, Times};
+
+/// Look into traces and make one of others, between our own format and the public ones
+///
+/// A trace is the shape of traffic: when requests came, how long they were, which prefixes they shared. Every verb
+/// streams, so that a trace may be larger than memory; `-` is stdin and stdout, and zstd and gzip are undone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  What is in it?
+    streamgauge trace info conversation_trace.jsonl
+
+  Replay our own traffic with AIPerf:
+    streamgauge trace convert capture/ --to mooncake -o trace.jsonl
+
+  Twice the traffic of the second ten minutes:
+    streamgauge trace cut day.jsonl --from 10m --to 20m | streamgauge trace scale - --rate 2x -o busy.jsonl";
+
+const LONG_EXAMPLES: &str = "\
+Examples:
+  What is in it, and what would a cache of 100,000 blocks have had?
+    streamgauge trace info conversation_trace.jsonl --cache-blocks 100000
+
+  Replay our own traffic with AIPerf:
+    streamgauge trace convert capture/ --to mooncake -o trace.jsonl
+
+  Twice the traffic of the second ten minutes:
+    streamgauge trace cut day.jsonl --from 10m --to 20m | streamgauge trace scale - --rate 2x -o busy.jsonl
+
+  Give a trace away:
+    streamgauge trace anonymize capture/ --round-time 100ms --round-length 16 -o shared.jsonl
+
+`streamgauge trace convert --help` lists the formats.";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Info(InfoArgs),
+    Convert(ConvertArgs),
+    Cut(CutArgs),
+    Scale(ScaleArgs),
+    Merge(MergeArgs),
+    Anonymize(AnonymizeArgs),
+    Spread(SpreadArgs),
+    /// Print the JSON Schema of our own format: of a file's first line and of the others
+    Schema,
+}
+
+/// Say what is in a trace: rate, lengths, burstiness, prefix reuse, sessions, and what might mislead
+#[derive(Debug, clap::Args)]
+struct InfoArgs {
+    #[command(flatten)]
+    input: Input,
+
+    /// Also tell what a cache of so many blocks would have, which forgets what was used longest ago
+    #[arg(long, value_name = "N", conflicts_with = "cache_tokens")]
+    cache_blocks: Option<usize>,
+
+    /// The same for a cache of so many tokens
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<u64>,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+
+    /// Draw with ASCII characters only
+    #[arg(long, conflicts_with = "json")]
+    plain: bool,
+}
+
+/// Write a trace in another format; what that cannot hold is counted on stderr
+#[derive(Debug, clap::Args)]
+#[command(after_help = flags::formats())]
+struct ConvertArgs {
+    /// The trace, or a folder of one; `-` is stdin
+    #[arg(value_hint = ValueHint::AnyPath)]
+    trace: PathBuf,
+
+    /// What it is, if that is not to be guessed
+    #[arg(long, value_name = "FORMAT")]
+    from: Option<FormatName>,
+
+    /// What to write
+    #[arg(long, value_name = "FORMAT", default_value = "streamgauge")]
+    to: FormatName,
+
+    #[command(flatten)]
+    reading: flags::Reading,
+
+    /// Where to; `-` is stdout
+    #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+}
+
+/// Keep a part of a trace, by time and model; its time begins where the cut does
+#[derive(Debug, clap::Args)]
+struct CutArgs {
+    #[command(flatten)]
+    input: Input,
+
+    /// From this time of the trace on, as in 90s or 1.5h
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    from: Gap,
+
+    /// Before this time of the trace
+    #[arg(long, value_name = "TIME")]
+    to: Option<Gap>,
+
+    /// Requests for one of these models; `*` stands for anything
+    #[arg(long, value_name = "MODEL", value_delimiter = ',')]
+    models: Vec<String>,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Make more or less of the same traffic, with the structure of its prefixes
+///
+/// More is copies laid over each other, with ids of their own; less leaves out whole sessions.
+#[derive(Debug, clap::Args)]
+struct ScaleArgs {
+    #[command(flatten)]
+    input: Input,
+
+    /// How many times the traffic, as in 2x, 1.5x or 0.25x
+    #[arg(long, value_name = "TIMES")]
+    rate: Times,
+
+    /// Time over which the copies begin: bursts of copies meet if it is short
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    offset: Gap,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Make one trace of several, in order of time; of one, put its rows in order
+#[derive(Debug, clap::Args)]
+struct MergeArgs {
+    /// The traces
+    #[arg(required = true, value_name = "TRACE", value_hint = ValueHint::AnyPath)]
+    traces: Vec<PathBuf>,
+
+    /// Let all begin at zero, instead of at their wall-clock times where all have one
+    #[arg(long)]
+    from_start: bool,
+
+    /// What they are, if that is not to be guessed
+    #[arg(long, value_name = "FORMAT")]
+    input_format: Option<FormatName>,
+
+    #[command(flatten)]
+    reading: flags::Reading,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Make a trace to give away: ids of a new key, models without their names, times and lengths rounded
+#[derive(Debug, clap::Args)]
+struct AnonymizeArgs {
+    #[command(flatten)]
+    input: Input,
+
+    /// Round times down to multiples of this; gaps between tokens are then left out
+    #[arg(long, value_name = "TIME", default_value = "0")]
+    round_time: Gap,
+
+    /// Round lengths up to multiples of so many tokens, of prompts within their last block
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    round_length: u64,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Spread timestamps of batches: each arrival moves to a place of its own inside its batch's interval
+#[derive(Debug, clap::Args)]
+struct SpreadArgs {
+    #[command(flatten)]
+    input: Input,
+
+    /// Time from one batch to the next, if that is not to be found
+    #[arg(long, value_name = "TIME")]
+    grid: Option<Gap>,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.verb {
+        Verb::Info(args) => info(args),
+        Verb::Convert(args) => {
+            let input = flags::open(&args.trace, args.from, &args.reading)?;
+            flags::written(input.trace, args.to.0, &args.output)
+        }
+        Verb::Cut(args) => {
+            let input = args.input.open()?;
+            let to = args.to.map(Gap::as_nanos);
+            let cut = Cut { from: args.from.as_nanos(), to, models: args.models.clone() };
+            args.output.write(cut::cut(input.trace, cut), input.format)
+        }
+        Verb::Scale(args) => scaled(args),
+        Verb::Merge(args) => {
+            let mut traces = Vec::new();
+            let mut format = None;
+            for path in &args.traces {
+                let input = flags::open(path, args.input_format, &args.reading)?;
+                format.get_or_insert(input.format);
+                traces.push((path.display().to_string(), input.trace));
+            }
+            let format = format.context("no trace to merge")?;
+            let align = if args.from_start { Align::Start } else { Align::Clock };
+            args.output.write(merge::merge(traces, align)?, format)
+        }
+        Verb::Anonymize(args) => {
+            let input = args.input.open()?;
+            let rounding = Rounding { time: args.round_time.as_nanos(), length: args.round_length };
+            args.output.write(anonymize::anonymize(input.trace, rounding), input.format)
+        }
+        Verb::Spread(args) => {
+            let input = args.input.open()?;
+            let (seed, name) = (args.input.reading.seed, args.input.trace.display().to_string());
+            let (trace, grid) = spread::spread(input.trace, &name, args.grid.map(Gap::as_nanos), seed)?;
+            super::say(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
+            args.output.write(trace, input.format)
+        }
+        Verb::Schema => super::print(&format!("{:#}\n", format::schema().as_value())),
+    }
+}
+
+fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
+    let mut input = args.input.open()?;
+    let cache = args.cache_tokens.and_then(|tokens| info::cache_blocks(&input.trace.header, tokens));
+    let cache = args.cache_blocks.or(cache);
+    anyhow::ensure!(
+        cache.is_none_or(|blocks| blocks <= LARGEST),
+        "a cache of more than {LARGEST} blocks is not modelled"
+    );
+    let info = info::info(&mut input.trace, cache)?;
+    told::unread(&input.trace.losses);
+    if args.json {
+        return super::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
+    }
+    super::print(&picture::render(&info, &input.trace.header, &picture::Screen::of_stdout(args.plain)))
+}
+
+fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
+    let factor = args.rate.0;
+    let stdin = args.input.trace.as_os_str() == "-";
+    anyhow::ensure!(
+        !stdin || factor <= 1.0,
+        "stdin can be read once, and {factor}x of a trace reads it {} times; write it to a file first",
+        factor.ceil()
+    );
+    let mut format = None;
+    let scale = Scale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
+    let trace = scale::scale(scale, || {
+        // It is said once what the trace is taken for.
+        let input = if format.is_none() { args.input.open() } else { args.input.reopen() }?;
+        format.get_or_insert(input.format);
+        anyhow::Ok(input.trace)
+    })?;
+    args.output.write(trace, format.context("no trace was read")?)
+}

@@ -1,0 +1,204 @@
+//! The answer of `trace info` for people: figures, and pictures of rate and lengths.
+
+use comfy_table::Table;
+
+use super::told;
+use crate::capture::format::Header;
+use crate::measure::time::Gap;
+use crate::trace::info::{Cache, Distribution, Info};
+
+/// What is written on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Screen {
+    width: usize,
+    plain: bool,
+}
+
+/// Columns where nobody says how wide the screen is.
+const USUAL: usize = 100;
+/// Columns of the names of figures.
+const LABEL: usize = 15;
+/// Lines of the picture of the rate.
+const HEIGHT: u64 = 4;
+/// Eighths of a block, from none to a whole one.
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+impl Screen {
+    pub(super) fn of_stdout(plain: bool) -> Self {
+        Self { width: Table::new().width().map_or(USUAL, usize::from).clamp(40, 200), plain }
+    }
+}
+
+/// Everything that was found.
+pub(super) fn render(info: &Info, header: &Header, screen: &Screen) -> String {
+    let mut text = String::new();
+    for (name, value) in lines(info, header) {
+        text += &format!("{name:<LABEL$}{value}\n");
+    }
+    text += &rate(info, screen);
+    text += &histograms(info, screen);
+    for warning in &info.warnings {
+        text += &format!("\nwarning: {}\n  advice: {}\n", warning.text(), warning.advice());
+    }
+    text
+}
+
+fn lines(info: &Info, header: &Header) -> Vec<(&'static str, String)> {
+    let mut lines = vec![("requests", grouped(info.requests))];
+    let rate = info.rate.map(|rate| format!(", {rate:.3} requests per second")).unwrap_or_default();
+    lines.push(("span", format!("{}{rate}", span(info.span_s))));
+    lines.extend(info.input.as_ref().map(|d| ("input tokens", distribution(d))));
+    lines.extend(info.output.as_ref().map(|d| ("output tokens", distribution(d))));
+    if let Some(b) = &info.burstiness {
+        let of = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.2}"));
+        lines.push(("burstiness", format!("CV of gaps {:.2}; a Poisson process has 1", b.gap_cv)));
+        lines.push(("", format!("dispersion {} at 1 s, {} at 10 s", of(b.dispersion_1s), of(b.dispersion_10s))));
+        lines.push(("", format!("peak {} times the mean at 1 s, {} at 10 s", of(b.peak_1s), of(b.peak_10s))));
+    }
+    lines.extend(told::blocks(header).map(|blocks| ("prefixes", blocks)));
+    lines.extend(info.reuse.iter().map(|cache| ("", reuse(cache))));
+    if let Some(sessions) = info.sessions {
+        let about = if sessions.estimated { "about " } else { "" };
+        let turns = sessions.requests as f64 / sessions.count.max(1) as f64;
+        lines.push(("sessions", format!("{about}{}, {turns:.1} turns each", grouped(sessions.count))));
+    }
+    let list = |counts: Vec<(&str, u64)>| {
+        let list: Vec<String> = counts.iter().map(|(name, n)| format!("{} {}", printable(name), grouped(*n))).collect();
+        list.join(", ")
+    };
+    if !info.models.is_empty() {
+        let mut models: Vec<(&str, u64)> = info.models.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+        models.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        let more = models.len().saturating_sub(8);
+        models.truncate(8);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        lines.push(("models", list(models) + &more));
+    }
+    if !info.outcomes.is_empty() {
+        lines.push(("outcomes", list(info.outcomes.iter().map(|(name, n)| (*name, *n)).collect())));
+    }
+    if info.aborted > 0 {
+        lines.push(("aborted", format!("{} by their clients", grouped(info.aborted))));
+    }
+    lines
+}
+
+fn distribution(d: &Distribution) -> String {
+    let Distribution { sum, mean, p50, p90, p99, max, .. } = *d;
+    format!(
+        "{} in all; mean {mean:.0}, p50 {}, p90 {}, p99 {}, max {}",
+        grouped(sum),
+        grouped(p50),
+        grouped(p90),
+        grouped(p99),
+        grouped(max)
+    )
+}
+
+fn reuse(cache: &Cache) -> String {
+    let whose = cache.blocks.map_or("an endless cache".to_owned(), |n| format!("a cache of {} blocks", grouped(n)));
+    let sampled = match cache.sampled_one_of {
+        1 => String::new(),
+        n => format!(" (estimated from one id of {n})"),
+    };
+    format!(
+        "{whose} has {:.1} % of tokens, {:.1} % in the mean of requests; {} of {} blocks{sampled}",
+        cache.token_share * 100.0,
+        cache.request_share * 100.0,
+        grouped(cache.hit_blocks),
+        grouped(cache.asked_blocks)
+    )
+}
+
+/// The rate over time: columns of eighths of a line.
+fn rate(info: &Info, screen: &Screen) -> String {
+    let windows = &info.rate_over_time;
+    let columns = windows.len().min(screen.width.saturating_sub(LABEL));
+    if columns < 2 {
+        return String::new();
+    }
+    let mut sums = vec![(0_u64, 0_u64); columns];
+    for (at, count) in windows.iter().enumerate() {
+        let (sum, of) = &mut sums[at * columns / windows.len()];
+        (*sum, *of) = (*sum + count, *of + 1);
+    }
+    let seconds = info.span_s.max(1.0) / windows.len() as f64;
+    let rates: Vec<f64> = sums.iter().map(|(sum, of)| *sum as f64 / (*of as f64 * seconds)).collect();
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let mut text = "\nrequests per second over time\n".to_owned();
+    for line in (0..HEIGHT).rev() {
+        let label = match line + 1 {
+            HEIGHT => format!("{most:.2}"),
+            _ => String::new(),
+        };
+        let column = |rate: &f64| {
+            let eighths = (rate / most * HEIGHT as f64 * 8.0).round() as u64;
+            let here = eighths.saturating_sub(line * 8).min(8) as usize;
+            if screen.plain { if here >= 4 { '#' } else { ' ' } } else { EIGHTHS[here] }
+        };
+        let drawn: String = rates.iter().map(column).collect();
+        text += format!("{label:>width$} {drawn}", width = LABEL - 1).trim_end();
+        text.push('\n');
+    }
+    text += &format!(
+        "{:>width$} 0s{:>rest$}\n",
+        "0",
+        span(info.span_s),
+        width = LABEL - 1,
+        rest = columns.saturating_sub(2)
+    );
+    text
+}
+
+/// Lengths: a line per power of two.
+fn histograms(info: &Info, screen: &Screen) -> String {
+    let mut text = String::new();
+    for (name, bins) in [("input tokens", &info.input_histogram), ("output tokens", &info.output_histogram)] {
+        let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(0);
+        if most == 0 {
+            continue;
+        }
+        text += &format!("\n{name}\n");
+        let room = screen.width.saturating_sub(LABEL + 9).min(60);
+        for (edge, count) in bins {
+            let eighths = (*count as f64 / most as f64 * room as f64 * 8.0).ceil() as usize;
+            let bar = if screen.plain { "#".repeat(eighths.div_ceil(8)) } else { bar(eighths) };
+            text += format!("{:>width$} {bar} {}", format!("≤ {}", grouped(*edge)), grouped(*count), width = LABEL - 1)
+                .trim_end();
+            text.push('\n');
+        }
+    }
+    if screen.plain { text.replace('≤', "<=") } else { text }
+}
+
+/// A bar of so many eighths of a column.
+fn bar(eighths: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    "█".repeat(eighths / 8) + PARTS[eighths % 8]
+}
+
+/// Whole numbers with a comma between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s >= 7_200.0 => format!("{:.1}h", s / 3_600.0),
+        s if s >= 1.0 => format!("{s:.0}s"),
+        s => Gap::from_nanos((s * 1e9) as u64).to_string(),
+    }
+}
+
+/// A name from a file, which may hold anything.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect()
+}

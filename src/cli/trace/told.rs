@@ -1,0 +1,57 @@
+//! What is said on stderr: what a trace was taken for, and what was lost.
+
+use std::path::Path;
+
+use crate::capture::format::{BlockIds, BlockUnit, Header, LastBlock, Scope, Turns};
+use crate::cli::say;
+use crate::trace::format::{Converted, Format};
+use crate::trace::losses::Losses;
+
+/// What a file is taken for, by what, and what its ids are.
+pub(super) fn taken_as(path: &Path, format: &Format, by: Option<&str>, header: &Header) -> String {
+    let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
+    let blocks = blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
+    let turns = if header.turns == Turns::Delta { "; later turns hold only what was added" } else { "" };
+    format!("note: {} is taken as {}{by}{blocks}{turns}", path.display(), format.name)
+}
+
+/// What the block ids of a trace are.
+pub(super) fn blocks(header: &Header) -> Option<String> {
+    let blocks = header.blocks.as_ref()?;
+    let unit = match blocks.unit {
+        BlockUnit::Tokens => "tokens",
+        BlockUnit::Bytes => "bytes",
+    };
+    let ids = match blocks.ids {
+        BlockIds::Chained => "chained ids",
+        BlockIds::Single => "ids of single blocks",
+    };
+    let last = match blocks.last {
+        LastBlock::Kept => "a partial last block has one",
+        LastBlock::Dropped => "a partial last block has none",
+    };
+    let scope = match blocks.scope {
+        Scope::Trace => "",
+        Scope::Session => ", equal within a session only",
+    };
+    Some(format!("blocks of {} {unit}, {ids}, {last}{scope}", blocks.size))
+}
+
+/// What the input has and a row cannot hold.
+pub(super) fn unread(losses: &Losses) {
+    lost("not taken over", losses);
+}
+
+/// What was written, and what the format has no place for.
+pub(super) fn converted(converted: &Converted, format: &Format) {
+    lost(&format!("{} has no place for", format.name), &converted.lost);
+    converted.notes.iter().for_each(|note| say(&format!("note: {note}")));
+    say(&format!("note: {} requests written as {}", converted.written, format.name));
+}
+
+fn lost(what: &str, losses: &Losses) {
+    let list: Vec<String> = losses.list().iter().map(|(name, count)| format!("{name} ({count})")).collect();
+    if !list.is_empty() {
+        say(&format!("note: {what}: {}", list.join(", ")));
+    }
+}

@@ -1,0 +1,196 @@
+//! Block ids from one rule to another, with the prefixes that requests share kept.
+
+use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
+
+/// Bytes that are taken for a token where a trace knows only bytes: what tokenizers make of English text.
+pub const BYTES_PER_TOKEN: u64 = 4;
+
+/// Keeps made ids apart from each other.
+const FRESH: u64 = 0x6672_6573_6820_6964;
+
+/// An id that hangs on two others, and is another for any other two (splitmix64 over their sum).
+pub fn mixed(a: u64, b: u64) -> u64 {
+    let mut z = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A text's id (FNV-1a, mixed once more).
+pub fn of_text(text: &str) -> u64 {
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    mixed(text.bytes().fold(0xcbf2_9ce4_8422_2325, fold), text.len() as u64)
+}
+
+/// Prompt tokens of a request, estimated from bytes where nobody counted.
+pub fn prompt_tokens(entry: &Entry) -> Option<u64> {
+    entry.prompt.tokens.or_else(|| entry.prompt.bytes.map(|bytes| bytes.div_ceil(BYTES_PER_TOKEN)))
+}
+
+/// How many ids a prompt of that length has.
+pub const fn expected_ids(blocks: &Blocks, length: u64) -> u64 {
+    let size = if blocks.size == 0 { 1 } else { blocks.size as u64 };
+    match blocks.last {
+        LastBlock::Kept => length.div_ceil(size),
+        LastBlock::Dropped => length / size,
+    }
+}
+
+/// Ids as a cache sees them: equal exactly where everything up to there is equal, in the whole trace.
+pub fn chained<'a>(blocks: &Blocks, entry: &'a Entry) -> impl Iterator<Item = u64> + 'a {
+    let scope = match (blocks.scope, &entry.session) {
+        (Scope::Session, Some(session)) => Some(of_text(session)),
+        _ => None,
+    };
+    let single = blocks.ids == BlockIds::Single;
+    let mut before = 0;
+    entry.prompt.blocks.iter().map(move |id| {
+        let id = scope.map_or(*id, |scope| mixed(scope, *id));
+        before = if single { mixed(before, id) } else { id };
+        before
+    })
+}
+
+/// What a format wants its ids to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The size that it has to be, in tokens; `None` where any can be told to the reader.
+    pub size: Option<u32>,
+    /// What becomes of a last block that is not full.
+    pub last: LastBlock,
+}
+
+/// Makes ids by a rule from those of a trace: chained, in the whole trace.
+#[derive(Debug)]
+pub struct Reblocked {
+    from: Blocks,
+    shape: Shape,
+    /// What the ids are that come out.
+    pub to: Blocks,
+    rows: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Same,
+    /// So many blocks become one.
+    Joined(usize),
+    /// One becomes so many.
+    Split(u64),
+}
+
+impl Reblocked {
+    /// From the blocks of a trace to a rule; an error says why they cannot be had.
+    pub fn new(from: &Blocks, rule: Rule) -> Result<Self, String> {
+        let size = match from.unit {
+            BlockUnit::Tokens => from.size,
+            BlockUnit::Bytes => (from.size / BYTES_PER_TOKEN as u32).max(1),
+        };
+        let shape = match rule.size {
+            Some(wanted) if wanted == size => Shape::Same,
+            Some(wanted) if size != 0 && wanted % size == 0 => Shape::Joined((wanted / size) as usize),
+            Some(wanted) if wanted != 0 && size % wanted == 0 => Shape::Split(u64::from(size / wanted)),
+            Some(wanted) => return Err(format!("blocks of {size} tokens cannot be made into blocks of {wanted}")),
+            None => Shape::Same,
+        };
+        let size = rule.size.unwrap_or(size);
+        let to = Blocks {
+            size,
+            unit: BlockUnit::Tokens,
+            last: rule.last,
+            ids: BlockIds::Chained,
+            scope: Scope::Trace,
+            key: from.key.clone(),
+        };
+        Ok(Self { from: from.clone(), shape, to, rows: 0 })
+    }
+
+    /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no
+    /// other request has.
+    pub fn ids(&mut self, entry: &Entry, tokens: u64) -> Vec<u64> {
+        self.rows += 1;
+        if entry.prompt.blocks.is_empty() {
+            return Vec::new();
+        }
+        let chained = chained(&self.from, entry);
+        let mut ids: Vec<u64> = match self.shape {
+            Shape::Same => chained.collect(),
+            Shape::Joined(n) => {
+                let all: Vec<u64> = chained.collect();
+                // A chained id stands for everything before it, so that the last of n stands for them all.
+                all.chunks(n).filter_map(|some| some.last().copied()).collect()
+            }
+            Shape::Split(n) => chained.flat_map(|id| (1..n).map(move |part| mixed(id, part)).chain([id])).collect(),
+        };
+        let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
+        // What is far beyond what is there is no rounding, and no reason to fill memory.
+        if wanted <= ids.len().saturating_mul(2).saturating_add(64) {
+            let fresh = mixed(FRESH, self.rows);
+            let have = ids.len();
+            ids.resize(wanted.min(have), 0);
+            ids.extend((have..wanted).map(|at| mixed(fresh, at as u64)));
+        }
+        ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::format::Prompt;
+
+    fn blocks(size: u32, last: LastBlock, ids: BlockIds, scope: Scope) -> Blocks {
+        Blocks { size, unit: BlockUnit::Tokens, last, ids, scope, key: None }
+    }
+
+    fn entry(session: &str, ids: &[u64]) -> Entry {
+        let prompt = Prompt { blocks: ids.to_vec(), ..Prompt::default() };
+        Entry { session: Some(session.to_owned()), prompt, ..Entry::default() }
+    }
+
+    fn common(a: &[u64], b: &[u64]) -> usize {
+        a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn single_ids_are_equal_at_another_place_and_chained_ones_are_not() {
+        let single = blocks(16, LastBlock::Kept, BlockIds::Single, Scope::Trace);
+        let (a, b) = (entry("a", &[1089, 1090, 7]), entry("b", &[7000, 1090, 7]));
+        let ids = |entry| chained(&single, entry).collect::<Vec<_>>();
+        assert!(ids(&a).iter().all(|id| !ids(&b).contains(id)));
+        assert_eq!(common(&ids(&a), &ids(&entry("c", &[1089, 1090, 8]))), 2);
+    }
+
+    #[test]
+    fn ids_of_one_session_are_those_of_no_other() {
+        let local = blocks(64, LastBlock::Dropped, BlockIds::Chained, Scope::Session);
+        let ids = |session, ids: [u64; 2]| chained(&local, &entry(session, &ids)).collect::<Vec<_>>();
+        assert_eq!(common(&ids("a", [1, 2]), &ids("b", [1, 2])), 0);
+        assert_eq!(common(&ids("a", [1, 2]), &ids("a", [1, 3])), 1);
+    }
+
+    #[test]
+    fn blocks_that_are_joined_or_split_share_what_was_shared() {
+        let from = blocks(16, LastBlock::Kept, BlockIds::Chained, Scope::Trace);
+        let rule = |size| Rule { size: Some(size), last: LastBlock::Kept };
+        // 100 tokens are 7 blocks of 16, of which the first 4 are shared: 64 tokens.
+        let (a, b) = (entry("a", &[1, 2, 3, 4, 5, 6, 7]), entry("b", &[1, 2, 3, 4, 8, 9, 10]));
+        for (size, shared, all) in [(16, 4, 7), (32, 2, 4), (64, 1, 2), (8, 8, 13)] {
+            let mut reblocked = Reblocked::new(&from, rule(size)).unwrap();
+            let (a, b) = (reblocked.ids(&a, 100), reblocked.ids(&b, 100));
+            assert_eq!((common(&a, &b), a.len(), b.len()), (shared, all, all), "blocks of {size}");
+        }
+        assert!(Reblocked::new(&from, rule(24)).is_err());
+    }
+
+    #[test]
+    fn a_last_block_is_made_up_or_left_out_as_the_rule_says() {
+        let floor = blocks(64, LastBlock::Dropped, BlockIds::Chained, Scope::Trace);
+        let mut kept = Reblocked::new(&floor, Rule { size: None, last: LastBlock::Kept }).unwrap();
+        let (a, b) = (kept.ids(&entry("a", &[1, 2]), 130), kept.ids(&entry("b", &[1, 2]), 130));
+        assert_eq!((a.len(), common(&a, &b)), (3, 2));
+        let ceil = blocks(64, LastBlock::Kept, BlockIds::Chained, Scope::Trace);
+        let mut dropped = Reblocked::new(&ceil, Rule { size: None, last: LastBlock::Dropped }).unwrap();
+        assert_eq!(dropped.ids(&entry("a", &[1, 2, 3]), 130), [1, 2]);
+    }
+}

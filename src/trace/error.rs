@@ -1,0 +1,75 @@
+//! What is wrong with a trace: where, in what, and what to do about it.
+
+use std::fmt;
+
+/// An error with its place. It names fields and kinds of values; a value of the input never gets into it, for it may be
+/// what a person wrote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Error {
+    /// The file, as the user named it.
+    pub file: String,
+    /// The line, from 1, where there are lines.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+/// What is wrong with one thing of the input.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Problem {
+    /// The field, where one is to blame.
+    pub field: Option<String>,
+    /// What was expected there, or what is wrong.
+    pub what: String,
+    /// What to do.
+    pub remedy: Option<&'static str>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(field) = &self.field {
+            write!(f, "{field}: ")?;
+        }
+        f.write_str(&self.what)?;
+        self.remedy.map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
+    }
+}
+
+impl Problem {
+    /// Something is wrong that no field is to blame for.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { field: None, what: what.into(), remedy: None }
+    }
+
+    /// Something is wrong with a field.
+    pub fn of(field: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), what: what.into(), remedy: None }
+    }
+
+    /// A field that a row cannot be without is not there.
+    pub fn missing(field: &str) -> Self {
+        Self::of(field, "is missing")
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub const fn remedy(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+
+    /// With its place.
+    pub fn at(self, file: &str, line: Option<u64>) -> Error {
+        Error { file: file.to_owned(), line, problem: self }
+    }
+}

@@ -1,0 +1,206 @@
+//! Azure's LLM inference traces of 2023 and 2024: CSV with wall-clock times, tokens in and out.
+
+use std::io::Write as _;
+
+use super::super::blocks::prompt_tokens;
+use super::super::fields::Fields;
+use super::super::{Error, Problem, Trace};
+use super::csv::{Columns, cells, count};
+use super::mooncake::estimated;
+use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_columns, rows, stream};
+use crate::capture::format::{Entry, Header, Prompt};
+
+pub(super) const FORMAT: Format = Format {
+    name: "azure",
+    aliases: &[],
+    about: "Azure LLM inference traces 2023 and 2024: CSV, wall-clock times, no block ids",
+    by: "columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`",
+    recognise: |source| has_columns(source, &["timestamp", "contexttokens", "generatedtokens"]),
+    read: Some(read),
+    write: Some(write),
+    but: "",
+    holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT),
+};
+
+const TIME: &str = "TIMESTAMP";
+const CONTEXT: &str = "ContextTokens";
+const GENERATED: &str = "GeneratedTokens";
+const DAY: u64 = 86_400;
+
+fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+    let stream = stream(source, &FORMAT)?;
+    let losses = Losses::default();
+    let mut header = Header::new(FORMAT.name);
+    let mut sample = stream.sample_lines();
+    let columns = Columns::of(sample.next().unwrap_or_default());
+    let file = stream.name.clone();
+    let find = |name| columns.required(name).map_err(|problem| problem.at(&file, Some(1)));
+    let (time, context, generated) = (find(TIME)?, find(CONTEXT)?, find(GENERATED)?);
+    // The first row is the zero, or an earlier one that is soon after it.
+    let times = sample.filter_map(|line| unix_nanos(cells(line).nth(time)?));
+    header.started_unix_ns = times.min();
+    let zero = header.started_unix_ns.unwrap_or(0);
+    let others = columns.others(&[TIME, CONTEXT, GENERATED]);
+    let counted = losses.clone();
+    let mut lines = stream.lines();
+    if let Some(line) = lines.next_line() {
+        line?;
+    }
+    let entries = rows(lines, move |line| {
+        let cells: Vec<&str> = cells(line).collect();
+        others.iter().for_each(|(_, name)| counted.count(name));
+        let wall = cells.get(time).and_then(|cell| unix_nanos(cell)).ok_or_else(|| {
+            Problem::of(TIME, "expected a time as 2023-11-16 18:15:46.6805900 with a year from 1970 on")
+        })?;
+        if wall < zero {
+            counted.count("rows before the first, taken to come at 0");
+        }
+        Ok(Some(Entry {
+            at: wall.saturating_sub(zero),
+            output_tokens: Some(count(&cells, generated, GENERATED)?),
+            prompt: Prompt { tokens: Some(count(&cells, context, CONTEXT)?), ..Prompt::default() },
+            ..Entry::default()
+        }))
+    });
+    Ok(Trace { header, entries, losses })
+}
+
+/// `2023-11-16 18:15:46.6805900`, with or without an offset from UTC, in nanoseconds since 1970.
+fn unix_nanos(text: &str) -> Option<u64> {
+    let (date, time) = text.split_once([' ', 'T'])?;
+    let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (time, offset) = match time.find(['+', '-', 'Z']) {
+        Some(at) => (&time[..at], &time[at..]),
+        None => (time, ""),
+    };
+    let mut parts = time.splitn(3, ':');
+    let (hours, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    let (seconds, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let seconds: u64 = seconds.parse().ok()?;
+    let digits = fraction.len();
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) || digits > 9 {
+        return None;
+    }
+    if hours > 23 || minutes > 59 || seconds > 60 || date.next().is_some() {
+        return None;
+    }
+    let nanos = if digits == 0 { 0 } else { fraction.parse::<u64>().ok()? * 10_u64.pow(9 - digits as u32) };
+    let seconds = days(year, month, day) * DAY + hours * 3_600 + minutes * 60 + seconds;
+    let seconds = match offset.split_at_checked(1) {
+        Some(("+", offset)) => seconds.checked_sub(offset_seconds(offset)?)?,
+        Some(("-", offset)) => seconds.checked_add(offset_seconds(offset)?)?,
+        _ => seconds,
+    };
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
+/// `01:30`, `0130` or `01`.
+fn offset_seconds(text: &str) -> Option<u64> {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    let (hours, minutes) = digits.split_at_checked(2)?;
+    let minutes: u64 = if minutes.is_empty() { 0 } else { minutes.parse().ok()? };
+    let hours: u64 = hours.parse().ok()?;
+    (hours < 24 && minutes < 60).then_some(hours * 3_600 + minutes * 60)
+}
+
+/// Days from 1970-01-01 to a day of the Gregorian calendar (years counted from March, in eras of 400).
+const fn days(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// The day so many days after 1970-01-01: year, month, day.
+const fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
+}
+
+struct Csv {
+    out: Output,
+    zero: u64,
+    begun: bool,
+    estimated: u64,
+    notes: Vec<String>,
+}
+
+fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    let mut notes = Vec::new();
+    if header.started_unix_ns.is_none() {
+        notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
+    }
+    Ok(Box::new(Csv { out, zero: header.started_unix_ns.unwrap_or(0), begun: false, estimated: 0, notes }))
+}
+
+impl Csv {
+    fn head(&mut self) -> Result<(), WriteError> {
+        if !std::mem::replace(&mut self.begun, true) {
+            write!(self.out, "{TIME},{CONTEXT},{GENERATED}\r\n")?;
+        }
+        Ok(())
+    }
+}
+
+impl Writer for Csv {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        self.head()?;
+        let wall = self.zero.saturating_add(entry.at);
+        let (seconds, fraction) = (wall / 1_000_000_000, wall % 1_000_000_000 / 100);
+        let ((year, month, day), of_day) = (civil(seconds / DAY), seconds % DAY);
+        let (hours, minutes, seconds) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+        let output = entry.output_tokens.unwrap_or(0);
+        Ok(write!(
+            self.out,
+            "{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}.{fraction:07},{tokens},{output}\r\n"
+        )?)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.head()?;
+        self.out.flush()?;
+        self.notes.extend(estimated(self.estimated));
+        Ok(self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_to_the_hundred_nanoseconds_with_and_without_an_offset() {
+        let ns = 1_700_158_546_680_590_000;
+        for text in [
+            "2023-11-16 18:15:46.6805900",
+            "2023-11-16T18:15:46.68059Z",
+            "2023-11-16 18:15:46.680590+00:00",
+            "2023-11-16 19:45:46.680590+01:30",
+            "2023-11-16 10:15:46.680590-08:00",
+        ] {
+            assert_eq!(unix_nanos(text), Some(ns), "{text}");
+        }
+        for text in ["", "2023-11-16", "2023-13-16 18:15:46", "0-0-0 0:0:0", "2023-11-16 18:15:46.0123456789", "x y"] {
+            assert_eq!(unix_nanos(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_day_is_its_number_and_its_number_is_the_day() {
+        assert_eq!((days(1970, 1, 1), days(2000, 3, 1), days(2024, 2, 29)), (0, 11_017, 19_782));
+        for number in (0..200_000).step_by(7) {
+            let (year, month, day) = civil(number);
+            assert_eq!(days(year, month, day), number, "{year}-{month}-{day}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The table of formats: one row and one file each.
+
+pub mod azure;
+pub mod bailian;
+pub mod burstgpt;
+mod csv;
+pub mod dynamo;
+pub mod mooncake;
+pub mod own;
+#[cfg(feature = "parquet")]
+pub mod parquet;
+pub mod ragpulse;
+pub mod servegen;
+pub mod timed;
+pub mod turns;
+pub mod vcr;
+pub mod weka;
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use super::error::{Error, Problem};
+use super::fields::Fields;
+use super::input::{Lines, Source, Stream};
+use super::losses::Losses;
+use super::{Entries, Trace};
+use crate::capture::format::{Entry, Header};
+
+#[cfg(not(feature = "parquet"))]
+mod parquet {
+    use super::{Fields, Format};
+
+    pub(super) const FORMAT: Format = Format {
+        name: "parquet",
+        aliases: &[],
+        about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
+        by: "its name",
+        recognise: |_| false,
+        read: None,
+        write: None,
+        but: "this program was built without the cargo feature `parquet`",
+        holds: Fields::ALL,
+    };
+}
+
+/// A format: its name, how it is recognised, what it can hold, how it is read and written.
+pub struct Format {
+    /// The name, as a user types it.
+    pub name: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    /// What it is, with its units.
+    pub about: &'static str,
+    /// How it is told from others, in words.
+    pub by: &'static str,
+    /// Whether this is one.
+    pub recognise: fn(&Source) -> bool,
+    /// Reads it.
+    pub read: Option<Read>,
+    /// Writes it.
+    pub write: Option<Write_>,
+    /// Why it cannot be written, or read.
+    pub but: &'static str,
+    /// The fields of a request that it has a place for.
+    pub holds: Fields,
+}
+
+type Read = fn(Source, &Options) -> Result<Trace, Error>;
+type Write_ = fn(&Header, Output) -> Result<Box<dyn Writer>, Problem>;
+
+/// Where a trace is written to.
+pub type Output = Box<dyn Write + Send>;
+
+/// What a file cannot tell about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Tokens of a block, where the format leaves it open.
+    pub block_size: Option<u32>,
+    /// Where chance begins, in a format that is generated from.
+    pub seed: u64,
+}
+
+/// What a trace is written with.
+pub trait Writer {
+    /// Writes a request.
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError>;
+
+    /// Ends the file. What has to be known of it is handed back, a sentence each.
+    fn finish(self: Box<Self>) -> Result<Vec<String>, WriteError>;
+}
+
+/// Why a request was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The request has not what the format needs; the others can be written.
+    #[error("{0}")]
+    Unfit(&'static str),
+    /// Nothing can be written any more.
+    #[error("cannot write the trace: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl From<serde_json::Error> for WriteError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// All formats; the first that recognises an input is taken.
+pub const TABLE: &[&Format] = &[
+    &own::FORMAT,
+    &dynamo::FORMAT,
+    &vcr::FORMAT,
+    &ragpulse::FORMAT,
+    &bailian::FORMAT,
+    &weka::FORMAT,
+    &turns::MULTI,
+    &turns::SINGLE,
+    &timed::FORMAT,
+    &mooncake::FORMAT,
+    &azure::FORMAT,
+    &burstgpt::FORMAT,
+    &servegen::FORMAT,
+    &parquet::FORMAT,
+];
+
+/// The format of that name.
+pub fn named(name: &str) -> Option<&'static Format> {
+    TABLE.iter().copied().find(|format| format.name == name || format.aliases.contains(&name))
+}
+
+/// The format of an input, by its content.
+pub fn recognised(source: &Source) -> Option<&'static Format> {
+    TABLE.iter().copied().find(|format| (format.recognise)(source))
+}
+
+/// Whether an input is a stream of JSON objects, one per line, of which the first has those keys and none of the others.
+fn has_keys(source: &Source, keys: &[&str], but_not: &[&str]) -> bool {
+    let Source::Stream(stream) = source else { return false };
+    stream.sample_lines().next().is_some_and(|line| {
+        let known = keys_of(line);
+        let has = |key: &&str| known.iter().any(|known| known == key);
+        keys.iter().all(has) && !but_not.iter().any(has)
+    })
+}
+
+/// The keys of a JSON object; none where it is none.
+fn keys_of(line: &[u8]) -> Vec<String> {
+    let object: Result<std::collections::BTreeMap<String, serde::de::IgnoredAny>, _> = serde_json::from_slice(line);
+    object.map(|object| object.into_keys().collect()).unwrap_or_default()
+}
+
+/// The columns of a CSV file, where its first line is one of names.
+fn has_columns(source: &Source, columns: &[&str]) -> bool {
+    let Source::Stream(stream) = source else { return false };
+    stream.sample_lines().next().is_some_and(|line| {
+        let known: Vec<String> = csv::cells(line).map(csv::folded).collect();
+        columns.iter().all(|column| known.iter().any(|known| known == column))
+    })
+}
+
+/// The stream of a format that is none of folders.
+fn stream(source: Source, format: &Format) -> Result<Stream, Error> {
+    match source {
+        Source::Stream(stream) => Ok(stream),
+        Source::Folder(path) => Err(Problem::new(format!("is a folder, and {} is a file", format.name))
+            .remedy("name the file")
+            .at(&path.display().to_string(), None)),
+    }
+}
+
+/// Rows of lines: `read` makes a row of a line, or leaves it out.
+fn rows<F>(mut lines: Lines, mut read: F) -> Entries
+where
+    F: FnMut(&[u8]) -> Result<Option<Entry>, Problem> + 'static,
+{
+    let mut failed = false;
+    Box::new(std::iter::from_fn(move || {
+        while !failed {
+            let row = match lines.next_line()? {
+                Ok(line) => read(line).map_err(|problem| lines.error(problem)),
+                Err(error) => Err(error),
+            };
+            failed = row.is_err();
+            if let Some(row) = row.transpose() {
+                return Some(row);
+            }
+        }
+        None
+    }))
+}
+
+/// Writes a row as a line of JSON.
+fn write_line(out: &mut Output, row: &impl Serialize) -> Result<(), WriteError> {
+    serde_json::to_writer(&mut *out, row)?;
+    Ok(out.write_all(b"\n")?)
+}
+
+/// Nanoseconds in a unit of so many, whole where they are.
+#[derive(Clone, Copy, Debug)]
+struct Time {
+    nanos: u64,
+    unit: u64,
+}
+
+impl Time {
+    const fn millis(nanos: u64) -> Self {
+        Self { nanos, unit: 1_000_000 }
+    }
+
+    const fn secs(nanos: u64) -> Self {
+        Self { nanos, unit: 1_000_000_000 }
+    }
+
+    fn value(self) -> f64 {
+        self.nanos as f64 / self.unit as f64
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.nanos.is_multiple_of(self.unit) {
+            true => serializer.serialize_u64(self.nanos / self.unit),
+            false => serializer.serialize_f64(self.value()),
+        }
+    }
+}
+
+/// Nanoseconds of a number in that unit.
+fn nanos(field: &'static str, number: super::json::Number, unit: f64) -> Result<u64, Problem> {
+    number.nanos(unit).ok_or_else(|| Problem::of(field, "expected a time from zero on, and within 290 years"))
+}
+
+/// Converts what is left of a trace: writes every row, counts what was lost.
+pub struct Converted {
+    /// Requests that were written.
+    pub written: u64,
+    /// What the target has no place for, by name.
+    pub lost: Losses,
+    /// What else has to be known.
+    pub notes: Vec<String>,
+}
+
+/// Writes a trace in a format.
+pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Converted, anyhow::Error> {
+    let open = format.write.ok_or_else(|| anyhow::anyhow!("{} cannot be written: {}", format.name, format.but))?;
+    let mut writer = open(&trace.header, output).map_err(|problem| anyhow::anyhow!("{}: {problem}", format.name))?;
+    let mut converted = Converted { written: 0, lost: Losses::default(), notes: Vec::new() };
+    for entry in trace.entries.by_ref() {
+        let entry = entry?;
+        match writer.write(&entry) {
+            Ok(()) => {
+                converted.written += 1;
+                Fields::of(&entry).without(format.holds).count(&converted.lost);
+            }
+            Err(WriteError::Unfit(why)) => converted.lost.count(why),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    converted.notes = writer.finish()?;
+    Ok(converted)
+}

@@ -1,0 +1,205 @@
+//! Mooncake's JSON Lines, which AIPerf reads as `mooncake_trace`: milliseconds, blocks of 512 tokens, chained ids, the
+//! last block kept.
+//!
+//! AIPerf's rows may have a session and a `delay` after the answer before; the later rows of such a session hold only
+//! what was added.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::fields::Fields;
+use super::super::json::{Content, Id, Number, parse, row};
+use super::super::sessions::Sessions;
+use super::super::{Entries, Error, Problem, Trace};
+use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
+use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Turns};
+
+pub(super) const FORMAT: Format = Format {
+    name: "mooncake",
+    aliases: &["mooncake_trace"],
+    about: "Mooncake, AIPerf mooncake_trace: JSON Lines, milliseconds, chained ids of 512-token blocks",
+    by: "rows with `input_length`",
+    recognise: |source| {
+        ["input_length", "text_input"].iter().any(|key| has_keys(source, &[key], &[]))
+            || has_keys(source, &["messages", "timestamp"], &[])
+            || has_keys(source, &["messages", "delay"], &[])
+    },
+    read: Some(read),
+    write: Some(write),
+    but: "",
+    holds: HOLDS,
+};
+
+const HOLDS: Fields =
+    Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN);
+
+pub(super) const BLOCK: u32 = 512;
+
+row!(Row {
+    timestamp: Number,
+    input_length: u64,
+    output_length: u64,
+    hash_ids: Vec<u64>,
+    session_id: Id,
+    delay: Number,
+    text_input: Content,
+    messages: Content,
+    payload: Content,
+    tools: Content,
+});
+
+/// Blocks as Mooncake has them, of that size.
+pub(in crate::trace) const fn blocks(size: u32) -> Blocks {
+    Blocks {
+        size,
+        unit: BlockUnit::Tokens,
+        last: LastBlock::Kept,
+        ids: BlockIds::Chained,
+        scope: Scope::Trace,
+        key: None,
+    }
+}
+
+fn read(source: Source, options: &Options) -> Result<Trace, Error> {
+    let stream = stream(source, &FORMAT)?;
+    let losses = Losses::default();
+    let has = |key: &str| stream.sample_lines().any(|line| super::keys_of(line).iter().any(|known| known == key));
+    let mut header = Header::new(FORMAT.name);
+    header.blocks = has("hash_ids").then(|| blocks(options.block_size.unwrap_or(BLOCK)));
+    if has("session_id") && has("delay") {
+        header.turns = Turns::Delta;
+    }
+    let entries = lengths(stream, 1e6, &losses);
+    Ok(Trace { header, entries, losses })
+}
+
+/// Rows of lengths and ids with a time in units of so many nanoseconds.
+pub(super) fn lengths(stream: super::Stream, unit: f64, losses: &Losses) -> Entries {
+    let losses = losses.clone();
+    let mut turns: Sessions<(u64, u32)> = Sessions::new(&losses);
+    rows(stream.lines(), move |line| {
+        let row: Row = parse(line, &losses)?;
+        let bytes = [row.text_input, row.messages, row.payload].into_iter().flatten().map(|text| text.bytes);
+        let bytes = bytes.reduce(|a, b| a + b);
+        if row.input_length.is_none() && bytes.is_none() {
+            return Err(Problem::missing("input_length"));
+        }
+        let mut entry = Entry { output_tokens: row.output_length, ..Entry::default() };
+        entry.prompt =
+            Prompt { tokens: row.input_length, bytes, blocks: row.hash_ids.unwrap_or_default(), ..Prompt::default() };
+        entry.params.tools = row.tools.map(|_| true);
+        entry.think = row.delay.map(|delay| nanos("delay", delay, 1e6)).transpose()?;
+        let at = row.timestamp.map(|at| nanos("timestamp", at, unit)).transpose()?;
+        if let Some(Id(session)) = row.session_id {
+            let before = turns.last(&session).copied();
+            entry.turn = Some(before.map_or(0, |(_, turn)| turn.saturating_add(1)));
+            let earliest = before.map_or(0, |(at, _)| at).saturating_add(entry.think.unwrap_or(0));
+            entry.at = at.unwrap_or(earliest);
+            turns.tell(&session, (entry.at, entry.turn.unwrap_or(0)));
+            entry.session = Some(session);
+        } else {
+            if at.is_none() {
+                losses.count("rows without a time, taken to come at 0");
+            }
+            entry.at = at.unwrap_or(0);
+        }
+        Ok(Some(entry))
+    })
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    timestamp: Time,
+    input_length: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_length: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hash_ids: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<Time>,
+}
+
+/// Writes rows of lengths and ids.
+pub(super) struct Lengths {
+    out: Output,
+    unit: fn(u64) -> Time,
+    /// Whether a row says which session it is of.
+    sessions: bool,
+    blocks: Option<Reblocked>,
+    notes: Vec<String>,
+    estimated: u64,
+}
+
+fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
+    let mut lengths = Lengths::new(header, out, Time::millis, header.turns == Turns::Delta);
+    if header.turns == Turns::Full {
+        lengths.notes.push(
+            "sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole".into(),
+        );
+    }
+    if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != BLOCK) {
+        let size = blocks.to.size;
+        lengths.notes.push(format!("blocks are of {size} tokens: AIPerf needs --isl-block-size {size}"));
+    }
+    Ok(Box::new(lengths))
+}
+
+impl Lengths {
+    pub(super) fn new(header: &Header, out: Output, unit: fn(u64) -> Time, sessions: bool) -> Self {
+        let rule = Rule { size: None, last: LastBlock::Kept };
+        let mut notes = Vec::new();
+        let blocks = header.blocks.as_ref().and_then(|from| {
+            if from.unit == BlockUnit::Bytes {
+                notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
+            }
+            Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
+        });
+        Self { out, unit, sessions, blocks, notes, estimated: 0 }
+    }
+
+    pub(super) fn block_size(&self) -> Option<u32> {
+        self.blocks.as_ref().map(|blocks| blocks.to.size)
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+}
+
+impl Writer for Lengths {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        if tokens == 0 {
+            return Err(WriteError::Unfit("requests with an empty prompt, left out"));
+        }
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let later = self.sessions && entry.turn.is_some_and(|turn| turn > 0);
+        super::write_line(
+            &mut self.out,
+            &Line {
+                timestamp: (self.unit)(entry.at),
+                input_length: tokens,
+                output_length: entry.output_tokens,
+                hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+                session_id: entry.session.as_deref().filter(|_| self.sessions),
+                delay: entry.think.filter(|_| later).map(Time::millis),
+            },
+        )
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.out.flush()?;
+        self.notes.extend(estimated(self.estimated));
+        Ok(self.notes)
+    }
+}
+
+/// That prompt tokens were estimated, where they were.
+pub(super) fn estimated(rows: u64) -> Option<String> {
+    (rows > 0).then(|| format!("{rows} requests have no prompt tokens: a quarter of their bytes was taken"))
+}

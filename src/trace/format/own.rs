@@ -1,0 +1,84 @@
+//! Our own format: what the proxy's capture writes.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use super::super::fields::Fields;
+use super::super::{Error, Problem, Trace};
+use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_keys};
+use crate::capture::format::{Entry, Header};
+use crate::capture::reader::{ReadError, Reader};
+
+pub(super) const FORMAT: Format = Format {
+    name: "streamgauge",
+    aliases: &[],
+    about: "our own: everything below, and everything that a capture knows",
+    by: "a first row with `streamgauge_trace`",
+    recognise: |source| match source {
+        Source::Folder(path) => Reader::open(path).is_ok(),
+        Source::Stream(_) => has_keys(source, &["streamgauge_trace"], &[]),
+    },
+    read: Some(read),
+    write: Some(write),
+    but: "",
+    holds: Fields::ALL,
+};
+
+fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+    let losses = Losses::default();
+    // A file by its path, so that what is behind a damaged frame is read as well; a pipe as it comes.
+    let (path, reader) = match source {
+        Source::Folder(path) => (path.clone(), Reader::open(&path)),
+        Source::Stream(stream) => {
+            let path = PathBuf::from(&stream.name);
+            let reader = match stream.folder {
+                Some(_) => Reader::open(&path),
+                None => Reader::of_stream(&path, stream.bytes()),
+            };
+            (path, reader)
+        }
+    };
+    let file = path.display().to_string();
+    let mut reader = reader.map_err(|error| failed(error, &file))?;
+    let header = reader.header().clone();
+    let (lost, mut failing) = (losses.clone(), false);
+    let mut damaged = 0;
+    let entries = std::iter::from_fn(move || {
+        let row = if failing { None } else { reader.next() };
+        for damage in &reader.damage()[damaged..] {
+            lost.count(&damage.what);
+        }
+        damaged = reader.damage().len();
+        failing = row.as_ref().is_some_and(Result::is_err);
+        row.map(|row| row.map_err(|error| failed(error, &file)))
+    });
+    Ok(Trace { header, entries: Box::new(entries), losses })
+}
+
+/// The reader's words, but for what it found in a line: that may be what a person wrote.
+fn failed(error: ReadError, file: &str) -> Error {
+    match error {
+        ReadError::Line { path, line, .. } => {
+            Problem::new("not a row of a trace").at(&path.display().to_string(), Some(line))
+        }
+        other => Problem::new(other.to_string()).at(file, None),
+    }
+}
+
+struct Rows(Output);
+
+fn write(header: &Header, mut out: Output) -> Result<Box<dyn Writer>, Problem> {
+    super::write_line(&mut out, header).map_err(|error| Problem::new(error.to_string()))?;
+    Ok(Box::new(Rows(out)))
+}
+
+impl Writer for Rows {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        super::write_line(&mut self.0, entry)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.0.flush()?;
+        Ok(Vec::new())
+    }
+}

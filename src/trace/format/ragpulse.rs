@@ -1,0 +1,177 @@
+//! RAGPulse's JSON Lines: seconds as texts, and prompts as lists of chunks of any length, whose lengths stand in tables
+//! beside the trace. With them a prompt's chunks become blocks of 16 tokens; without them its ids cannot be used.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use super::super::blocks::{mixed, of_text};
+use super::super::fields::Fields;
+use super::super::json::{Id, Number, Object, parse, row};
+use super::super::sessions::Sessions;
+use super::super::{Error, Problem, Trace};
+use super::{Format, Losses, Options, Source, has_keys, nanos, rows, stream};
+use crate::capture::format::{Entry, Header, LastBlock, Prompt};
+
+pub(super) const FORMAT: Format = Format {
+    name: "ragpulse",
+    aliases: &[],
+    about: "RAGPulse: JSON Lines, seconds, prompts of chunks whose lengths stand in tables beside the file",
+    by: "rows whose `hash_ids` are an object of lists",
+    recognise: |source| {
+        let Source::Stream(stream) = source else { return false };
+        let first = stream.sample_lines().next();
+        has_keys(source, &["hash_ids", "session_id"], &["chat_id"])
+            && first.is_some_and(|line| {
+                let row: Result<Row, _> = parse(line, &Losses::default());
+                row.is_ok_and(|row| row.hash_ids.is_some())
+            })
+    },
+    read: Some(read),
+    write: None,
+    but: "its ids stand for chunks of a prompt's parts, and a trace does not know the parts",
+    holds: Fields::ALL.without(Fields::ALL),
+};
+
+const BLOCK: u32 = 16;
+/// Chunks whose lengths are held.
+const MOST_CHUNKS: usize = 1 << 21;
+/// Tokens of one prompt that are made into blocks.
+const MOST_TOKENS: u64 = 1 << 24;
+
+row!(Row {
+    timestamp: Number,
+    input_length: u64,
+    output_length: u64,
+    hash_ids: Object<Chunks>,
+    session_id: Id,
+});
+row!(Chunks {
+    sys_prompt: Vec<u64>,
+    passages_ids: Vec<u64>,
+    history: Vec<u64>,
+    web_search: Vec<u64>,
+    user_input: Vec<u64>,
+});
+
+/// The parts of a prompt in their order, and how the table of each begins to name its ids.
+const PARTS: [&str; 5] = ["sys", "passage", "history", "web", "user"];
+
+fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+    let stream = stream(source, &FORMAT)?;
+    let losses = Losses::default();
+    let lengths = stream.folder.as_deref().map(tables).unwrap_or_default();
+    let mut header = Header::new(FORMAT.name);
+    if lengths.is_empty() {
+        losses.count("hash_ids: no tables with the lengths of chunks lie beside the file");
+    } else {
+        let blocks = super::mooncake::blocks(BLOCK);
+        header.blocks = Some(crate::capture::format::Blocks { last: LastBlock::Dropped, ..blocks });
+    }
+    let counted = losses.clone();
+    let mut turns: Sessions<u32> = Sessions::new(&losses);
+    let entries = rows(stream.lines(), move |line| {
+        let row: Row = parse(line, &counted)?;
+        let at = row.timestamp.ok_or_else(|| Problem::missing("timestamp"))?;
+        let tokens = row.input_length.ok_or_else(|| Problem::missing("input_length"))?;
+        let mut entry = Entry {
+            at: nanos("timestamp", at, 1e9)?,
+            output_tokens: row.output_length,
+            prompt: Prompt { tokens: Some(tokens), ..Prompt::default() },
+            ..Entry::default()
+        };
+        if let Some(Id(session)) = row.session_id {
+            let turn = turns.last(&session).map_or(0, |turn| turn.saturating_add(1));
+            turns.tell(&session, turn);
+            (entry.session, entry.turn) = (Some(session), Some(turn));
+        }
+        if let Some(Object(chunks)) = row.hash_ids.filter(|_| !lengths.is_empty()) {
+            entry.prompt.blocks = blocks(&chunks, &lengths, tokens, &counted);
+        }
+        Ok(Some(entry))
+    });
+    Ok(Trace { header, entries, losses })
+}
+
+/// The lengths of chunks by part and id, from every table in the folder.
+fn tables(folder: &Path) -> HashMap<(u8, u64), u32> {
+    let mut lengths = HashMap::new();
+    let files = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    for path in files.into_iter().flatten().filter_map(|file| file.ok()).map(|file| file.path()) {
+        if path.extension().is_none_or(|extension| extension != "jsonl") {
+            continue;
+        }
+        let Ok(Source::Stream(stream)) = Source::open(&path) else { continue };
+        let Some(part) = stream.sample_lines().next().and_then(part) else { continue };
+        let mut lines = stream.lines();
+        while let Some(Ok(line)) = lines.next_line() {
+            let Some((id, length)) = chunk(line) else { continue };
+            if lengths.len() < MOST_CHUNKS {
+                lengths.insert((part, id), length);
+            }
+        }
+    }
+    lengths
+}
+
+/// Which part a table is of, by the name of its ids; none where it is no table.
+fn part(line: &[u8]) -> Option<u8> {
+    let keys = super::keys_of(line);
+    let id = keys.iter().find(|key| key.contains("id")).filter(|_| keys.iter().any(|key| key == "token_length"))?;
+    PARTS.iter().position(|part| id.starts_with(part)).map(|part| part as u8)
+}
+
+/// A table's row: an id and a length.
+fn chunk(line: &[u8]) -> Option<(u64, u32)> {
+    let row: HashMap<String, serde_json::Value> = serde_json::from_slice(line).ok()?;
+    let length = u32::try_from(row.get("token_length")?.as_u64()?).ok()?;
+    let id = row.iter().find(|(key, _)| key.contains("id"))?.1.as_u64()?;
+    Some((id, length))
+}
+
+/// Blocks of a prompt made of chunks: each hangs on everything before its end, to the token.
+fn blocks(chunks: &Chunks, lengths: &HashMap<(u8, u64), u32>, tokens: u64, losses: &Losses) -> Vec<u64> {
+    let parts = [&chunks.sys_prompt, &chunks.passages_ids, &chunks.history, &chunks.web_search, &chunks.user_input];
+    let (mut ids, mut before, mut filled, mut total) = (Vec::new(), of_text("ragpulse"), 0_u32, 0_u64);
+    for (part, list) in parts.into_iter().enumerate() {
+        for chunk in list.iter().flatten() {
+            let Some(length) = lengths.get(&(part as u8, *chunk)) else {
+                losses.count("chunks that are in no table; what follows them in a prompt has no ids");
+                return ids;
+            };
+            let mut taken = 0;
+            while taken < *length && total < tokens.min(MOST_TOKENS) {
+                let step = (BLOCK - filled).min(length - taken);
+                (taken, filled, total) = (taken + step, filled + step, total + u64::from(step));
+                if filled == BLOCK && total <= tokens {
+                    ids.push(mixed(mixed(before, mixed(part as u64, *chunk)), u64::from(taken)));
+                    filled = 0;
+                }
+            }
+            before = mixed(mixed(before, mixed(part as u64, *chunk)), u64::from(*length));
+        }
+    }
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_share_blocks_as_far_as_their_chunks_are_the_same_to_the_token() {
+        let lengths = HashMap::from([((0, 1), 20), ((1, 7), 30), ((1, 8), 30), ((4, 9), 10)]);
+        let prompt = |passage| Chunks {
+            sys_prompt: Some(vec![1]),
+            passages_ids: Some(vec![passage]),
+            user_input: Some(vec![9]),
+            ..Chunks::default()
+        };
+        let of = |passage| blocks(&prompt(passage), &lengths, 70, &Losses::default());
+        let (a, b) = (of(7), of(8));
+        // 60 tokens are three full blocks, of which the system prompt of 20 fills one.
+        assert_eq!((a.len(), b.len()), (3, 3));
+        assert_eq!(a.iter().zip(&b).take_while(|(a, b)| a == b).count(), 1);
+        assert_eq!(of(7), a);
+    }
+}

@@ -1,0 +1,339 @@
+//! ServeGen's clients: per client a table of windows with a rate and the distribution of its gaps, and one of lengths.
+//! They are no trace: a day of one is generated from them, the same for the same seed.
+//!
+//! In every window gaps are drawn from the window's own distribution, scaled to its rate; lengths from the table of the
+//! latest window that has one, input and output by themselves.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_distr::{Distribution as _, Exp1, Gamma, Weibull};
+use rand_pcg::Pcg64Mcg;
+
+use super::super::fields::Fields;
+use super::super::{Error, Problem, Trace};
+use super::csv::{cells, value};
+use super::{Format, Losses, Options, Source};
+use crate::capture::format::{Entry, Header, Prompt};
+
+pub(super) const FORMAT: Format = Format {
+    name: "servegen",
+    aliases: &[],
+    about: "ServeGen: a folder of clients, from which a day is generated",
+    by: "a folder of `chunk-N-trace.csv`",
+    recognise: |source| match source {
+        Source::Folder(path) => clients(path).is_ok_and(|clients| !clients.is_empty()),
+        Source::Stream(_) => false,
+    },
+    read: Some(read),
+    write: None,
+    but: "it is what traces are generated from",
+    holds: Fields::ALL.without(Fields::ALL),
+};
+
+const DAY: f64 = 86_400.0;
+/// Bytes of one client's tables; the largest published one has 30 MB.
+const MOST_BYTES: u64 = 64 << 20;
+/// Clients of one folder; the largest published one has some 2,000.
+const MOST_CLIENTS: usize = 1 << 14;
+const TRACE: &str = "-trace.csv";
+const DATASET: &str = "-dataset.json";
+
+fn clients(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for file in fs::read_dir(folder)? {
+        let path = file?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(TRACE)) {
+            paths.push(path);
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+fn read(source: Source, options: &Options) -> Result<Trace, Error> {
+    let folder = match source {
+        Source::Folder(path) => path,
+        Source::Stream(stream) => {
+            let problem = Problem::new("is a file, and servegen is a folder of chunk-N-trace.csv and -dataset.json");
+            return Err(problem.remedy("name the folder").at(&stream.name, None));
+        }
+    };
+    let name = folder.display().to_string();
+    let paths: Vec<PathBuf> =
+        clients(&folder).map_err(|error| Problem::new(format!("cannot be read: {error}")).at(&name, None))?;
+    if paths.len() > MOST_CLIENTS {
+        return Err(Problem::new(format!("more than {MOST_CLIENTS} clients")).at(&name, None));
+    }
+    let losses = Losses::default();
+    let mut clients: Vec<Client> = Vec::new();
+    for (number, path) in paths.into_iter().enumerate() {
+        clients.extend(Client::open(&path, options.seed, number as u64, &losses)?);
+    }
+    // A day from the first window on.
+    let zero = clients.iter().map(|client| client.windows[0].start).fold(f64::INFINITY, f64::min);
+    let mut coming = BinaryHeap::new();
+    for (number, client) in clients.iter_mut().enumerate() {
+        coming.extend(client.next_at(zero + DAY).map(|at| Reverse((nanos(at - zero), number))));
+    }
+    let mut header = Header::new(FORMAT.name);
+    header.source = format!("{}, generated with seed {}", FORMAT.name, options.seed);
+    let entries = Box::new(std::iter::from_fn(move || {
+        let Reverse((at, number)) = coming.pop()?;
+        let client = &mut clients[number];
+        let entry = client.request(at, at as f64 / 1e9 + zero);
+        coming.extend(client.next_at(zero + DAY).map(|at| Reverse((nanos(at - zero), number))));
+        Some(Ok(entry))
+    }));
+    Ok(Trace { header, entries, losses })
+}
+
+fn nanos(seconds: f64) -> u64 {
+    (seconds.max(0.0) * 1e9).round() as u64
+}
+
+struct Client {
+    windows: Vec<Window>,
+    lengths: Vec<(f64, Table, Table)>,
+    random: Pcg64Mcg,
+    /// The window that is being generated, and when the last request came.
+    window: usize,
+    last: f64,
+}
+
+struct Window {
+    start: f64,
+    rate: f64,
+    gaps: Gaps,
+}
+
+#[derive(Clone, Copy)]
+enum Gaps {
+    Exponential,
+    Gamma(Gamma<f64>, f64),
+    Weibull(Weibull<f64>, f64),
+}
+
+impl Gaps {
+    /// The distribution of that name and shape, with its mean.
+    fn of(name: &str, shape: f64) -> Option<Self> {
+        match name {
+            "" => Some(Self::Exponential),
+            "Gamma" => Gamma::new(shape, 1.0).ok().map(|gaps| Self::Gamma(gaps, shape)),
+            "Weibull" if shape > 0.05 => {
+                // Below that the mean is beyond what draws can be scaled by.
+                Weibull::new(1.0, shape).ok().map(|gaps| Self::Weibull(gaps, gamma(1.0 + 1.0 / shape)))
+            }
+            _ => None,
+        }
+    }
+
+    /// A gap of mean 1.
+    fn draw(&self, random: &mut Pcg64Mcg) -> f64 {
+        match self {
+            Self::Exponential => Exp1.sample(random),
+            Self::Gamma(gaps, mean) => gaps.sample(random) / mean,
+            Self::Weibull(gaps, mean) => gaps.sample(random) / mean,
+        }
+    }
+}
+
+/// The gamma function for arguments from 1 to 22 (Lanczos, g = 7, n = 9; 15 digits).
+fn gamma(x: f64) -> f64 {
+    const C: [f64; 9] = [
+        0.999_999_999_999_809_9,
+        676.520_368_121_885_1,
+        -1_259.139_216_722_402_8,
+        771.323_428_777_653_1,
+        -176.615_029_162_140_6,
+        12.507_343_278_686_905,
+        -0.138_571_095_265_720_12,
+        9.984_369_578_019_572e-6,
+        1.505_632_735_149_311_6e-7,
+    ];
+    let x = x - 1.0;
+    let sum = C.iter().enumerate().skip(1).fold(C[0], |sum, (i, c)| sum + c / (x + i as f64));
+    let t = x + 7.5;
+    (2.0 * std::f64::consts::PI).sqrt() * t.powf(x + 0.5) * (-t).exp() * sum
+}
+
+/// Lengths with their weights, added up.
+struct Table {
+    lengths: Vec<u64>,
+    sums: Vec<f64>,
+}
+
+impl Table {
+    /// Reads `{81: 0.00145, 90: 0.2}`.
+    fn of(text: &str) -> Option<Self> {
+        let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+        let (mut lengths, mut sums, mut sum) = (Vec::new(), Vec::new(), 0.0);
+        for pair in inside.split(',').filter(|pair| !pair.trim().is_empty()) {
+            let (length, weight) = pair.split_once(':')?;
+            let (length, weight): (f64, f64) = (length.trim().parse().ok()?, weight.trim().parse().ok()?);
+            if !(0.0..1e9).contains(&length) || !(0.0..1e18).contains(&weight) {
+                return None;
+            }
+            sum += weight;
+            lengths.push(length as u64);
+            sums.push(sum);
+        }
+        (sum > 0.0).then_some(Self { lengths, sums })
+    }
+
+    fn draw(&self, random: &mut Pcg64Mcg) -> u64 {
+        let all = self.sums.last().copied().unwrap_or(1.0);
+        let at = random.random::<f64>() * all;
+        let found = self.sums.partition_point(|sum| *sum <= at).min(self.lengths.len() - 1);
+        self.lengths[found]
+    }
+}
+
+impl Client {
+    /// None where the client never asks for anything.
+    fn open(path: &Path, seed: u64, number: u64, losses: &Losses) -> Result<Option<Self>, Error> {
+        let name = path.display().to_string();
+        let windows = windows(&text(path)?).map_err(|(line, problem)| problem.at(&name, Some(line)))?;
+        let dataset = name.strip_suffix(TRACE).map(|stem| format!("{stem}{DATASET}")).unwrap_or_default();
+        if windows.is_empty() {
+            return Ok(None);
+        }
+        let lengths = lengths(&text(Path::new(&dataset))?, losses).map_err(|problem| problem.at(&dataset, None))?;
+        if lengths.is_empty() {
+            losses.count("clients without lengths, left out");
+            return Ok(None);
+        }
+        let random = Pcg64Mcg::seed_from_u64(super::super::blocks::mixed(seed, number));
+        let last = windows[0].start;
+        Ok(Some(Self { windows, lengths, random, window: 0, last }))
+    }
+
+    /// When its next request comes, in seconds; none after `end`.
+    fn next_at(&mut self, end: f64) -> Option<f64> {
+        loop {
+            let window = self.windows.get(self.window).filter(|window| window.start < end)?;
+            let until = self.windows.get(self.window + 1).map_or_else(
+                // The last window is as long as the one before it.
+                || {
+                    window.start
+                        + self.windows.len().checked_sub(2).map_or(600.0, |at| window.start - self.windows[at].start)
+                },
+                |next| next.start,
+            );
+            self.last = self.last.max(window.start);
+            if window.rate > 0.0 {
+                let at = self.last + window.gaps.draw(&mut self.random) / window.rate;
+                if at < until.min(end) {
+                    self.last = at;
+                    return Some(at);
+                }
+            }
+            self.last = until;
+            self.window += 1;
+        }
+    }
+
+    fn request(&mut self, at: u64, seconds: f64) -> Entry {
+        let table = self.lengths.partition_point(|(start, ..)| *start <= seconds).saturating_sub(1);
+        let (_, input, output) = &self.lengths[table];
+        let prompt = Prompt { tokens: Some(input.draw(&mut self.random).max(1)), ..Prompt::default() };
+        Entry { at, prompt, output_tokens: Some(output.draw(&mut self.random).max(1)), ..Entry::default() }
+    }
+}
+
+fn text(path: &Path) -> Result<String, Error> {
+    let name = path.display().to_string();
+    let read = fs::metadata(path).and_then(|about| {
+        if about.len() > MOST_BYTES {
+            return Err(std::io::Error::other(format!("more than {} MiB", MOST_BYTES >> 20)));
+        }
+        fs::read_to_string(path)
+    });
+    read.map_err(|error| Problem::new(format!("cannot be read: {error}")).at(&name, None))
+}
+
+fn windows(text: &str) -> Result<Vec<Window>, (u64, Problem)> {
+    let mut windows: Vec<Window> = Vec::new();
+    for (line, number) in text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()) {
+        let cells: Vec<&str> = cells(line.as_bytes()).collect();
+        let window = || -> Result<Window, Problem> {
+            let start: f64 = value(&cells, 0, "window start", "seconds")?;
+            let rate: f64 = value(&cells, 1, "rate", "requests per second")?;
+            if !(0.0..1e9).contains(&start) || !(0.0..1e6).contains(&rate) {
+                return Err(Problem::of("rate", "expected a start and a rate from zero on and within reason"));
+            }
+            let (name, shape) = (cells.get(3).copied().unwrap_or(""), cells.get(4).copied().unwrap_or(""));
+            let shape = if name.is_empty() { 1.0 } else { shape.parse().unwrap_or(f64::NAN) };
+            let gaps = Gaps::of(name, shape).ok_or_else(|| {
+                Problem::of("distribution", "expected Gamma, Weibull or nothing, and a shape above 0")
+            })?;
+            Ok(Window { start, rate, gaps })
+        };
+        let window = window().map_err(|problem| (number, problem))?;
+        if windows.last().is_some_and(|last| last.start >= window.start) {
+            return Err((number, Problem::of("window start", "expected a later one than in the line before")));
+        }
+        windows.push(window);
+    }
+    Ok(windows)
+}
+
+/// Input and output lengths of every window that has both.
+fn lengths(text: &str, losses: &Losses) -> Result<Vec<(f64, Table, Table)>, Problem> {
+    const WHAT: &str = "expected an object of windows, each of texts as \"{81: 0.5}\"";
+    let windows: BTreeMap<String, BTreeMap<String, serde_json::Value>> =
+        serde_json::from_str(text).map_err(|error| Problem::new(format!("{WHAT} (line {})", error.line())))?;
+    let mut lengths = Vec::new();
+    for (start, mut fields) in windows {
+        let start: f64 = start.parse().map_err(|_| Problem::of("window start", "expected seconds"))?;
+        let mut table = |name: &str| -> Result<Option<Table>, Problem> {
+            let Some(text) = fields.remove(name) else { return Ok(None) };
+            let text = text.as_str().ok_or_else(|| Problem::of(name, WHAT))?;
+            // A window without requests has an empty table.
+            if text.trim() == "{}" {
+                return Ok(None);
+            }
+            Table::of(text).map(Some).ok_or_else(|| Problem::of(name, WHAT))
+        };
+        let (input, output) = (table(INPUT)?, table(OUTPUT)?);
+        fields.keys().for_each(|name| losses.count(name));
+        if let (Some(input), Some(output)) = (input, output) {
+            lengths.push((start, input, output));
+        }
+    }
+    lengths.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Ok(lengths)
+}
+
+const INPUT: &str = "input_tokens";
+const OUTPUT: &str = "output_tokens";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_have_the_mean_that_the_rate_asks_for() {
+        let mut random = Pcg64Mcg::seed_from_u64(1);
+        for (name, shape) in [("", 0.0), ("Gamma", 0.3), ("Weibull", 0.6), ("Weibull", 2.0)] {
+            let gaps = Gaps::of(name, shape).unwrap();
+            let mean = (0..200_000).map(|_| gaps.draw(&mut random)).sum::<f64>() / 200_000.0;
+            assert!((0.97..1.03).contains(&mean), "{name} {shape}: {mean}");
+        }
+        assert!(Gaps::of("Weibull", 0.0).is_none() && Gaps::of("Pareto", 1.0).is_none());
+        assert!((gamma(5.0) - 24.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_table_is_drawn_from_by_its_weights() {
+        let table = Table::of("{81: 0.00145, 90.0: 2e-1}").unwrap();
+        assert_eq!(table.lengths, [81, 90]);
+        let mut random = Pcg64Mcg::seed_from_u64(1);
+        let rare = (0..100_000).filter(|_| table.draw(&mut random) == 81).count();
+        assert!((620..820).contains(&rare), "{rare}");
+        assert!(Table::of("{}").is_none() && Table::of("{81: x}").is_none() && Table::of("81").is_none());
+    }
+}

@@ -1,0 +1,147 @@
+//! AIPerf's `single_turn` and `multi_turn`: prompts as texts, of which only the lengths survive. They cannot be
+//! written: a trace has no text.
+
+use std::collections::VecDeque;
+
+use super::super::fields::Fields;
+use super::super::input::Lines;
+use super::super::json::{Content, Id, Number, Object, parse, row};
+use super::super::sessions::Sessions;
+use super::super::{Error, Problem, Trace};
+use super::{Format, Losses, Source, has_keys, nanos, stream};
+use crate::capture::format::{Entry, Header, Part, PartKind, Prompt, Turns};
+
+const NO_TEXT: &str = "its rows are texts, and a trace has none; write mooncake, which AIPerf reads as mooncake_trace";
+
+pub(super) const SINGLE: Format = Format {
+    name: "single_turn",
+    aliases: &[],
+    about: "AIPerf single_turn: JSON Lines, milliseconds, texts (only their lengths are kept)",
+    by: "rows with `text`, `texts`, `image` or the like",
+    recognise: |source| CONTENT.iter().any(|key| has_keys(source, &[key], &["input_length", "schema"])),
+    read: Some(|source, _| read(source, &SINGLE)),
+    write: None,
+    but: NO_TEXT,
+    holds: Fields::ALL.without(Fields::ALL),
+};
+
+pub(super) const MULTI: Format = Format {
+    name: "multi_turn",
+    aliases: &[],
+    about: "AIPerf multi_turn: JSON Lines of sessions, milliseconds, texts (only their lengths are kept)",
+    by: "rows with `turns`",
+    recognise: |source| has_keys(source, &["turns"], &[]),
+    read: Some(|source, _| read(source, &MULTI)),
+    write: None,
+    but: NO_TEXT,
+    holds: Fields::ALL.without(Fields::ALL),
+};
+
+const CONTENT: [&str; 8] = ["text", "texts", "image", "images", "audio", "audios", "video", "videos"];
+
+row!(Turn {
+    text: Content,
+    texts: Content,
+    image: Content,
+    images: Content,
+    audio: Content,
+    audios: Content,
+    video: Content,
+    videos: Content,
+    timestamp: Number,
+    delay: Number,
+    session_id: Id,
+    output_length: u64,
+    model: String,
+});
+
+row!(Conversation { session_id: Id, turns: Vec<Object<Turn>> });
+
+/// Parts of one kind that are kept of a request; nobody sends more.
+const MOST_PARTS: u64 = 1_000;
+
+fn read(source: Source, format: &'static Format) -> Result<Trace, Error> {
+    let lines = stream(source, format)?.lines();
+    let losses = Losses::default();
+    let mut header = Header::new(format.name);
+    header.turns = Turns::Delta;
+    let sessions = Sessions::new(&losses);
+    let rows = Rows { lines, losses: losses.clone(), sessions, waiting: VecDeque::new(), number: 0, failed: false };
+    let multi = format.name == MULTI.name;
+    let mut rows = rows;
+    let entries = Box::new(std::iter::from_fn(move || rows.next(multi)));
+    Ok(Trace { header, entries, losses })
+}
+
+struct Rows {
+    lines: Lines,
+    losses: Losses,
+    /// When the turn before came, and its number.
+    sessions: Sessions<(u64, u32)>,
+    waiting: VecDeque<Entry>,
+    number: u64,
+    failed: bool,
+}
+
+impl Rows {
+    fn next(&mut self, multi: bool) -> Option<Result<Entry, Error>> {
+        while self.waiting.is_empty() && !self.failed {
+            let line = match self.lines.next_line()? {
+                Ok(line) => line.to_vec(),
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            };
+            if let Err(problem) = self.take(&line, multi) {
+                self.failed = true;
+                return Some(Err(self.lines.error(problem)));
+            }
+        }
+        self.waiting.pop_front().map(Ok)
+    }
+
+    fn take(&mut self, line: &[u8], multi: bool) -> Result<(), Problem> {
+        self.number += 1;
+        if !multi {
+            let turn: Turn = parse(line, &self.losses)?;
+            return self.turn(turn, None);
+        }
+        let conversation: Conversation = parse(line, &self.losses)?;
+        let session = conversation.session_id.map_or_else(|| format!("line-{}", self.number), |Id(session)| session);
+        let turns = conversation.turns.ok_or_else(|| Problem::missing("turns"))?;
+        turns.into_iter().try_for_each(|Object(turn)| self.turn(turn, Some(session.clone())))
+    }
+
+    fn turn(&mut self, row: Turn, session: Option<String>) -> Result<(), Problem> {
+        let session = session.or(row.session_id.map(|Id(session)| session));
+        let text = row.text.unwrap_or_default().bytes + row.texts.unwrap_or_default().bytes;
+        let mut entry = Entry { output_tokens: row.output_length, model: row.model, ..Entry::default() };
+        entry.prompt = Prompt { bytes: Some(text), ..Prompt::default() };
+        for (kind, parts) in [
+            (PartKind::Image, [row.image, row.images]),
+            (PartKind::Audio, [row.audio, row.audios]),
+            (PartKind::Video, [row.video, row.videos]),
+        ] {
+            let count: u64 = parts.into_iter().flatten().map(|parts| parts.texts).sum();
+            let part = Part { kind, bytes: None, size: None };
+            entry.prompt.parts.extend(std::iter::repeat_n(part, count.min(MOST_PARTS) as usize));
+        }
+        entry.think = row.delay.map(|delay| nanos("delay", delay, 1e6)).transpose()?;
+        let at = row.timestamp.map(|at| nanos("timestamp", at, 1e6)).transpose()?;
+        let before = session.as_deref().and_then(|session| self.sessions.last(session).copied());
+        if at.is_none() && before.is_none() {
+            self.losses.count("rows without a time, taken to come at 0");
+        }
+        let earliest = before.map_or(0, |(at, _)| at).saturating_add(entry.think.unwrap_or(0));
+        entry.at = at.unwrap_or(earliest);
+        if let Some(session) = &session {
+            let turn = before.map_or(0, |(_, turn)| turn.saturating_add(1));
+            entry.turn = Some(turn);
+            self.sessions.tell(session, (entry.at, turn));
+        }
+        entry.session = session;
+        self.waiting.push_back(entry);
+        Ok(())
+    }
+}

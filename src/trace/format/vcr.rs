@@ -1,0 +1,232 @@
+//! vllm-vcr's recordings: JSON Lines after a line of `meta`, milliseconds, every gap between tokens, chained ids of
+//! full blocks; rows stand in the order in which requests ended.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::fields::Fields;
+use super::super::json::{Content, Number, Object, parse, row};
+use super::super::{Error, Problem, Trace};
+use super::mooncake::estimated;
+use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
+use crate::capture::format::{Blocks, Entry, Header, LastBlock, Prompt};
+use crate::capture::gaps;
+use crate::measure::dialect::finish_reason;
+use crate::measure::record::FinishReason;
+use crate::measure::time::Gap;
+use crate::measure::timeline::TokenEvent;
+
+pub(super) const FORMAT: Format = Format {
+    name: "vllm-vcr",
+    aliases: &["vcr"],
+    about: "vllm-vcr recordings: JSON Lines, milliseconds, every gap between tokens, ids of full blocks",
+    by: "a first row `meta`, or rows with `ttft_ms`",
+    recognise: |source| has_keys(source, &["meta"], &[]) || has_keys(source, &["prompt_tokens", "ttft_ms"], &[]),
+    read: Some(read),
+    write: Some(write),
+    but: "",
+    holds: Fields::MODEL
+        .and(Fields::PROMPT_TOKENS)
+        .and(Fields::CACHED)
+        .and(Fields::BLOCKS)
+        .and(Fields::OUTPUT)
+        .and(Fields::FIRST_TOKEN)
+        .and(Fields::FIRST_TOKENS)
+        .and(Fields::GAPS)
+        .and(Fields::IN_FLIGHT)
+        .and(Fields::FINISH),
+};
+
+const BLOCK: u32 = 16;
+
+row!(First { meta: Object<Meta> });
+row!(Meta { model: String, block_size: u32 });
+row!(Row {
+    meta: Object<Meta>,
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    output_tokens: u64,
+    ttft_ms: Number,
+    itl_ms: Vec<f64>,
+    itl_tokens: Vec<u32>,
+    concurrency: u32,
+    arrival_ms: Number,
+    block_hashes: Vec<u64>,
+    finish_reason: String,
+    output_token_ids: Content,
+});
+
+fn read(source: Source, options: &Options) -> Result<Trace, Error> {
+    let stream = stream(source, &FORMAT)?;
+    let losses = Losses::default();
+    let first: Option<First> = stream.sample_lines().next().and_then(|line| parse(line, &Losses::default()).ok());
+    let meta = first.and_then(|first| first.meta).map(|Object(meta)| meta).unwrap_or_default();
+    let mut header = Header::new(FORMAT.name);
+    let size = meta.block_size.or(options.block_size).unwrap_or(BLOCK);
+    header.blocks = Some(Blocks { last: LastBlock::Dropped, ..super::mooncake::blocks(size) });
+    let (model, counted) = (meta.model, losses.clone());
+    let entries = rows(stream.lines(), move |line| {
+        let row: Row = parse(line, &counted)?;
+        if row.meta.is_some() {
+            return Ok(None);
+        }
+        if row.output_token_ids.is_some() {
+            counted.count("output_token_ids");
+        }
+        let at = row.arrival_ms.map(|at| nanos("arrival_ms", at, 1e6)).transpose()?;
+        if at.is_none() {
+            counted.count("rows without a time, taken to come at 0");
+        }
+        let first = row.ttft_ms.map(|at| nanos("ttft_ms", at, 1e6)).transpose()?;
+        let mut entry = Entry {
+            at: at.unwrap_or(0),
+            model: model.clone(),
+            finish: row.finish_reason.as_deref().and_then(finish_reason),
+            output_tokens: row.output_tokens,
+            in_flight: row.concurrency.map(|all| all.saturating_sub(1)),
+            prompt: Prompt {
+                tokens: Some(row.prompt_tokens.ok_or_else(|| Problem::missing("prompt_tokens"))?),
+                cached: row.cached_tokens,
+                blocks: row.block_hashes.unwrap_or_default(),
+                ..Prompt::default()
+            },
+            ..Entry::default()
+        };
+        entry.timing.first_token = first;
+        if let Some(gaps) = row.itl_ms {
+            take_gaps(&mut entry, &gaps, row.itl_tokens.as_deref())?;
+        }
+        Ok(Some(entry))
+    });
+    Ok(Trace { header, entries, losses })
+}
+
+/// Packs the gaps, and counts the tokens of the first event: those that no gap brought.
+fn take_gaps(entry: &mut Entry, millis: &[f64], tokens: Option<&[u32]>) -> Result<(), Problem> {
+    let later: u64 = tokens.map_or(millis.len() as u64, |tokens| tokens.iter().map(|n| u64::from(*n)).sum());
+    if tokens.is_some_and(|tokens| tokens.len() != millis.len()) {
+        return Err(Problem::of("itl_tokens", "expected as many as there are gaps in itl_ms"));
+    }
+    let first = entry.output_tokens.and_then(|all| all.checked_sub(later)).and_then(|n| u32::try_from(n).ok());
+    let mut list = Vec::with_capacity(millis.len());
+    for (at, millis) in millis.iter().enumerate() {
+        let tokens = tokens.map_or(1, |tokens| tokens[at]);
+        list.push(TokenEvent::new(Gap::from_nanos(nanos("itl_ms", Number(*millis), 1e6)?), Some(tokens)));
+    }
+    let sum = list.iter().fold(0_u64, |sum, event| sum.saturating_add(event.gap().as_nanos()));
+    entry.timing.first_tokens = first;
+    entry.timing.ended = entry.timing.first_token.map(|first| first.saturating_add(sum));
+    entry.timing.gaps = Some(gaps::pack(&list));
+    Ok(())
+}
+
+#[derive(Serialize)]
+struct Line {
+    prompt_tokens: u64,
+    cached_tokens: u64,
+    output_tokens: u64,
+    ttft_ms: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    itl_ms: Option<Vec<Time>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    itl_tokens: Option<Vec<u32>>,
+    concurrency: u32,
+    arrival_ms: Time,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    block_hashes: Vec<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct MetaLine {
+    meta: MetaOut,
+}
+
+#[derive(Serialize)]
+struct MetaOut {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    source: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_size: Option<u32>,
+}
+
+struct Recording {
+    out: Output,
+    blocks: Option<Reblocked>,
+    notes: Vec<String>,
+    model: Option<Option<String>>,
+    models: u64,
+    estimated: u64,
+}
+
+fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    let rule = Rule { size: None, last: LastBlock::Dropped };
+    let blocks = header.blocks.as_ref().and_then(|from| Reblocked::new(from, rule).ok());
+    let notes =
+        vec!["rows stand in the order of the trace, where vllm-vcr has that in which requests ended".to_owned()];
+    Ok(Box::new(Recording { out, blocks, notes, model: None, models: 0, estimated: 0 }))
+}
+
+impl Recording {
+    /// A recording is of one model: that of the first request.
+    fn meta(&mut self, entry: Option<&Entry>) -> Result<(), WriteError> {
+        if self.model.is_some() {
+            return Ok(());
+        }
+        let model = entry.and_then(|entry| entry.model.clone());
+        self.model = Some(model.clone());
+        let block_size = self.blocks.as_ref().map(|blocks| blocks.to.size);
+        super::write_line(&mut self.out, &MetaLine { meta: MetaOut { model, source: "streamgauge", block_size } })
+    }
+}
+
+impl Writer for Recording {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        let output = entry.output_tokens.ok_or(WriteError::Unfit("requests without an output length, left out"))?;
+        let first = entry.timing.first_token.ok_or(WriteError::Unfit("requests without a first token, left out"))?;
+        let gaps = match &entry.timing.gaps {
+            Some(gaps) => Some(gaps::unpack(gaps).map_err(|_| WriteError::Unfit("gaps that cannot be read"))?),
+            None if output > 1 => return Err(WriteError::Unfit("requests without the gaps of their tokens, left out")),
+            None => None,
+        };
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        self.meta(Some(entry))?;
+        self.models += u64::from(self.model.as_ref() != Some(&entry.model));
+        let all_known = |gaps: &Vec<TokenEvent>| gaps.iter().all(|event| event.tokens().is_some());
+        let line = Line {
+            prompt_tokens: tokens,
+            cached_tokens: entry.prompt.cached.unwrap_or(0),
+            output_tokens: output,
+            ttft_ms: Time::millis(first),
+            itl_tokens: gaps
+                .as_ref()
+                .filter(|gaps| all_known(gaps))
+                .map(|gaps| gaps.iter().map(|event| event.tokens().unwrap_or(1)).collect()),
+            itl_ms: gaps.map(|gaps| gaps.iter().map(|event| Time::millis(event.gap().as_nanos())).collect()),
+            concurrency: entry.in_flight.unwrap_or(0).saturating_add(1),
+            arrival_ms: Time::millis(entry.at),
+            block_hashes: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+            finish_reason: entry.finish.map(|finish| match finish {
+                FinishReason::Length | FinishReason::Abort | FinishReason::Error => finish.name(),
+                _ => FinishReason::Stop.name(),
+            }),
+        };
+        super::write_line(&mut self.out, &line)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.meta(None)?;
+        self.out.flush()?;
+        self.notes.extend(estimated(self.estimated));
+        if self.models > 0 {
+            self.notes
+                .push(format!("{} requests are of another model than the first: a recording has one", self.models));
+        }
+        Ok(self.notes)
+    }
+}

@@ -1,0 +1,214 @@
+//! What is in a trace: one pass, in memory that does not grow with it.
+
+mod arrivals;
+mod distinct;
+mod lengths;
+mod reuse;
+mod warnings;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Trace;
+use super::blocks::{chained, expected_ids, of_text, prompt_tokens};
+use super::error::Error;
+use crate::capture::format::{BlockUnit, Blocks, Entry, Header};
+use crate::measure::record::{Ending, Outcome};
+pub(super) use arrivals::Arrivals;
+use distinct::Distinct;
+use lengths::Lengths;
+use reuse::{Reuse, Seen};
+
+pub use arrivals::Burstiness;
+pub use lengths::Distribution;
+pub use reuse::{Cache, LARGEST};
+pub use warnings::Warning;
+
+/// Models that are told apart.
+const MOST_MODELS: usize = 64;
+/// Windows of the picture of the rate.
+pub const PICTURE: usize = 96;
+
+/// What was found in a trace.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Info {
+    /// Requests.
+    pub requests: u64,
+    /// From the first arrival to the last, in seconds.
+    pub span_s: f64,
+    /// Requests per second of the span; absent for a single moment.
+    pub rate: Option<f64>,
+    /// Prompt tokens, together and per request (ISL).
+    pub input: Option<Distribution>,
+    /// Requests whose prompt tokens were estimated from bytes.
+    pub input_estimated: u64,
+    /// Output tokens, together and per request (OSL).
+    pub output: Option<Distribution>,
+    /// How uneven arrivals are.
+    pub burstiness: Option<Burstiness>,
+    /// What caches of prompts would have.
+    pub reuse: Vec<Cache>,
+    /// Sessions and their turns.
+    pub sessions: Option<Sessions>,
+    /// Requests by model.
+    pub models: BTreeMap<String, u64>,
+    /// Requests by what became of them, where that is known.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Requests that their client left.
+    pub aborted: u64,
+    /// What is wrong with it, or might mislead.
+    pub warnings: Vec<Warning>,
+    /// Requests in each of so many equal parts of the span.
+    pub rate_over_time: Vec<u64>,
+    /// Requests by prompt tokens: up to and including each power of two.
+    pub input_histogram: Vec<(u64, u64)>,
+    /// The same of output tokens.
+    pub output_histogram: Vec<(u64, u64)>,
+}
+
+/// Sessions.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sessions {
+    /// How many; estimated beyond a quarter of a million.
+    pub count: u64,
+    /// Requests that are of one.
+    pub requests: u64,
+    /// Whether the count is an estimate.
+    pub estimated: bool,
+}
+
+/// A pass over a trace.
+pub struct Pass {
+    blocks: Option<Blocks>,
+    info: Info,
+    arrivals: Arrivals,
+    input: Lengths,
+    output: Lengths,
+    reuse: Option<Reuse>,
+    sessions: Distinct,
+    in_session: u64,
+    ids: Vec<u64>,
+    /// Rows with another number of ids than their length asks for: how many, and the first.
+    misfits: Option<(u64, u64)>,
+    /// Sizes of blocks with which the rows so far would fit.
+    fitting: Vec<u32>,
+}
+
+impl Pass {
+    /// A pass that also looks at a cache of so many blocks.
+    pub fn new(header: &Header, cache_blocks: Option<usize>) -> Self {
+        let reuse = header.blocks.as_ref().map(|blocks| Reuse::new(block_tokens(blocks), cache_blocks));
+        Self {
+            blocks: header.blocks.clone(),
+            info: Info::default(),
+            arrivals: Arrivals::default(),
+            input: Lengths::default(),
+            output: Lengths::default(),
+            reuse,
+            sessions: Distinct::default(),
+            in_session: 0,
+            ids: Vec::new(),
+            misfits: None,
+            fitting: vec![8, 16, 32, 64, 128, 256, 512, 1024, 2048],
+        }
+    }
+
+    /// Takes a request in.
+    pub fn take(&mut self, entry: &Entry) {
+        self.info.requests += 1;
+        self.arrivals.take(entry.at);
+        let tokens = prompt_tokens(entry);
+        if let Some(tokens) = tokens {
+            self.info.input_estimated += u64::from(entry.prompt.tokens.is_none());
+            self.input.take(tokens);
+        }
+        if let Some(tokens) = entry.output_tokens {
+            self.output.take(tokens);
+        }
+        if let Some(session) = &entry.session {
+            self.in_session += 1;
+            self.sessions.take(of_text(session));
+        }
+        if let Some(model) = &entry.model {
+            let models = &mut self.info.models;
+            if let Some(count) = models.get_mut(model) {
+                *count += 1;
+            } else {
+                let name = if models.len() < MOST_MODELS { model } else { "(others)" };
+                *models.entry(name.to_owned()).or_default() += 1;
+            }
+        }
+        if let Some(outcome) = entry.outcome {
+            *self.info.outcomes.entry(outcome.name()).or_default() += 1;
+        }
+        let left = entry.outcome == Some(Outcome::Cancelled) || entry.ending == Some(Ending::DownstreamGone);
+        self.info.aborted += u64::from(left || entry.abort_tokens.is_some());
+        self.take_blocks(entry, tokens);
+    }
+
+    fn take_blocks(&mut self, entry: &Entry, tokens: Option<u64>) {
+        let (Some(blocks), Some(reuse)) = (&self.blocks, &mut self.reuse) else { return };
+        let ids = entry.prompt.blocks.len() as u64;
+        let length = match blocks.unit {
+            BlockUnit::Tokens => entry.prompt.tokens,
+            BlockUnit::Bytes => entry.prompt.bytes,
+        };
+        if let Some(length) = length.filter(|_| ids > 0) {
+            if expected_ids(blocks, length) != ids {
+                let (count, first) = self.misfits.unwrap_or((0, self.info.requests));
+                self.misfits = Some((count + 1, first));
+            }
+            self.fitting.retain(|size| {
+                let blocks = Blocks { size: *size, ..blocks.clone() };
+                expected_ids(&blocks, length) == ids
+            });
+        }
+        self.ids.clear();
+        self.ids.extend(chained(blocks, entry));
+        reuse.take(&Seen { ids: &self.ids, tokens });
+    }
+
+    /// What was found.
+    pub fn finish(mut self) -> Info {
+        let mut info = std::mem::take(&mut self.info);
+        info.span_s = self.arrivals.span_s();
+        info.rate = (info.span_s > 0.0).then(|| info.requests as f64 / info.span_s);
+        info.burstiness = self.arrivals.burstiness();
+        info.rate_over_time = self.arrivals.over_time(PICTURE);
+        (info.input, info.input_histogram) = (self.input.distribution(), self.input.histogram());
+        (info.output, info.output_histogram) = (self.output.distribution(), self.output.histogram());
+        info.reuse = self.reuse.as_ref().map(Reuse::caches).unwrap_or_default();
+        info.sessions = (self.in_session > 0).then(|| Sessions {
+            count: self.sessions.count(),
+            requests: self.in_session,
+            estimated: self.sessions.is_estimate(),
+        });
+        let fits = self.fitting.first().copied().filter(|_| self.misfits.is_some());
+        info.warnings = warnings::of(&info, &self.arrivals, self.misfits.map(|(n, first)| (n, first, fits)));
+        info
+    }
+}
+
+/// Tokens of a block.
+fn block_tokens(blocks: &Blocks) -> u64 {
+    match blocks.unit {
+        BlockUnit::Tokens => u64::from(blocks.size).max(1),
+        BlockUnit::Bytes => (u64::from(blocks.size) / super::blocks::BYTES_PER_TOKEN).max(1),
+    }
+}
+
+/// Blocks that a cache of so many tokens has room for.
+pub fn cache_blocks(header: &Header, tokens: u64) -> Option<usize> {
+    let blocks = header.blocks.as_ref()?;
+    usize::try_from(tokens / block_tokens(blocks)).ok()
+}
+
+/// Reads a trace to its end and says what is in it.
+pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<Info, Error> {
+    let mut pass = Pass::new(&trace.header, cache_blocks);
+    for entry in trace.entries.by_ref() {
+        pass.take(&entry?);
+    }
+    Ok(pass.finish())
+}

@@ -1,0 +1,313 @@
+//! What a cache of prompt blocks would have: one without end, and one of a given size that forgets what was used
+//! longest ago.
+//!
+//! A request's hit is its longest prefix of blocks that are in the cache when it comes; its own blocks go in after it.
+//! The endless cache is exact up to four million different blocks. Beyond that it looks at a sample of the ids that
+//! halves as they grow: an id hangs on all before it, so that the share of the sampled ids that were seen before is the
+//! share of blocks that hit.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::trace::blocks::mixed;
+
+/// Different blocks that the endless cache keeps.
+const MOST: usize = 1 << 22;
+/// Blocks that a cache of a given size may have.
+pub const LARGEST: usize = 1 << 20;
+
+/// What a cache would have had.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cache {
+    /// Its size in blocks; absent for an endless one.
+    pub blocks: Option<u64>,
+    /// Blocks of all prompts.
+    pub asked_blocks: u64,
+    /// Those that were in the cache.
+    pub hit_blocks: u64,
+    /// Share of all prompt tokens that were in the cache.
+    pub token_share: f64,
+    /// The mean of every request's own share.
+    pub request_share: f64,
+    /// Different blocks.
+    pub distinct_blocks: u64,
+    /// Of so many ids one was looked at; 1 is exact.
+    pub sampled_one_of: u64,
+}
+
+/// A request's blocks, chained, and its tokens.
+pub(super) struct Seen<'a> {
+    pub(super) ids: &'a [u64],
+    pub(super) tokens: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Reuse {
+    size: u64,
+    endless: Endless,
+    bounded: Option<Lru>,
+    sums: [Sums; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    asked: u64,
+    hit: u64,
+    tokens: f64,
+    hit_tokens: f64,
+    requests: u64,
+    shares: f64,
+}
+
+impl Sums {
+    /// Counts a request of which so many leading blocks hit.
+    fn take(&mut self, seen: &Seen<'_>, hit: f64, size: u64) {
+        let asked = seen.ids.len() as u64;
+        // Without a count of tokens its full blocks are its length.
+        let tokens = seen.tokens.unwrap_or(asked * size) as f64;
+        let hit_tokens = (hit * size as f64).min(tokens);
+        self.asked += asked;
+        self.hit += hit.round() as u64;
+        self.tokens += tokens;
+        self.hit_tokens += hit_tokens;
+        self.requests += 1;
+        self.shares += if tokens > 0.0 { hit_tokens / tokens } else { 0.0 };
+    }
+
+    fn cache(&self, blocks: Option<u64>, distinct: u64, sampled: u64) -> Cache {
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        Cache {
+            blocks,
+            asked_blocks: self.asked,
+            hit_blocks: self.hit,
+            token_share: share(self.hit_tokens, self.tokens),
+            request_share: share(self.shares, self.requests as f64),
+            distinct_blocks: distinct,
+            sampled_one_of: sampled,
+        }
+    }
+}
+
+impl Reuse {
+    pub(super) fn new(size: u64, cache_blocks: Option<usize>) -> Self {
+        let bounded = cache_blocks.map(|blocks| Lru::new(blocks.min(LARGEST)));
+        Self { size, endless: Endless::default(), bounded, sums: [Sums::default(); 2] }
+    }
+
+    pub(super) fn take(&mut self, seen: &Seen<'_>) {
+        let hit = self.endless.take(seen.ids);
+        self.sums[0].take(seen, hit, self.size);
+        if let Some(lru) = &mut self.bounded {
+            let hit = lru.take(seen.ids);
+            self.sums[1].take(seen, hit as f64, self.size);
+        }
+    }
+
+    pub(super) fn caches(&self) -> Vec<Cache> {
+        if self.sums[0].asked == 0 {
+            return Vec::new();
+        }
+        let (sampled, distinct) =
+            (1 << self.endless.halvings, (self.endless.seen.len() as u64) << self.endless.halvings);
+        let mut caches = vec![self.sums[0].cache(None, distinct, sampled)];
+        caches.extend(self.bounded.as_ref().map(|lru| self.sums[1].cache(Some(lru.room as u64), distinct, 1)));
+        caches
+    }
+}
+
+/// A cache that forgets nothing.
+#[derive(Debug, Default)]
+struct Endless {
+    seen: HashSet<u64, Plain>,
+    halvings: u32,
+}
+
+impl Endless {
+    /// Leading blocks that were seen before, out of all; a fraction where it looks at a sample.
+    fn take(&mut self, ids: &[u64]) -> f64 {
+        let bound = u64::MAX >> self.halvings;
+        let (mut sampled, mut hit, mut hits) = (0_u64, 0_u64, true);
+        for id in ids {
+            let hash = mixed(*id, 0x7265_7573);
+            if hash > bound {
+                continue;
+            }
+            sampled += 1;
+            // Once missed, all later ones are: a hit is a prefix. A request's own blocks are not its hits.
+            hits &= !self.seen.insert(hash);
+            hit += u64::from(hits);
+        }
+        while self.seen.len() > MOST {
+            self.halvings += 1;
+            let bound = u64::MAX >> self.halvings;
+            self.seen.retain(|hash| *hash <= bound);
+            self.seen.shrink_to(MOST);
+        }
+        match sampled {
+            0 => 0.0,
+            _ if self.halvings == 0 => hit as f64,
+            _ => hit as f64 / sampled as f64 * ids.len() as f64,
+        }
+    }
+}
+
+/// The ids are hashes already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain;
+
+impl std::hash::BuildHasher for Plain {
+    type Hasher = Kept;
+    fn build_hasher(&self) -> Kept {
+        Kept(0)
+    }
+}
+
+#[derive(Debug)]
+struct Kept(u64);
+
+impl std::hash::Hasher for Kept {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| mixed(hash, u64::from(*byte)));
+    }
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id;
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A cache of so many blocks; the one that was used longest ago goes first, and of one prompt the last block first.
+#[derive(Debug)]
+struct Lru {
+    room: usize,
+    at: HashMap<u64, u32, Plain>,
+    slots: Vec<Slot>,
+    newest: u32,
+    oldest: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    id: u64,
+    newer: u32,
+    older: u32,
+}
+
+impl Lru {
+    fn new(room: usize) -> Self {
+        Self { room, at: HashMap::default(), slots: Vec::new(), newest: NONE, oldest: NONE }
+    }
+
+    /// Leading blocks that are in it; then it has the request's blocks.
+    fn take(&mut self, ids: &[u64]) -> u64 {
+        let hashed = |id: &u64| mixed(*id, 0x6c72_7520);
+        let hit = ids.iter().take_while(|id| self.at.contains_key(&hashed(id))).count() as u64;
+        // The last first, so that the first is the newest: without it the others are of no use.
+        for id in ids.iter().take(self.room).rev() {
+            self.touch(hashed(id));
+        }
+        hit
+    }
+
+    fn touch(&mut self, id: u64) {
+        let slot = match self.at.get(&id) {
+            Some(slot) => {
+                let slot = *slot;
+                self.unlink(slot);
+                slot
+            }
+            None if self.room == 0 => return,
+            None if self.slots.len() < self.room => {
+                self.slots.push(Slot { id, newer: NONE, older: NONE });
+                (self.slots.len() - 1) as u32
+            }
+            None => {
+                let slot = self.oldest;
+                self.unlink(slot);
+                self.at.remove(&self.slots[slot as usize].id);
+                slot
+            }
+        };
+        self.slots[slot as usize] = Slot { id, newer: NONE, older: self.newest };
+        match self.newest {
+            NONE => self.oldest = slot,
+            newest => self.slots[newest as usize].newer = slot,
+        }
+        self.newest = slot;
+        self.at.insert(id, slot);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Slot { newer, older, .. } = self.slots[slot as usize];
+        match newer {
+            NONE => self.newest = older,
+            newer => self.slots[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.slots[older as usize].newer = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(reuse: &mut Reuse, prompts: &[&[u64]]) -> Vec<Cache> {
+        prompts.iter().for_each(|ids| reuse.take(&Seen { ids, tokens: None }));
+        reuse.caches()
+    }
+
+    #[test]
+    fn a_hit_is_a_prefix_and_a_requests_own_blocks_are_none() {
+        let caches = run(&mut Reuse::new(16, None), &[&[1, 2, 3], &[1, 2, 4, 3], &[5, 2], &[7, 7]]);
+        // Of the second two; of the third none, for 5 is new; a block twice in one prompt is no hit.
+        assert_eq!((caches[0].asked_blocks, caches[0].hit_blocks, caches[0].distinct_blocks), (11, 2, 6));
+        assert!((caches[0].token_share - 2.0 / 11.0).abs() < 1e-12);
+        assert!((caches[0].request_share - 0.5 / 4.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_partial_last_block_counts_with_its_tokens() {
+        let mut reuse = Reuse::new(512, None);
+        for _ in 0..2 {
+            reuse.take(&Seen { ids: &[1, 2], tokens: Some(600) });
+        }
+        assert!((reuse.caches()[0].token_share - 0.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_bounded_cache_forgets_what_was_used_longest_ago_and_of_a_prompt_its_end() {
+        let hits = |room, prompts: &[&[u64]]| run(&mut Reuse::new(16, Some(room)), prompts)[1].hit_blocks;
+        assert_eq!(hits(2, &[&[1, 2], &[3], &[1]]), 1, "the end of [1, 2] went first");
+        assert_eq!(hits(2, &[&[1], &[2], &[3], &[1]]), 0);
+        assert_eq!(hits(3, &[&[1], &[2], &[3], &[1]]), 1);
+        assert_eq!(hits(0, &[&[1], &[1]]), 0);
+        assert_eq!(hits(100, &[&[1, 2, 3], &[1, 2, 4, 3], &[5, 2]]), 2, "as an endless one");
+    }
+
+    #[test]
+    fn a_sample_finds_the_same_share() {
+        let prompts = |reuse: &mut Reuse| {
+            for n in 0..4_000_u64 {
+                // Half of every prompt of 64 was there before, but for the first of each of 200 families.
+                let family = (1 << 40) + n % 200 * 64;
+                let ids: Vec<u64> = (0..64).map(|at| if at < 32 { family + at } else { n * 64 + at }).collect();
+                reuse.take(&Seen { ids: &ids, tokens: None });
+            }
+        };
+        let (mut exact, mut sampled) = (Reuse::new(16, None), Reuse::new(16, None));
+        sampled.endless.halvings = 3;
+        prompts(&mut exact);
+        prompts(&mut sampled);
+        let (exact, sampled) = (exact.caches()[0], sampled.caches()[0]);
+        assert_eq!((exact.sampled_one_of, sampled.sampled_one_of), (1, 8));
+        assert!((exact.token_share - 0.475).abs() < 0.001, "{}", exact.token_share);
+        assert!((exact.token_share - sampled.token_share).abs() < 0.06, "{}", sampled.token_share);
+    }
+}

@@ -1,0 +1,91 @@
+//! What is wrong with a trace, or might mislead whoever replays it; every doubt ends in advice.
+
+use serde::Serialize;
+
+use super::Info;
+use super::arrivals::Arrivals;
+use crate::measure::time::Gap;
+
+/// A doubt and what to do about it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "warning", rename_all = "snake_case")]
+pub enum Warning {
+    /// Times are those of batches.
+    BatchGrid {
+        /// From one batch to the next, in nanoseconds.
+        step_ns: u64,
+        /// Share of the gaps that are zero.
+        zero_gaps: f64,
+    },
+    /// Rows are not in order of time.
+    Unsorted {
+        /// Rows that come before the row above them.
+        rows: u64,
+    },
+    /// The number of block ids is not what the length asks for.
+    ImpossibleLengths {
+        /// Rows.
+        rows: u64,
+        /// The first of them, from 1.
+        first: u64,
+        /// A size of blocks with which every row would fit.
+        fitting_block_size: Option<u32>,
+    },
+    /// Prompts without a count of tokens.
+    EstimatedTokens {
+        /// Rows.
+        rows: u64,
+    },
+    /// There is nothing in it.
+    Empty,
+}
+
+impl Warning {
+    /// What it is, in a sentence.
+    pub fn text(&self) -> String {
+        match self {
+            Self::BatchGrid { step_ns, zero_gaps } => format!(
+                "arrivals come in batches every {}: {:.0} % of the gaps are zero; the burstiness above is the grid's",
+                Gap::from_nanos(*step_ns),
+                zero_gaps * 100.0
+            ),
+            Self::Unsorted { rows } => format!("{rows} rows come earlier than the row above them"),
+            Self::ImpossibleLengths { rows, first, fitting_block_size } => {
+                let fits = fitting_block_size.map(|size| format!("; blocks of {size} tokens would fit all"));
+                let fits = fits.unwrap_or_default();
+                format!(
+                    "{rows} rows have another number of block ids than their length asks for, first row {first}{fits}"
+                )
+            }
+            Self::EstimatedTokens { rows } => {
+                format!("{rows} prompts have bytes and no tokens; a token is taken for four bytes")
+            }
+            Self::Empty => "there are no requests".to_owned(),
+        }
+    }
+
+    /// What to do.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::BatchGrid { .. } => "`trace spread` moves each arrival to a place of its own inside its batch",
+            Self::Unsorted { .. } => "`trace merge` with this one file puts them in order",
+            Self::ImpossibleLengths { fitting_block_size: Some(_), .. } => "say the size with --block-size",
+            Self::ImpossibleLengths { .. } => "check the size of blocks (--block-size) and how lengths were counted",
+            Self::EstimatedTokens { .. } => "capture with a tokenizer, or where the server reports its usage",
+            Self::Empty => "check that this is the file you mean",
+        }
+    }
+}
+
+/// The doubts about what was found. `misfits` are rows with impossible lengths, the first, and a size that would fit.
+pub(super) fn of(info: &Info, arrivals: &Arrivals, misfits: Option<(u64, u64, Option<u32>)>) -> Vec<Warning> {
+    let grid = arrivals.grid().zip(info.burstiness);
+    let warnings = [
+        grid.map(|(step_ns, burstiness)| Warning::BatchGrid { step_ns, zero_gaps: burstiness.zero_gaps }),
+        (arrivals.unsorted > 0).then_some(Warning::Unsorted { rows: arrivals.unsorted }),
+        misfits.map(|(rows, first, fits)| Warning::ImpossibleLengths { rows, first, fitting_block_size: fits }),
+        (info.input_estimated > 0).then_some(Warning::EstimatedTokens { rows: info.input_estimated }),
+        (info.requests == 0).then_some(Warning::Empty),
+    ];
+    warnings.into_iter().flatten().collect()
+}

@@ -1,0 +1,213 @@
+//! Bytes of a trace: from a file or a pipe, decompressed, line by line, with a bound on every line.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use memchr::memchr;
+
+use super::error::{Error, Problem};
+
+/// Longest line in bytes: a prompt of a million tokens in blocks of 16, with ids of 20 digits, is 1.4 MB.
+pub const LONGEST_LINE: usize = 16 << 20;
+/// Largest document that has to be read whole.
+pub const LARGEST_DOCUMENT: usize = 64 << 20;
+/// Bytes from which a format is guessed.
+const SAMPLE: usize = 256 << 10;
+const BUFFER: usize = 256 << 10;
+
+/// What a trace is read from.
+pub enum Source {
+    /// A stream of bytes.
+    Stream(Stream),
+    /// A folder.
+    Folder(PathBuf),
+}
+
+/// A stream of bytes whose beginning is known.
+pub struct Stream {
+    /// How the user named it.
+    pub name: String,
+    /// Its folder, where tables may lie beside it.
+    pub folder: Option<PathBuf>,
+    /// What it begins with: all of it, or so much that a format can be told.
+    pub sample: Vec<u8>,
+    rest: Box<dyn BufRead + Send>,
+}
+
+impl Source {
+    /// Opens a file, a folder, or stdin for `-`; undoes zstd and gzip.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let error = |error: io::Error| cannot_read(&error).at(&name, None);
+        if path == Path::new("-") {
+            return Ok(Self::Stream(Stream::new("stdin", Box::new(BufReader::with_capacity(BUFFER, io::stdin())))?));
+        }
+        if fs::metadata(path).map_err(error)?.is_dir() {
+            return Ok(Self::Folder(path.to_owned()));
+        }
+        let file = BufReader::with_capacity(BUFFER, File::open(path).map_err(error)?);
+        let mut stream = Stream::new(&name, Box::new(file))?;
+        stream.folder = path.parent().map(Path::to_owned);
+        Ok(Self::Stream(stream))
+    }
+}
+
+impl Stream {
+    /// Takes the beginning of `bytes` in, decompressed.
+    pub fn new(name: &str, mut bytes: Box<dyn BufRead + Send>) -> Result<Self, Error> {
+        let error = |error: io::Error| cannot_read(&error).at(name, None);
+        let mut magic = Vec::new();
+        bytes.by_ref().take(4).read_to_end(&mut magic).map_err(error)?;
+        let compressed = Cursor::new(magic.clone()).chain(bytes);
+        let mut rest: Box<dyn BufRead + Send> = match *magic.as_slice() {
+            // A frame of data, or a skippable one before it.
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(compressed).map_err(error)?;
+                Box::new(BufReader::with_capacity(BUFFER, decoder))
+            }
+            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(compressed))),
+            _ => Box::new(compressed),
+        };
+        let mut sample = Vec::new();
+        rest.by_ref().take(SAMPLE as u64).read_to_end(&mut sample).map_err(error)?;
+        Ok(Self { name: name.to_owned(), folder: None, sample, rest })
+    }
+
+    /// The whole lines of the sample, blank ones left out; an unfinished one only where there is no other.
+    pub fn sample_lines(&self) -> impl Iterator<Item = &[u8]> {
+        let whole = self.sample.len() < SAMPLE;
+        let end = memchr::memrchr(b'\n', &self.sample).filter(|_| !whole).unwrap_or(self.sample.len());
+        self.sample[..end].split(|byte| *byte == b'\n').map(trimmed).filter(|line| !line.is_empty())
+    }
+
+    /// Its lines.
+    pub fn lines(self) -> Lines {
+        let name = self.name.clone();
+        Lines { name, bytes: self.bytes(), line: Vec::new(), number: 0 }
+    }
+
+    /// Its bytes.
+    pub fn bytes(self) -> Box<dyn BufRead + Send> {
+        Box::new(Cursor::new(self.sample).chain(self.rest))
+    }
+
+    /// All of it, where it is small enough.
+    pub fn whole(self) -> Result<Vec<u8>, Error> {
+        let mut bytes = self.sample;
+        let most = LARGEST_DOCUMENT as u64 + 1;
+        let read = self.rest.take(most).read_to_end(&mut bytes);
+        read.map_err(|error| cannot_read(&error).at(&self.name, None))?;
+        if bytes.len() > LARGEST_DOCUMENT {
+            let what = format!("one document of more than {} MiB", LARGEST_DOCUMENT >> 20);
+            return Err(Problem::new(what).remedy("write one session per line").at(&self.name, None));
+        }
+        Ok(bytes)
+    }
+}
+
+fn cannot_read(error: &io::Error) -> Problem {
+    Problem::new(format!("cannot be read: {error}"))
+}
+
+/// Without a byte order mark before it, and space around it.
+fn trimmed(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii()
+}
+
+/// Lines with their numbers.
+pub struct Lines {
+    name: String,
+    bytes: Box<dyn BufRead + Send>,
+    line: Vec<u8>,
+    number: u64,
+}
+
+impl Lines {
+    /// The next line that is not blank, without its end.
+    pub fn next_line(&mut self) -> Option<Result<&[u8], Error>> {
+        loop {
+            match self.read_line() {
+                Ok(false) => return None,
+                Ok(true) if trimmed(&self.line).is_empty() => {}
+                Ok(true) => return Some(Ok(trimmed(&self.line))),
+                Err(problem) => return Some(Err(self.error(problem))),
+            }
+        }
+    }
+
+    /// A problem with its place: the line that was read last.
+    pub fn error(&self, problem: Problem) -> Error {
+        problem.at(&self.name, Some(self.number))
+    }
+
+    fn read_line(&mut self) -> Result<bool, Problem> {
+        self.line.clear();
+        self.number += 1;
+        loop {
+            let bytes = match self.bytes.fill_buf() {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(cannot_read(&error)),
+            };
+            if bytes.is_empty() {
+                return Ok(!self.line.is_empty());
+            }
+            let (taken, ended) = memchr(b'\n', bytes).map_or((bytes.len(), false), |at| (at + 1, true));
+            if self.line.len() + taken > LONGEST_LINE {
+                let what = format!("a line of more than {} MiB", LONGEST_LINE >> 20);
+                return Err(Problem::new(what).remedy("a row is one line; is this a trace?"));
+            }
+            self.line.extend_from_slice(&bytes[..taken]);
+            self.bytes.consume(taken);
+            if ended {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(bytes: Vec<u8>) -> Stream {
+        Stream::new("t", Box::new(Cursor::new(bytes))).unwrap()
+    }
+
+    #[test]
+    fn lines_come_without_their_ends_and_with_their_numbers() {
+        let mut lines = stream(b"\xef\xbb\xbfa\r\n\n  b \nc".to_vec()).lines();
+        let mut seen = Vec::new();
+        while let Some(line) = lines.next_line() {
+            let line = line.unwrap().to_vec();
+            seen.push((lines.number, line));
+        }
+        assert_eq!(seen, [(1, b"a".to_vec()), (3, b"b".to_vec()), (4, b"c".to_vec())]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_an_error_and_not_a_full_memory() {
+        let endless = BufReader::new(io::repeat(b'x'));
+        let mut lines = Stream::new("t", Box::new(endless)).unwrap().lines();
+        let error = lines.next_line().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "t:1: a line of more than 16 MiB; a row is one line; is this a trace?");
+    }
+
+    #[test]
+    fn zstd_and_gzip_are_undone_by_their_first_bytes() {
+        let text = b"one\ntwo\n".repeat(100_000);
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        io::Write::write_all(&mut gzip, &text).unwrap();
+        for packed in [zstd::encode_all(&text[..], 1).unwrap(), gzip.finish().unwrap(), text.clone()] {
+            let mut lines = stream(packed).lines();
+            let mut count = 0;
+            while let Some(line) = lines.next_line() {
+                line.unwrap();
+                count += 1;
+            }
+            assert_eq!(count, 200_000);
+        }
+    }
+}

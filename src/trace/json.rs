@@ -1,0 +1,422 @@
+//! One JSON object per row: read once, without a map, field by field; errors name the field and never the value.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+
+use super::error::Problem;
+use super::losses::Losses;
+
+/// A row that is read field by field; made by [`row`].
+pub(super) trait Row: Default {
+    /// The fields that are understood.
+    const KEYS: &'static [&'static str];
+    /// What each of them should be.
+    const WANTED: &'static [&'static str];
+
+    /// Takes the value of field number `index` in.
+    fn take<'de, A: MapAccess<'de>>(&mut self, index: usize, losses: &Losses, map: &mut A) -> Result<(), A::Error>;
+}
+
+/// What a value should be, in words.
+pub(super) trait Wanted {
+    /// The words, after "expected".
+    const WHAT: &'static str;
+}
+
+/// A value as it is read; `losses` is for the objects inside of objects.
+pub(super) trait Take: Sized {
+    /// Reads the value that comes next.
+    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error>;
+}
+
+macro_rules! plainly_taken {
+    ($($type:ty: $what:literal),* $(,)?) => { $(
+        impl Wanted for $type {
+            const WHAT: &'static str = $what;
+        }
+        impl Take for $type {
+            fn take<'de, A: MapAccess<'de>>(_: &Losses, map: &mut A) -> Result<Self, A::Error> {
+                map.next_value()
+            }
+        }
+    )* };
+}
+
+plainly_taken! {
+    Option<u64>: "a whole number that is not negative",
+    Option<u32>: "a whole number below 2^32",
+    Option<i64>: "a whole number",
+    Option<f64>: "a number",
+    Option<bool>: "true or false",
+    Option<String>: "a text",
+    Option<Number>: "a number",
+    Option<Id>: "a text or a number",
+    Option<Content>: "a text, or a list",
+    Option<Vec<u64>>: "a list of whole numbers that are not negative",
+    Option<Vec<u32>>: "a list of whole numbers below 2^32",
+    Option<Vec<f64>>: "a list of numbers",
+    Option<IgnoredAny>: "a value",
+}
+
+impl<R: Row> Wanted for Option<Object<R>> {
+    const WHAT: &'static str = "an object with values of the right kinds";
+}
+
+impl<R: Row> Take for Option<Object<R>> {
+    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error> {
+        let failed = Cell::new(None);
+        map.next_value_seed(Fields::<R> { losses, failed: &failed, row: std::marker::PhantomData })
+            .map(|row| row.map(Object))
+    }
+}
+
+impl<R: Row> Wanted for Option<Vec<Object<R>>> {
+    const WHAT: &'static str = "a list of objects with values of the right kinds";
+}
+
+impl<R: Row> Take for Option<Vec<Object<R>>> {
+    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error> {
+        map.next_value_seed(List::<R>(losses, std::marker::PhantomData))
+    }
+}
+
+/// An object inside of an object.
+#[derive(Debug)]
+pub(super) struct Object<R>(pub R);
+
+/// Declares a row: its fields, each of a type that is `Take` and `Wanted`, named as in the file or `"so" as this`.
+macro_rules! row {
+    ($(#[$meta:meta])* $name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Debug, Default)]
+        struct $name { $($field: Option<$type>),* }
+
+        impl $crate::trace::json::Row for $name {
+            const KEYS: &'static [&'static str] = &[$($crate::trace::json::key!($field $($key)?)),*];
+            const WANTED: &'static [&'static str] =
+                &[$(<Option<$type> as $crate::trace::json::Wanted>::WHAT),*];
+
+            fn take<'de, A: serde::de::MapAccess<'de>>(
+                &mut self,
+                index: usize,
+                losses: &$crate::trace::losses::Losses,
+                map: &mut A,
+            ) -> Result<(), A::Error> {
+                let fields = 0;
+                $(
+                    if index == fields {
+                        self.$field = <Option<$type> as $crate::trace::json::Take>::take(losses, map)?;
+                        return Ok(());
+                    }
+                    let fields = fields + 1;
+                )*
+                let _ = fields;
+                map.next_value::<serde::de::IgnoredAny>().map(|_| ())
+            }
+        }
+    };
+}
+
+macro_rules! key {
+    ($field:ident $key:literal) => {
+        $key
+    };
+    ($field:ident) => {
+        stringify!($field)
+    };
+}
+
+pub(super) use {key, row};
+
+/// Reads one line as a row; what it holds besides is counted by name.
+pub(super) fn parse<R: Row>(line: &[u8], losses: &Losses) -> Result<R, Problem> {
+    let failed = Cell::new(None);
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let read = Fields::<R> { losses, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut json);
+    let read = read.and_then(|row| json.end().map(|()| row));
+    match read {
+        Ok(Some(row)) => Ok(row),
+        Ok(None) => Err(Problem::new("expected a JSON object")),
+        Err(error) => Err(match (error.classify(), failed.get()) {
+            (serde_json::error::Category::Data, Some((field, wanted))) => {
+                Problem::of(field, format!("expected {wanted}"))
+            }
+            (serde_json::error::Category::Data, None) => Problem::new("expected a JSON object"),
+            _ => Problem::new(format!("no JSON from column {} on", error.column())),
+        }),
+    }
+}
+
+struct Fields<'a, R> {
+    losses: &'a Losses,
+    /// The field whose value was not to be read, and what it should have been.
+    failed: &'a Cell<Option<(&'static str, &'static str)>>,
+    row: std::marker::PhantomData<R>,
+}
+
+impl<'de, R: Row> DeserializeSeed<'de> for Fields<'_, R> {
+    type Value = Option<R>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<R>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, R: Row> Visitor<'de> for Fields<'_, R> {
+    type Value = Option<R>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Option<R>, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<R>, A::Error> {
+        let mut row = R::default();
+        let mut next = 0;
+        while let Some(index) = map.next_key_seed(Key { keys: R::KEYS, next, losses: self.losses })? {
+            match index {
+                Some(index) => {
+                    row.take(index, self.losses, &mut map)
+                        .inspect_err(|_| self.failed.set(Some((R::KEYS[index], R::WANTED[index]))))?;
+                    next = index + 1;
+                }
+                None => _ = map.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(Some(row))
+    }
+}
+
+/// The number of a key. Rows of a file have their keys in the same order, so that the next one is tried first.
+struct Key<'a> {
+    keys: &'static [&'static str],
+    next: usize,
+    losses: &'a Losses,
+}
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key<'_> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: de::Error>(self, key: &str) -> Result<Option<usize>, E> {
+        if self.keys.get(self.next) == Some(&key) {
+            return Ok(Some(self.next));
+        }
+        let index = self.keys.iter().position(|known| *known == key);
+        if index.is_none() {
+            self.losses.count(key);
+        }
+        Ok(index)
+    }
+}
+
+struct List<'a, R>(&'a Losses, std::marker::PhantomData<R>);
+
+impl<'de, R: Row> DeserializeSeed<'de> for List<'_, R> {
+    type Value = Option<Vec<Object<R>>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, R: Row> Visitor<'de> for List<'_, R> {
+    type Value = Option<Vec<Object<R>>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let failed = Cell::new(None);
+        let mut rows = Vec::new();
+        loop {
+            let fields = Fields::<R> { losses: self.0, failed: &failed, row: std::marker::PhantomData };
+            match list.next_element_seed(fields)? {
+                Some(Some(row)) => rows.push(Object(row)),
+                Some(None) => return Err(A::Error::custom("null in a list of objects")),
+                None => return Ok(Some(rows)),
+            }
+        }
+    }
+}
+
+/// A number that may also be written as a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Number(pub f64);
+
+impl Number {
+    /// So many units of `nanos` nanoseconds, in nanoseconds; negative ones and what is beyond 292 years have none.
+    pub(super) fn nanos(self, nanos: f64) -> Option<u64> {
+        let value = self.0 * nanos;
+        (0.0..9.2e18).contains(&value).then(|| value.round() as u64)
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Number;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number")
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
+                Ok(Number(value as f64))
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
+                Ok(Number(value as f64))
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
+                Ok(Number(value))
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
+                let value: f64 = value.trim().parse().map_err(|_| E::custom("not a number"))?;
+                if value.is_finite() { Ok(Number(value)) } else { Err(E::custom("not a number")) }
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// A name that may also be a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Id(pub String);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Id;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a number")
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Id, E> {
+                Ok(Id(value.to_string()))
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Id, E> {
+                Ok(Id(value.to_string()))
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Id, E> {
+                Ok(Id(value.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// Texts anywhere inside of a value: how many, and their bytes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    /// Texts.
+    pub texts: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = Content;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or a list")
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Content, E> {
+                Ok(Content { texts: 1, bytes: value.len() as u64 })
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_bool<E: de::Error>(self, _: bool) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_u64<E: de::Error>(self, _: u64) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_i64<E: de::Error>(self, _: i64) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
+                let mut sum = Content::default();
+                while let Some(one) = list.next_element::<Content>()? {
+                    sum.texts += one.texts;
+                    sum.bytes += one.bytes;
+                }
+                Ok(sum)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+                let mut sum = Content::default();
+                while let Some((_, one)) = map.next_entry::<IgnoredAny, Content>()? {
+                    sum.texts += one.texts;
+                    sum.bytes += one.bytes;
+                }
+                Ok(sum)
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    row!(Inner { b: u64 });
+    row!(Sample { a: u64, strange = "in": Number, inner: Object<Inner>, list: Vec<Object<Inner>>, text: Content });
+
+    fn read(text: &str) -> Result<Sample, String> {
+        parse(text.as_bytes(), &Losses::default()).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn fields_are_read_in_any_order_and_others_are_counted() {
+        let losses = Losses::default();
+        let line = br#"{"x": [1], "in": "2.5", "a": 3, "inner": {"b": 4, "y": 0}, "list": [{"b": 5}], "text": ["ab", {"t": "c"}]}"#;
+        let row: Sample = parse(line, &losses).unwrap();
+        assert_eq!((row.a, row.strange, row.inner.unwrap().0.b), (Some(3), Some(Number(2.5)), Some(4)));
+        assert_eq!(row.list.unwrap()[0].0.b, Some(5));
+        assert_eq!(row.text, Some(Content { texts: 2, bytes: 3 }));
+        assert_eq!(losses.list(), [("x".to_owned(), 1), ("y".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_what_was_expected_and_not_what_was_there() {
+        for (line, expected) in [
+            (r#"{"a": "secret"}"#, "a: expected a whole number that is not negative"),
+            (r#"{"a": -1}"#, "a: expected a whole number that is not negative"),
+            (r#"{"in": "secret"}"#, "in: expected a number"),
+            (r#"{"inner": {"b": "secret"}}"#, "inner: expected an object with values of the right kinds"),
+            (r#"["secret"]"#, "expected a JSON object"),
+            ("null", "expected a JSON object"),
+            (r#"{"a": 1} secret"#, "no JSON from column 10 on"),
+            (r#"{"a": 1"#, "no JSON from column 7 on"),
+        ] {
+            assert_eq!(read(line).unwrap_err(), expected, "{line}");
+        }
+    }
+}

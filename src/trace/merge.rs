@@ -1,0 +1,261 @@
+//! Several traces into one, in order of time; one trace whose rows are out of order into one where they are not.
+//!
+//! Rows wait in a heap of bounded size for earlier ones. What comes more than a heap too late is put where it is met,
+//! and counted.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::blocks::mixed;
+use super::error::{Error, Problem};
+use super::losses::Losses;
+use super::{Entries, Trace};
+use crate::capture::format::{Blocks, Entry, Header};
+
+/// Rows that wait for earlier ones.
+pub const MOST_WAITING: usize = 1 << 16;
+/// Block ids that the waiting rows may have together: 48 MiB.
+const MOST_IDS: usize = 6 << 20;
+
+/// Where the times of several traces begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// At the wall-clock moments that their headers name.
+    Clock,
+    /// All at zero.
+    Start,
+}
+
+/// One trace of several. Ids of blocks and sessions that do not come from one key are told apart.
+pub fn merge(traces: Vec<(String, Trace)>, align: Align) -> Result<Trace, Error> {
+    let losses = Losses::default();
+    let starts: Vec<Option<u64>> = traces.iter().map(|(_, trace)| trace.header.started_unix_ns).collect();
+    let clock = align == Align::Clock && starts.iter().all(Option::is_some);
+    let zero = starts.iter().flatten().min().copied().filter(|_| clock);
+    let mut header = Header::new(sources(&traces));
+    let alone = traces.len() == 1;
+    header.started_unix_ns = zero.or_else(|| starts.iter().flatten().min().copied().filter(|_| alone));
+    let mut all = Vec::new();
+    for (number, (name, trace)) in traces.into_iter().enumerate() {
+        let Trace { header: one, entries, losses: of_one } = trace;
+        if number == 0 {
+            header.turns = one.turns;
+            header.blocks = one.blocks.clone();
+        } else {
+            same_blocks(&mut header, &one).map_err(|problem| problem.at(&name, None))?;
+        }
+        let shift = one.started_unix_ns.zip(zero).map_or(0, |(start, zero)| start - zero);
+        let shared = alone || one.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
+        let told_apart = (!shared).then_some(number as u64);
+        all.push((apart(entries, shift, told_apart), of_one));
+    }
+    let entries = Box::new(Merged::new(all, losses.clone()));
+    Ok(Trace { header, entries, losses })
+}
+
+fn sources(traces: &[(String, Trace)]) -> String {
+    let mut sources: Vec<&str> = traces.iter().map(|(_, trace)| trace.header.source.as_str()).collect();
+    sources.dedup();
+    sources.truncate(8);
+    sources.join(" + ")
+}
+
+/// Takes the blocks of another trace in, if one header can say what both are.
+fn same_blocks(header: &mut Header, other: &Header) -> Result<(), Problem> {
+    const REMEDY: &str = "convert one of them first, so that both have blocks of one kind";
+    if header.turns != other.turns {
+        return Err(Problem::new(
+            "its later turns are whole requests, and those of the first trace are not, or the \
+            reverse",
+        ));
+    }
+    let Some(blocks) = &mut header.blocks else {
+        header.blocks.clone_from(&other.blocks);
+        return Ok(());
+    };
+    let Some(theirs) = &other.blocks else { return Ok(()) };
+    let alike = |blocks: &Blocks| Blocks { key: None, ..blocks.clone() };
+    if alike(blocks) != alike(theirs) {
+        return Err(Problem::new("its blocks are not of the kind that the first trace has").remedy(REMEDY));
+    }
+    if blocks.key != theirs.key {
+        if blocks.key.is_some() && theirs.key.is_some() {
+            return Err(Problem::new("its block ids were made with another key than those of the first trace")
+                .remedy("`trace anonymize` gives each ids without a key"));
+        }
+        blocks.key = None;
+    }
+    Ok(())
+}
+
+/// Later by a shift, and with ids that no other trace has.
+fn apart(entries: Entries, shift: u64, number: Option<u64>) -> Entries {
+    Box::new(entries.map(move |entry| {
+        let mut entry = entry?;
+        entry.at = entry.at.saturating_add(shift);
+        entry.planned = entry.planned.map(|planned| planned.saturating_add(shift));
+        if let Some(number) = number.filter(|number| *number > 0) {
+            rename(&mut entry, number);
+        }
+        Ok(entry)
+    }))
+}
+
+/// Gives a request the ids of a copy: other than those of every other copy, alike where they were alike.
+pub(super) fn rename(entry: &mut Entry, copy: u64) {
+    entry.prompt.blocks.iter_mut().for_each(|id| *id = mixed(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
+    if let Some(session) = &mut entry.session {
+        session.push_str(&format!("#{copy}"));
+    }
+}
+
+struct Waiting {
+    at: u64,
+    /// Rows of one time stay in the order of traces, and of the file.
+    trace: usize,
+    row: u64,
+    entry: Entry,
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    /// The earliest is the greatest, for that is what a heap hands out.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.trace, other.row).cmp(&(self.at, self.trace, self.row))
+    }
+}
+
+/// Rows of several streams in order of time, each of which may be out of order within the heap's bounds.
+pub(super) struct Merged {
+    /// The rows, how many of each wait, and what each lost.
+    traces: Vec<(Entries, usize, Losses)>,
+    waiting: BinaryHeap<Waiting>,
+    ids: usize,
+    last: u64,
+    row: u64,
+    losses: Losses,
+    failed: bool,
+}
+
+impl Merged {
+    pub(super) fn new(traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
+        let traces = traces.into_iter().map(|(entries, of_one)| (entries, 0, of_one)).collect();
+        Self { traces, waiting: BinaryHeap::new(), ids: 0, last: 0, row: 0, losses, failed: false }
+    }
+
+    /// Reads until every trace that goes on has a fair share of the rows that wait.
+    fn fill(&mut self) -> Result<(), Error> {
+        let share = (MOST_WAITING / self.traces.len().max(1)).max(1);
+        let mut ended = Vec::new();
+        for (number, (entries, waiting, _)) in self.traces.iter_mut().enumerate() {
+            while *waiting < share && (*waiting == 0 || self.ids < MOST_IDS) {
+                match entries.next() {
+                    Some(entry) => {
+                        let entry = entry?;
+                        (*waiting, self.row) = (*waiting + 1, self.row + 1);
+                        self.ids += entry.prompt.blocks.len();
+                        self.waiting.push(Waiting { at: entry.at, trace: number, row: self.row, entry });
+                    }
+                    None => {
+                        ended.push(number);
+                        break;
+                    }
+                }
+            }
+        }
+        for number in ended {
+            let (entries, waiting, lost) = &mut self.traces[number];
+            *entries = Box::new(std::iter::empty());
+            *waiting = usize::MAX / 2;
+            std::mem::take(lost).list().iter().for_each(|(name, count)| self.losses.add(name, *count));
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Merged {
+    type Item = Result<Entry, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        if let Err(error) = self.fill() {
+            self.failed = true;
+            return Some(Err(error));
+        }
+        let Waiting { at, trace, entry, .. } = self.waiting.pop()?;
+        self.traces[trace].1 -= 1;
+        self.ids -= entry.prompt.blocks.len();
+        if at < self.last {
+            self.losses.count("rows too far out of order to be put in order");
+        }
+        self.last = self.last.max(at);
+        Some(Ok(entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(header: Header, times: &[u64]) -> Trace {
+        let entries: Vec<_> = times
+            .iter()
+            .map(|at| {
+                let mut entry = Entry { at: *at, session: Some("s".to_owned()), ..Entry::default() };
+                entry.prompt.blocks = vec![1, 2];
+                Ok(entry)
+            })
+            .collect();
+        Trace { header, entries: Box::new(entries.into_iter()), losses: Losses::default() }
+    }
+
+    fn merged(traces: Vec<Trace>, align: Align) -> Vec<Entry> {
+        let traces = traces.into_iter().map(|trace| ("t".to_owned(), trace)).collect();
+        merge(traces, align).unwrap().entries.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn rows_come_in_order_and_ids_of_two_traces_are_told_apart() {
+        let rows = merged(vec![trace(Header::new("a"), &[5, 1, 9]), trace(Header::new("b"), &[2, 9])], Align::Clock);
+        assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [1, 2, 5, 9, 9]);
+        assert_eq!(rows[0].prompt.blocks, [1, 2]);
+        assert_ne!(rows[1].prompt.blocks, [1, 2]);
+        assert_eq!((rows[0].session.as_deref(), rows[1].session.as_deref()), (Some("s"), Some("s#1")));
+    }
+
+    #[test]
+    fn wall_clocks_are_heeded_where_all_have_one() {
+        let at = |start| Header { started_unix_ns: start, ..Header::new("a") };
+        let times = |starts: [Option<u64>; 2], align| {
+            let rows = merged(vec![trace(at(starts[0]), &[0]), trace(at(starts[1]), &[0])], align);
+            rows.iter().map(|row| row.at).collect::<Vec<_>>()
+        };
+        assert_eq!(times([Some(100), Some(40)], Align::Clock), [0, 60]);
+        assert_eq!(times([Some(100), Some(40)], Align::Start), [0, 0]);
+        assert_eq!(times([Some(100), None], Align::Clock), [0, 0]);
+    }
+
+    #[test]
+    fn traces_with_blocks_of_two_kinds_are_not_mixed() {
+        use super::super::format::mooncake::blocks;
+        let of = |size| Header { blocks: Some(blocks(size)), ..Header::new("a") };
+        let traces = [16, 512].map(|size| (format!("t{size}"), trace(of(size), &[0])));
+        let error = merge(traces.into(), Align::Clock).err().unwrap().to_string();
+        assert!(error.starts_with("t512: its blocks are not of the kind that the first trace has; convert"), "{error}");
+    }
+}

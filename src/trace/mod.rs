@@ -1,0 +1,40 @@
+//! Traces in and out: every public format is read into the rows of [`crate::capture::format`] and written from them.
+//!
+//! A [`Trace`] is a header and a stream of rows; nothing here holds a trace in memory. [`format::TABLE`] lists the
+//! formats: how each is recognised, what it can hold, how it is read and written. What a format cannot hold is counted
+//! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive.
+//!
+//! What is done with traces: [`info`] tells what is in one, [`cut`], [`scale`], [`merge`], [`anonymize`] and [`spread`]
+//! make one of others.
+
+pub mod anonymize;
+pub mod blocks;
+pub mod cut;
+pub mod error;
+pub mod fields;
+pub mod format;
+pub mod info;
+pub mod input;
+mod json;
+pub mod losses;
+pub mod merge;
+pub mod scale;
+pub mod sessions;
+pub mod spread;
+
+use crate::capture::format::{Entry, Header};
+use error::{Error, Problem};
+use losses::Losses;
+
+/// The rows of a trace, in the order of the file.
+pub type Entries = Box<dyn Iterator<Item = Result<Entry, Error>>>;
+
+/// A trace that is being read.
+pub struct Trace {
+    /// What holds for every row.
+    pub header: Header,
+    /// The rows. After an error there are no more.
+    pub entries: Entries,
+    /// What the input has and no row can hold; complete when the rows are read.
+    pub losses: Losses,
+}

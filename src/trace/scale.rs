@@ -1,0 +1,80 @@
+//! The same traffic at another rate, with the structure of its prefixes.
+//!
+//! More of it is copies laid over each other: each later by its share of an offset, with ids of its own, so that copies
+//! share no prefix. Less of it leaves out whole sessions; where there are none, all requests that share their second
+//! block: in most traces the first is a system prompt that everybody has.
+
+use super::blocks::{chained, mixed, of_text};
+use super::losses::Losses;
+use super::merge::{Merged, rename};
+use super::{Entries, Trace};
+use crate::capture::format::{Entry, Header};
+
+/// Copies that are laid over each other at most.
+pub const MOST: f64 = 1_000.0;
+
+/// By what traffic is scaled.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// How much of it there is to be, up to [`MOST`].
+    pub factor: f64,
+    /// Nanoseconds over which the copies begin.
+    pub offset: u64,
+    /// Which sessions stay hangs on it.
+    pub seed: u64,
+}
+
+/// A trace at another rate. `copy` reads it once more; it is asked for as many as the factor needs.
+pub fn scale<E>(scale: Scale, mut copy: impl FnMut() -> Result<Trace, E>) -> Result<Trace, E> {
+    let copies = scale.factor.ceil().max(1.0) as u64;
+    let mut all = Vec::new();
+    let (mut header, losses) = (None, Losses::default());
+    for number in 0..copies {
+        let share = (scale.factor - number as f64).min(1.0);
+        let Trace { header: of_one, entries, losses: lost } = copy()?;
+        let offset = (scale.offset as f64 / copies as f64 * number as f64) as u64;
+        let thinned = thin(entries, &of_one, share, mixed(scale.seed, number));
+        let entries: Entries = Box::new(thinned.map(move |entry| {
+            let mut entry = entry?;
+            if number > 0 {
+                rename(&mut entry, number);
+            }
+            entry.at = entry.at.saturating_add(offset);
+            entry.planned = None;
+            Ok(entry)
+        }));
+        // What is lost is lost alike in every copy.
+        all.push((entries, if number == 0 { lost } else { Losses::default() }));
+        header.get_or_insert(of_one);
+    }
+    let header = header.unwrap_or_else(|| Header::new(""));
+    if copies == 1 {
+        let (entries, losses) = all.swap_remove(0);
+        return Ok(Trace { header, entries, losses });
+    }
+    Ok(Trace { header, entries: Box::new(Merged::new(all, losses.clone())), losses })
+}
+
+/// So much of it, by session.
+fn thin(entries: Entries, header: &Header, share: f64, seed: u64) -> Entries {
+    if share >= 1.0 {
+        return entries;
+    }
+    let bound = (share * u64::MAX as f64) as u64;
+    let blocks = header.blocks.clone();
+    let mut row = 0;
+    Box::new(entries.filter(move |entry| {
+        let Ok(entry) = entry else { return true };
+        row += 1;
+        mixed(seed, family(entry, blocks.as_ref(), row)) < bound
+    }))
+}
+
+/// What a request stays or goes with.
+fn family(entry: &Entry, blocks: Option<&crate::capture::format::Blocks>, row: u64) -> u64 {
+    if let Some(session) = &entry.session {
+        return of_text(session);
+    }
+    let second = blocks.and_then(|blocks| chained(blocks, entry).nth(1));
+    second.unwrap_or_else(|| mixed(row, 0x726f_7773))
+}

@@ -1,0 +1,81 @@
+//! Timestamps of batches into places of their own: each arrival of a batch moves to a moment drawn evenly from the
+//! interval that begins with its timestamp. The order of requests stays.
+//!
+//! Off by default everywhere: what the file says is what is replayed. That arrivals inside a batch were even is a
+//! guess, and the only one that adds no burst of its own.
+
+use std::collections::VecDeque;
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
+
+use super::Trace;
+use super::error::{Error, Problem};
+use crate::capture::format::Entry;
+
+/// Rows from which a grid is found.
+const LOOKAHEAD: usize = 4_096;
+/// Requests of one batch.
+const MOST_OF_BATCH: usize = 1 << 16;
+
+/// The trace with every batch spread over the `grid` after its timestamp, in nanoseconds; found where it is not given.
+pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<(Trace, u64), Error> {
+    let Trace { header, mut entries, losses } = trace;
+    let mut ahead: VecDeque<Entry> = VecDeque::new();
+    for entry in entries.by_ref().take(LOOKAHEAD) {
+        ahead.push_back(entry?);
+    }
+    let found = || {
+        let mut arrivals = super::info::Arrivals::default();
+        ahead.iter().for_each(|entry| arrivals.take(entry.at));
+        arrivals.grid().ok_or_else(|| {
+            let problem = Problem::new(format!("no batches are seen in the first {LOOKAHEAD} rows"));
+            problem.remedy("say how far apart batches are with --grid").at(name, None)
+        })
+    };
+    let grid = grid.map_or_else(found, Ok)?;
+    // A few milliseconds beside the grid is the same batch.
+    let tolerance = grid / 100;
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut coming = ahead.into_iter().map(Ok).chain(entries);
+    let (mut batch, mut next): (VecDeque<Entry>, Option<Entry>) = (VecDeque::new(), None);
+    let mut error = None;
+    let entries = std::iter::from_fn(move || {
+        if batch.is_empty() {
+            if let Some(error) = error.take() {
+                return Some(Err(error));
+            }
+            batch.extend(next.take());
+            for entry in coming.by_ref() {
+                match entry {
+                    Ok(entry) => {
+                        let first = batch.front().map_or(entry.at, |first| first.at);
+                        let same = entry.at.abs_diff(first) <= tolerance && batch.len() < MOST_OF_BATCH;
+                        if !same {
+                            next = Some(entry);
+                            break;
+                        }
+                        batch.push_back(entry);
+                    }
+                    Err(failed) => {
+                        error = Some(failed);
+                        break;
+                    }
+                }
+            }
+            place(&mut batch, grid, &mut random);
+        }
+        batch.pop_front().map(Ok).or_else(|| error.take().map(Err))
+    });
+    Ok((Trace { header, entries: Box::new(entries), losses }, grid))
+}
+
+/// Draws a moment for each, in the order that they have.
+fn place(batch: &mut VecDeque<Entry>, grid: u64, random: &mut Pcg64Mcg) {
+    let Some(start) = batch.iter().map(|entry| entry.at).min() else { return };
+    let mut places: Vec<u64> = batch.iter().map(|_| random.random_range(0..grid.max(1))).collect();
+    places.sort_unstable();
+    for (entry, place) in batch.iter_mut().zip(places) {
+        entry.at = start.saturating_add(place);
+    }
+}

@@ -1,0 +1,448 @@
+//! `streamgauge trace`: what is known of public traces, and what conversions keep, lose and say.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use streamgauge::capture::format::{BlockIds, Entry, Header, LastBlock, Scope};
+use streamgauge::trace::format::{self, Options, TABLE};
+use streamgauge::trace::info::{self, Info, Warning};
+use streamgauge::trace::input::{Source, Stream};
+use streamgauge::trace::{Trace, scale};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces").join(name)
+}
+
+fn open(path: &Path) -> (&'static str, Trace) {
+    let source = Source::open(path).unwrap();
+    let format = format::recognised(&source).unwrap_or_else(|| panic!("{}: no known format", path.display()));
+    (format.name, (format.read.unwrap())(source, &Options::default()).unwrap())
+}
+
+fn rows(path: &Path) -> (Header, Vec<Entry>) {
+    let (_, trace) = open(path);
+    (trace.header.clone(), trace.entries.collect::<Result<_, _>>().unwrap())
+}
+
+fn about(name: &str, cache: Option<usize>) -> Info {
+    info::info(&mut open(&data(name)).1, cache).unwrap()
+}
+
+fn near(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected} ± {tolerance}");
+}
+
+// ----------------------------------------------------------------------------------------- what is known of public files
+
+#[test]
+fn mooncakes_files_have_the_sums_and_hits_that_are_known() {
+    for (name, requests, input, output, hit, asked) in [
+        ("mooncake/conversation_first60s.jsonl", 162, 2_209_273, 58_039, 203, 4_400),
+        ("mooncake/conversation_first300s.jsonl", 918, 12_446_054, 323_860, 5_034, 24_752),
+        ("mooncake/synthetic_first60s.jsonl", 208, 2_715_078, 40_674, 323, 5_437),
+    ] {
+        let info = about(name, None);
+        let (isl, osl) = (info.input.unwrap(), info.output.unwrap());
+        assert_eq!((info.requests, isl.sum, osl.sum), (requests, input, output), "{name}");
+        assert_eq!((info.reuse[0].hit_blocks, info.reuse[0].asked_blocks), (hit, asked), "{name}");
+    }
+    let arxiv = about("mooncake/arxiv_head20.jsonl", None);
+    assert_eq!((arxiv.requests, arxiv.input.unwrap().sum), (20, 256_262));
+    assert_eq!((arxiv.reuse[0].hit_blocks, arxiv.reuse[0].asked_blocks), (65, 514));
+}
+
+#[test]
+fn the_whole_conversation_hour_has_the_figures_that_are_known() {
+    let info = about("mooncake/conversation_full.jsonl.zst", Some(10_000));
+    let (isl, osl) = (info.input.unwrap(), info.output.unwrap());
+    assert_eq!((info.requests, info.span_s.round()), (12_031, 3_537.0));
+    assert_eq!((isl.p50, isl.p90, isl.p99, isl.max), (6_909, 27_367, 85_400, 126_195));
+    assert_eq!((osl.p50, osl.p99, osl.max), (350, 1_118, 2_000));
+    near(isl.mean, 12_035.0, 0.5);
+    near(osl.mean, 343.0, 0.5);
+    let [endless, bounded] = info.reuse[..] else { panic!("{:?}", info.reuse) };
+    near(endless.token_share, 0.374, 0.0005);
+    near(endless.request_share, 0.409, 0.0005);
+    assert!(bounded.token_share < endless.token_share && bounded.token_share > 0.0);
+    let burstiness = info.burstiness.unwrap();
+    near(burstiness.gap_cv, 3.03, 0.01);
+    near(burstiness.zero_gaps, 0.902, 0.001);
+    near(burstiness.dispersion_1s.unwrap(), 7.9, 0.06);
+    near(burstiness.peak_1s.unwrap(), 8.2, 0.06);
+    near(burstiness.dispersion_10s.unwrap(), 2.1, 0.06);
+    near(burstiness.peak_10s.unwrap(), 1.97, 0.01);
+    assert!(
+        matches!(info.warnings[..], [Warning::BatchGrid { step_ns: 3_000_000_000, .. }]),
+        "the grid, and no impossible length: {:?}",
+        info.warnings
+    );
+}
+
+#[test]
+fn azures_file_is_read_to_the_hundred_nanoseconds() {
+    let (header, rows) = rows(&data("azure/conv2023_first300s.csv"));
+    assert_eq!(header.started_unix_ns, Some(1_700_158_546_680_590_000));
+    assert_eq!((rows.len(), rows[0].at, rows[1].at), (1_445, 0, 4_314_579_000));
+    assert_eq!(rows.iter().filter_map(|row| row.prompt.tokens).sum::<u64>(), 1_527_768);
+    assert_eq!(rows.iter().filter_map(|row| row.output_tokens).sum::<u64>(), 367_070);
+    let smallest = rows.windows(2).map(|pair| pair[1].at - pair[0].at).min();
+    assert_eq!(smallest, Some(6_000), "no two at once");
+}
+
+#[test]
+fn agent_sessions_are_read_with_their_times_and_ids_of_the_session() {
+    let (header, rows) = rows(&data("kv-cache-tester"));
+    let blocks = header.blocks.unwrap();
+    assert_eq!((blocks.size, blocks.last, blocks.scope), (64, LastBlock::Dropped, Scope::Session));
+    let of = |session: &str| rows.iter().filter(|row| row.session.as_deref() == Some(session)).collect::<Vec<_>>();
+    let sizes = ["trace_0026", "trace_0057", "trace_0187", "trace_0504"].map(|session| of(session).len());
+    assert_eq!((rows.len(), sizes), (17, [3, 8, 3, 3]));
+    assert!(rows.iter().all(|row| row.prompt.blocks.len() as u64 == row.prompt.tokens.unwrap() / 64));
+    let mixed = of("trace_0504");
+    assert_eq!(mixed.iter().map(|row| row.stream).collect::<Vec<_>>(), [Some(false), Some(false), Some(true)]);
+    assert_eq!((mixed[2].at, mixed[2].think), (3_075_000_000_000, Some(3_058_000_000_000)));
+    assert_eq!(mixed[2].timing.first_token, Some(1_750_000_000));
+    let info = about("kv-cache-tester", None);
+    assert!(info.warnings.iter().all(|warning| !matches!(warning, Warning::ImpossibleLengths { .. })));
+    assert_eq!(info.sessions.unwrap().count, 4);
+}
+
+#[test]
+fn subagents_are_sessions_of_their_own() {
+    let session = r#"{"id":"a","block_size":64,"hash_id_scope":"local","requests":[
+        {"t":0.0,"type":"s","model":"m","in":130,"out":5,"hash_ids":[1,2],"stop":"tool_use"},
+        {"t":4.0,"type":"subagent","agent_id":"x","requests":[{"t":1.0,"type":"n","in":64,"out":1,"hash_ids":[1]}]},
+        {"t":9.0,"type":"s","in":200,"out":0,"hash_ids":[1,2,3]}]}"#;
+    let rows = of_text(session).1;
+    let seen: Vec<_> = rows.iter().map(|row| (row.at / 1_000_000_000, row.session.as_deref().unwrap())).collect();
+    assert_eq!(seen, [(0, "a"), (5, "a/x"), (9, "a")]);
+    assert_eq!(rows[2].turn, Some(1));
+}
+
+#[test]
+fn bailians_ids_are_no_prefixes_and_its_turns_follow_their_parents() {
+    let (header, rows) = rows(&data("bailian/handmade_schema.jsonl"));
+    assert_eq!(header.blocks.unwrap().ids, BlockIds::Single);
+    let turns: Vec<_> = rows.iter().map(|row| (row.session.as_deref().unwrap(), row.turn.unwrap())).collect();
+    assert_eq!(turns, [("55", 0), ("55", 1), ("160", 0)]);
+    // The id that the third shares with the others stands at the same place behind another block: no hit.
+    let info = about("bailian/handmade_schema.jsonl", None);
+    assert_eq!((info.reuse[0].hit_blocks, info.reuse[0].asked_blocks), (2, 11));
+}
+
+#[test]
+fn burstgpt_is_read_by_the_names_of_its_columns() {
+    let (_, rows) = rows(&data("burstgpt/format_v1_3rows.csv"));
+    let seen: Vec<_> = rows.iter().map(|row| (row.at / 1_000_000_000, row.prompt.tokens, row.output_tokens)).collect();
+    assert_eq!(seen, [(5, Some(472), Some(18)), (45, Some(1_087), Some(230)), (118, Some(417), Some(276))]);
+    assert_eq!(rows[2].model.as_deref(), Some("GPT-4"));
+    assert!(self::rows(&data("burstgpt/format_v3_header_only.csv")).1.is_empty());
+    let v3 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+        1.5,7,2.25,GPT-4,10,0,10,API log\n";
+    let row = of_text(v3).1.remove(0);
+    assert_eq!((row.at, row.session.as_deref(), row.timing.ended), (1_500_000_000, Some("7"), Some(2_250_000_000)));
+    assert_eq!(row.outcome.map(|outcome| outcome.name()), Some("failed"));
+}
+
+// ------------------------------------------------------------------------------------------------------- other formats
+
+fn of_text(text: &str) -> (Header, Vec<Entry>, Vec<(String, u64)>) {
+    let bytes = std::io::Cursor::new(text.to_owned().into_bytes());
+    let source = Source::Stream(Stream::new("text", Box::new(bytes)).unwrap());
+    let format = format::recognised(&source).unwrap_or_else(|| panic!("no known format: {text}"));
+    let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
+    let rows = trace.entries.collect::<Result<_, _>>().unwrap();
+    (trace.header, rows, trace.losses.list())
+}
+
+#[test]
+fn texts_leave_nothing_but_their_lengths() {
+    for text in [
+        r#"{"text": "SECRET é", "timestamp": 1500, "session_id": "s", "output_length": 7, "extra": {"a": "SECRET"}}"#,
+        r#"{"session_id": "s", "turns": [{"text": "SECRET é", "timestamp": 1500, "output_length": 7}]}"#,
+        r#"{"text_input": "SECRET é", "timestamp": 1500, "session_id": "s", "output_length": 7}"#,
+    ] {
+        let (header, rows, _) = of_text(text);
+        assert_eq!((rows[0].prompt.bytes, rows[0].at, rows[0].output_tokens), (Some(9), 1_500_000_000, Some(7)));
+        let written = serde_json::to_string(&(header, rows)).unwrap();
+        assert!(!written.contains("SECRET"), "{written}");
+    }
+}
+
+#[test]
+fn a_recording_of_vllm_vcr_keeps_its_gaps_and_what_is_not_kept_is_told() {
+    let text = concat!(
+        r#"{"meta":{"model":"m","block_size":16,"gpu":"x"}}"#,
+        "\n",
+        r#"{"prompt_tokens":33,"cached_tokens":16,"output_tokens":4,"ttft_ms":50.5,"itl_ms":[10,20.25],"#,
+        r#""itl_tokens":[1,2],"concurrency":3,"arrival_ms":1000,"block_hashes":[18446744073709551615,2],"#,
+        r#""finish_reason":"length","output_token_ids":[1,2,3,4]}"#
+    );
+    let (header, rows, lost) = of_text(text);
+    assert_eq!(header.blocks.unwrap().last, LastBlock::Dropped);
+    let row = &rows[0];
+    assert_eq!((row.at, row.timing.first_token), (1_000_000_000, Some(50_500_000)));
+    assert_eq!((row.timing.first_tokens, row.timing.ended), (Some(1), Some(80_750_000)));
+    assert_eq!((row.in_flight, row.prompt.blocks[0]), (Some(2), u64::MAX));
+    assert!(lost.contains(&("output_token_ids".to_owned(), 1)), "{lost:?}");
+}
+
+#[test]
+fn a_dynamo_trace_is_its_ends_of_requests_wrapped_or_not() {
+    let event = r#"{"schema":"dynamo.request.trace.v1","event_type":"request_end","event_time_unix_ms":1700000001000,
+        "agent_context":{"session_id":"s"},"request":{"request_id":"r","model":"m","output_tokens":4,"cached_tokens":64,
+        "request_received_ms":1700000000000,"ttft_ms":20.5,"total_time_ms":1000,
+        "replay":{"trace_block_size":64,"input_length":70,"input_sequence_hashes":[101,102]}}}"#
+        .replace('\n', "");
+    let tool = r#"{"schema":"dynamo.request.trace.v1","event_type":"tool_end","tool":{}}"#;
+    for text in [format!("{event}\n{tool}\n"), format!("{{\"timestamp\":1,\"event\":{event}}}\n")] {
+        let (header, rows, _) = of_text(&text);
+        assert_eq!((header.started_unix_ns, header.blocks.unwrap().size), (Some(1_700_000_000_000_000_000), 64));
+        assert_eq!(
+            (rows.len(), rows[0].prompt.tokens, rows[0].prompt.blocks.as_slice()),
+            (1, Some(70), &[101, 102][..])
+        );
+        assert_eq!((rows[0].session.as_deref(), rows[0].timing.first_token), (Some("s"), Some(20_500_000)));
+    }
+}
+
+#[test]
+fn a_day_is_generated_from_servegens_clients_and_is_the_same_for_the_same_seed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    file("chunk-0-trace.csv", "0,1.5,8.6,Weibull,0.5,0.4\n600,0.0,0,,,\n1200,0.5,1,,,\n1800,0,0,,,\n");
+    let windows = r#"{"0": {"input_tokens": "{100: 0.5, 200: 0.5}", "output_tokens": "{7: 1.0}"}}"#;
+    file("chunk-0-dataset.json", windows);
+    let (header, rows) = rows(folder.path());
+    assert!(header.source.contains("seed 0"), "{}", header.source);
+    // 600 s at 1.5 and 600 s at 0.5.
+    assert!((1_000..1_450).contains(&rows.len()), "{}", rows.len());
+    assert!(rows.iter().all(|row| row.output_tokens == Some(7) && [Some(100), Some(200)].contains(&row.prompt.tokens)));
+    assert!(rows.iter().all(|row| row.at < 600_000_000_000 || row.at >= 1_200_000_000_000));
+    assert!(rows.windows(2).all(|pair| pair[0].at <= pair[1].at));
+    assert_eq!(rows, self::rows(folder.path()).1);
+}
+
+#[test]
+fn chunks_of_ragpulse_become_blocks_where_their_tables_lie_beside_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |passage: u64| {
+        format!(
+            r#"{{"timestamp": "82", "input_length": 60, "output_length": 19, "hash_ids": {{"sys_prompt": [8302],
+            "passages_ids": [{passage}], "history": [], "web_search": [], "user_input": []}}, "session_id": "x"}}"#
+        )
+        .replace('\n', "")
+    };
+    let trace = folder.path().join("0_trace.jsonl");
+    std::fs::write(&trace, format!("{}\n{}\n\n", row(1), row(2))).unwrap();
+    assert!(rows(&trace).1.iter().all(|row| row.prompt.blocks.is_empty()));
+    std::fs::write(folder.path().join("1_sys_prompt.jsonl"), r#"{"sys_prompt_id": 8302, "token_length": 32}"#).unwrap();
+    let passages = "{\"passages_id\": 1, \"token_length\": 20}\n{\"passages_id\": 2, \"token_length\": 20}\n";
+    std::fs::write(folder.path().join("2_passages.jsonl"), passages).unwrap();
+    let (_, rows) = rows(&trace);
+    let (a, b) = (&rows[0].prompt.blocks, &rows[1].prompt.blocks);
+    assert_eq!((rows[0].at, a.len(), b.len()), (82_000_000_000, 3, 3));
+    assert_eq!(a.iter().zip(b).take_while(|(a, b)| a == b).count(), 2);
+}
+
+#[test]
+fn vllms_timed_trace_is_told_from_mooncake_by_its_blocks() {
+    let row = r#"{"timestamp": 1.5, "input_length": 40, "output_length": 3, "hash_ids": [1, 2, 3]}"#;
+    let (header, rows, _) = of_text(row);
+    assert_eq!((header.source.as_str(), header.blocks.unwrap().size, rows[0].at), ("timed_trace", 16, 1_500_000_000));
+}
+
+#[test]
+fn turns_that_only_know_their_pause_come_after_it() {
+    let text = "{\"session_id\": \"a\", \"timestamp\": 1000, \"input_length\": 10, \"output_length\": 5}\n\
+        {\"session_id\": \"a\", \"delay\": 500, \"input_length\": 3, \"output_length\": 5}\n";
+    let (header, rows, _) = of_text(text);
+    assert_eq!(format!("{:?}", header.turns), "Delta");
+    assert_eq!((rows[1].at, rows[1].turn, rows[1].think), (1_500_000_000, Some(1), Some(500_000_000)));
+}
+
+// ------------------------------------------------------------------------------------------------- there and back again
+
+/// Writes a file's trace in a format and reads that again.
+fn through(path: &Path, name: &str) -> (Trace, Header, Vec<Entry>) {
+    let mut trace = open(path).1;
+    let format = format::named(name).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    format::convert(&mut trace, format, Box::new(std::fs::File::create(file.path()).unwrap())).unwrap();
+    let source = Source::open(file.path()).unwrap();
+    let back = (format.read.unwrap())(source, &Options::default()).unwrap();
+    (trace, back.header.clone(), back.entries.collect::<Result<_, _>>().unwrap())
+}
+
+#[test]
+fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
+    let path = data("mooncake/conversation_first60s.jsonl");
+    let (header, rows) = rows(&path);
+    let hits = |header: &Header, rows: &[Entry]| {
+        let mut pass = info::Pass::new(header, None);
+        rows.iter().for_each(|row| pass.take(row));
+        pass.finish().reuse.first().map(|cache| cache.hit_blocks)
+    };
+    let mut tried = 0;
+    for format in TABLE.iter().filter(|f| f.read.is_some() && f.write.is_some() && f.name != "vllm-vcr") {
+        let (_, header_back, back) = through(&path, format.name);
+        let lengths =
+            |rows: &[Entry]| -> Vec<_> { rows.iter().map(|row| (row.prompt.tokens, row.output_tokens)).collect() };
+        assert_eq!(lengths(&back), lengths(&rows), "{}", format.name);
+        if format.name != "weka" {
+            let times = |rows: &[Entry]| rows.iter().map(|row| row.at).collect::<Vec<_>>();
+            assert_eq!(times(&back), times(&rows), "{}", format.name);
+        }
+        match format.name {
+            "azure" | "burstgpt" => assert_eq!(hits(&header_back, &back), None),
+            "weka" => assert!(hits(&header_back, &back).unwrap() >= 203 * 8 - 203, "512 tokens are 8 blocks"),
+            "bailian" => assert!(hits(&header_back, &back).unwrap() >= 203 * 32 - 203),
+            name => assert_eq!(hits(&header_back, &back), hits(&header, &rows), "{name}"),
+        }
+        tried += 1;
+    }
+    assert!(tried >= 8, "{tried} formats are written");
+}
+
+#[test]
+fn mooncake_to_mooncake_changes_no_row() {
+    let path = data("mooncake/synthetic_first60s.jsonl");
+    let (_, header, back) = through(&path, "mooncake");
+    assert_eq!((header, back), rows(&path));
+}
+
+#[test]
+fn scaled_traffic_keeps_its_reuse() {
+    let path = data("mooncake/conversation_full.jsonl.zst");
+    let scaled = |factor: f64| {
+        let scale = scale::Scale { factor, offset: 1_500_000_000, seed: 7 };
+        let mut trace = scale::scale(scale, || Ok::<_, ()>(open(&path).1)).unwrap();
+        info::info(&mut trace, None).unwrap()
+    };
+    let (half, twice) = (scaled(0.5), scaled(2.0));
+    assert_eq!(twice.requests, 24_062);
+    near(twice.reuse[0].token_share, 0.374, 0.001);
+    assert!((5_400..6_600).contains(&half.requests), "{}", half.requests);
+    near(half.reuse[0].token_share, 0.374, 0.05);
+}
+
+// ------------------------------------------------------------------------------------------------------- the command line
+
+fn trace(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.arg("trace").args(args).env_clear().current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+const FIRST60: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
+
+#[test]
+fn a_format_is_guessed_and_said_and_what_is_lost_is_counted() {
+    let done = trace(&["convert", FIRST60, "--to", "azure"]);
+    let said = said(&done);
+    assert!(said.contains("is taken as mooncake (rows with `input_length`); blocks of 512 tokens"), "{said}");
+    assert!(said.contains("azure has no place for: prompt.blocks (162)"), "{said}");
+    assert!(said.contains("162 requests written as azure"), "{said}");
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(text.lines().nth(1), Some("1970-01-01 00:00:00.0000000,6758,500"));
+    assert_eq!(text.matches("\r\n").count(), 163);
+}
+
+#[test]
+fn pipes_are_read_and_written_and_cuts_begin_where_they_begin() {
+    let cut = trace(&["cut", FIRST60, "--from", "30s", "--to", "45s"]);
+    let mut info = Command::new(env!("CARGO_BIN_EXE_streamgauge"))
+        .args(["trace", "info", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    info.stdin.take().unwrap().write_all(&cut.stdout).unwrap();
+    let info: Value = serde_json::from_slice(&info.wait_with_output().unwrap().stdout).unwrap();
+    let expected = rows(&data("mooncake/conversation_first60s.jsonl")).1;
+    let kept = expected.iter().filter(|row| (30_000_000_000..45_000_000_000).contains(&row.at)).count();
+    assert_eq!(info["requests"], kept);
+    assert!(info["span_s"].as_f64().unwrap() < 15.0);
+}
+
+#[test]
+fn texts_cannot_be_written_and_the_error_says_what_can() {
+    let done = trace(&["convert", FIRST60, "--to", "single_turn"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(
+        said(&done).lines().last().unwrap(),
+        "error: single_turn cannot be written: its rows are texts, and a trace has none; write mooncake, which AIPerf \
+         reads as mooncake_trace"
+    );
+}
+
+#[test]
+fn a_bad_row_is_named_with_its_file_line_and_field_and_never_with_its_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n";
+    for (row, expected) in [
+        ("{\"timestamp\": 1, \"input_length\": \"SECRET\"}", "t.jsonl:2: input_length: expected a whole number"),
+        ("{\"timestamp\": -1, \"input_length\": 5}", "t.jsonl:2: timestamp: expected a time from zero on"),
+        ("{\"timestamp\": 1}", "t.jsonl:2: input_length: is missing"),
+        ("SECRET", "t.jsonl:2: no JSON from column 1 on"),
+    ] {
+        std::fs::write(folder.path().join("t.jsonl"), format!("{good}{row}\n")).unwrap();
+        let path = folder.path().join("t.jsonl");
+        let done = trace(&["info", path.to_str().unwrap()]);
+        assert_eq!(done.status.code(), Some(1));
+        assert!(said(&done).contains(expected), "{}", said(&done));
+        assert!(!said(&done).contains("SECRET"));
+    }
+}
+
+#[test]
+fn an_anonymous_trace_has_the_structure_and_no_name() {
+    let done = trace(&["anonymize", "tests/data/traces/kv-cache-tester", "--output-format", "streamgauge"]);
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert!(!text.contains("claude") && !text.contains("trace_0"), "names");
+    let (header, rows, _) = of_text(&text);
+    let mut pass = info::Pass::new(&header, None);
+    rows.iter().for_each(|row| pass.take(row));
+    assert_eq!(pass.finish().reuse[0].hit_blocks, about("kv-cache-tester", None).reuse[0].hit_blocks);
+    assert_ne!(rows[0].prompt.blocks[0], 1);
+}
+
+#[test]
+fn a_spread_trace_has_no_grid_and_the_same_batches_in_time() {
+    let full = "tests/data/traces/mooncake/conversation_first300s.jsonl";
+    let done = trace(&["spread", full]);
+    assert!(said(&done).contains("batches of 3.00s are spread"), "{}", said(&done));
+    let (header, rows, _) = of_text(&String::from_utf8(done.stdout).unwrap());
+    let mut pass = info::Pass::new(&header, None);
+    rows.iter().for_each(|row| pass.take(row));
+    let info = pass.finish();
+    assert!(info.warnings.is_empty(), "{:?}", info.warnings);
+    let burstiness = info.burstiness.unwrap();
+    assert!(burstiness.gap_cv < 1.5 && burstiness.zero_gaps < 0.01, "{burstiness:?}");
+    assert_eq!(info.reuse[0].hit_blocks, 5_034);
+}
+
+#[test]
+fn the_picture_is_plain_where_that_is_asked_for_and_fits_the_screen() {
+    let text = |args: &[&str]| String::from_utf8(trace(&[&["info", FIRST60], args].concat()).stdout).unwrap();
+    let (drawn, plain) = (text(&[]), text(&["--plain"]));
+    assert!(drawn.contains('█') && !drawn.contains('\u{1b}'));
+    let ascii = plain.split("requests per second over time").nth(1).unwrap().split("warning:").next().unwrap();
+    assert!(ascii.is_ascii(), "{ascii}");
+    assert!(drawn.contains("warning: arrivals come in batches every 3.00s"), "{drawn}");
+}
+
+#[test]
+fn the_schema_knows_every_row_and_is_the_one_that_is_kept() {
+    let schema: Value = serde_json::from_slice(&trace(&["schema"]).stdout).unwrap();
+    let kept = std::fs::read_to_string(data("streamgauge.schema.json")).unwrap();
+    assert_eq!(schema, serde_json::from_str::<Value>(&kept).unwrap(), "keep the output of `streamgauge trace schema`");
+}
