@@ -91,6 +91,13 @@ impl Clock {
             wall.saturating_sub(mono.since(at).as_nanos())
         }
     }
+
+    /// The stamp of a wall-clock moment that is still to come; `None` for one that has passed.
+    pub fn of_wall(&self, moment: SystemTime) -> Option<Stamp> {
+        let unix = u64::try_from(moment.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos()).ok()?;
+        let left = unix.checked_sub(wall())?;
+        Some(self.now().after(Gap::from_nanos(left)))
+    }
 }
 
 /// A clock for tests.
@@ -255,6 +262,17 @@ mod tests {
             let slack = Gap::from_nanos(50_000);
             assert!(stamp.after(slack) >= before && stamp <= after.after(slack));
         }
+    }
+
+    #[test]
+    fn a_moment_to_come_is_as_far_on_one_clock_as_on_the_other() {
+        let clock = Clock::Monotonic;
+        let hour = Duration::from_secs(3_600);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(wall());
+        let stamp = clock.of_wall(now + hour).unwrap();
+        let left = Duration::from(stamp.since(clock.now()));
+        assert!(left <= hour && left > hour - Duration::from_secs(60), "{left:?}");
+        assert_eq!(clock.of_wall(now - hour), None);
     }
 
     #[tokio::test]

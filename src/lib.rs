@@ -19,8 +19,9 @@
 //!
 //! ```text
 //! main    -> cli
-//! cli     -> proxy, sim, trace, export, capture, net, config, measure, clock
+//! cli     -> proxy, replay, sim, trace, export, capture, net, config, measure, clock
 //! proxy   -> export, net, config, measure, clock
+//! replay  -> trace, capture, net, measure, clock
 //! export  -> capture, net, config, measure, clock
 //! trace   -> capture, measure
 //! capture -> measure, clock
@@ -41,5 +42,6 @@ pub mod export;
 pub mod measure;
 pub mod net;
 pub mod proxy;
+pub mod replay;
 pub mod sim;
 pub mod trace;

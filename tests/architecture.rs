@@ -16,8 +16,9 @@ use streamgauge::export::catalog;
 /// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
 const ARROWS: &str = "\
 main    -> cli
-cli     -> proxy, sim, trace, export, capture, net, config, measure, clock
+cli     -> proxy, replay, sim, trace, export, capture, net, config, measure, clock
 proxy   -> export, net, config, measure, clock
+replay  -> trace, capture, net, measure, clock
 export  -> capture, net, config, measure, clock
 trace   -> capture, measure
 capture -> measure, clock
@@ -175,7 +176,8 @@ fn metric_names(files: &[Source], names: &BTreeSet<String>) -> Vec<String> {
     )
 }
 
-/// `sim` speaks the protocol from the other side, and the demo's clients from ours; public traces call some things alike.
+/// `sim` speaks the protocol from the other side, the demo's clients and a replay from ours; public traces call some
+/// things alike.
 fn field_names(files: &[Source]) -> Vec<String> {
     let dialects = files.iter().filter(|file| file.path.starts_with("src/measure/dialect/"));
     let names = dialects.flat_map(|file| file.strings().flat_map(|(text, _)| text.split(['.', '[', ']'])));
@@ -183,7 +185,7 @@ fn field_names(files: &[Source]) -> Vec<String> {
     let is_name =
         |name: &&str| name.contains('_') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let names: BTreeSet<String> = names.filter(is_name).map(str::to_owned).collect();
-    let places = ["src/measure/dialect/", "src/sim/", "src/trace/", "src/cli/demo/load.rs"];
+    let places = ["src/measure/dialect/", "src/sim/", "src/trace/", "src/cli/demo/load.rs", "src/replay/request.rs"];
     strings_only_in(files, &places, &names, "only measure/dialect knows the servers' JSON fields")
 }
 

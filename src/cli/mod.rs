@@ -1,14 +1,18 @@
 //! What a user may type: one file per verb.
 //!
-//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage.
+//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage; a verb may have more.
 
 mod completions;
 mod config;
 mod demo;
 pub mod inspect;
+mod load;
 pub mod logging;
 mod proxy;
+mod replay;
+mod sending;
 mod sim;
+mod standing;
 mod stop;
 mod trace;
 
@@ -43,6 +47,9 @@ Examples:
   Measure the server on port 8000; clients connect to 8080, metrics are on 9464:
     streamgauge proxy --upstream http://127.0.0.1:8000
 
+  Send a trace again, at its own times, and measure the answers:
+    streamgauge replay trace.jsonl --target http://127.0.0.1:8000
+
   Say what a recorded reply means, event by event:
     streamgauge inspect reply.sse --path /v1/chat/completions
 
@@ -54,6 +61,8 @@ enum Verb {
     Demo(demo::Args),
     Proxy(Box<proxy::Args>),
     Inspect(inspect::Args),
+    Replay(Box<replay::Args>),
+    Load(Box<load::Args>),
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
@@ -74,6 +83,8 @@ pub fn main() -> ExitCode {
         Verb::Demo(args) => demo::run(&args),
         Verb::Proxy(args) => proxy::run(*args),
         Verb::Inspect(args) => inspect::run(&args),
+        Verb::Replay(args) => replay::run(&args),
+        Verb::Load(args) => load::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),

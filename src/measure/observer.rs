@@ -327,6 +327,11 @@ impl StreamObserver {
         self.times.first_evidence.is_some()
     }
 
+    /// Output tokens so far, by the best source at hand.
+    pub fn output_tokens(&self) -> Option<TokenCount> {
+        self.tally.output_tokens()
+    }
+
     /// What moved since the last call, if it is time to tell (see [`TokenTimeline`]).
     pub fn progress(&mut self, at: Stamp) -> Option<Progress> {
         let timeline = self.timeline.as_mut().filter(|timeline| timeline.wants_draining(at))?;

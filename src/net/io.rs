@@ -3,10 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
+use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -96,6 +98,18 @@ impl Io {
     /// The other side's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.socket().peer_addr().ok()
+    }
+
+    /// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut byte = [0];
+        let peeked = recv(self.socket().as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
+        match (peeked, self) {
+            (Err(error), _) => io::Error::from(error).kind() == io::ErrorKind::WouldBlock,
+            (Ok(0), _) | (Ok(_), Self::Plain(_)) => false,
+            // TLS sends session tickets after the handshake; let it read them, and see whether anything else comes.
+            (Ok(_), io) => matches!(io.poll_read(&mut Context::from_waker(Waker::noop()), |_, _| ()), Poll::Pending),
+        }
     }
 
     /// Reads what has arrived and hands it to `take`. `None` is the end: the other side sent all it will.

@@ -12,6 +12,7 @@ pub mod client;
 pub mod frames;
 pub mod http2;
 pub mod proxy;
+pub mod replay;
 pub mod upstream;
 
 /// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.

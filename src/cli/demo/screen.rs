@@ -1,53 +1,40 @@
 //! What the demo shows: a table in place on a terminal, a line at a time elsewhere, and the summary.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::{OBJECTIVES, SLO_NAME};
+use crate::cli::standing::Standing;
 use crate::export::figures::{Cut, Goodput, Quantiles, Window};
 
 /// Where progress is shown.
 pub(super) struct Screen {
-    terminal: bool,
     colourful: bool,
-    /// Lines of the table that stands on the terminal.
-    standing: usize,
+    standing: Standing,
 }
 
 impl Screen {
     pub(super) fn of_stderr() -> Self {
-        let stderr = io::stderr();
-        Self { terminal: stderr.is_terminal(), colourful: crate::cli::is_colourful(&stderr), standing: 0 }
+        Self { colourful: crate::cli::is_colourful(&io::stderr()), standing: Standing::on_stderr() }
     }
 
     /// Shows the figures: latencies and rates since `then`, counts since `began`.
     pub(super) fn show(&mut self, now: &Cut, then: &Cut, began: &Cut) {
-        if !self.terminal {
+        if !self.standing.is_terminal() {
             crate::cli::say(&line(now, then, began));
             return;
         }
         let (age, recent) = (now.at.since(began.at).as_secs(), now.at.since(then.at).as_secs());
         let title = format!("SIMULATED, {age:.0} s; latencies and rates are of the last {recent:.0} s");
-        self.replace(&format!("{title}\n\n{}", table(now, then, began, self.colourful)));
+        self.standing.replace(&format!("{title}\n\n{}", table(now, then, began, self.colourful)));
     }
 
     /// Takes the table off the terminal.
     pub(super) fn clear(&mut self) {
-        if self.standing > 0 {
-            self.replace("");
-        }
-    }
-
-    fn replace(&mut self, text: &str) {
-        let up = if self.standing > 0 { format!("\r\u{1b}[{}A", self.standing) } else { String::new() };
-        // Up to the first line, clear from there on, and do not wrap: a wrapped line would be two next time.
-        let frame = format!("{up}\u{1b}[J\u{1b}[?7l{text}\u{1b}[?7h");
-        self.standing = text.lines().count();
-        // Talk that nobody listens to is no reason to stop.
-        io::stderr().write_all(frame.as_bytes()).ok();
+        self.standing.clear();
     }
 }
 

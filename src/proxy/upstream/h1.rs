@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
-use super::pool::{Kind, is_quiet};
+use super::pool::Kind;
 use super::{BodyStep, Broken};
 use crate::export::gauges::OpenConnection;
 use crate::net::http1::body::{BodyError, ChunkWriter};
@@ -42,7 +42,7 @@ impl Connection {
 
     /// Whether it can be used again.
     pub(super) fn is_alive(&mut self) -> bool {
-        is_quiet(&mut self.io)
+        self.io.is_quiet()
     }
 }
 

@@ -10,15 +10,9 @@
 //! proved nothing yet; it keeps connections; or it hangs up, and its connections are not kept at all.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::AsRawFd;
-use std::task::{Context, Poll, Waker};
-
-use nix::sys::socket::{MsgFlags, recv};
 
 use super::h1::Connection;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::io::Io;
 
 /// Rest after a reply of a kind after which this upstream has proved nothing. A busy server's FIN takes milliseconds.
 const REST_UNPROVEN: Gap = Gap::from_millis(50);
@@ -167,17 +161,5 @@ impl Pool {
             Kind::Streamed => &mut self.streamed,
             Kind::Whole => &mut self.whole,
         }
-    }
-}
-
-/// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
-pub(super) fn is_quiet(io: &mut Io) -> bool {
-    let mut byte = [0];
-    let peeked = recv(io.socket().as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
-    match (peeked, io) {
-        (Err(error), _) => io::Error::from(error).kind() == io::ErrorKind::WouldBlock,
-        (Ok(0), _) | (Ok(_), Io::Plain(_)) => false,
-        // TLS sends session tickets after the handshake; let it read them, and see whether anything else comes.
-        (Ok(_), io) => matches!(io.poll_read(&mut Context::from_waker(Waker::noop()), |_, _| ()), Poll::Pending),
     }
 }

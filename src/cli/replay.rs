@@ -1,0 +1,257 @@
+//! `streamgauge replay`: a trace sent again.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+
+use super::sending::flags::{Sending, at_least_one, positive};
+use super::sending::{Wanted, send};
+use super::sim::gap;
+use crate::capture::format::Turns;
+use crate::measure::time::Gap;
+use crate::replay::run::{Loop, Sessions};
+use crate::replay::schedule::{Models, Plan, RowError, Rows, Shard};
+use crate::replay::source;
+
+/// Paragraphs are single lines: clap wraps them to the terminal.
+const ABOUT: &str = "\
+Send a trace again, at its own times, and measure the answers
+
+The load is open: when a request is sent the trace says, and never the server. A server that stalls makes latencies \
+grow, as it would for users. Latencies are reported from the planned moment and from the moment of sending; requests \
+are never repeated.
+
+Prompts are made of words, from the trace's block ids and lengths: the same ids give the same text in every run, and \
+prompts share exactly the prefixes that they share in the trace. No text of a reply is kept.
+
+The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, 3 when the run is not valid: the target could not be \
+reached, or requests were sent late.
+
+Examples:
+  Five times as fast, for one minute, against a server on port 8000:
+    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --speed 5 --duration 1m
+
+  Keep the records, and fail unless 95 % of requests meet the objectives:
+    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --out run1 \\
+      --slo 'chat: ttft<=500ms tpot<=50ms' --fail-if 'goodput<95%'";
+
+/// Send a trace again, at its own times, and measure the answers
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT)]
+pub(crate) struct Args {
+    /// The trace: a capture, or any format that `streamgauge trace convert` reads
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+
+    #[command(flatten)]
+    sending: Sending,
+
+    /// So many times as fast as the trace
+    #[arg(long, value_name = "FACTOR", value_parser = positive, conflicts_with = "rate", help_heading = "Timing")]
+    speed: Option<f64>,
+
+    /// So many requests a second on average: the trace's own pattern, stretched
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
+    rate: Option<f64>,
+
+    /// Send whenever one of --concurrency slots is free, and heed no times. Such a closed load slows down with the server
+    #[arg(long, requires = "concurrency", conflicts_with_all = ["speed", "rate", "max_in_flight"], help_heading = "Timing")]
+    as_fast_as_possible: bool,
+
+    /// Slots of --as-fast-as-possible
+    #[arg(long, value_name = "N", requires = "as_fast_as_possible", value_parser = at_least_one(), help_heading = "Timing")]
+    concurrency: Option<u32>,
+
+    /// Hold requests back while so many are open. They stay planned when they were: the wait is in their latency, and
+    /// they are counted
+    #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
+    max_in_flight: Option<u32>,
+
+    /// Begin here in the trace
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = gap, help_heading = "Timing")]
+    from: Gap,
+
+    /// End here in the trace
+    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    to: Option<Gap>,
+
+    /// Send for so long
+    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    duration: Option<Gap>,
+
+    /// Begin again at the trace's end, until --duration. Every pass has new texts, or the cache would know them
+    #[arg(long = "loop", requires = "duration", help_heading = "Timing")]
+    repeat: bool,
+
+    /// Spread requests of the same moment over the time to the next: for traces whose clock was coarse
+    #[arg(long, help_heading = "Timing")]
+    spread: bool,
+
+    /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send
+    #[arg(long, value_name = "I/N", value_parser = shard, help_heading = "Timing")]
+    shard: Option<Shard>,
+
+    /// What a model of the trace is called at the target, as in `gpt-*=llama`; may be repeated. `*=NAME` is for rows
+    /// without a model too
+    #[arg(long = "models", value_name = "FROM=TO", value_parser = pair, help_heading = "Requests")]
+    models: Vec<(String, String)>,
+
+    /// When a session's next turn is sent: so long after the answer before it as in the trace, or at the trace's times
+    #[arg(long, value_name = "WHEN", default_value = "live", help_heading = "Requests")]
+    sessions: Pace,
+}
+
+/// Sends the trace.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    send(&args.sending, || args.wanted())
+}
+
+impl Args {
+    fn wanted(&self) -> anyhow::Result<Wanted> {
+        let (header, rows) = source::open(&self.trace).map_err(anyhow::Error::from_boxed)?;
+        let delta = header.turns == Turns::Delta;
+        anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");
+        let found = self.read(rows).map_err(anyhow::Error::from_boxed)?;
+        let shown = self.trace.display();
+        let first = found.first;
+        let first = first.ok_or_else(|| anyhow::anyhow!("{shown}: there is no row between --from and --to"))?;
+        let mut stretch = 1.0 / self.speed.unwrap_or(1.0);
+        if let Some(rate) = self.rate {
+            let span = (found.last - first) as f64 / 1e9;
+            anyhow::ensure!(span > 0.0, "--rate needs a trace whose rows have different times");
+            stretch = (found.rows - 1) as f64 / span / rate;
+        }
+        let plan = Plan {
+            stretch,
+            from: self.from,
+            to: self.to,
+            duration: self.duration,
+            repeat: self.repeat,
+            spread: self.spread,
+            shard: self.shard.unwrap_or_default(),
+            models: Models::new(self.models.clone()),
+            seed: self.sending.seed,
+        };
+        let trace = self.trace.clone();
+        Ok(Wanted {
+            name: shown.to_string(),
+            digest: digest(&self.trace)?,
+            header,
+            plan,
+            open: Arc::new(move || source::open(&trace).map(|(_, rows)| rows)),
+            tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
+            arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
+            slots: self.concurrency.or(self.max_in_flight),
+            sessions: self.sessions.into(),
+            notes: found.notes(),
+        })
+    }
+
+    fn read(&self, rows: Rows) -> Result<Found, RowError> {
+        let mut found = Found::default();
+        for entry in rows {
+            let entry = entry?;
+            if entry.at < self.from.as_nanos() || self.to.is_some_and(|to| entry.at >= to.as_nanos()) {
+                continue;
+            }
+            found.rows += 1;
+            found.first = Some(found.first.map_or(entry.at, |first| first.min(entry.at)));
+            found.last = found.last.max(entry.at);
+            if let (Some(tokens), Some(bytes)) = (entry.prompt.tokens, entry.prompt.bytes) {
+                found.bytes += bytes;
+                found.tokens_of_bytes += tokens;
+            }
+            found.parts += u64::from(!entry.prompt.parts.is_empty());
+            found.tools += u64::from(entry.params.tools == Some(true) || entry.params.structured == Some(true));
+            let prompt = &entry.prompt;
+            found.unknown += u64::from(prompt.tokens.is_none() && prompt.bytes.is_none() && prompt.blocks.is_empty());
+        }
+        Ok(found)
+    }
+}
+
+/// By which a result tells what was sent; a folder has none.
+fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
+    if trace.is_dir() {
+        return Ok(None);
+    }
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut File::open(trace)?, &mut hasher)?;
+    Ok(Some(format!("blake3:{}", hasher.finalize().to_hex())))
+}
+
+/// What a first reading finds.
+#[derive(Default)]
+struct Found {
+    rows: u64,
+    first: Option<u64>,
+    last: u64,
+    bytes: u64,
+    tokens_of_bytes: u64,
+    parts: u64,
+    tools: u64,
+    unknown: u64,
+}
+
+impl Found {
+    /// What will not be as in the trace.
+    fn notes(&self) -> Vec<String> {
+        let notes = [
+            (self.parts, "have images, sound or files, which are left out"),
+            (self.tools, "offer tools or ask for a schema, which is left out"),
+            (self.unknown, "do not tell their length, and get a prompt of one token"),
+        ];
+        notes.iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}")).collect()
+    }
+}
+
+/// See [`Sessions`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Pace {
+    Live,
+    Timed,
+}
+
+impl From<Pace> for Sessions {
+    fn from(pace: Pace) -> Self {
+        match pace {
+            Pace::Live => Self::Live,
+            Pace::Timed => Self::Timed,
+        }
+    }
+}
+
+fn shard(text: &str) -> Result<Shard, &'static str> {
+    let parsed = text.split_once('/').and_then(|(index, of)| Some((index.parse::<u64>().ok()?, of.parse().ok()?)));
+    let (index, of) = parsed.ok_or("expected I/N, as in 1/4")?;
+    if !(1..=of).contains(&index) {
+        return Err("expected I/N with I from 1 to N");
+    }
+    Ok(Shard { index: index - 1, of })
+}
+
+fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let parted = text.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty());
+    parted.map(|(from, to)| (from.to_owned(), to.to_owned())).ok_or("expected FROM=TO, as in gpt-*=llama")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_counted_from_one() {
+        assert_eq!(shard("2/4"), Ok(Shard { index: 1, of: 4 }));
+        assert!(shard("0/4").is_err() && shard("5/4").is_err() && shard("4").is_err());
+    }
+
+    #[test]
+    fn models_are_given_in_pairs() {
+        assert_eq!(pair("gpt-*=llama"), Ok(("gpt-*".to_owned(), "llama".to_owned())));
+        assert!(pair("a").is_err() && pair("=b").is_err() && pair("a=").is_err());
+    }
+}

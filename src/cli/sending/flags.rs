@@ -1,0 +1,262 @@
+//! The flags that every verb has that sends: where to, how, and by what the answers are judged.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use clap::ValueEnum;
+
+use crate::cli::sim::gap;
+use crate::measure::slo::Slo;
+use crate::measure::time::Gap;
+use crate::replay::encode::Cancel;
+use crate::replay::request::ExactOutput;
+use crate::replay::target::Target;
+use crate::replay::{Connections, Leave};
+
+/// See the module.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Sending {
+    /// Where requests go, as http://HOST:PORT[/PREFIX] or https://…; may be repeated, and then they take turns
+    #[arg(long = "target", value_name = "URL", required = true)]
+    pub(in crate::cli) targets: Vec<String>,
+
+    /// Folder for run.json and records.jsonl.zst; without it nothing is written
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) out: Option<PathBuf>,
+
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+
+    /// Begin at this time, as in 2026-11-21T12:00:00Z: for several machines that send one load together
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339, help_heading = "Timing")]
+    pub(in crate::cli) start_at: Option<SystemTime>,
+
+    /// Leave the first sends out of the figures: a time, or a number as in 100req
+    #[arg(long, value_name = "DURATION|Nreq", value_parser = warmup, help_heading = "Timing")]
+    pub(in crate::cli) warmup: Option<Warmup>,
+
+    /// Leave the last sends out of the figures
+    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    pub(in crate::cli) cooldown: Option<Gap>,
+
+    /// The dialect of all requests, such as openai.completions. Without it what the trace says, or openai.chat
+    #[arg(long, value_name = "NAME", help_heading = "Requests")]
+    pub(in crate::cli) dialect: Option<String>,
+
+    /// A tokenizer.json: prompts are made of words that are one token in it, and so of an exact length
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub(in crate::cli) tokenizer: Option<PathBuf>,
+
+    /// Tokens that the server adds to every prompt (its chat template): prompts are made so much shorter. `auto` asks the
+    /// server with two short requests before the run
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = overhead, help_heading = "Requests")]
+    pub(in crate::cli) prompt_overhead: Overhead,
+
+    /// Ask for replies of exactly the planned length, by `ignore_eos` and `min_tokens`: everywhere but at public
+    /// APIs, which refuse the fields
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Requests")]
+    pub(in crate::cli) exact_output: Exact,
+
+    /// Decides texts and what is drawn
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
+    pub(in crate::cli) seed: u64,
+
+    /// This share of clients leaves early, as in 20%
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]
+    pub(in crate::cli) cancel_rate: Option<f64>,
+
+    /// When they leave: a time after sending, or a number of tokens as in 10tok
+    #[arg(long, value_name = "DURATION|Ntok", value_parser = leave, requires = "cancel_rate", help_heading = "Requests")]
+    pub(in crate::cli) cancel_after: Option<Leave>,
+
+    /// A header line, as in 'name: value'; may be repeated. Values are written nowhere
+    #[arg(long = "header", value_name = "LINE", help_heading = "Connections")]
+    pub(in crate::cli) headers: Vec<String>,
+
+    /// The environment variable that holds the API key
+    #[arg(long, value_name = "NAME", help_heading = "Connections")]
+    pub(in crate::cli) api_key_env: Option<String>,
+
+    /// Certificates to trust for https targets, in PEM, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = "Connections")]
+    pub(in crate::cli) target_ca: Option<PathBuf>,
+
+    /// Which connection a request takes
+    #[arg(long, value_name = "HOW", default_value = "reuse", help_heading = "Connections")]
+    pub(in crate::cli) connections: Keep,
+
+    /// How long a connection may take to be made
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = gap, help_heading = "Connections")]
+    pub(in crate::cli) connect_timeout: Gap,
+
+    /// How long a request may take
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = gap, help_heading = "Connections")]
+    pub(in crate::cli) timeout: Gap,
+
+    /// Sending threads [default: half the cores]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Connections")]
+    pub(in crate::cli) workers: Option<u32>,
+
+    /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Judgement")]
+    pub(in crate::cli) slos: Vec<Slo>,
+
+    /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Judgement")]
+    pub(in crate::cli) fail_if: Option<f64>,
+
+    /// The run is not valid (exit code 3) if 1 % of requests were sent later than this
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = gap, help_heading = "Judgement")]
+    pub(in crate::cli) max_lag: Gap,
+}
+
+/// What is left out at the beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum Warmup {
+    For(Gap),
+    Requests(u64),
+}
+
+/// What the server adds to every prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum Overhead {
+    Auto,
+    Tokens(u64),
+}
+
+/// See [`ExactOutput`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum Exact {
+    Auto,
+    On,
+    Off,
+}
+
+/// See [`Connections`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum Keep {
+    Reuse,
+    Fresh,
+    PerSession,
+}
+
+impl From<Exact> for ExactOutput {
+    fn from(exact: Exact) -> Self {
+        match exact {
+            Exact::Auto => Self::Auto,
+            Exact::On => Self::On,
+            Exact::Off => Self::Off,
+        }
+    }
+}
+
+impl From<Keep> for Connections {
+    fn from(reuse: Keep) -> Self {
+        match reuse {
+            Keep::Reuse => Self::Reuse,
+            Keep::Fresh => Self::Fresh,
+            Keep::PerSession => Self::PerSession,
+        }
+    }
+}
+
+impl Sending {
+    /// The targets. Read here and not by clap, which shows what it cannot read: it may hold credentials.
+    pub(super) fn targets(&self) -> Result<Vec<Target>, String> {
+        let parsed = self.targets.iter().map(|text| text.parse().map_err(|error| format!("--target: {error}")));
+        parsed.collect()
+    }
+
+    /// The header lines, as (name, value).
+    pub(super) fn fields(&self) -> Result<Vec<(String, String)>, String> {
+        self.headers.iter().map(|line| header(line).map_err(|error| format!("--header: {error}"))).collect()
+    }
+
+    /// The API key.
+    pub(super) fn key(&self) -> Result<Option<String>, String> {
+        let Some(variable) = &self.api_key_env else { return Ok(None) };
+        let key = std::env::var(variable).map_err(|_| format!("--api-key-env: there is no variable {variable}"))?;
+        http::HeaderValue::from_str(&key).map_err(|_| format!("--api-key-env: {variable} holds no key"))?;
+        Ok(Some(key))
+    }
+
+    /// Clients that leave though nobody did.
+    pub(in crate::cli) fn cancel(&self) -> Option<Cancel> {
+        Some(Cancel { rate: self.cancel_rate?, after: self.cancel_after? })
+    }
+}
+
+pub(in crate::cli) fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::builder::RangedI64ValueParser::new().range(1..)
+}
+
+pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
+}
+
+fn percent(text: &str) -> Result<f64, &'static str> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0).ok_or("expected 0% to 100%")
+}
+
+fn condition(text: &str) -> Result<f64, &'static str> {
+    let limit = text.split_once('<').filter(|(name, _)| name.trim() == "goodput").map(|(_, limit)| limit);
+    limit.and_then(|limit| percent(limit.trim()).ok()).ok_or("expected `goodput<PERCENT`, as in goodput<95%")
+}
+
+fn warmup(text: &str) -> Result<Warmup, String> {
+    match text.strip_suffix("req") {
+        Some(number) => number.trim().parse().map(Warmup::Requests).map_err(|_| "expected a number of requests".into()),
+        None => gap(text).map(Warmup::For).map_err(|error| error.to_string()),
+    }
+}
+
+fn overhead(text: &str) -> Result<Overhead, &'static str> {
+    match text {
+        "auto" => Ok(Overhead::Auto),
+        _ => text.parse().map(Overhead::Tokens).map_err(|_| "expected a number of tokens, or auto"),
+    }
+}
+
+fn leave(text: &str) -> Result<Leave, String> {
+    match text.strip_suffix("tok") {
+        Some(number) => match number.trim().parse() {
+            Ok(tokens) if tokens > 0 => Ok(Leave::Tokens(tokens)),
+            _ => Err("expected a number of tokens above 0".into()),
+        },
+        None => gap(text).map(Leave::After).map_err(|error| error.to_string()),
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), &'static str> {
+    const SHAPE: &str = "expected `name: value`";
+    let (name, value) = text.split_once(':').ok_or(SHAPE)?;
+    let (name, value) = (name.trim(), value.trim());
+    http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| SHAPE)?;
+    http::HeaderValue::from_str(value).map_err(|_| "expected a value without control characters")?;
+    const OURS: [&str; 5] = ["host", "content-length", "content-type", "transfer-encoding", "connection"];
+    if OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+        return Err("expected another header: this one is part of every request");
+    }
+    Ok((name.to_ascii_lowercase(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_taken_in_the_forms_that_the_help_shows() {
+        assert_eq!(warmup("100req"), Ok(Warmup::Requests(100)));
+        assert_eq!(warmup("60s"), Ok(Warmup::For(Gap::from_millis(60_000))));
+        assert_eq!((overhead("auto"), overhead("7")), (Ok(Overhead::Auto), Ok(Overhead::Tokens(7))));
+        assert_eq!(leave("10tok"), Ok(Leave::Tokens(10)));
+        assert_eq!(leave("500ms"), Ok(Leave::After(Gap::from_millis(500))));
+        assert_eq!(condition("goodput < 95%"), Ok(0.95));
+        assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
+        assert!(warmup("req").is_err() && leave("0tok").is_err());
+        assert!(condition("ttft<5%").is_err() && percent("101%").is_err() && positive("0").is_err());
+        assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! What every verb does that sends: its flags, the reading of what is to be sent, the figures while it runs, the result.
+
+mod calibrate;
+pub(super) mod flags;
+mod prepare;
+mod screen;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::standing::Standing;
+use super::stop::Stop;
+use crate::clock::Clock;
+use crate::measure::time::Gap;
+use crate::replay::Run;
+use crate::replay::output::write_run;
+use crate::replay::run::{Ended, Order};
+use crate::replay::schedule::Schedule;
+use flags::Sending;
+pub(super) use prepare::Wanted;
+use prepare::{Prepared, Refused};
+use screen::Whole;
+
+const EVERY_ON_TERMINAL: Gap = Gap::from_millis(1_000);
+const EVERY_ELSEWHERE: Gap = Gap::from_millis(10_000);
+const LOOKS: Gap = Gap::from_millis(50);
+
+const SLO_MISSED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+const NOT_VALID: u8 = 3;
+
+/// The key that says that slots and no times decided when a request was sent.
+const CLOSED: &str = "closed_loop";
+
+/// Sends what `wanted` makes of a verb's own flags.
+pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wanted>) -> anyhow::Result<ExitCode> {
+    let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare::prepare(sending, wanted));
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(Refused::Usage(error)) => {
+            super::say(&format!("error: {error:#}"));
+            return Ok(ExitCode::from(WRONG_USAGE));
+        }
+        Err(Refused::Unreachable(said)) => {
+            super::say(&format!("error: {said}"));
+            return Ok(ExitCode::from(NOT_VALID));
+        }
+    };
+    let Prepared { config, plan, open, output, whole, about, notes } = prepared;
+    notes.iter().for_each(|note| super::say(note));
+    raise_descriptors();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(async {
+        let mut stop = Stop::new().context("cannot wait for signals")?;
+        let schedule = move || Schedule::new(plan, move || open());
+        let run = Run::start(config, schedule, output).context("cannot start to send")?;
+        watch(&run, whole, &mut stop).await;
+        Ok::<_, anyhow::Error>(run.finish())
+    })?;
+    conclude(sending, about, &ended)
+}
+
+/// Shows where the run stands until it is over.
+async fn watch(run: &Run, whole: Whole, stop: &mut Stop) {
+    let (clock, mut standing) = (Clock::Monotonic, Standing::on_stderr());
+    let every = if standing.is_terminal() { EVERY_ON_TERMINAL } else { EVERY_ELSEWHERE };
+    let mut next = clock.now().after(every);
+    let mut orders = [Order::Drain, Order::Halt].into_iter();
+    while !run.is_over() {
+        tokio::select! {
+            () = clock.sleep(LOOKS) => {}
+            () = stop.asked() => {
+                let Some(order) = orders.next() else { continue };
+                standing.clear();
+                if order == Order::Drain {
+                    let open = run.progress().in_flight;
+                    super::say(&format!("stopping: {open} requests are open and may end; Ctrl-C cuts them"));
+                }
+                run.order(order);
+            }
+        }
+        if clock.now() >= next {
+            next = clock.now().after(every);
+            let now = run.progress();
+            match standing.is_terminal() {
+                true => standing.replace(&screen::block(&now, whole)),
+                false => super::say(&screen::line(&now, whole)),
+            }
+        }
+    }
+    standing.clear();
+}
+
+/// Prints the summary, writes it beside the records, and judges the run.
+fn conclude(args: &Sending, about: Value, ended: &Ended) -> anyhow::Result<ExitCode> {
+    let summary = &ended.summary;
+    let late = summary.lag.filter(|lag| about[CLOSED] == false && lag.p99 > args.max_lag.as_nanos());
+    let unreached = summary.requests > 0 && summary.statuses.is_empty();
+    let mut invalid = Vec::new();
+    if let Some(lag) = late.filter(|_| summary.held == 0) {
+        invalid.push(format!(
+            "requests were sent late: lag p99 {} is over {} (--max-lag); this machine cannot carry the plan",
+            Gap::from_nanos(lag.p99),
+            args.max_lag
+        ));
+    }
+    if let Some(broken) = &ended.broken {
+        invalid.push(broken.to_string());
+    }
+    if unreached {
+        invalid.push("no request was answered".to_owned());
+    }
+    let mut report = about;
+    let more = json!({
+        "began_unix_ns": ended.began_unix_ns,
+        "stopped": ended.stopped,
+        "sent": ended.sent,
+        "valid": invalid.is_empty(),
+        "invalid_because": invalid,
+        "summary": summary,
+    });
+    if let (Value::Object(report), Value::Object(more)) = (&mut report, more) {
+        report.extend(more);
+    }
+    if let Some(folder) = &args.out {
+        write_run(folder, &report).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
+    }
+    let printed = match args.json {
+        true => super::print(&(serde_json::to_string_pretty(&report)? + "\n"))?,
+        false => super::print(&screen::summary(summary, ended.sent))?,
+    };
+    for why in &invalid {
+        super::say(&format!("not valid: {why}"));
+    }
+    let missed = args.fail_if.is_some_and(|least| {
+        summary.goodput.iter().any(|goodput| (goodput.met as f64) < least * goodput.counted as f64)
+    });
+    Ok(match (invalid.is_empty(), missed) {
+        (false, _) => ExitCode::from(NOT_VALID),
+        (true, true) => ExitCode::from(SLO_MISSED),
+        (true, false) => printed,
+    })
+}
+
+/// Lets this process open as many sockets as it may.
+fn raise_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Where that fails the old limit stands, and a run that needs more says which connections failed.
+        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    }
+}

@@ -1,0 +1,222 @@
+//! From flags to a run: everything is read once before anything is sent.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokenizers::Tokenizer;
+use tokio::sync::Semaphore;
+
+use super::CLOSED;
+use super::calibrate::{Calibrated, calibrate};
+use super::flags::{Overhead, Sending, Warmup};
+use super::screen::Whole;
+use crate::capture::format::Header;
+use crate::clock::Clock;
+use crate::measure::observer::DEFAULT_STALL;
+use crate::measure::slo::Slos;
+use crate::measure::time::Gap;
+use crate::net::tls;
+use crate::replay::Config;
+use crate::replay::content::{Content, Words};
+use crate::replay::encode::Encoder;
+use crate::replay::output::Output;
+use crate::replay::run::{Loop, Sessions};
+use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
+use crate::replay::summary::Measured;
+use crate::replay::target::{Target, reach};
+
+/// Why nothing is sent.
+pub(super) enum Refused {
+    Usage(anyhow::Error),
+    Unreachable(String),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::Usage(error.into())
+    }
+}
+
+/// Opens the rows that are to be sent, once for each pass.
+pub(super) type Open = Arc<dyn Fn() -> Result<Rows, RowError> + Send + Sync>;
+
+/// What a verb wants to be sent.
+pub(in crate::cli) struct Wanted {
+    /// What it is called in the result.
+    pub(in crate::cli) name: String,
+    /// Of its bytes.
+    pub(in crate::cli) digest: Option<String>,
+    pub(in crate::cli) header: Header,
+    pub(in crate::cli) plan: Plan,
+    pub(in crate::cli) open: Open,
+    /// Of the rows that know both.
+    pub(in crate::cli) tokens_per_byte: Option<f64>,
+    pub(in crate::cli) arrivals: Loop,
+    pub(in crate::cli) slots: Option<u32>,
+    pub(in crate::cli) sessions: Sessions,
+    /// What people should know before it starts.
+    pub(in crate::cli) notes: Vec<String>,
+}
+
+/// Everything a run needs.
+pub(super) struct Prepared {
+    pub(super) config: Config,
+    pub(super) plan: Plan,
+    pub(super) open: Open,
+    pub(super) output: Option<Output>,
+    pub(super) whole: Whole,
+    /// What the result says of it. No header's value is in it.
+    pub(super) about: Value,
+    /// What people should know before it starts.
+    pub(super) notes: Vec<String>,
+}
+
+pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refused> {
+    let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
+    let targets = args.targets().map_err(usage)?;
+    let encoder = |added| encoder(args, &wanted, &targets, added);
+    let (whole, measured) = extent(args, &wanted, &encoder(0)?)?;
+    let tls = match targets.iter().any(|target| target.tls) {
+        true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
+        false => None,
+    };
+    let begin = args.start_at.map(|moment| {
+        let begin = Clock::Monotonic.of_wall(moment);
+        begin.ok_or_else(|| usage("--start-at has passed".to_owned()))
+    });
+    let begin = begin.transpose()?;
+    for target in &targets {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let reached = runtime.block_on(reach(target, tls.clone(), args.connect_timeout));
+        reached.map_err(|error| Refused::Unreachable(format!("cannot reach {target}: {error}")))?;
+    }
+    let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
+    let half = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
+    let config = |encoder, begin| Config {
+        targets: targets.clone(),
+        tls: tls.clone(),
+        encoder,
+        arrivals: wanted.arrivals,
+        slots: wanted.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
+        sessions: wanted.sessions,
+        connections: args.connections.into(),
+        connect_timeout: args.connect_timeout,
+        timeout: args.timeout,
+        stretch: wanted.plan.stretch,
+        slos: Arc::clone(&slos),
+        stall: DEFAULT_STALL,
+        workers: args.workers.map_or(half, |workers| workers as usize),
+        measured,
+        begin,
+    };
+    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    let mut notes = vec![format!(
+        "{}requests{} to {}",
+        whole.requests.map_or(String::new(), |requests| format!("{requests} ")),
+        whole.length.map_or(String::new(), |length| format!(" in {:.1} s", length.as_secs())),
+        names.join(", ")
+    )];
+    let calibrated = match args.prompt_overhead {
+        Overhead::Tokens(added) => Calibrated { added, said: None },
+        Overhead::Auto => {
+            let first = sends(&wanted)?.next().transpose().map_err(row)?;
+            calibrate(first, || Ok(config(encoder(0)?, None)))?
+        }
+    };
+    notes.extend(calibrated.said);
+    let config = config(encoder(calibrated.added)?, begin);
+    let about = about(args, &wanted, &targets, calibrated.added);
+    notes.extend(wanted.notes);
+    let output = match &args.out {
+        Some(folder) => {
+            let made = Output::new(folder, wanted.header);
+            Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
+        }
+        None => None,
+    };
+    Ok(Prepared { config, plan: wanted.plan, open: wanted.open, output, whole, about, notes })
+}
+
+fn row(error: RowError) -> Refused {
+    Refused::Usage(anyhow::Error::from_boxed(error))
+}
+
+fn about(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Value {
+    let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
+    json!({
+        "streamgauge_run": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+        "trace": wanted.name,
+        "trace_digest": wanted.digest,
+        "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "header_names": names.collect::<Vec<_>>(),
+        "seed": args.seed,
+        "stretch": wanted.plan.stretch,
+        "slots": wanted.slots,
+        "prompt_overhead": added,
+        CLOSED: wanted.arrivals == Loop::Closed,
+        "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Result<Encoder, Refused> {
+    let words = match &args.tokenizer {
+        None => Words::default(),
+        Some(file) => {
+            let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
+            let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
+            tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
+            Words::of(&tokenizer).map_err(refused)?
+        }
+    };
+    let content = Content::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
+    let content = content.leaving(added);
+    let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
+    let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
+    let dialect = args.dialect.as_deref();
+    let encoder = Encoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
+    Ok(encoder.map_err(usage)?.with_key(args.key().map_err(usage)?))
+}
+
+/// Sends that are counted before the run where its length is known without: a second's work.
+const MOST_COUNTED: u64 = 1_000_000;
+
+/// How much there is to do and which of it counts, by going through the schedule once.
+fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Measured), Refused> {
+    let mut measured = Measured::default();
+    if let Some(Warmup::For(gap)) = args.warmup {
+        measured.from = gap.as_nanos();
+    }
+    let mut whole = Whole { requests: None, length: wanted.plan.duration };
+    let (mut requests, mut last) = (0, Gap::ZERO);
+    let most = if wanted.plan.duration.is_some() { MOST_COUNTED } else { u64::MAX };
+    for send in sends(wanted)? {
+        let send = send.map_err(row)?;
+        encoder.form(&send.entry).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
+        if let Some(Warmup::Requests(number)) = args.warmup
+            && requests == number
+        {
+            measured.from = send.at.as_nanos();
+        }
+        requests += 1;
+        last = last.max(send.at);
+        if requests == most {
+            break;
+        }
+    }
+    whole.requests = Some(requests).filter(|requests| *requests < most);
+    whole.length = whole.length.or(Some(last)).filter(|_| wanted.arrivals == Loop::Open);
+    if matches!(args.warmup, Some(Warmup::Requests(number)) if number >= requests) {
+        let said = format!("--warmup leaves nothing: the plan has {requests} requests");
+        return Err(Refused::Usage(anyhow::Error::msg(said)));
+    }
+    if let (Some(cooldown), Some(length)) = (args.cooldown, whole.length) {
+        measured.to = Some(length.as_nanos().saturating_sub(cooldown.as_nanos()));
+    }
+    Ok((whole, measured))
+}
+
+fn sends(wanted: &Wanted) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {
+    let open = Arc::clone(&wanted.open);
+    Schedule::new(wanted.plan.clone(), move || open()).map_err(row)
+}

@@ -1,0 +1,110 @@
+//! From a row to the bytes that go over the wire. Pure, and alike in every process.
+
+use super::content::Content;
+use super::exchange::Leave;
+use super::request::{ExactOutput, Form, wire};
+use super::schedule::{Planned, drawn, name_hash};
+use super::target::Target;
+use crate::capture::format::Entry;
+use crate::measure::record::Ending;
+use crate::measure::time::Gap;
+
+/// What is asked of a target beside what the trace says.
+#[derive(Clone)]
+pub struct Encoder {
+    content: Content,
+    /// Each target, and whether it is asked for replies of an exact length.
+    targets: Vec<(Target, bool)>,
+    /// The dialect of all rows, whatever the trace says.
+    dialect: Option<&'static Form>,
+    /// The dialect of rows that name none.
+    usual: &'static Form,
+    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere else.
+    fields: Vec<(String, String)>,
+    /// Likewise.
+    key: Option<String>,
+    cancel: Option<Cancel>,
+    seed: u64,
+}
+
+/// Clients that leave though nobody in the trace did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cancel {
+    /// Their share, from 0 to 1.
+    pub rate: f64,
+    /// When they leave.
+    pub after: Leave,
+}
+
+impl Encoder {
+    /// An encoder for these targets.
+    ///
+    /// # Errors
+    /// When `dialect` has no request form.
+    pub fn new(
+        content: Content,
+        targets: Vec<Target>,
+        dialect: Option<&str>,
+        fields: Vec<(String, String)>,
+        exact: ExactOutput,
+        cancel: Option<Cancel>,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let dialect = dialect.map(Form::named).transpose()?;
+        let targets = targets.into_iter().map(|target| (target.clone(), exact.at(&target))).collect();
+        Ok(Self { content, targets, dialect, usual: Form::named("openai.chat")?, fields, key: None, cancel, seed })
+    }
+
+    /// With this API key, in the header line where each dialect has it.
+    pub fn with_key(mut self, key: Option<String>) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// The form of a row's request.
+    ///
+    /// # Errors
+    /// When the row's dialect has none.
+    pub fn form(&self, entry: &Entry) -> Result<&'static Form, String> {
+        match (self.dialect, &entry.dialect) {
+            (Some(form), _) => Ok(form),
+            (None, Some(name)) => Form::named(name),
+            (None, None) => Ok(self.usual),
+        }
+    }
+
+    /// Which target a row goes to: they take turns, and a session stays with one.
+    pub fn target(&self, send: &Planned) -> usize {
+        let number = send.entry.session.as_deref().map_or(send.number, name_hash);
+        (number % self.targets.len() as u64) as usize
+    }
+
+    /// Tokens that a row's prompt should have.
+    pub fn prompt_tokens(&self, send: &Planned) -> u64 {
+        self.content.tokens(send)
+    }
+
+    /// When the client of a row leaves.
+    pub fn leave(&self, send: &Planned) -> Option<Leave> {
+        let entry = &send.entry;
+        let left = entry.ending == Some(Ending::DownstreamGone);
+        let after_send = || {
+            let ended = entry.timing.ended?;
+            Some(Leave::After(Gap::from_nanos(ended.saturating_sub(entry.timing.sent.unwrap_or(0)))))
+        };
+        let captured = match entry.abort_tokens.filter(|_| left) {
+            Some(tokens) if tokens > 0 => Some(Leave::Tokens(tokens)),
+            _ => after_send().filter(|_| left),
+        };
+        let drawn = self.cancel.filter(|cancel| drawn(self.seed ^ 0x6c65_6176, send.number) < cancel.rate);
+        captured.or(drawn.map(|cancel| cancel.after))
+    }
+
+    /// The bytes of a row's request, and where its body begins.
+    pub fn encode(&self, send: &Planned, form: &Form, target: usize) -> (Vec<u8>, usize) {
+        let (target, exact) = &self.targets[target % self.targets.len()];
+        let body = form.body(&send.entry, self.content.text(send), *exact);
+        let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
+        wire(target, form.path(), own.chain(self.fields.iter().cloned()), &body)
+    }
+}

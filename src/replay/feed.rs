@@ -1,0 +1,102 @@
+//! The feed: rows become encoded requests a little ahead of their time, on a thread of its own, so that the sending
+//! threads only write.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::exchange::{Job, Wire};
+use super::run::{Config, Counters, Loop, Order, Sessions};
+use super::schedule::{Planned, RowError, name_hash};
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+
+/// How long before its time a request is encoded.
+const AHEAD: Gap = Gap::from_millis(1_000);
+/// Rows read ahead, so that a session's next turn is known when the answer before it ends.
+const ROWS_AHEAD: usize = 16_384;
+/// Encoded requests that wait, in KiB: 128 MiB.
+const ROOM: usize = 128 * 1_024;
+
+/// Feeds the sending threads until the schedule ends or the order changes.
+///
+/// # Errors
+/// A row that cannot be read, or has a dialect without a request form.
+pub(super) async fn feed(
+    mut schedule: impl Iterator<Item = Result<Planned, RowError>>,
+    config: &Config,
+    counters: &Counters,
+    workers: Vec<mpsc::Sender<Job>>,
+    mut order: watch::Receiver<Order>,
+    begin: Stamp,
+) -> Result<(), RowError> {
+    let room = Arc::new(Semaphore::new(ROOM));
+    let live = config.sessions == Sessions::Live;
+    let mut seen = HashSet::new();
+    let mut ahead: VecDeque<Planned> = VecDeque::new();
+    let mut ended = false;
+    loop {
+        while !ended && ahead.len() < if live { ROWS_AHEAD } else { 1 } {
+            let Some(send) = schedule.next().transpose()? else {
+                ended = true;
+                break;
+            };
+            counters.planned();
+            match &send.entry.session {
+                Some(session) if live && !seen.insert(session.clone()) => {
+                    let job = job(send, config, true)?;
+                    if !deliver(&workers, job, &mut order).await {
+                        return Ok(());
+                    }
+                }
+                _ => ahead.push_back(send),
+            }
+        }
+        let Some(send) = ahead.pop_front() else { return Ok(()) };
+        if matches!(config.arrivals, Loop::Open) {
+            let at = begin.after(send.at);
+            let wake = Stamp::from_nanos(at.as_nanos().saturating_sub(AHEAD.as_nanos()));
+            if wake > Clock::Monotonic.now() {
+                tokio::select! {
+                    () = Clock::Monotonic.sleep_until(wake) => {}
+                    _ = order.wait_for(|order| *order != Order::Run) => return Ok(()),
+                }
+            }
+        }
+        let mut job = job(send, config, false)?;
+        let (bytes, body) = config.encoder.encode(&job.send, job.form, job.target);
+        let size = u32::try_from((bytes.len() / 1_024).clamp(1, ROOM)).unwrap_or(1);
+        let taken = tokio::select! {
+            taken = Arc::clone(&room).acquire_many_owned(size) => taken.ok(),
+            _ = order.wait_for(|order| *order != Order::Run) => return Ok(()),
+        };
+        job.wire = Some(Wire { bytes, body, _room: taken });
+        if !deliver(&workers, job, &mut order).await {
+            return Ok(());
+        }
+    }
+}
+
+fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
+    let encoder = &config.encoder;
+    Ok(Job {
+        form: encoder.form(&send.entry)?,
+        target: encoder.target(&send),
+        prompt_tokens: encoder.prompt_tokens(&send),
+        leave: encoder.leave(&send),
+        follows,
+        wire: None,
+        send,
+    })
+}
+
+/// Hands a request to its thread: a session's are all the same one's. False when the run stops.
+async fn deliver(workers: &[mpsc::Sender<Job>], job: Job, order: &mut watch::Receiver<Order>) -> bool {
+    let number = job.send.entry.session.as_deref().map_or(job.send.number, name_hash);
+    let worker = &workers[(number % workers.len() as u64) as usize];
+    tokio::select! {
+        sent = worker.send(job) => sent.is_ok(),
+        _ = order.wait_for(|order| *order != Order::Run) => false,
+    }
+}

@@ -1,0 +1,33 @@
+//! Sends a trace again: the same arrivals, lengths, shared prefixes, sessions and departures, at another server.
+//!
+//! # The way of a row
+//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`] makes its prompt from block ids;
+//! [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` writes it in the
+//! moment that it is due, `exchange` reads the reply under the proxy's own
+//! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
+//!
+//! # Open is open
+//! A moment that is planned stays planned. A server that stalls makes requests pile up in flight and latencies grow, as
+//! it would with users; it never makes the next request later. Every record has the planned moment and the real one.
+//!
+//! What it is not: it retries nothing, and keeps no text of a reply.
+
+pub mod content;
+pub mod encode;
+mod exchange;
+mod feed;
+pub mod output;
+mod pool;
+pub mod request;
+pub mod results;
+pub mod run;
+pub mod schedule;
+pub mod source;
+pub mod summary;
+pub mod synth;
+pub mod target;
+mod worker;
+
+pub use exchange::Leave;
+pub use pool::Connections;
+pub use run::{Config, Run};

@@ -1,0 +1,345 @@
+//! Request bodies: what a row asks for, in the words of each dialect. Pure.
+//!
+//! What a dialect can say of a row is said: the model, the stream, the lengths, the sampling parameters that change the
+//! cost. Replies of an exact length are asked for where the dialect's servers know how (`ignore_eos`, a least number of
+//! tokens).
+
+use serde_json::{Map, Value, json};
+
+use super::target::Target;
+use crate::capture::format::{Entry, Params};
+use crate::measure::dialect::{self, Dialect};
+
+/// How a dialect's requests look.
+#[derive(Debug)]
+pub struct Form {
+    /// The dialect's name.
+    dialect: &'static str,
+    path: &'static str,
+    /// Header lines that its servers insist on.
+    fields: &'static [(&'static str, &'static str)],
+    /// The header line of an API key.
+    key: fn(&str) -> (&'static str, String),
+    /// Puts the prompt and what is particular into a body.
+    body: fn(&mut Map<String, Value>, &Ask<'_>),
+}
+
+/// What is asked for.
+struct Ask<'a> {
+    prompt: String,
+    model: Option<&'a str>,
+    params: &'a Params,
+    stream: bool,
+    /// How long the reply is to be, and whether it is to be exactly that.
+    output: Option<u64>,
+    exact: bool,
+}
+
+/// What most have in common.
+const USUAL: Form =
+    Form { dialect: "", path: "", fields: &[], key: |key| ("authorization", format!("Bearer {key}")), body: |_, _| () };
+
+/// Every dialect that has a request form here.
+static FORMS: &[Form] = &[
+    Form { dialect: "openai.chat", path: "/v1/chat/completions", body: openai_chat, ..USUAL },
+    Form { dialect: "openai.completions", path: "/v1/completions", body: openai_completions, ..USUAL },
+    Form { dialect: "openai.responses", path: "/v1/responses", body: openai_responses, ..USUAL },
+    Form { dialect: "openai.embeddings", path: "/v1/embeddings", body: openai_embeddings, ..USUAL },
+    Form {
+        dialect: "anthropic.messages",
+        path: "/v1/messages",
+        fields: &[("anthropic-version", "2023-06-01")],
+        key: |key| ("x-api-key", key.to_owned()),
+        body: anthropic_messages,
+    },
+    Form { dialect: "tgi.stream", path: "/generate_stream", body: tgi, ..USUAL },
+    Form { dialect: "sglang.generate", path: "/generate", body: sglang, ..USUAL },
+    Form { dialect: "llamacpp.completion", path: "/completion", body: llamacpp, ..USUAL },
+    Form { dialect: "ollama.chat", path: "/api/chat", body: ollama_chat, ..USUAL },
+    Form { dialect: "ollama.generate", path: "/api/generate", body: ollama_generate, ..USUAL },
+];
+
+/// Hosts of public APIs, which refuse fields that they do not know.
+const STRICT: [&str; 5] = ["openai.com", "azure.com", "anthropic.com", "googleapis.com", "amazonaws.com"];
+
+/// Whether replies are to be as long as the trace says, whatever the model would say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExactOutput {
+    /// Everywhere but at public APIs, which refuse the fields.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never: `max_tokens` alone.
+    Off,
+}
+
+impl Form {
+    /// The form of that dialect.
+    ///
+    /// # Errors
+    /// When it has none; the text lists those that do.
+    pub fn named(name: &str) -> Result<&'static Self, String> {
+        FORMS.iter().find(|form| form.dialect == name).ok_or_else(|| {
+            let known: Vec<&str> = FORMS.iter().map(|form| form.dialect).collect();
+            format!(
+                "no requests can be made in the dialect `{name}`; one of {} can be had by --dialect",
+                known.join(", ")
+            )
+        })
+    }
+
+    /// The dialect, as replies are read.
+    pub fn dialect(&self) -> Option<&'static Dialect> {
+        dialect::named(self.dialect)
+    }
+
+    /// Path of a request, without the target's prefix.
+    pub fn path(&self) -> &'static str {
+        self.path
+    }
+
+    /// The header lines of its own, with that of an API key.
+    pub fn fields(&self, key: Option<&str>) -> impl Iterator<Item = (&'static str, String)> {
+        let own = self.fields.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        own.chain(key.map(self.key))
+    }
+
+    /// The JSON body of a row's request with this prompt.
+    pub fn body(&self, entry: &Entry, prompt: String, exact: bool) -> Vec<u8> {
+        let ask = Ask {
+            prompt,
+            model: entry.model.as_deref(),
+            params: &entry.params,
+            stream: entry.stream.unwrap_or(true),
+            output: entry.output_tokens.or(entry.params.max_tokens).map(|tokens| tokens.max(1)),
+            exact: exact && entry.output_tokens.is_some(),
+        };
+        let mut body = Map::new();
+        put(&mut body, "model", ask.model);
+        (self.body)(&mut body, &ask);
+        // Maps of strings and numbers cannot fail to be written.
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+impl ExactOutput {
+    /// Whether the target is asked for it.
+    pub fn at(self, target: &Target) -> bool {
+        match self {
+            Self::On => true,
+            Self::Off => false,
+            Self::Auto => !STRICT.iter().any(|host| target.host.ends_with(host)),
+        }
+    }
+}
+
+/// The whole HTTP request, and where its body begins. `fields` are further header lines.
+pub fn wire<N: AsRef<str>>(
+    target: &Target,
+    path: &str,
+    fields: impl IntoIterator<Item = (N, String)>,
+    body: &[u8],
+) -> (Vec<u8>, usize) {
+    let mut out = Vec::with_capacity(body.len() + 512);
+    let head = format!(
+        "POST {}{path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n",
+        target.base,
+        target.authority(),
+        body.len(),
+    );
+    out.extend_from_slice(head.as_bytes());
+    for (name, value) in fields {
+        for part in [name.as_ref(), ": ", &value, "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    let head = out.len();
+    out.extend_from_slice(body);
+    (out, head)
+}
+
+fn put(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        body.insert(key.to_owned(), value.into());
+    }
+}
+
+fn messages(ask: &Ask<'_>) -> Option<Value> {
+    Some(json!([{"role": "user", "content": ask.prompt}]))
+}
+
+/// What OpenAI's two generating routes have in common, with the fields that vLLM and SGLang add.
+fn openai(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "stream", Some(ask.stream));
+    put(body, "stream_options", ask.stream.then(|| json!({"include_usage": true})));
+    put(body, "max_tokens", ask.output);
+    put(body, "min_tokens", ask.output.filter(|_| ask.exact));
+    put(body, "ignore_eos", ask.exact.then_some(true));
+    put(body, "n", ask.params.n);
+    put(body, "temperature", ask.params.temperature);
+}
+
+fn openai_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "messages", messages(ask));
+    openai(body, ask);
+    put(body, "logprobs", ask.params.logprobs);
+}
+
+fn openai_completions(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "prompt", Some(&*ask.prompt));
+    openai(body, ask);
+    // Here it is a number of alternatives.
+    put(body, "logprobs", ask.params.logprobs.filter(|wanted| *wanted).map(|_| 1));
+}
+
+fn openai_responses(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "input", Some(&*ask.prompt));
+    put(body, "stream", Some(ask.stream));
+    put(body, "max_output_tokens", ask.output);
+    put(body, "temperature", ask.params.temperature);
+}
+
+fn openai_embeddings(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "input", Some(&*ask.prompt));
+}
+
+fn anthropic_messages(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "messages", messages(ask));
+    put(body, "stream", Some(ask.stream));
+    // The one dialect that cannot do without.
+    put(body, "max_tokens", Some(ask.output.unwrap_or(1_024)));
+    put(body, "temperature", ask.params.temperature);
+}
+
+fn tgi(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    let mut parameters = Map::new();
+    put(&mut parameters, "max_new_tokens", ask.output);
+    put(&mut parameters, "temperature", ask.params.temperature.filter(|temperature| *temperature > 0.0));
+    put(&mut parameters, "details", Some(true));
+    body.remove("model");
+    put(body, "inputs", Some(&*ask.prompt));
+    put(body, "parameters", Some(parameters));
+}
+
+fn sglang(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    let mut sampling = Map::new();
+    put(&mut sampling, "max_new_tokens", ask.output);
+    put(&mut sampling, "min_new_tokens", ask.output.filter(|_| ask.exact));
+    put(&mut sampling, "ignore_eos", ask.exact.then_some(true));
+    put(&mut sampling, "n", ask.params.n);
+    put(&mut sampling, "temperature", ask.params.temperature);
+    body.remove("model");
+    put(body, "text", Some(&*ask.prompt));
+    put(body, "sampling_params", Some(sampling));
+    put(body, "stream", Some(ask.stream));
+}
+
+fn llamacpp(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "prompt", Some(&*ask.prompt));
+    put(body, "stream", Some(ask.stream));
+    put(body, "n_predict", ask.output);
+    put(body, "ignore_eos", ask.exact.then_some(true));
+    put(body, "temperature", ask.params.temperature);
+}
+
+fn ollama(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    let mut options = Map::new();
+    put(&mut options, "num_predict", ask.output);
+    put(&mut options, "temperature", ask.params.temperature);
+    put(body, "stream", Some(ask.stream));
+    put(body, "options", Some(options));
+}
+
+fn ollama_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "messages", messages(ask));
+    ollama(body, ask);
+}
+
+fn ollama_generate(body: &mut Map<String, Value>, ask: &Ask<'_>) {
+    put(body, "prompt", Some(&*ask.prompt));
+    ollama(body, ask);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::shape::{RequestShape, ShapeReader};
+
+    fn entry() -> Entry {
+        let params = Params { temperature: Some(0.5), ..Params::default() };
+        Entry { model: Some("m".to_owned()), output_tokens: Some(7), params, ..Entry::default() }
+    }
+
+    fn body(dialect: &str, entry: &Entry, exact: bool) -> Value {
+        let form = Form::named(dialect).unwrap();
+        serde_json::from_slice(&form.body(entry, " the and".to_owned(), exact)).unwrap()
+    }
+
+    #[test]
+    fn every_form_asks_what_its_dialect_reads() {
+        for form in FORMS {
+            let dialect = form.dialect().unwrap();
+            assert!(dialect::for_path(form.path()).is_none_or(|found| found == dialect), "{}", form.path());
+            let shape = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
+            let mut reader = ShapeReader::new(shape, b"");
+            reader.push(&form.body(&entry(), " the and".to_owned(), true));
+            let shape = reader.take();
+            let streams = !matches!(form.dialect, "openai.embeddings" | "tgi.stream");
+            assert_eq!(shape.stream, streams.then_some(true), "{}", form.dialect);
+            let limited = form.dialect != "openai.embeddings";
+            assert_eq!(shape.max_tokens, limited.then_some(7), "{}", form.dialect);
+        }
+    }
+
+    #[test]
+    fn an_exact_length_is_asked_for_only_where_the_trace_has_one() {
+        let exact = body("openai.chat", &entry(), true);
+        assert_eq!(
+            (&exact["max_tokens"], &exact["min_tokens"], &exact["ignore_eos"]),
+            (&json!(7), &json!(7), &json!(true))
+        );
+        assert_eq!(exact["stream_options"], json!({"include_usage": true}));
+        let free = body("openai.chat", &entry(), false);
+        assert_eq!((free.get("min_tokens"), free.get("ignore_eos")), (None, None));
+        let params = Params { max_tokens: Some(9), ..Params::default() };
+        let unknown = body("openai.completions", &Entry { params, stream: Some(false), ..Entry::default() }, true);
+        assert_eq!((&unknown["max_tokens"], unknown.get("ignore_eos")), (&json!(9), None));
+        assert_eq!((unknown.get("model"), unknown.get("stream_options")), (None, None));
+    }
+
+    #[test]
+    fn a_key_goes_where_the_dialect_has_it() {
+        let fields = |name| Form::named(name).unwrap().fields(Some("k")).collect::<Vec<_>>();
+        assert_eq!(fields("openai.chat"), [("authorization", "Bearer k".to_owned())]);
+        let version = ("anthropic-version", "2023-06-01".to_owned());
+        assert_eq!(fields("anthropic.messages"), [version, ("x-api-key", "k".to_owned())]);
+    }
+
+    #[test]
+    fn public_apis_are_not_asked_what_they_refuse() {
+        let at = |url: &str| ExactOutput::Auto.at(&url.parse().unwrap());
+        assert!(at("http://127.0.0.1:8000") && !at("https://api.openai.com"));
+        assert!(ExactOutput::On.at(&"https://api.openai.com".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_dialect_without_a_form_is_refused_by_name() {
+        let error = Form::named("bedrock.converse").unwrap_err();
+        assert!(error.starts_with("no requests can be made in the dialect `bedrock.converse`; one of openai.chat, "));
+    }
+
+    #[test]
+    fn a_request_goes_under_the_targets_prefix_with_its_own_fields() {
+        let target = "http://h:1/api/v1".parse().unwrap();
+        let (bytes, head) = wire(&target, "/v1/completions", [("x-a", "b".to_owned())], b"{}");
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(
+            text,
+            "POST /api/v1/completions HTTP/1.1\r\nhost: h:1\r\ncontent-type: application/json\r\n\
+             content-length: 2\r\nx-a: b\r\n\r\n{}"
+        );
+        assert_eq!(&text[head..], "{}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What became of each request, as a row of the result.
+
+use super::schedule::Planned;
+use crate::capture::format::{Entry, Prompt, Timing};
+use crate::capture::gaps::pack;
+use crate::measure::record::{CountSource, RequestRecord};
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
+
+/// Why a request got no whole answer, where the status does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// No connection could be made.
+    Connect,
+    /// None could be made in time.
+    ConnectTimeout,
+    /// The server closed before the reply's end.
+    Closed,
+    /// The server reset the connection.
+    Reset,
+    /// The reply is not HTTP/1.1.
+    Malformed,
+    /// It took longer than a request may.
+    Timeout,
+    /// The run was stopped.
+    Stopped,
+}
+
+impl Trouble {
+    /// The name under which it is counted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+            Self::Malformed => "malformed",
+            Self::Timeout => "timeout",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// One request that was due, and its end.
+#[derive(Debug)]
+pub struct Done {
+    /// What was planned.
+    pub send: Planned,
+    /// When it was due.
+    pub planned: Stamp,
+    /// A lack of slots held it back.
+    pub held: bool,
+    /// Requests in flight when it was sent, itself left out.
+    pub in_flight: u32,
+    /// Which target.
+    pub target: usize,
+    /// Tokens that the prompt was made to have.
+    pub prompt_tokens: u64,
+    /// What the observer says. Its `received` is the moment of the first byte sent.
+    pub record: RequestRecord,
+    /// Every gap between token events.
+    pub gaps: Vec<TokenEvent>,
+    /// Gaps that were not kept.
+    pub lost_gaps: u64,
+    /// Why there is no whole answer.
+    pub trouble: Option<Trouble>,
+}
+
+impl Done {
+    /// How much later than planned it was sent.
+    pub fn lag(&self) -> Gap {
+        self.record.times.received.since(self.planned)
+    }
+
+    /// Time to first token, from the planned moment: what a user would have felt.
+    pub fn ttft_from_planned(&self) -> Option<Gap> {
+        self.record.times.first_token.map(|first| first.since(self.planned))
+    }
+
+    /// From the planned moment to the end.
+    pub fn duration_from_planned(&self) -> Gap {
+        self.record.times.ended.since(self.planned)
+    }
+
+    /// The row of the result. `begin` is time zero.
+    pub fn row(&self, begin: Stamp, upstream: &str) -> Entry {
+        let (record, times) = (&self.record, &self.record.times);
+        let after = |at: Option<Stamp>| at.map(|at| at.since(times.received).as_nanos());
+        let asked = &self.send.entry;
+        let usage = record.usage;
+        Entry {
+            at: times.received.since(begin).as_nanos(),
+            planned: Some(self.planned.since(begin).as_nanos()),
+            dialect: record.shape.dialect.map(|dialect| dialect.name.to_owned()),
+            model: asked.model.clone(),
+            stream: record.shape.stream,
+            params: asked.params.clone(),
+            prompt: Prompt {
+                bytes: None,
+                tokens: usage.input.or(Some(self.prompt_tokens)),
+                source: usage.input.map(|_| CountSource::Usage),
+                cached: usage.cached,
+                blocks: asked.prompt.blocks.clone(),
+                parts: Vec::new(),
+            },
+            session: asked.session.clone(),
+            turn: asked.turn,
+            think: asked.think,
+            status: record.status,
+            ending: Some(record.ending),
+            outcome: Some(record.outcome),
+            finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
+            output_tokens: record.output_tokens.map(|count| count.tokens),
+            output_source: record.output_tokens.map(|count| count.source),
+            timing: Timing {
+                sent: after(times.sent),
+                evidence: after(times.first_evidence),
+                first_token: after(times.first_token),
+                first_output: after(times.first_output),
+                ended: after(Some(times.ended)),
+                first_tokens: record.first_event_tokens,
+                gaps: (!self.gaps.is_empty()).then(|| pack(&self.gaps)),
+                lost_gaps: Some(self.lost_gaps).filter(|lost| *lost > 0),
+            },
+            abort_tokens: None,
+            in_flight: Some(self.in_flight),
+            upstream: Some(upstream.to_owned()),
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A run: its threads, from the first row to the last record.
+//!
+//! ```text
+//! schedule -> feed thread -> sending threads -> records thread
+//!             encodes        write, read        folds, writes rows
+//! ```
+//!
+//! Each arrow is a bounded queue. The sending threads never wait for the other two, unless those are a second or 65,536
+//! records behind; then the lag says so.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustls::ClientConfig;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::encode::Encoder;
+use super::feed::feed;
+use super::output::Output;
+use super::pool::Connections;
+use super::results::Done;
+use super::schedule::{Planned, RowError};
+use super::summary::{Fold, Measured, Summary};
+use super::target::Target;
+use super::worker::{Seat, work};
+use crate::clock::Clock;
+use crate::measure::slo::Slos;
+use crate::measure::time::{Gap, Stamp};
+
+/// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
+const RUN_UP: Gap = Gap::from_millis(500);
+/// Encoded requests that wait for a sending thread.
+const QUEUE: usize = 4_096;
+/// Records that wait to be folded.
+const RECORDS: usize = 65_536;
+
+/// Requests whose latencies are shown while the run goes on.
+const LOOKED_AT: usize = 4_096;
+
+/// What decides when a request is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Loop {
+    /// The schedule.
+    #[default]
+    Open,
+    /// A slot that is free.
+    Closed,
+}
+
+/// How the turns of a session follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sessions {
+    /// A turn waits for the answer before it, and then for the pause of the trace.
+    #[default]
+    Live,
+    /// Every turn at its own time.
+    Timed,
+}
+
+/// How a run is made.
+pub struct Config {
+    /// Where requests go.
+    pub targets: Vec<Target>,
+    /// The client's side of TLS, if a target speaks it.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// Makes the requests.
+    pub encoder: Encoder,
+    /// What decides when.
+    pub arrivals: Loop,
+    /// Requests in flight at most.
+    pub slots: Option<Arc<Semaphore>>,
+    /// How turns follow each other.
+    pub sessions: Sessions,
+    /// Which connection a request takes.
+    pub connections: Connections,
+    /// How long a connection may take to be made.
+    pub connect_timeout: Gap,
+    /// How long a request may take.
+    pub timeout: Gap,
+    /// Run time for each nanosecond of trace time, for pauses.
+    pub stretch: f64,
+    /// The objectives.
+    pub slos: Arc<Slos>,
+    /// The gap that counts as a stall.
+    pub stall: Gap,
+    /// Sending threads.
+    pub workers: usize,
+    /// Which sends count.
+    pub measured: Measured,
+    /// Time zero, where it is not as soon as can be.
+    pub begin: Option<Stamp>,
+}
+
+/// What every thread of a run is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Send.
+    Run,
+    /// Send nothing more; open requests may end.
+    Drain,
+    /// Stop now.
+    Halt,
+}
+
+/// Counts while the run goes on.
+#[derive(Debug, Default)]
+pub struct Counters {
+    planned: AtomicU64,
+    sent: AtomicU64,
+    in_flight: AtomicU32,
+}
+
+impl Counters {
+    pub(super) fn planned(&self) {
+        self.planned.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn opened(&self) -> u32 {
+        self.sent.fetch_add(1, Relaxed);
+        self.in_flight.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn ended(&self) {
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Since time zero.
+    pub age: Gap,
+    /// Rows of the schedule that have been read.
+    pub read: u64,
+    /// Requests that have been due and sent.
+    pub sent: u64,
+    /// Requests without an end yet.
+    pub in_flight: u32,
+    /// The counts so far, and the latencies of the last requests.
+    pub summary: Summary,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The figures.
+    pub summary: Summary,
+    /// Time zero, wall clock, in nanoseconds since 1970.
+    pub began_unix_ns: u64,
+    /// Requests that have been due and sent.
+    pub sent: u64,
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
+    /// What went wrong first; the figures are of what was sent until then.
+    pub broken: Option<RunError>,
+}
+
+/// Why a run broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The system gave no thread, timer or descriptor.
+    #[error("cannot send: {0}")]
+    System(#[from] io::Error),
+    /// The trace cannot be read on.
+    #[error("{0}")]
+    Row(RowError),
+    /// The result cannot be written.
+    #[error("cannot write the result: {0}")]
+    Output(io::Error),
+    /// A thread of ours panicked.
+    #[error("a thread of the run panicked")]
+    Panicked,
+}
+
+/// A run that goes on.
+pub struct Run {
+    begin: Stamp,
+    order: watch::Sender<Order>,
+    counters: Arc<Counters>,
+    fold: Arc<Mutex<Fold>>,
+    feeder: JoinHandle<Result<(), RunError>>,
+    workers: Vec<JoinHandle<io::Result<()>>>,
+    folder: JoinHandle<io::Result<()>>,
+}
+
+impl Run {
+    /// Starts to send what `schedule` gives; it is called on the thread that reads it. Rows of the result go to `output`.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn start<S>(
+        config: Config,
+        schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
+        output: Option<Output>,
+    ) -> io::Result<Self>
+    where
+        S: Iterator<Item = Result<Planned, RowError>>,
+    {
+        crate::net::io::ask_for_stamps();
+        let soon = Clock::Monotonic.now().after(RUN_UP);
+        let begin = config.begin.map_or(soon, |begin| begin.max(soon));
+        let fold = Arc::new(Mutex::new(Fold::new(begin, Arc::clone(&config.slos), config.measured)));
+        let (config, counters) = (Arc::new(config), Arc::<Counters>::default());
+        let order = watch::Sender::new(Order::Run);
+        let (done, records) = sync_channel(RECORDS);
+        let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
+        for number in 0..config.workers.max(1) {
+            let (inbox, jobs) = mpsc::channel(QUEUE);
+            inboxes.push(inbox);
+            let seat = Seat {
+                config: Arc::clone(&config),
+                counters: Arc::clone(&counters),
+                done: done.clone(),
+                inbox: jobs,
+                order: order.subscribe(),
+                begin,
+            };
+            workers.push(thread::Builder::new().name(format!("send-{number}")).spawn(move || work(seat))?);
+        }
+        drop(done);
+        let feeder = {
+            let (config, counters, order) = (Arc::clone(&config), Arc::clone(&counters), order.subscribe());
+            thread::Builder::new().name("feed".to_owned()).spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+                let fed = schedule()
+                    .and_then(|schedule| runtime.block_on(feed(schedule, &config, &counters, inboxes, order, begin)));
+                fed.map_err(RunError::Row)
+            })?
+        };
+        let folder = {
+            let (fold, config) = (Arc::clone(&fold), Arc::clone(&config));
+            thread::Builder::new()
+                .name("records".to_owned())
+                .spawn(move || collect(&records, &fold, &config, begin, output))?
+        };
+        Ok(Self { begin, order, counters, fold, feeder, workers, folder })
+    }
+
+    /// Where it stands.
+    pub fn progress(&self) -> Progress {
+        let summary = self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(LOOKED_AT));
+        Progress {
+            age: Clock::Monotonic.now().since(self.begin),
+            read: self.counters.planned.load(Relaxed),
+            sent: self.counters.sent.load(Relaxed),
+            in_flight: self.counters.in_flight.load(Relaxed),
+            summary,
+        }
+    }
+
+    /// Gives an order.
+    pub fn order(&self, order: Order) {
+        self.order.send_replace(order);
+    }
+
+    /// Whether everything has ended.
+    pub fn is_over(&self) -> bool {
+        self.folder.is_finished() && self.feeder.is_finished()
+    }
+
+    /// Waits for the end, and gives the result.
+    pub fn finish(self) -> Ended {
+        let fed = self.feeder.join().unwrap_or(Err(RunError::Panicked));
+        let mut worked = Ok(());
+        for worker in self.workers {
+            let ended = worker.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::System));
+            worked = worked.and(ended);
+        }
+        let written = self.folder.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::Output));
+        Ended {
+            summary: self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
+            began_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
+            sent: self.counters.sent.load(Relaxed),
+            stopped: *self.order.borrow() != Order::Run,
+            broken: fed.and(worked).and(written).err(),
+        }
+    }
+}
+
+/// Folds records and writes their rows until the last sending thread has ended.
+fn collect(
+    records: &Receiver<Box<Done>>,
+    fold: &Mutex<Fold>,
+    config: &Config,
+    begin: Stamp,
+    output: Option<Output>,
+) -> io::Result<()> {
+    let places: Vec<String> = config.targets.iter().map(Target::authority).collect();
+    let mut output = output.map(|output| output.begin(Clock::Monotonic.unix_nanos(begin))).transpose()?;
+    let mut written = Ok(());
+    for done in records {
+        fold.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+        if let (Some(output), Ok(())) = (&mut output, &written) {
+            written = output.row(&done.row(begin, &places[done.target % places.len()]));
+        }
+    }
+    written.and_then(|()| output.map_or(Ok(()), super::output::Writing::end))
+}

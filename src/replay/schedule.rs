@@ -1,0 +1,416 @@
+//! When each row of a trace is sent: from the trace and the plan, and from nothing else. Pure.
+//!
+//! Rows stream through: window, batches spread, passes of a loop, time stretched, shard. A moment that comes out never
+//! depends on how a server answers.
+
+use std::collections::VecDeque;
+use std::hash::Hasher as _;
+
+use rand::Rng as _;
+use rand_pcg::Pcg64Mcg;
+
+use crate::capture::format::Entry;
+use crate::measure::slo::glob;
+use crate::measure::time::Gap;
+
+/// Why a row cannot be had.
+pub type RowError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The rows of a trace, in the order of their times.
+pub type Rows = Box<dyn Iterator<Item = Result<Entry, RowError>>>;
+
+/// Rows this close are one batch: traces with coarse clocks have their ticks a few milliseconds ragged.
+const TICK: u64 = 5_000_000;
+
+/// What is sent of a trace, and how fast.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Run time for each nanosecond of trace time: 0.2 is five times as fast.
+    pub stretch: f64,
+    /// Where in the trace to begin.
+    pub from: Gap,
+    /// Where in the trace to end.
+    pub to: Option<Gap>,
+    /// How long sends go on, in run time.
+    pub duration: Option<Gap>,
+    /// Begin again at the trace's end, until `duration`.
+    pub repeat: bool,
+    /// Spread batches over the time to the next.
+    pub spread: bool,
+    /// Which part of the sends is ours.
+    pub shard: Shard,
+    /// What models are called at the target.
+    pub models: Models,
+    /// Decides what is drawn.
+    pub seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            stretch: 1.0,
+            from: Gap::ZERO,
+            to: None,
+            duration: None,
+            repeat: false,
+            spread: false,
+            shard: Shard::default(),
+            models: Models::default(),
+            seed: 0,
+        }
+    }
+}
+
+/// One part of several that share a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which, from 0.
+    pub index: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self { index: 0, of: 1 }
+    }
+}
+
+impl Shard {
+    /// Whether a row is of this part. A session is whole in one part, rows without one go round.
+    fn has(self, number: u64, entry: &Entry) -> bool {
+        self.of == 1 || entry.session.as_deref().map_or(number, name_hash) % self.of == self.index
+    }
+}
+
+/// New names of models: the first pattern that fits counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Models(Vec<(String, String)>);
+
+impl Models {
+    /// These, as (pattern, name).
+    pub fn new(names: Vec<(String, String)>) -> Self {
+        Self(names)
+    }
+
+    /// The name at the target. A row that names no model fits `*`.
+    pub fn at_target(&self, model: Option<&str>) -> Option<String> {
+        let renamed = self.0.iter().find(|(pattern, _)| glob(pattern, model.unwrap_or_default()));
+        renamed.map_or_else(|| model.map(str::to_owned), |(_, name)| Some(name.clone()))
+    }
+}
+
+/// One send.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// When, from the run's start.
+    pub at: Gap,
+    /// Which row of the trace, over all passes and shards.
+    pub number: u64,
+    /// Which pass over the trace, from 0.
+    pub pass: u32,
+    /// What.
+    pub entry: Entry,
+}
+
+/// The sends of a plan, in order. See the module.
+pub struct Schedule<O> {
+    plan: Plan,
+    open: O,
+    rows: Rows,
+    /// The row after the batch in hand.
+    peeked: Option<Entry>,
+    batch: VecDeque<Entry>,
+    /// The least distance of two batches so far.
+    grid: Option<u64>,
+    /// First and last time of this pass, and its rows.
+    seen: Option<(u64, u64, u64)>,
+    pass: u32,
+    /// Where this pass begins, in trace time.
+    offset: u64,
+    number: u64,
+    ended: bool,
+}
+
+impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
+    /// The sends of the trace that `open` opens, once for each pass.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub fn new(plan: Plan, mut open: O) -> Result<Self, RowError> {
+        let rows = open()?;
+        Ok(Self {
+            plan,
+            open,
+            rows,
+            peeked: None,
+            batch: VecDeque::new(),
+            grid: None,
+            seen: None,
+            pass: 0,
+            offset: 0,
+            number: 0,
+            ended: false,
+        })
+    }
+
+    /// The next row inside the window, its time from the window's start.
+    fn row(&mut self) -> Result<Option<Entry>, RowError> {
+        if let Some(entry) = self.peeked.take() {
+            return Ok(Some(entry));
+        }
+        for entry in self.rows.by_ref() {
+            let mut entry = entry?;
+            let Some(at) = entry.at.checked_sub(self.plan.from.as_nanos()) else { continue };
+            if self.plan.to.is_none_or(|to| entry.at < to.as_nanos()) {
+                entry.at = at;
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next row with batches spread, if that is wanted.
+    fn spread(&mut self) -> Result<Option<Entry>, RowError> {
+        if !self.plan.spread {
+            return self.row();
+        }
+        if self.batch.is_empty() {
+            let Some(first) = self.row()? else { return Ok(None) };
+            let tick = first.at;
+            self.batch.push_back(first);
+            while let Some(entry) = self.row()? {
+                if entry.at.saturating_sub(tick) > TICK {
+                    let distance = entry.at - tick;
+                    self.grid = Some(self.grid.map_or(distance, |grid| grid.min(distance)));
+                    self.peeked = Some(entry);
+                    break;
+                }
+                self.batch.push_back(entry);
+            }
+            self.place(tick);
+        }
+        Ok(self.batch.pop_front())
+    }
+
+    /// Gives the rows of a batch places drawn from the time to the next: what arrivals at random look like, whose clock
+    /// was coarse.
+    fn place(&mut self, tick: u64) {
+        let Some(grid) = self.grid.filter(|_| self.batch.len() > 1) else { return };
+        let mut random = random(self.plan.seed ^ tick);
+        let mut places: Vec<u64> = self.batch.iter().map(|_| scaled(random.next_u64(), grid)).collect();
+        places.sort_unstable();
+        for (entry, place) in self.batch.iter_mut().zip(places) {
+            entry.at = tick + place;
+        }
+    }
+
+    /// The next row of this pass or of the next, in trace time.
+    fn repeated(&mut self) -> Result<Option<Entry>, RowError> {
+        loop {
+            if let Some(entry) = self.spread()? {
+                let (first, last, rows) = self.seen.unwrap_or((entry.at, entry.at, 0));
+                self.seen = Some((first.min(entry.at), last.max(entry.at), rows + 1));
+                return Ok(Some(entry));
+            }
+            let Some((first, last, rows)) = self.seen.take().filter(|_| self.plan.repeat) else { return Ok(None) };
+            // The next pass begins as long after the last row as rows are apart on average.
+            let pause = (last - first).checked_div(rows.saturating_sub(1)).unwrap_or(0).max(1_000);
+            self.offset = self.offset.saturating_add(last - first).saturating_add(pause);
+            self.pass += 1;
+            self.rows = (self.open)()?;
+        }
+    }
+
+    fn send(&mut self) -> Result<Option<Planned>, RowError> {
+        while let Some(mut entry) = self.repeated()? {
+            let at = stretched(entry.at.saturating_add(self.offset), self.plan.stretch);
+            if self.plan.duration.is_some_and(|duration| at >= duration) {
+                return Ok(None);
+            }
+            let number = self.number;
+            self.number += 1;
+            if !self.plan.shard.has(number, &entry) {
+                continue;
+            }
+            entry.model = self.plan.models.at_target(entry.model.as_deref());
+            if self.pass > 0 {
+                entry.session = entry.session.map(|session| format!("{session}#{}", self.pass));
+            }
+            return Ok(Some(Planned { at, number, pass: self.pass, entry }));
+        }
+        Ok(None)
+    }
+}
+
+impl<O: FnMut() -> Result<Rows, RowError>> Iterator for Schedule<O> {
+    type Item = Result<Planned, RowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.send().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+/// A length of trace time in run time.
+pub fn stretched(nanos: u64, stretch: f64) -> Gap {
+    // Whole nanoseconds are kept where nothing is stretched: a double has 53 bits.
+    Gap::from_nanos(if stretch == 1.0 { nanos } else { (nanos as f64 * stretch).round() as u64 })
+}
+
+/// A number of 64 random bits scaled to below `most`.
+fn scaled(random: u64, most: u64) -> u64 {
+    ((u128::from(random) * u128::from(most)) >> 64) as u64
+}
+
+/// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
+pub fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// The random numbers of a seed: the same on every machine, and in every version.
+pub fn random(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::new(u128::from(mix(seed)) << 64 | u128::from(mix(!seed)))
+}
+
+/// A number between 0 and 1 for a row, alike in every process.
+pub fn drawn(seed: u64, number: u64) -> f64 {
+    (mix(seed ^ mix(number)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A number for a name, alike in every process: FNV-1a, and mixed.
+pub fn name_hash(name: &str) -> u64 {
+    struct Fnv(u64);
+    impl std::hash::Hasher for Fnv {
+        fn finish(&self) -> u64 {
+            mix(self.0)
+        }
+        fn write(&mut self, bytes: &[u8]) {
+            for byte in bytes {
+                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+    }
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    hasher.write(name.as_bytes());
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn rows(times: &[u64]) -> impl FnMut() -> Result<Rows, RowError> + use<> {
+        let rows: Vec<Entry> = times.iter().map(|at| Entry { at: at * MS, ..Entry::default() }).collect();
+        move || Ok(Box::new(rows.clone().into_iter().map(Ok)))
+    }
+
+    fn sends(plan: Plan, times: &[u64]) -> Vec<Planned> {
+        Schedule::new(plan, rows(times)).unwrap().map(Result::unwrap).collect()
+    }
+
+    fn millis(sends: &[Planned]) -> Vec<f64> {
+        sends.iter().map(|send| send.at.as_millis()).collect()
+    }
+
+    #[test]
+    fn a_trace_is_sent_at_its_own_times() {
+        assert_eq!(millis(&sends(Plan::default(), &[0, 7, 3_000])), [0.0, 7.0, 3_000.0]);
+    }
+
+    #[test]
+    fn time_is_stretched_after_the_window_was_cut_out() {
+        let plan =
+            Plan { stretch: 0.2, from: Gap::from_millis(100), to: Some(Gap::from_millis(300)), ..Plan::default() };
+        assert_eq!(millis(&sends(plan, &[0, 100, 250, 300])), [0.0, 30.0]);
+    }
+
+    #[test]
+    fn a_loop_begins_again_one_average_pause_after_the_last_row_and_ends_with_the_duration() {
+        let plan = Plan { repeat: true, duration: Some(Gap::from_millis(45)), ..Plan::default() };
+        let sends = sends(plan, &[0, 10, 20]);
+        assert_eq!(millis(&sends), [0.0, 10.0, 20.0, 30.0, 40.0]);
+        assert_eq!(sends.iter().map(|send| send.pass).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
+        assert_eq!(sends.iter().map(|send| send.number).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn an_empty_trace_does_not_loop_for_ever() {
+        let plan = Plan { repeat: true, ..Plan::default() };
+        assert_eq!(sends(plan, &[]), []);
+    }
+
+    #[test]
+    fn a_batch_is_spread_over_its_tick_and_not_beyond() {
+        let plan = Plan { spread: true, ..Plan::default() };
+        let sends = sends(plan, &[0, 0, 1, 0, 3_000, 6_000, 6_000]);
+        let times = millis(&sends);
+        assert!(times[..4].iter().all(|at| *at < 3_000.0) && times[3] > 5.0, "{times:?}");
+        assert_eq!(times[4], 3_000.0);
+        assert!(times[5] >= 6_000.0 && times[6] < 9_000.0 && times[5] != times[6], "{times:?}");
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn models_are_renamed_by_the_first_pattern_that_fits() {
+        let models = Models::new(vec![("gpt-*".to_owned(), "llama".to_owned()), ("*".to_owned(), "other".to_owned())]);
+        assert_eq!(models.at_target(Some("gpt-4")).as_deref(), Some("llama"));
+        assert_eq!(models.at_target(Some("claude")).as_deref(), Some("other"));
+        assert_eq!(models.at_target(None).as_deref(), Some("other"));
+        assert_eq!(Models::default().at_target(Some("m")).as_deref(), Some("m"));
+    }
+
+    proptest! {
+        #[test]
+        fn shards_share_the_sends_out_and_keep_sessions_whole(
+            sessions in prop::collection::vec(prop::option::of(0_u8..6), 1..60), of in 1_u64..5,
+        ) {
+            let rows = move || -> Result<Rows, RowError> {
+                let entry = |(at, session): (usize, &Option<u8>)| {
+                    let session = session.map(|session| session.to_string());
+                    Ok(Entry { at: at as u64, session, ..Entry::default() })
+                };
+                Ok(Box::new(sessions.iter().enumerate().map(entry).collect::<Vec<_>>().into_iter()))
+            };
+            let take = |shard| {
+                let plan = Plan { shard, ..Plan::default() };
+                Schedule::new(plan, rows.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>()
+            };
+            let whole = take(Shard::default());
+            let parts: Vec<_> = (0..of).map(|index| take(Shard { index, of })).collect();
+            let mut together: Vec<_> = parts.iter().flatten().cloned().collect();
+            together.sort_by_key(|send| send.number);
+            prop_assert_eq!(&together, &whole);
+            let mut seen = BTreeSet::new();
+            for part in &parts {
+                let own: BTreeSet<_> = part.iter().filter_map(|send| send.entry.session.clone()).collect();
+                prop_assert!(seen.is_disjoint(&own));
+                seen.extend(own);
+            }
+        }
+
+        #[test]
+        fn spreading_keeps_every_row_and_the_order(
+            times in prop::collection::vec(0_u64..50, 0..80), seed: u64,
+        ) {
+            let mut times: Vec<u64> = times.iter().map(|tick| tick * 100).collect();
+            times.sort_unstable();
+            let sends = sends(Plan { spread: true, seed, ..Plan::default() }, &times);
+            prop_assert_eq!(sends.len(), times.len());
+            prop_assert!(sends.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! What a run came to, exact from its records. Pure.
+//!
+//! Latencies are those of successes; what failed is counted beside them and never mixed in. Each is given twice: from the
+//! planned moment, which is what a user would have felt, and from the moment of sending.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::results::Done;
+use crate::measure::record::{CountSource, Outcome};
+use crate::measure::slo::{Slos, Verdict};
+use crate::measure::time::{Gap, Stamp};
+
+/// The longest gap that is told from longer ones: an hour.
+const LONGEST_GAP: u64 = 3_600_000_000_000;
+
+/// Which sends count, by their planned time from the run's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Measured {
+    /// From here on, in nanoseconds: what is before is warm-up.
+    pub from: u64,
+    /// Up to here: what is after is cool-down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// Adds records up. Memory: 64 bytes for each success, 24 for every other.
+#[derive(Debug)]
+pub struct Fold {
+    begin: Stamp,
+    slos: Arc<Slos>,
+    /// All planned times with their requests' numbers, for the phases.
+    measured: Measured,
+    outside: u64,
+    outcomes: BTreeMap<&'static str, u64>,
+    troubles: BTreeMap<&'static str, u64>,
+    statuses: BTreeMap<u16, u64>,
+    held: u64,
+    times: Times,
+    itl: Option<Histogram<u64>>,
+    input: Lengths,
+    output: Lengths,
+    cached: u64,
+    sources: BTreeMap<&'static str, u64>,
+    goodput: Vec<(String, u64, u64)>,
+    first_planned: Option<Stamp>,
+    last_planned: Option<Stamp>,
+    first_sent: Option<Stamp>,
+    last_sent: Option<Stamp>,
+    last_end: Option<Stamp>,
+    most_in_flight: u32,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    lag: Vec<u64>,
+    ttft_planned: Vec<u64>,
+    ttft_sent: Vec<u64>,
+    tpot: Vec<u64>,
+    e2e_planned: Vec<u64>,
+    e2e_sent: Vec<u64>,
+}
+
+/// Lengths as they should have been, and as they were.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Lengths {
+    /// Tokens that the server counted.
+    pub tokens: u64,
+    /// Requests of which both are known.
+    pub compared: u64,
+    /// Of these, those that are as planned.
+    pub exact: u64,
+    /// Tokens too many, or too few, together.
+    pub off: u64,
+    /// Tokens planned for those that are compared.
+    pub planned: u64,
+}
+
+impl Lengths {
+    fn add(&mut self, planned: Option<u64>, real: u64) {
+        self.tokens += real;
+        if let Some(planned) = planned {
+            self.compared += 1;
+            self.planned += planned;
+            self.exact += u64::from(planned == real);
+            self.off += planned.abs_diff(real);
+        }
+    }
+}
+
+/// Figures of one latency, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// Their mean.
+    pub mean: f64,
+    /// The least.
+    pub min: u64,
+    /// Percentiles by nearest rank.
+    pub p50: u64,
+    /// See `p50`.
+    pub p90: u64,
+    /// See `p50`.
+    pub p99: u64,
+    /// See `p50`.
+    pub p999: u64,
+    /// The greatest.
+    pub max: u64,
+}
+
+impl Spread {
+    /// The figures of these values; `None` without any.
+    pub fn of(values: &[u64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable();
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let sum: u128 = sorted.iter().map(|value| u128::from(*value)).sum();
+        let rank = |permille: usize| sorted[(sorted.len() * permille).div_ceil(1_000).max(1) - 1];
+        Some(Self {
+            count: sorted.len() as u64,
+            mean: sum as f64 / sorted.len() as f64,
+            min,
+            p50: rank(500),
+            p90: rank(900),
+            p99: rank(990),
+            p999: rank(999),
+            max,
+        })
+    }
+
+    fn of_histogram(histogram: &Histogram<u64>) -> Option<Self> {
+        (!histogram.is_empty()).then(|| Self {
+            count: histogram.len(),
+            mean: histogram.mean(),
+            min: histogram.min(),
+            p50: histogram.value_at_quantile(0.5),
+            p90: histogram.value_at_quantile(0.9),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        })
+    }
+}
+
+/// Good requests of one SLO.
+#[derive(Clone, Debug, Serialize)]
+pub struct Goodput {
+    /// The SLO's name.
+    pub slo: String,
+    /// Requests that met it.
+    pub met: u64,
+    /// Requests that it counts.
+    pub counted: u64,
+    /// Those that met it, per second.
+    pub per_second: f64,
+}
+
+/// A run in figures. Latencies are in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Which sends are in it.
+    pub measured: Measured,
+    /// Sends that ended before or after the measured time.
+    pub outside: u64,
+    /// Requests in the figures.
+    pub requests: u64,
+    /// Them by outcome.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Those without a whole answer, by why.
+    pub troubles: BTreeMap<&'static str, u64>,
+    /// Answers by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Sends that a lack of slots held back.
+    pub held: u64,
+    /// Requests a second as planned, over the time between the first and the last.
+    pub planned_rate: Option<f64>,
+    /// As sent.
+    pub sent_rate: Option<f64>,
+    /// Seconds from the first planned moment to the last end.
+    pub seconds: f64,
+    /// Output tokens a second over that time.
+    pub output_rate: f64,
+    /// How late requests were sent.
+    pub lag: Option<Spread>,
+    /// TTFT from the planned moment.
+    pub ttft_from_planned: Option<Spread>,
+    /// TTFT from the sent moment.
+    pub ttft_from_sent: Option<Spread>,
+    /// Inter-token latency, over all gaps.
+    pub itl: Option<Spread>,
+    /// Time per output token, one value per request.
+    pub tpot: Option<Spread>,
+    /// Duration from the planned moment.
+    pub e2e_from_planned: Option<Spread>,
+    /// Duration from the sent moment.
+    pub e2e_from_sent: Option<Spread>,
+    /// Prompt lengths.
+    pub input: Lengths,
+    /// Output lengths.
+    pub output: Lengths,
+    /// Prompt tokens that the server had in its cache.
+    pub cached: u64,
+    /// Who counted output tokens.
+    pub token_sources: BTreeMap<&'static str, u64>,
+    /// Goodput, judged from the planned moment.
+    pub goodput: Vec<Goodput>,
+    /// The most requests in flight at once, as seen by a send.
+    pub most_in_flight: u32,
+}
+
+impl Fold {
+    /// Nothing yet. `begin` is time zero.
+    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Measured) -> Self {
+        let goodput = slos.iter().map(|slo| (slo.name().to_owned(), 0, 0)).collect();
+        Self {
+            begin,
+            slos,
+            measured,
+            outside: 0,
+            outcomes: BTreeMap::new(),
+            troubles: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            held: 0,
+            times: Times::default(),
+            // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
+            itl: Histogram::new_with_bounds(1_000, LONGEST_GAP, 3).ok(),
+            input: Lengths::default(),
+            output: Lengths::default(),
+            cached: 0,
+            sources: BTreeMap::new(),
+            goodput,
+            first_planned: None,
+            last_planned: None,
+            first_sent: None,
+            last_sent: None,
+            last_end: None,
+            most_in_flight: 0,
+        }
+    }
+
+    /// One request more.
+    pub fn add(&mut self, done: &Done) {
+        let at = done.planned.since(self.begin).as_nanos();
+        if at < self.measured.from || self.measured.to.is_some_and(|to| at >= to) {
+            self.outside += 1;
+            return;
+        }
+        let (record, times) = (&done.record, &done.record.times);
+        *self.outcomes.entry(record.outcome.name()).or_default() += 1;
+        if let Some(trouble) = done.trouble {
+            *self.troubles.entry(trouble.name()).or_default() += 1;
+        }
+        if let Some(status) = record.status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        self.held += u64::from(done.held);
+        self.most_in_flight = self.most_in_flight.max(done.in_flight.saturating_add(1));
+        self.first_planned = Some(self.first_planned.map_or(done.planned, |first| first.min(done.planned)));
+        self.last_planned = self.last_planned.max(Some(done.planned));
+        self.first_sent = Some(self.first_sent.map_or(times.received, |first| first.min(times.received)));
+        self.last_sent = self.last_sent.max(Some(times.received));
+        self.last_end = self.last_end.max(Some(times.ended));
+        self.times.lag.push(done.lag().as_nanos());
+        self.judge(done);
+        if let Some(tokens) = record.output_tokens {
+            let whole = record.outcome == Outcome::Success;
+            let planned = done.send.entry.output_tokens.filter(|_| whole && is_exact(tokens.source));
+            self.output.add(planned, tokens.tokens);
+            *self.sources.entry(tokens.source.name()).or_default() += 1;
+        }
+        if let Some(input) = record.usage.input {
+            self.input.add(Some(done.prompt_tokens), input);
+            self.cached += record.usage.cached.unwrap_or(0);
+        }
+        if record.outcome == Outcome::Success {
+            self.success(done);
+        }
+    }
+
+    fn success(&mut self, done: &Done) {
+        let record = &done.record;
+        let times = &mut self.times;
+        times.e2e_planned.push(done.duration_from_planned().as_nanos());
+        times.e2e_sent.push(record.duration().as_nanos());
+        if record.streamed {
+            times.ttft_planned.extend(done.ttft_from_planned().map(Gap::as_nanos));
+            times.ttft_sent.extend(record.ttft().map(Gap::as_nanos));
+            times.tpot.extend(record.tpot().map(Gap::as_nanos));
+        }
+        if let Some(itl) = &mut self.itl {
+            for gap in &done.gaps {
+                itl.saturating_record(gap.latency().0.as_nanos());
+            }
+        }
+    }
+
+    /// A user waits from the planned moment, so that is where the objectives begin.
+    fn judge(&mut self, done: &Done) {
+        let mut felt = done.record.clone();
+        felt.times.received = done.planned;
+        for (slo, verdict) in self.slos.verdicts(&felt) {
+            if let Some((_, met, counted)) = self.goodput.iter_mut().find(|(name, ..)| name == slo.name()) {
+                *met += u64::from(verdict == Verdict::Met);
+                *counted += u64::from(verdict != Verdict::Excluded);
+            }
+        }
+    }
+
+    /// The figures so far. Latencies but for the gaps are of the `last` requests only, where that is given: sorting all
+    /// of a long run takes long.
+    pub fn summary(&self, last: Option<usize>) -> Summary {
+        let spread = |values: &[u64]| {
+            let from = last.map_or(0, |last| values.len().saturating_sub(last));
+            Spread::of(&values[from..])
+        };
+        let requests: u64 = self.outcomes.values().sum();
+        let rate = |first: Option<Stamp>, last: Option<Stamp>| {
+            let seconds = last?.since(first?).as_secs();
+            (requests > 1 && seconds > 0.0).then(|| (requests - 1) as f64 / seconds)
+        };
+        let seconds = match (self.first_planned, self.last_end) {
+            (Some(first), Some(last)) => last.since(first).as_secs(),
+            _ => 0.0,
+        };
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let times = &self.times;
+        Summary {
+            measured: self.measured,
+            outside: self.outside,
+            requests,
+            outcomes: self.outcomes.clone(),
+            troubles: self.troubles.clone(),
+            statuses: self.statuses.clone(),
+            held: self.held,
+            planned_rate: rate(self.first_planned, self.last_planned),
+            sent_rate: rate(self.first_sent, self.last_sent),
+            seconds,
+            output_rate: per_second(self.output.tokens),
+            lag: spread(&times.lag),
+            ttft_from_planned: spread(&times.ttft_planned),
+            ttft_from_sent: spread(&times.ttft_sent),
+            itl: self.itl.as_ref().and_then(Spread::of_histogram),
+            tpot: spread(&times.tpot),
+            e2e_from_planned: spread(&times.e2e_planned),
+            e2e_from_sent: spread(&times.e2e_sent),
+            input: self.input,
+            output: self.output,
+            cached: self.cached,
+            token_sources: self.sources.clone(),
+            goodput: self
+                .goodput
+                .iter()
+                .map(|(slo, met, counted)| Goodput {
+                    slo: slo.clone(),
+                    met: *met,
+                    counted: *counted,
+                    per_second: per_second(*met),
+                })
+                .collect(),
+            most_in_flight: self.most_in_flight,
+        }
+    }
+}
+
+/// Whether a count can be held against a plan.
+fn is_exact(source: CountSource) -> bool {
+    source < CountSource::Chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let values: Vec<u64> = (1..=1_000).rev().collect();
+        let spread = Spread::of(&values).unwrap();
+        assert_eq!((spread.p50, spread.p90, spread.p99, spread.p999), (500, 900, 990, 999));
+        assert_eq!((spread.min, spread.max, spread.count, spread.mean), (1, 1_000, 1_000, 500.5));
+        let one = Spread::of(&[7]).unwrap();
+        assert_eq!((one.p50, one.p999), (7, 7));
+        assert_eq!(Spread::of(&[]), None);
+    }
+}

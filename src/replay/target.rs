@@ -1,0 +1,159 @@
+//! Where requests go: targets, and new connections to them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, lookup_host};
+use tokio_rustls::{TlsConnector, TlsStream};
+
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::io::Io;
+
+/// How long a looked-up name is believed.
+const NAME_FRESH: Gap = Gap::from_millis(30_000);
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Its name or address, without brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// What stands before the path of a request, without the last `/`.
+    pub base: String,
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    /// What to type instead. The text is not quoted: it may hold credentials.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "expected a URL, as in http://127.0.0.1:8000 or https://host/prefix";
+        let uri: http::Uri = text.parse().map_err(|_| SHAPE)?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(SHAPE),
+        };
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err("expected a URL without credentials; give them with --header or --api-key-env");
+        }
+        if uri.query().is_some() {
+            return Err("expected a URL without a query");
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(SHAPE)?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        // People give the base of OpenAI's clients, which ends with the version; every dialect's path has its own.
+        let base = uri.path().trim_end_matches('/');
+        let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
+        Ok(Self { tls, host, port, base })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.authority(), self.base)
+    }
+}
+
+impl Target {
+    /// Host and port.
+    pub fn authority(&self) -> String {
+        match self.host.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]:{}", self.port),
+            _ => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Makes connections to one target, for one thread.
+pub(super) struct Connector {
+    target: Target,
+    tls: Option<Arc<ClientConfig>>,
+    timeout: Gap,
+    addresses: RefCell<(Vec<SocketAddr>, Stamp)>,
+}
+
+impl Connector {
+    /// A connector that gives up after `timeout`.
+    pub(super) fn new(target: Target, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> Self {
+        Self { target, tls, timeout, addresses: RefCell::default() }
+    }
+
+    /// A new connection, handshakes done.
+    ///
+    /// # Errors
+    /// What the system says; [`io::ErrorKind::TimedOut`] past the time limit.
+    pub(super) async fn connect(&self) -> io::Result<Io> {
+        let connected = Clock::Monotonic.timeout(self.timeout, self.connect_now()).await;
+        connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    async fn connect_now(&self) -> io::Result<Io> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.resolve().await? {
+            match TcpStream::connect(address).await {
+                Ok(socket) => return self.secure(socket).await,
+                Err(error) => last = error,
+            }
+        }
+        self.addresses.take();
+        Err(last)
+    }
+
+    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let now = Clock::Monotonic.now();
+        {
+            let (addresses, asked) = &*self.addresses.borrow();
+            if !addresses.is_empty() && now.since(*asked) < NAME_FRESH {
+                return Ok(addresses.clone());
+            }
+        }
+        let addresses: Vec<_> = lookup_host((&*self.target.host, self.target.port)).await?.collect();
+        self.addresses.replace((addresses.clone(), now));
+        Ok(addresses)
+    }
+
+    async fn secure(&self, socket: TcpStream) -> io::Result<Io> {
+        let Some(tls) = &self.tls else { return Ok(Io::plain(socket)) };
+        let name = ServerName::try_from(self.target.host.clone()).map_err(io::Error::other)?;
+        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, socket).await?;
+        Ok(Io::tls(TlsStream::Client(stream)))
+    }
+}
+
+/// Tries whether a connection can be made.
+///
+/// # Errors
+/// Why not.
+pub async fn reach(target: &Target, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> io::Result<()> {
+    let tls = tls.filter(|_| target.tls);
+    Connector::new(target.clone(), tls, timeout).connect().await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_a_url_with_or_without_a_prefix() {
+        let target = |text: &str| text.parse::<Target>().map(|target| (target.to_string(), target.tls));
+        assert_eq!(target("http://127.0.0.1:8000"), Ok(("http://127.0.0.1:8000".to_owned(), false)));
+        assert_eq!(target("http://h:1/v1/"), Ok(("http://h:1".to_owned(), false)));
+        assert_eq!(target("https://h/openai"), Ok(("https://h:443/openai".to_owned(), true)));
+        assert_eq!(target("http://[::1]:80"), Ok(("http://[::1]:80".to_owned(), false)));
+        for bad in ["", "h:1", "ftp://h", "http://", "http://u:p@h", "http://h?x=1"] {
+            assert!(target(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! One sending thread: its queue of due moments, its connections, its open requests.
+//!
+//! The pacer is the runtime's root future: it is polled before any other task when its timer fires, waits on one
+//! absolute timer, and writes each request in the moment that it is due. Everything else is done by tasks of this thread
+//! in between.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+
+use super::exchange::{Exchange, Job, Wire};
+use super::pool::{Connections, Pool};
+use super::results::Done;
+use super::run::{Config, Counters, Loop, Order, Sessions};
+use super::schedule::stretched;
+use super::target::Connector;
+use crate::clock::{Clock, Pacer};
+use crate::measure::slo::Slos;
+use crate::measure::time::{Gap, Stamp};
+
+/// Requests that a thread holds encoded.
+const MOST_QUEUED: usize = 4_096;
+/// How far ahead connections are made.
+const WARM_AHEAD: Gap = Gap::from_millis(200);
+const WARM_EVERY: Gap = Gap::from_millis(10);
+/// Tasks polled between two looks at timers and sockets: what a due moment waits for at most.
+const TASKS_BETWEEN_LOOKS: u32 = 4;
+
+/// See the module.
+pub(super) struct Worker {
+    config: Arc<Config>,
+    counters: Arc<Counters>,
+    pools: Vec<Rc<Pool>>,
+    done: SyncSender<Box<Done>>,
+    queue: RefCell<BinaryHeap<Reverse<Due>>>,
+    sessions: RefCell<HashMap<String, Session>>,
+    /// Turns that wait for the one before them.
+    waiting: Cell<usize>,
+    open: Cell<u32>,
+    /// Something was put into the queue, or the last open request has ended.
+    changed: Notify,
+    begin: Stamp,
+    /// No more sends.
+    closing: Cell<bool>,
+}
+
+/// A request and its moment.
+struct Due {
+    at: Stamp,
+    job: Job,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.job.send.number).cmp(&(other.at, other.job.send.number))
+    }
+}
+
+/// A conversation, whose turns go one after the other.
+#[derive(Default)]
+struct Session {
+    /// A turn is queued or open, or one before those that wait is still to come.
+    busy: bool,
+    /// When the last answer ended.
+    ended: Option<Stamp>,
+    waiting: VecDeque<Job>,
+}
+
+impl Worker {
+    /// The connections to a target.
+    pub(super) fn pool(&self, target: usize) -> &Rc<Pool> {
+        &self.pools[target % self.pools.len()]
+    }
+
+    /// How long a request may take.
+    pub(super) fn timeout(&self) -> Gap {
+        self.config.timeout
+    }
+
+    /// The objectives.
+    pub(super) fn slos(&self) -> Arc<Slos> {
+        Arc::clone(&self.config.slos)
+    }
+
+    /// The gap that counts as a stall.
+    pub(super) fn stall(&self) -> Gap {
+        self.config.stall
+    }
+
+    /// A request begins; how many others are in flight.
+    pub(super) fn opened(&self) -> u32 {
+        self.open.set(self.open.get() + 1);
+        self.counters.opened()
+    }
+
+    /// A request has ended.
+    pub(super) fn ended(&self, done: Done) {
+        self.open.set(self.open.get() - 1);
+        self.counters.ended();
+        self.turn_ended(&done);
+        // Whoever folds them ends after us.
+        let _taken = self.done.send(Box::new(done)).is_ok();
+        if self.open.get() == 0 {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes a request from the feed.
+    fn admit(&self, job: Job) {
+        let at = self.begin.after(job.send.at);
+        if self.config.sessions != Sessions::Live {
+            return self.enqueue(at, job);
+        }
+        let Some(name) = job.send.entry.session.clone() else { return self.enqueue(at, job) };
+        let mut sessions = self.sessions.borrow_mut();
+        let session = sessions.entry(name).or_default();
+        match (job.follows, session.busy, session.ended) {
+            (true, true, _) | (true, false, None) => {
+                session.busy = true;
+                session.waiting.push_back(job);
+                self.waiting.set(self.waiting.get() + 1);
+            }
+            (true, false, Some(ended)) => {
+                session.busy = true;
+                drop(sessions);
+                // Rows are read far ahead; of one that comes later still nobody could have sent it before.
+                let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
+                self.enqueue(at, job);
+            }
+            (false, ..) => {
+                session.busy = true;
+                drop(sessions);
+                self.enqueue(at, job);
+            }
+        }
+    }
+
+    /// When a turn is due whose predecessor's answer ended: after the pause of the trace, stretched like the rest of it.
+    fn turn_due(&self, job: &Job, ended: Stamp) -> Stamp {
+        match job.send.entry.think {
+            Some(think) => ended.after(stretched(think, self.config.stretch)),
+            None => self.begin.after(job.send.at).max(ended),
+        }
+    }
+
+    fn turn_ended(&self, done: &Done) {
+        if self.config.sessions != Sessions::Live {
+            return;
+        }
+        let Some(name) = &done.send.entry.session else { return };
+        let mut sessions = self.sessions.borrow_mut();
+        let Some(session) = sessions.get_mut(name) else { return };
+        let ended = done.record.times.ended;
+        session.ended = Some(ended);
+        session.busy = false;
+        if let Some(next) = session.waiting.pop_front() {
+            session.busy = true;
+            drop(sessions);
+            self.waiting.set(self.waiting.get() - 1);
+            let at = self.turn_due(&next, ended);
+            self.enqueue(at, next);
+        }
+    }
+
+    fn enqueue(&self, at: Stamp, mut job: Job) {
+        if self.closing.get() {
+            return;
+        }
+        if job.wire.is_none() {
+            let (bytes, body) = self.config.encoder.encode(&job.send, job.form, job.target);
+            job.wire = Some(Wire { bytes, body, _room: None });
+        }
+        self.queue.borrow_mut().push(Reverse(Due { at, job }));
+        self.changed.notify_one();
+    }
+
+    fn next_due(&self) -> Option<Stamp> {
+        self.queue.borrow().peek().map(|Reverse(due)| due.at)
+    }
+
+    /// Writes a request.
+    fn fire(self: &Rc<Self>, due: Due, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
+        let Due { job, .. } = due;
+        let session = job.send.entry.session.clone().filter(|_| self.config.connections == Connections::PerSession);
+        let io = self.pool(job.target).take(session.as_deref(), Clock::Monotonic.now());
+        let mut exchange = Exchange::new(self, job, planned, held, slot);
+        match io {
+            Some(mut io) => {
+                let (written, sent) = exchange.write_now(&mut io);
+                tokio::task::spawn_local(exchange.run(io, written, sent));
+            }
+            None => {
+                tokio::task::spawn_local(exchange.connect_and_run());
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.queue.borrow().is_empty() && self.waiting.get() == 0 && self.open.get() == 0
+    }
+}
+
+/// What a thread is started with.
+pub(super) struct Seat {
+    pub(super) config: Arc<Config>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) done: SyncSender<Box<Done>>,
+    pub(super) inbox: mpsc::Receiver<Job>,
+    pub(super) order: watch::Receiver<Order>,
+    pub(super) begin: Stamp,
+}
+
+/// Sends until the feed has ended and every request has, or until told to stop.
+///
+/// # Errors
+/// When the runtime or its timer cannot be made.
+pub(super) fn work(seat: Seat) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(TASKS_BETWEEN_LOOKS)
+        .build_local(Default::default())?;
+    runtime.block_on(async move {
+        let Seat { config, counters, done, inbox, order, begin } = seat;
+        let pool = |target: &super::target::Target| {
+            let tls = config.tls.clone().filter(|_| target.tls);
+            Rc::new(Pool::new(Connector::new(target.clone(), tls, config.connect_timeout), config.connections))
+        };
+        let pools = config.targets.iter().map(pool).collect();
+        let worker = Rc::new(Worker {
+            config,
+            counters,
+            pools,
+            done,
+            queue: RefCell::default(),
+            sessions: RefCell::default(),
+            waiting: Cell::new(0),
+            open: Cell::new(0),
+            changed: Notify::new(),
+            begin,
+            closing: Cell::new(false),
+        });
+        tokio::task::spawn_local(warm(Rc::downgrade(&worker)));
+        pace(&worker, inbox, order).await
+    })
+}
+
+/// Fires what is due. See the module.
+async fn pace(
+    worker: &Rc<Worker>,
+    mut inbox: mpsc::Receiver<Job>,
+    mut order: watch::Receiver<Order>,
+) -> io::Result<()> {
+    let mut pacer = Pacer::new()?;
+    let (closed, slots) = (worker.config.arrivals == Loop::Closed, worker.config.slots.clone());
+    let most = if closed { 8 } else { MOST_QUEUED };
+    // Until when a lack of slots has held everything back.
+    let mut held_until = Stamp::default();
+    let mut fed = false;
+    loop {
+        while !fed && worker.queue.borrow().len() < most {
+            match inbox.try_recv() {
+                Ok(job) => worker.admit(job),
+                Err(mpsc::error::TryRecvError::Empty) => break,
+                Err(mpsc::error::TryRecvError::Disconnected) => fed = true,
+            }
+        }
+        let now = Clock::Monotonic.now();
+        let next = worker.next_due();
+        if next.is_some_and(|at| at <= now || closed && worker.begin <= now) {
+            let mut held = false;
+            let slot = match &slots {
+                None => None,
+                Some(slots) => match Arc::clone(slots).try_acquire_owned() {
+                    Ok(slot) => Some(slot),
+                    Err(_) => {
+                        held = true;
+                        tokio::select! {
+                            slot = Arc::clone(slots).acquire_owned() => slot.ok(),
+                            _ = order.wait_for(|order| *order != Order::Run) => None,
+                        }
+                    }
+                },
+            };
+            if *order.borrow() == Order::Run {
+                let due = worker.queue.borrow_mut().pop();
+                if let Some(Reverse(due)) = due {
+                    if held {
+                        held_until = Clock::Monotonic.now();
+                    }
+                    let planned = if closed { Clock::Monotonic.now() } else { due.at };
+                    let held = !closed && (held || planned < held_until);
+                    worker.fire(due, planned, held, slot);
+                }
+                continue;
+            }
+        }
+        if *order.borrow() != Order::Run && !worker.closing.replace(true) {
+            worker.queue.borrow_mut().clear();
+            worker.sessions.borrow_mut().clear();
+            worker.waiting.set(0);
+            inbox.close();
+            fed = true;
+        }
+        if fed && worker.is_finished() || *order.borrow() == Order::Halt {
+            return Ok(());
+        }
+        let wake = next.filter(|_| !worker.closing.get()).map(|at| if closed { worker.begin } else { at });
+        let room = !fed && worker.queue.borrow().len() < most;
+        tokio::select! {
+            biased;
+            woken = pacer.until(wake.unwrap_or_default()), if wake.is_some() => woken?,
+            job = inbox.recv(), if room => match job {
+                Some(job) => worker.admit(job),
+                None => fed = true,
+            },
+            () = worker.changed.notified() => {}
+            changed = order.changed() => if changed.is_err() { return Ok(()) },
+        }
+    }
+}
+
+/// Keeps connections ready for what is due soon.
+async fn warm(worker: std::rc::Weak<Worker>) {
+    loop {
+        {
+            let Some(worker) = worker.upgrade() else { return };
+            let now = Clock::Monotonic.now();
+            let horizon = now.after(WARM_AHEAD);
+            let mut wanted = vec![0; worker.pools.len()];
+            for Reverse(due) in worker.queue.borrow().iter().filter(|Reverse(due)| due.at <= horizon) {
+                wanted[due.job.target % worker.pools.len()] += 1;
+            }
+            for (pool, wanted) in worker.pools.iter().zip(wanted) {
+                pool.warm(wanted, now);
+            }
+        }
+        Clock::Monotonic.sleep(WARM_EVERY).await;
+    }
+}

@@ -1,0 +1,100 @@
+//! The load is open: when a request is sent the trace says, and a server that stalls changes latencies and nothing else.
+
+mod support;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use streamgauge::measure::record::Outcome;
+use streamgauge::replay::run::Loop;
+use support::replay::{Settings, replay, row};
+use support::upstream::Upstream;
+
+const ANSWER: &str =
+    "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n";
+
+fn answer() -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{ANSWER}", ANSWER.len())
+}
+
+fn completions() -> Settings {
+    Settings { dialect: Some("openai.completions"), ..Settings::default() }
+}
+
+fn millis(nanos: u64) -> u64 {
+    nanos / 1_000_000
+}
+
+#[test]
+fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
+    const REQUESTS: usize = 40;
+    // Nobody gets an answer before everybody has asked: a client that waits for answers would wait for ever.
+    let arrived = Arc::new((Mutex::new(0), Condvar::new()));
+    let upstream = Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            let (count, changed) = &*arrived;
+            let mut count = count.lock().unwrap();
+            *count += 1;
+            changed.notify_all();
+            let limit = Duration::from_secs(15);
+            let (count, late) = changed.wait_timeout_while(count, limit, |count| *count < REQUESTS).unwrap();
+            drop(count);
+            if late.timed_out() || !conn.send(answer()) {
+                return;
+            }
+        }
+    });
+    let rows = (0..REQUESTS as u64).map(|number| row(number * 10, 1)).collect();
+    let (ended, rows) = replay(rows, upstream.addr, completions());
+    assert_eq!(ended.summary.outcomes.get("success"), Some(&(REQUESTS as u64)), "{:?}", ended.summary.troubles);
+    let planned: Vec<u64> = rows.iter().map(|row| millis(row.planned.unwrap())).collect();
+    assert_eq!(planned, (0..REQUESTS as u64).map(|number| number * 10).collect::<Vec<_>>());
+    let felt: Vec<u64> =
+        rows.iter().map(|row| row.at + row.timing.first_token.unwrap() - row.planned.unwrap()).collect();
+    for (number, felt) in felt.iter().enumerate() {
+        assert!(millis(*felt) >= (REQUESTS - 1 - number) as u64 * 10, "request {number} felt {felt} ns");
+    }
+}
+
+/// An upstream that takes 30 ms for an answer, and the most requests that it had at once.
+fn slow() -> (Upstream, Arc<AtomicUsize>) {
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = Arc::clone(&most);
+    let upstream = Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(30));
+            open.fetch_sub(1, Ordering::SeqCst);
+            if !conn.send(answer()) {
+                return;
+            }
+        }
+    });
+    (upstream, seen)
+}
+
+#[test]
+fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_latency() {
+    let (upstream, most) = slow();
+    let rows = (0..10).map(|number| row(number, 1)).collect();
+    let (ended, rows) = replay(rows, upstream.addr, Settings { slots: Some(1), ..completions() });
+    assert_eq!((ended.summary.held, most.load(Ordering::SeqCst)), (9, 1));
+    for (number, row) in rows.iter().enumerate() {
+        assert_eq!(millis(row.planned.unwrap()), number as u64);
+        let felt = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
+        assert!(millis(felt) >= 30 * (number as u64 + 1) - number as u64, "request {number} felt {felt} ns");
+    }
+    let (planned, sent) = (ended.summary.e2e_from_planned.unwrap(), ended.summary.e2e_from_sent.unwrap());
+    assert!(planned.max >= 290_000_000 && sent.mean * 2.0 < planned.max as f64, "{planned:?} {sent:?}");
+}
+
+#[test]
+fn a_closed_load_keeps_its_slots_full_and_no_fuller() {
+    let (upstream, most) = slow();
+    let rows = (0..12).map(|number| row(number * 1_000_000, 1)).collect();
+    let settings = Settings { arrivals: Loop::Closed, slots: Some(3), ..completions() };
+    let (ended, rows) = replay(rows, upstream.addr, settings);
+    assert_eq!((rows.len(), most.load(Ordering::SeqCst), ended.summary.held), (12, 3, 0));
+    assert!(rows.iter().all(|row| row.outcome == Some(Outcome::Success)));
+}

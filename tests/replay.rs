@@ -1,0 +1,259 @@
+//! A replay sends what the trace says, and its result accounts for every request.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+use rustls::{ServerConnection, StreamOwned};
+use serde_json::Value;
+use streamgauge::capture::format::{Entry, Timing};
+use streamgauge::measure::record::{Ending, FinishReason, Outcome};
+use streamgauge::measure::time::Gap;
+use streamgauge::net::tls::Identity;
+use streamgauge::replay::encode::Cancel;
+use streamgauge::replay::schedule::{Plan, Shard};
+use streamgauge::replay::summary::Measured;
+use streamgauge::replay::{Connections, Leave};
+use streamgauge::sim::{CostModel, Options, Server};
+use support::http2::Pki;
+use support::replay::{Settings, replay, row, start};
+use support::upstream::{Upstream, reports};
+
+fn fast() -> Options {
+    let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(1), ..CostModel::default() };
+    Options { cost, ..Options::default() }
+}
+
+fn event(text: &str) -> String {
+    format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n")
+}
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+fn completions() -> Settings {
+    Settings { dialect: Some("openai.completions"), ..Settings::default() }
+}
+
+#[test]
+fn lengths_are_exact_at_a_server_that_counts_them() {
+    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let rows: Vec<Entry> = (1..=20).map(|number| row(number, number * 7)).collect();
+    let (ended, rows) = replay(rows, server.local_addr(), completions());
+    let summary = &ended.summary;
+    assert_eq!((ended.sent, summary.outcomes.get("success")), (20, Some(&20)));
+    assert_eq!((summary.input.exact, summary.input.compared, summary.input.off), (20, 20, 0));
+    assert_eq!((summary.output.exact, summary.output.compared, summary.output.tokens), (20, 20, 7 * 210));
+    assert!(rows.iter().all(|row| row.finish == Some(FinishReason::Length) && row.prompt.tokens == Some(8)));
+    assert_eq!(summary.itl.unwrap().count, 7 * 210 - 20, "a gap before every token but the first");
+}
+
+#[test]
+fn every_request_is_accounted_for_whatever_becomes_of_it() {
+    let upstream = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            let body: Value = serde_json::from_slice(&request.body).unwrap();
+            let whole = |status: &str, body: &str| {
+                format!(
+                    "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            };
+            match body["max_tokens"].as_u64().unwrap() {
+                1 => _ = conn.send(whole("503 Busy", "{}")),
+                2 => return conn.reset(),
+                3 => return,
+                4 => {
+                    conn.send(STREAM);
+                    conn.chunk(event("a"));
+                    return;
+                }
+                5 => _ = conn.closed(),
+                6 => _ = conn.send("HTTP/1.1 junk\r\n\r\n"),
+                _ => {
+                    conn.send(STREAM);
+                    conn.chunk(event("a") + "data: [DONE]\n\n");
+                    conn.send("0\r\n\r\n");
+                }
+            }
+        }
+    });
+    let rows = (1..=7).map(|output| row(output, output)).collect();
+    let settings = Settings { timeout: Some(Gap::from_millis(400)), ..completions() };
+    let (ended, rows) = replay(rows, upstream.addr, settings);
+    let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
+    use Outcome::*;
+    assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success]);
+    let troubles: Vec<(&str, u64)> = ended.summary.troubles.iter().map(|(name, count)| (*name, *count)).collect();
+    assert_eq!(troubles, [("closed", 2), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
+    assert_eq!(ended.summary.statuses.get(&503), Some(&1));
+    assert_eq!(ended.summary.ttft_from_sent.unwrap().count, 1, "only the success has a TTFT");
+    assert_eq!(upstream.heads().len(), 7, "nothing is sent twice");
+}
+
+#[test]
+fn a_target_that_is_not_there_fails_every_request_and_no_other() {
+    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
+    assert_eq!((ended.summary.troubles.get("connect"), rows.len()), (Some(&2), 2));
+    assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));
+}
+
+#[test]
+fn a_row_that_cannot_be_sent_breaks_the_run_off_and_keeps_what_was_sent() {
+    let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\n\r\n");
+    let unknown = Entry { dialect: Some("gemini".to_owned()), ..row(20, 1) };
+    let ended = start(vec![row(0, 1), unknown, row(40, 1)], upstream.addr, Settings::default(), None).finish();
+    let broken = ended.broken.unwrap().to_string();
+    assert!(broken.starts_with("no requests can be made in the dialect `gemini`"), "{broken}");
+    assert_eq!((ended.sent, ended.summary.requests), (1, 1));
+}
+
+/// An upstream whose streams go on until the client leaves, and the tokens that each was sent.
+fn endless() -> (Upstream, impl Fn() -> u64) {
+    let (report, left) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        assert!(conn.request().is_some());
+        conn.send(STREAM);
+        let mut tokens = 0;
+        while conn.chunk(event("a")) {
+            tokens += 1;
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        report(tokens);
+    });
+    (upstream, left)
+}
+
+#[test]
+fn a_captured_client_leaves_again_at_the_token_where_it_left() {
+    let (upstream, left) = endless();
+    let timing = Timing { sent: Some(0), ended: Some(9_000_000_000), ..Timing::default() };
+    let gone = Entry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(5), timing, ..row(0, 5) };
+    let (_, rows) = replay(vec![gone], upstream.addr, completions());
+    assert_eq!((rows[0].outcome, rows[0].ending), (Some(Outcome::Cancelled), Some(Ending::DownstreamGone)));
+    assert!((5..15).contains(&rows[0].output_tokens.unwrap()), "{:?}", rows[0].output_tokens);
+    assert!(left() >= 5, "the server learned of it");
+}
+
+#[test]
+fn a_share_of_clients_can_be_made_to_leave() {
+    let (upstream, left) = endless();
+    let cancel = Some(Cancel { rate: 1.0, after: Leave::After(Gap::from_millis(50)) });
+    let (_, rows) = replay(vec![row(0, 9)], upstream.addr, Settings { cancel, ..completions() });
+    assert_eq!(rows[0].outcome, Some(Outcome::Cancelled));
+    assert!(left() > 0);
+}
+
+#[test]
+fn a_turn_waits_for_the_answer_before_it_and_then_for_its_pause() {
+    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let turn = |at, turn, think: Option<u64>| Entry {
+        session: Some("s".to_owned()),
+        turn: Some(turn),
+        think: think.map(|think| think * 1_000_000),
+        ..row(at, 30)
+    };
+    // As if no answer took any time: the second turn would be due in the middle of the first answer.
+    let rows = vec![turn(0, 0, None), turn(5, 1, Some(5)), turn(45, 2, Some(40))];
+    let (ended, rows) = replay(rows, server.local_addr(), completions());
+    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary);
+    for (pair, think) in rows.windows(2).zip([5_000_000, 40_000_000]) {
+        let ended = pair[0].at + pair[0].timing.ended.unwrap();
+        assert_eq!(pair[1].planned, Some(ended + think));
+    }
+}
+
+#[test]
+fn shards_send_the_same_bytes_as_one() {
+    let bodies = |shard: Shard| {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let upstream = Upstream::start(move |mut conn| {
+            while let Some(request) = conn.request() {
+                log.lock().unwrap().push(request.body);
+                conn.send("HTTP/1.1 204 No Content\r\n\r\n");
+            }
+        });
+        let rows = (0..12).map(|number| row(number, 1 + number)).collect();
+        replay(rows, upstream.addr, Settings { plan: Plan { shard, ..Plan::default() }, ..completions() });
+        let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+        seen.sort();
+        seen
+    };
+    let whole = bodies(Shard::default());
+    let mut parts: Vec<_> = (0..3).flat_map(|index| bodies(Shard { index, of: 3 })).collect();
+    parts.sort();
+    assert_eq!((whole.len(), parts == whole), (12, true));
+}
+
+#[test]
+fn connections_are_kept_or_not_as_wanted() {
+    let used = |connections| {
+        let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\n\r\n");
+        let rows = (0..4).map(|number| row(number * 150, 1)).collect();
+        replay(rows, upstream.addr, Settings { connections, ..completions() });
+        upstream.connections()
+    };
+    assert_eq!(used(Connections::Fresh), 4);
+    assert!(used(Connections::Reuse) < 4);
+}
+
+#[test]
+fn a_target_may_speak_tls() {
+    let pki = Pki::new();
+    let (cert, key) = (pki.path("server.pem"), pki.path("server.key"));
+    let server = streamgauge::net::tls::server(Identity { cert: &cert, key: &key }, None).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let server = Arc::new(server);
+        for socket in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&server)).unwrap();
+            std::thread::spawn(move || {
+                let mut stream = StreamOwned::new(connection, socket.unwrap());
+                // A request comes whole: it is small, and one write.
+                while stream.read(&mut [0; 4_096]).is_ok_and(|read| read > 0) {
+                    let body = event("a") + &event("b") + "data: [DONE]\n\n";
+                    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length";
+                    write!(stream, "{head}: {}\r\n\r\n{body}", body.len()).unwrap();
+                }
+            });
+        }
+    });
+    let settings = Settings { ca: Some(pki.path("ca.pem")), ..completions() };
+    let (ended, rows) = replay((0..3).map(|number| row(number * 80, 2)).collect(), addr, settings.clone());
+    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary.troubles);
+    assert!(rows.iter().all(|row| row.output_tokens == Some(2)));
+    let others = Pki::new();
+    let (ended, _) = replay(vec![row(0, 2)], addr, Settings { ca: Some(others.path("ca.pem")), ..settings });
+    assert_eq!(ended.summary.troubles.get("connect"), Some(&1), "whom nobody vouches for is not asked");
+}
+
+#[test]
+fn warm_up_and_cool_down_are_sent_and_not_in_the_figures() {
+    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let rows = (0..10).map(|number| row(number * 10, 2)).collect();
+    let measured = Measured { from: 30_000_000, to: Some(80_000_000) };
+    let (ended, rows) = replay(rows, server.local_addr(), Settings { measured, ..completions() });
+    assert_eq!((rows.len(), ended.summary.requests, ended.summary.outside), (10, 5, 5));
+}
+
+#[test]
+fn goodput_is_judged_from_the_planned_moment() {
+    let upstream = Upstream::start(|mut conn| {
+        while conn.request().is_some() {
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            conn.send(STREAM);
+            conn.chunk(event("a") + "data: [DONE]\n\n");
+            conn.send("0\r\n\r\n");
+        }
+    });
+    let rows = (0..6).map(|_| row(0, 1)).collect();
+    let settings = Settings { slots: Some(1), slos: vec!["s: ttft<=200ms"], ..completions() };
+    let (ended, _) = replay(rows, upstream.addr, settings);
+    let goodput = &ended.summary.goodput[0];
+    assert!(goodput.counted == 6 && (1..=3).contains(&goodput.met), "{goodput:?}");
+    assert!(ended.summary.ttft_from_sent.unwrap().p90 < 200_000_000, "each by itself would have met it");
+}

@@ -1,0 +1,303 @@
+//! `streamgauge replay` and `load` as they are typed: output, files, exit codes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "clippy knows tests by their attribute, and these have helpers; one names a time to begin at"
+)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use streamgauge::capture::format::Entry;
+use streamgauge::capture::reader::Reader;
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+
+const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
+
+struct Done {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Done {
+    let output = program(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn sim(step: Gap) -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
+    let options =
+        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+fn rows(folder: &Path) -> Vec<Entry> {
+    Reader::open(&folder.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn mooncakes_first_minute_is_sent_whole_and_every_length_is_exact() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}/v1", server.local_addr()));
+    let out_text = out.to_str().unwrap();
+    let secret = "authorization: Bearer very-secret";
+    let done = run(&[
+        "replay",
+        MOONCAKE,
+        "--target",
+        &target,
+        "--speed",
+        "60",
+        "--json",
+        "--out",
+        out_text,
+        "--header",
+        secret,
+        "--max-lag",
+        "1h",
+        "--slo",
+        "all: ttft<=1h",
+    ]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    let summary = &report["summary"];
+    assert_eq!((&report["sent"], &summary["requests"]), (&162.into(), &162.into()));
+    assert_eq!(summary["outcomes"], serde_json::json!({"success": 162}));
+    // What the trace says, to the token; the two of the chat template were found and left out.
+    assert_eq!((&summary["input"]["tokens"], &report["prompt_overhead"]), (&2_209_273.into(), &2.into()));
+    assert_eq!((&summary["input"]["exact"], &summary["input"]["off"]), (&162.into(), &0.into()));
+    assert_eq!((&summary["output"]["tokens"], &summary["output"]["exact"]), (&58_039.into(), &162.into()));
+    assert_eq!(summary["goodput"][0]["met"], 162);
+    // 203 blocks of 512 are shared in the trace; the server's blocks of 16 match a little of the next one, if by chance.
+    let cached = summary["cached"].as_u64().unwrap();
+    assert!((203 * 512 - 162 * 16..=203 * 512).contains(&cached), "{cached}");
+    let rows = rows(&out);
+    assert_eq!(rows.len(), 162);
+    assert_eq!(rows.iter().filter_map(|row| row.planned).max(), Some(57_000 * 1_000_000 / 60));
+    assert_eq!(serde_json::from_str::<Value>(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap(), report);
+    assert_eq!(report["header_names"][0], "authorization");
+    for file in fs::read_dir(&out).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(11).any(|window| window == b"very-secret"));
+    }
+    assert!(!(done.stdout + &done.stderr).contains("very-secret"));
+    let again = run(&["replay", MOONCAKE, "--target", &target, "--out", out_text, "--prompt-overhead", "0"]);
+    assert_eq!(again.code, Some(2));
+    assert!(again.stderr.contains("it holds a result already; name another folder"), "{}", again.stderr);
+}
+
+#[test]
+fn public_traces_are_sent_as_they_are() {
+    let server = sim(Gap::from_millis(1));
+    let target = format!("http://{}", server.local_addr());
+    for (trace, flags, requests) in [
+        // Wall-clock times, no block ids.
+        ("azure/conv2023_first300s.csv", &["--to", "5s", "--speed", "10"][..], 4),
+        // Sessions whose turns wait for each other: what they would take is the agents' time, so it is cut short.
+        ("kv-cache-tester", &["--speed", "1000", "--models", "*=sim"], 17),
+        ("bailian/handmade_schema.jsonl", &["--speed", "1000"], 3),
+    ] {
+        let path = format!("tests/data/traces/{trace}");
+        let done = run(&[&["replay", &path, "--target", &target, "--json", "--max-lag", "1h"], flags].concat());
+        assert_eq!(done.code, Some(0), "{trace}: {}", done.stderr);
+        let report: Value = serde_json::from_str(&done.stdout).unwrap();
+        let summary = &report["summary"];
+        assert_eq!(summary["outcomes"], serde_json::json!({"success": requests}), "{trace}: {}", done.stderr);
+        assert_eq!(summary["input"]["exact"], requests, "{trace}: {summary}");
+        assert_eq!(summary["output"]["off"], 0, "{trace}: {summary}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_two_and_shows_no_secret() {
+    let target = ["--target", "http://127.0.0.1:9"];
+    for (args, said) in [
+        (&["replay", "/nowhere"][..], "/nowhere"),
+        (&["replay", "Cargo.toml"], "Cargo.toml"),
+        (&["replay", MOONCAKE, "--from", "2h"], "there is no row between --from and --to"),
+        (&["replay", MOONCAKE, "--header", "Bearer very-secret"], "--header: expected `name: value`"),
+        (&["replay", MOONCAKE, "--target", "http://me:very-secret@h"], "--target: expected a URL without credentials"),
+        (&["replay", MOONCAKE, "--dialect", "gemini"], "no requests can be made in the dialect `gemini`"),
+        (&["replay", MOONCAKE, "--speed", "2", "--rate", "2"], "cannot be used with"),
+        (&["replay", MOONCAKE, "--api-key-env", "NOT_THERE"], "there is no variable NOT_THERE"),
+        (&["replay", MOONCAKE, "--warmup", "200req"], "--warmup leaves nothing: the plan has 162 requests"),
+        (
+            &["replay", MOONCAKE, "--tokenizer", "tests/data/tokenizers/tiny.json"],
+            "cannot use tests/data/tokenizers/tiny.json as",
+        ),
+        (&["replay", MOONCAKE, "--start-at", "2020-01-01T00:00:00Z"], "--start-at has passed"),
+        (&["load", "--rate", "5"], "--requests"),
+        (&["load", "--requests", "5"], "--rate"),
+    ] {
+        let done = run(&[args, &target].concat());
+        assert_eq!((done.code, done.stdout.as_str()), (Some(2), ""), "{args:?}: {}", done.stderr);
+        assert!(done.stderr.contains(said) && !done.stderr.contains("very-secret"), "{args:?}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_target_that_cannot_be_reached_ends_with_three() {
+    let done = run(&["replay", MOONCAKE, "--target", "http://127.0.0.1:9"]);
+    assert_eq!(done.code, Some(3));
+    assert!(done.stderr.starts_with("error: cannot reach http://127.0.0.1:9: "), "{}", done.stderr);
+}
+
+#[test]
+fn shards_that_begin_at_one_time_send_together_what_one_would() {
+    let server = sim(Gap::from_millis(1));
+    let (folder, target) = (tempfile::tempdir().unwrap(), format!("http://{}", server.local_addr()));
+    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    let start = humantime::format_rfc3339_millis(start).to_string();
+    let flags =
+        ["--speed", "60", "--max-lag", "1h", "--target", &target, "--prompt-overhead", "2", "--start-at", &start];
+    let parts: Vec<_> = (1..=4)
+        .map(|part| {
+            let out = folder.path().join(part.to_string());
+            let shard = [format!("{part}/4"), out.to_str().unwrap().to_owned()];
+            let own = ["replay", MOONCAKE, "--shard", &shard[0], "--out", &shard[1]];
+            (program(&[&own[..], &flags].concat()).spawn().unwrap(), out)
+        })
+        .collect();
+    let mut sent = Vec::new();
+    let mut began = Vec::new();
+    for (child, out) in parts {
+        assert!(child.wait_with_output().unwrap().status.success());
+        began.push(*Reader::open(&out.join("records.jsonl.zst")).unwrap().header().started_unix_ns.as_ref().unwrap());
+        sent.extend(rows(&out).into_iter().map(|row| (row.planned, row.prompt.tokens, row.output_tokens)));
+    }
+    let trace = fs::read_to_string(MOONCAKE).unwrap();
+    let mut planned: Vec<_> = trace
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).unwrap();
+            let at = row["timestamp"].as_f64().unwrap() * 1e6 * (1.0 / 60.0);
+            (Some(at.round() as u64), row["input_length"].as_u64(), row["output_length"].as_u64())
+        })
+        .collect();
+    sent.sort_unstable();
+    planned.sort_unstable();
+    assert_eq!(sent, planned);
+    let spread = began.iter().max().unwrap() - began.iter().min().unwrap();
+    assert!(spread < 1_000_000_000, "four processes began {spread} ns apart");
+}
+
+#[test]
+fn a_goodput_that_is_too_low_ends_with_one() {
+    let server = sim(Gap::from_millis(2));
+    let target = format!("http://{}", server.local_addr());
+    let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "6", "--isl", "8", "--osl", "3"];
+    let judged = |slo: &str| run(&[&load[..], &["--slo", slo, "--fail-if", "goodput<95%"]].concat());
+    let done = judged("s: tpot<=1us");
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(done.stdout.contains("s: 0 of 6 met it from the planned moment (0.0 %)"), "{}", done.stdout);
+    assert_eq!(judged("s: tpot<=1h").code, Some(0));
+}
+
+#[test]
+fn load_follows_its_law_and_shares_prefixes() {
+    let server = sim(Gap::from_millis(1));
+    let (folder, target) = (tempfile::tempdir().unwrap(), format!("http://{}", server.local_addr()));
+    let out = folder.path().join("run");
+    let done = run(&[
+        "load",
+        "--target",
+        &target,
+        "--rate",
+        "200",
+        "--arrivals",
+        "constant",
+        "--requests",
+        "20",
+        "--isl",
+        "400",
+        "--osl",
+        "5",
+        "--shared-prefix",
+        "320",
+        "--max-lag",
+        "1h",
+        "--out",
+        out.to_str().unwrap(),
+    ]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let rows = rows(&out);
+    let planned: Vec<u64> = rows.iter().map(|row| row.planned.unwrap() / 1_000_000).collect();
+    let mut sorted = planned;
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..20).map(|number| number * 5).collect::<Vec<_>>());
+    assert!(rows.iter().all(|row| row.prompt.tokens == Some(400) && row.output_tokens == Some(5)));
+    assert!(rows.iter().filter(|row| row.prompt.cached >= Some(304)).count() >= 15, "{rows:?}");
+}
+
+#[test]
+fn a_first_signal_ends_with_a_valid_partial_result_and_a_second_ends_at_once() {
+    let server = sim(Gap::from_millis(50));
+    let target = format!("http://{}", server.local_addr());
+    for signals in [1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("run");
+        // Replies take half a second if they may end, and hours are planned.
+        let osl = if signals == 1 { "10" } else { "10000" };
+        let mut child = program(&[
+            "load",
+            "--target",
+            &target,
+            "--rate",
+            "50",
+            "--duration",
+            "2h",
+            "--isl",
+            "8",
+            "--osl",
+            osl,
+            "--json",
+            "--max-lag",
+            "1h",
+            "--prompt-overhead",
+            "0",
+            "--out",
+            out.to_str().unwrap(),
+        ])
+        .spawn()
+        .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.contains("requests in 7200.0 s"), "{line}");
+        std::thread::sleep(std::time::Duration::from_millis(1_500));
+        let signal = || kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+        signal();
+        line.clear();
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.starts_with("stopping: ") && line.ends_with("Ctrl-C cuts them\n"), "{line}");
+        if signals == 2 {
+            signal();
+        }
+        let mut report = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!((child.wait().unwrap().success(), &report["stopped"]), (true, &true.into()));
+        let (sent, outcomes) = (report["sent"].as_u64().unwrap(), &report["summary"]["outcomes"]);
+        let expected = if signals == 1 { "success" } else { "failed" };
+        assert!(sent > 5 && outcomes == &serde_json::json!({expected: sent}), "{report}");
+        assert_eq!(rows(&out).len() as u64, sent, "every request has its row");
+    }
+}
