@@ -13,7 +13,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 13] = [
+const OF_OTHERS: [&str; 14] = [
     "--bench",
     "--build",
     "--detach",
@@ -24,6 +24,7 @@ const OF_OTHERS: [&str; 13] = [
     "--now",
     "--peers",
     "--port",
+    "--real",
     "--release",
     "--rounds",
     "--tag",
