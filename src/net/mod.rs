@@ -2,10 +2,12 @@
 //!
 //! * [`io`]: one connection, plain or TLS, whose reads say when the bytes *arrived*.
 //! * [`http1`]: heads and bodies of HTTP/1.x, strict about what they accept and exact about what they pass on.
+//! * [`dial`]: new connections to one place.
 //! * [`tls`]: certificates, their reloading, both roles.
 //!
 //! Nothing here knows what a token is.
 
+pub mod dial;
 pub mod http1;
 pub mod io;
 mod stamped;

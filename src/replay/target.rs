@@ -1,19 +1,16 @@
 //! Where requests go: targets, and new connections to them.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
-use tokio::net::{TcpStream, lookup_host};
-use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::clock::Clock;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::Gap;
+use crate::net::dial::Dialer;
 use crate::net::io::Io;
 
 /// How long a looked-up name is believed.
@@ -78,16 +75,17 @@ impl Target {
 
 /// Makes connections to one target, for one thread.
 pub(super) struct Connector {
-    target: Target,
+    host: String,
+    dialer: Dialer,
     tls: Option<Arc<ClientConfig>>,
     timeout: Gap,
-    addresses: RefCell<(Vec<SocketAddr>, Stamp)>,
 }
 
 impl Connector {
     /// A connector that gives up after `timeout`.
     pub(super) fn new(target: Target, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> Self {
-        Self { target, tls, timeout, addresses: RefCell::default() }
+        let dialer = Dialer::new(&*target.host, target.port, NAME_FRESH);
+        Self { host: target.host, dialer, tls, timeout }
     }
 
     /// A new connection, handshakes done.
@@ -95,40 +93,9 @@ impl Connector {
     /// # Errors
     /// What the system says; [`io::ErrorKind::TimedOut`] past the time limit.
     pub(super) async fn connect(&self) -> io::Result<Io> {
-        let connected = Clock::Monotonic.timeout(self.timeout, self.connect_now()).await;
+        let tls = self.tls.as_ref().map(|tls| (Arc::clone(tls), &*self.host));
+        let connected = Clock::Monotonic.timeout(self.timeout, self.dialer.dial(tls)).await;
         connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
-    }
-
-    async fn connect_now(&self) -> io::Result<Io> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.resolve().await? {
-            match TcpStream::connect(address).await {
-                Ok(socket) => return self.secure(socket).await,
-                Err(error) => last = error,
-            }
-        }
-        self.addresses.take();
-        Err(last)
-    }
-
-    async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let now = Clock::Monotonic.now();
-        {
-            let (addresses, asked) = &*self.addresses.borrow();
-            if !addresses.is_empty() && now.since(*asked) < NAME_FRESH {
-                return Ok(addresses.clone());
-            }
-        }
-        let addresses: Vec<_> = lookup_host((&*self.target.host, self.target.port)).await?.collect();
-        self.addresses.replace((addresses.clone(), now));
-        Ok(addresses)
-    }
-
-    async fn secure(&self, socket: TcpStream) -> io::Result<Io> {
-        let Some(tls) = &self.tls else { return Ok(Io::plain(socket)) };
-        let name = ServerName::try_from(self.target.host.clone()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(tls)).connect(name, socket).await?;
-        Ok(Io::tls(TlsStream::Client(stream)))
     }
 }
 
