@@ -1,6 +1,6 @@
 //! The series of one instrument.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::catalog::{Convention, Id, attribute};
@@ -22,7 +22,7 @@ pub(super) struct Series {
     /// Whether it is exported at all.
     enabled: bool,
     layout: Option<Arc<Layout>>,
-    index: HashMap<Key, usize>,
+    index: BTreeMap<Key, usize>,
     list: Vec<One>,
 }
 
@@ -77,7 +77,7 @@ impl Series {
             id,
             enabled: instrument.is_in(convention),
             layout: instrument.layout(slos).map(Arc::new),
-            index: HashMap::new(),
+            index: BTreeMap::new(),
             list: Vec::new(),
         }
     }
