@@ -79,7 +79,7 @@ fn events_that_make_no_sense_are_counted_in_every_dialect_and_stop_nothing() {
         let shape = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
         let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
         let (content_type, body): (_, &[u8]) = match dialect.content_type {
-            "application/grpc" => ("application/grpc", b"\0\0\0\0\x02\x12\x7f\x01\0\0\0\x01z\0\0\0\0\0"),
+            "application/grpc" => ("application/grpc", b"\0\0\0\0\x02\x12\x7f\0\0\0\0\x01z\0\0\0\0\0"),
             _ => (LINES, b"{\n7\n{\"a\":1}\n\"\xff\"\n"),
         };
         let head = ResponseHead { status: 200, content_type: content_type.as_bytes(), content_encoding: b"" };

@@ -5,6 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::shape::RequestShape;
 use support::http2;
 use support::proxy::Between;
-use support::upstream::Upstream;
+use support::upstream::{Upstream, reports};
 
 /// The keys of an expectation that are an answer of `inspect --json`.
 const KEYS: [&str; 18] = [
@@ -249,28 +250,87 @@ fn every_vector_is_exported_as_it_should_be_when_it_goes_through_the_proxy() {
     }
 }
 
+/// gRPC's messages, each compressed by itself.
+fn each_compressed(encoding: &str, body: &[u8]) -> Vec<u8> {
+    let (mut rest, mut out) = (body, Vec::new());
+    while let Some(head) = rest.split_off(..5) {
+        let length = u32::from_be_bytes(head[1..].try_into().unwrap());
+        let plain = rest.split_off(..length as usize).unwrap();
+        let message = match encoding {
+            "gzip" => {
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+                encoder.write_all(plain).unwrap();
+                encoder.finish().unwrap()
+            }
+            "deflate" => {
+                let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+                encoder.write_all(plain).unwrap();
+                encoder.finish().unwrap()
+            }
+            "zstd" => zstd::encode_all(plain, 3).unwrap(),
+            // A coding that nobody knows here.
+            _ => plain.iter().map(|byte| !byte).collect(),
+        };
+        out.push(1);
+        out.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        out.extend_from_slice(&message);
+    }
+    assert!(rest.is_empty(), "the body is whole messages");
+    out
+}
+
+/// A gRPC exchange through a proxy, its messages compressed in both directions or in neither; nothing is changed.
+fn called(vector: &Vector, encoding: Option<&'static str>) -> Between {
+    // ModelInferRequest{1: "vllm_model", 3: "q1"}
+    let message = b"\0\0\0\0\x10\x0a\x0avllm_model\x1a\x02q1";
+    let (body, message) = match encoding {
+        None => (vector.body.clone(), message.to_vec()),
+        Some(encoding) => (each_compressed(encoding, &vector.body), each_compressed(encoding, message)),
+    };
+    let pieces: Vec<Bytes> = body.chunks(body.len().div_ceil(3)).map(Bytes::copy_from_slice).collect();
+    let (told, got) = reports();
+    let addr = http2::upstream(None, move |request, _| {
+        told(request.into_body());
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", "0".parse().unwrap());
+        let mut response = Response::builder().header("content-type", "application/grpc");
+        if let Some(encoding) = encoding {
+            response = response.header("grpc-encoding", encoding);
+        }
+        (response.body(pieces.clone()).unwrap(), Some(trailers))
+    });
+    let proxy = Between::with(addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let mut request = Request::post(format!("http://proxy.test{}", vector.path()))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    if let Some(encoding) = encoding {
+        request = request.header("grpc-encoding", encoding);
+    }
+    let reply = http2::request(proxy.addr, None, request.body(message.clone().into()).unwrap(), None);
+    assert_eq!((&reply.body[..], &got()[..]), (&body[..], &message[..]), "{}: not a byte is changed", vector.name);
+    proxy
+}
+
+fn grpc_vectors() -> impl Iterator<Item = Vector> {
+    vectors().into_iter().filter(|vector| vector.text("dialect") == "triton.grpc")
+}
+
 #[test]
-fn every_grpc_vector_is_exported_as_it_should_be_over_http2() {
-    for vector in vectors().into_iter().filter(|vector| vector.text("dialect") == "triton.grpc") {
-        let pieces: Vec<Bytes> = vector.pieces().into_iter().map(Bytes::copy_from_slice).collect();
-        let addr = http2::upstream(None, move |_, _| {
-            let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-status", "0".parse().unwrap());
-            let response = Response::builder().header("content-type", "application/grpc");
-            (response.body(pieces.clone()).unwrap(), Some(trailers))
-        });
-        let proxy = Between::with(addr, &[("upstream_http", "http2"), ("workers", "1")]);
-        // ModelInferRequest{1: "vllm_model", 3: "q1"}
-        let message = b"\0\0\0\0\x10\x0a\x0avllm_model\x1a\x02q1";
-        let request = Request::post(format!("http://proxy.test{}", vector.path()))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(Bytes::from_static(message))
-            .unwrap();
-        let reply = http2::request(proxy.addr, None, request, None);
-        assert_eq!(reply.body[..], vector.body[..], "{}: not a byte is changed", vector.name);
-        check_exported(&vector, &proxy);
-        assert_eq!(last_request(&proxy)["model"], "vllm_model");
+fn every_grpc_vector_is_exported_as_it_should_be_over_http2_compressed_or_not() {
+    for vector in grpc_vectors() {
+        for encoding in [None, Some("gzip"), Some("deflate"), Some("zstd")] {
+            let proxy = called(&vector, encoding);
+            check_exported(&vector, &proxy);
+            assert_eq!(last_request(&proxy)["model"], "vllm_model", "{encoding:?}");
+        }
+    }
+}
+
+#[test]
+fn grpc_messages_in_a_coding_that_is_not_known_pass_and_are_no_failure() {
+    for vector in grpc_vectors() {
+        let last = last_request(&called(&vector, Some("unheard-of")));
+        assert_eq!((&last["outcome"], &last["output_tokens"]), (&Value::from("success"), &Value::Null));
     }
 }
 

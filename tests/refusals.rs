@@ -220,6 +220,56 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
     }
 }
 
+/// A gRPC call to a proxy.
+fn call(proxy: &Between) -> http2::Reply {
+    let uri = format!("http://{}/inference.GRPCInferenceService/ModelStreamInfer", proxy.addr);
+    let request = http::Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
+    http2::request(proxy.addr, None, request.body(b"\0\0\0\0\0"[..].into()).unwrap(), None)
+}
+
+/// Fails unless the reply is one of trailers only, which is how gRPC says that a call was not taken.
+fn refused_call(reply: &http2::Reply, status: &str, fault: &str) {
+    let field = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    assert_eq!((reply.status, reply.body.len(), reply.broken), (200, 0, false), "{reply:?}");
+    assert!(reply.ended_with_head && reply.trailers.is_none(), "{reply:?}");
+    assert_eq!((field("content-type"), field("grpc-status")), ("application/grpc", status));
+    let message = field("grpc-message");
+    assert!(!message.is_empty() && field("x-streamgauge-error") == format!("{fault}; {message}"), "{reply:?}");
+}
+
+#[test]
+fn a_grpc_client_gets_refusals_as_grpc_has_them() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let proxy = Between::new(nobody);
+    refused_call(&call(&proxy), "14", "upstream");
+    // It counts as what it would have been for others.
+    let mut admin = Client::connect(proxy.admin);
+    let counted = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let state = admin.send("GET /api/state HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        let state: Value = serde_json::from_slice(&state.body).unwrap();
+        (&state["recent"][0]["status"], &state["recent"][0]["outcome"]) == (&502.into(), &"failed".into())
+    });
+    assert!(counted);
+
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.closed();
+    });
+    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let mut one = proxy.client();
+    one.send(chat("{}")).head();
+    refused_call(&call(&proxy), "8", "ours");
+    // A gRPC-web client speaks HTTP/1.1 and reads the same fields.
+    let response = proxy
+        .client()
+        .send("POST /a.B/C HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc-web\r\nContent-Length: 0\r\n\r\n")
+        .response();
+    assert_eq!((response.status(), response.field("grpc-status"), response.body.len()), (200, Some("8"), 0));
+    assert_eq!(response.field("content-type"), Some("application/grpc-web"));
+}
+
 #[test]
 fn a_refusal_says_nothing_of_what_was_sent() {
     let upstream = Upstream::answering(OK);

@@ -48,7 +48,7 @@ pub struct ResponseHead<'a> {
     pub status: u16,
     /// `Content-Type`.
     pub content_type: &'a [u8],
-    /// `Content-Encoding`.
+    /// `Content-Encoding`; the `grpc-encoding` where [`content_type`](Self::content_type) is gRPC's.
     pub content_encoding: &'a [u8],
 }
 
@@ -126,7 +126,7 @@ enum Body {
 
 impl StreamObserver {
     /// A request whose first byte came at `received`; `intended` is its planned time in a replay. `encoding` is the
-    /// `Content-Encoding` of its body.
+    /// `Content-Encoding` of its body, or the `grpc-encoding` of its messages.
     pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Self {
         Self {
             shape: ShapeReader::new(shape, encoding),
@@ -198,7 +198,9 @@ impl StreamObserver {
         if shape.dialect.is_none() && (is_document || !shape.may_generate()) || framer.is_none() && !is_document {
             return Body::Opaque;
         }
-        let Some(decoder) = Decoder::for_encoding(head.content_encoding) else {
+        // gRPC's messages are compressed one by one, and their framer decodes them.
+        let encoding = if matches!(framer, Some(Framer::Grpc(_))) { b"" } else { head.content_encoding };
+        let Some(decoder) = Decoder::for_encoding(encoding) else {
             self.quality.unread = Some(Unread::Coding);
             return Body::Opaque;
         };
@@ -264,6 +266,7 @@ impl StreamObserver {
                 framer.push(plain, each).map_err(|lost| match lost {
                     Unframed::TooLarge => Unread::TooLarge,
                     Unframed::Malformed => Unread::Malformed,
+                    Unframed::Coding => Unread::Coding,
                 })
             }),
             Body::Document { decoder, scan, fields, reply } => read_through(decoder, chunk, |plain| {
@@ -524,7 +527,7 @@ fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Optio
         Some(Framer::EventStream(EventStream::default()))
     } else if is("application/grpc") || is("application/grpc+proto") {
         // Of unknown calls nothing could be told.
-        shape.dialect.map(|_| Framer::Grpc(Grpc::default()))
+        shape.dialect.map(|_| Framer::Grpc(Grpc::encoded(head.content_encoding)))
     } else if loose_json && is_json(essence) && shape.stream == Some(true) && matches!(head.status, 200..=299) {
         Some(Framer::Elements(Elements::default()))
     } else {

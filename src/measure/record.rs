@@ -212,7 +212,7 @@ pub struct Quality {
 /// Why a body was forwarded but not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unread {
-    /// Its `Content-Encoding` is unknown, or the bytes do not follow it.
+    /// Its `Content-Encoding` or `grpc-encoding` is unknown, or the bytes do not follow it.
     Coding,
     /// An event outgrew the bound.
     TooLarge,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::dialect::{Dialect, Routes, Shared, field};
 use super::framing::coding::Decoder;
-use super::framing::{Event, Framer, Grpc, Mark};
+use super::framing::{Event, Framer, Grpc};
 use super::scan::{Fields, JsonScan, Scalar};
 
 /// The shape of one request.
@@ -82,11 +82,13 @@ pub struct ShapeReader {
 }
 
 impl ShapeReader {
-    /// A reader that starts from what the request head told. `encoding` is the body's `Content-Encoding`.
+    /// A reader that starts from what the request head told. `encoding` is the body's `Content-Encoding`, or the
+    /// `grpc-encoding` of its messages.
     pub fn new(shape: RequestShape, encoding: &[u8]) -> Self {
-        let decoder = Decoder::for_encoding(encoding);
+        let messages = shape.dialect.and_then(|dialect| dialect.message);
+        let messages = messages.map(|_| Framer::Grpc(Grpc::encoded(encoding)));
+        let decoder = Decoder::for_encoding(if messages.is_some() { b"" } else { encoding });
         let unreadable = decoder.is_none() || shape.dialect.is_none() && shape.shared.is_none();
-        let messages = shape.dialect.and_then(|dialect| dialect.message).map(|_| Framer::Grpc(Grpc::default()));
         let decoder = decoder.filter(|decoder| !decoder.is_identity());
         Self { shape, scan: JsonScan::default(), messages, decoder, unreadable }
     }
@@ -153,9 +155,7 @@ impl Fields for Body<'_> {
 
 /// What a message of a gRPC body tells.
 fn message(shape: &mut RequestShape, event: &Event<'_>) {
-    if let Some(note) = shape.dialect.and_then(|dialect| dialect.message)
-        && event.mark == Mark::Plain
-    {
+    if let Some(note) = shape.dialect.and_then(|dialect| dialect.message) {
         note(shape, event.data);
     }
 }

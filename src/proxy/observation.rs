@@ -48,14 +48,13 @@ impl Observation {
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
         shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
         let asking = Asking::begin(&config, shape.dialect, head);
-        let encoding = head.get(Known::ContentEncoding).unwrap_or_default();
         let may_speak = shape.dialect.is_some() || shape.shared.is_some();
         let capture = worker.shared().capture.as_ref().filter(|_| may_speak);
         let following = capture.map(|capture| {
             let open = worker.shared().open.load(Ordering::Relaxed);
             Box::new(capture.follow(|name| head.value(name), open))
         });
-        let observer = StreamObserver::begin(shape, encoding, None, arrival.at);
+        let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at);
         let observer = observer.judged_by(config.slos.clone(), config.stall);
         let trace = worker
             .shared()
@@ -143,7 +142,7 @@ impl Observation {
             let response = ResponseHead {
                 status: head.status(),
                 content_type: head.get(Known::ContentType).unwrap_or_default(),
-                content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
+                content_encoding: head.body_coding(),
             };
             observer.head(arrival.at, response, arrival.source);
             if let Some(status) = head.value(GRPC_STATUS) {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::channel::Channel;
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body as _, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -121,6 +121,8 @@ pub struct Reply {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub trailers: Option<HeaderMap>,
+    /// Nothing came after the head, and the head said so.
+    pub ended_with_head: bool,
     /// The stream was reset.
     pub broken: bool,
 }
@@ -207,6 +209,7 @@ where
         headers: parts.headers,
         body: Bytes::new(),
         trailers: None,
+        ended_with_head: body.is_end_stream(),
         broken: false,
     };
     let mut payload = Vec::new();

@@ -41,7 +41,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
 
-    /// The response's Content-Encoding: gzip, deflate, br or zstd
+    /// The response's Content-Encoding, or grpc-encoding: gzip, deflate, br or zstd
     #[arg(long, value_name = "CODING")]
     content_encoding: Option<String>,
 

@@ -13,7 +13,7 @@ use super::fault::tell_plain;
 use super::protobuf::{Value, fields};
 use super::triton_generate::finished;
 use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL};
-use crate::measure::framing::{Event, Mark};
+use crate::measure::framing::Event;
 use crate::measure::shape::RequestShape;
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -213,9 +213,6 @@ impl Infer {
 
 impl Reader for Infer {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if event.mark == Mark::Compressed {
-            return sink.delta(0, Delta::Malformed);
-        }
         let read = fields(event.data).try_for_each(|field| {
             match field? {
                 (1, error) if !error.bytes().is_empty() => {

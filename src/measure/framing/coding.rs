@@ -104,6 +104,52 @@ impl Decoder {
     }
 }
 
+/// Messages of which each is compressed by itself, as in gRPC. A decoder is made for each: this allocates.
+#[derive(Debug)]
+pub(super) struct EachAlone {
+    /// Empty where no message can be decoded.
+    encoding: Box<[u8]>,
+    plain: Vec<u8>,
+    /// How much more may come: as with one body, so that many small messages cannot do what one large one may not.
+    room: usize,
+}
+
+impl Default for EachAlone {
+    fn default() -> Self {
+        Self::new(b"")
+    }
+}
+
+impl EachAlone {
+    /// Messages in this coding.
+    pub(super) fn new(encoding: &[u8]) -> Self {
+        let known = Decoder::for_encoding(encoding).is_some_and(|decoder| !decoder.is_identity());
+        let encoding = if known { encoding } else { b"" };
+        Self { encoding: encoding.into(), plain: Vec::new(), room: MAX_UNFOLDED }
+    }
+
+    /// One message, plain.
+    ///
+    /// # Errors
+    /// [`Undecodable`] when the coding is not known, the message does not follow it, or it unfolds without measure.
+    pub(super) fn unfold(&mut self, message: &[u8]) -> Result<&[u8], Undecodable> {
+        let decoder = Decoder::for_encoding(&self.encoding).filter(|decoder| !decoder.is_identity());
+        let mut decoder = decoder.ok_or(Undecodable)?;
+        let Self { plain, room, .. } = self;
+        *room = room.saturating_add(message.len().saturating_mul(MAX_RATIO)).min(MAX_UNFOLDED);
+        plain.clear();
+        let mut fits = Ok(());
+        decoder.push(message, |bytes| match room.checked_sub(bytes.len()) {
+            Some(rest) if fits.is_ok() => {
+                *room = rest;
+                plain.extend_from_slice(bytes);
+            }
+            _ => fits = Err(Undecodable),
+        })?;
+        fits.map(|()| &plain[..])
+    }
+}
+
 fn unfold<D: Write>(
     decoder: &mut D,
     step: &[u8],

@@ -15,7 +15,7 @@ const CHECKSUM: usize = 4;
 
 /// One frame. Its event is named by `:event-type`, or by `:exception-type` or `:error-code` where it is an exception;
 /// the payload of an error without one is its `:error-message`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Frame;
 
 impl Prefix for Frame {
@@ -27,7 +27,7 @@ impl Prefix for Frame {
         if fits && checksum(&head[..8]) == number(head, 8)? { Ok(length) } else { Err(Unframed::Malformed) }
     }
 
-    fn event(frame: &[u8]) -> Result<Event<'_>, Unframed> {
+    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed> {
         let (body, sum) = frame.split_at_checked(frame.len().wrapping_sub(CHECKSUM)).ok_or(Unframed::Malformed)?;
         if checksum(body) != number(sum, 0)? {
             return Err(Unframed::Malformed);

@@ -1,15 +1,27 @@
 //! gRPC messages in HTTP/2 DATA: one byte that says whether the message is compressed, its length in four bytes (big
 //! endian), the message. Where a message begins has nothing to do with where a DATA frame does.
+//!
+//! Each message is compressed by itself, as the `grpc-encoding` of its head says.
 
+use super::coding::{EachAlone, Undecodable};
 use super::prefixed::{Prefix, Prefixed};
 use super::{Event, Mark, Unframed};
 
 /// Reads gRPC messages.
 pub type Grpc = Prefixed<Message>;
 
-/// The five bytes before a message.
-#[derive(Debug)]
-pub struct Message;
+/// The five bytes before a message, and how to read one that is compressed.
+#[derive(Debug, Default)]
+pub struct Message {
+    coding: EachAlone,
+}
+
+impl Grpc {
+    /// A reader of messages with this `grpc-encoding`; empty where the head has none.
+    pub fn encoded(encoding: &[u8]) -> Self {
+        Self::of(Message { coding: EachAlone::new(encoding) })
+    }
+}
 
 impl Prefix for Message {
     const LEAST: usize = 5;
@@ -21,46 +33,104 @@ impl Prefix for Message {
         }
     }
 
-    fn event(frame: &[u8]) -> Result<Event<'_>, Unframed> {
+    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed> {
         let (head, data) = frame.split_at_checked(Self::LEAST).ok_or(Unframed::Malformed)?;
-        let mark = if head[0] == 1 { Mark::Compressed } else { Mark::Plain };
-        Ok(Event { name: b"", data, mark })
+        let data = match head[0] {
+            0 => data,
+            _ => self.coding.unfold(data).map_err(|Undecodable| Unframed::Coding)?,
+        };
+        Ok(Event { name: b"", data, mark: Mark::Plain })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::{GzEncoder, ZlibEncoder};
+
     use super::*;
 
-    type Messages = Vec<(Vec<u8>, Mark)>;
-
-    fn messages(reads: &[&[u8]]) -> (Messages, Result<(), Unframed>) {
-        let (mut grpc, mut seen) = (Grpc::default(), Vec::new());
+    fn messages(encoding: &str, reads: &[&[u8]]) -> (Vec<Vec<u8>>, Result<(), Unframed>) {
+        let (mut grpc, mut seen) = (Grpc::encoded(encoding.as_bytes()), Vec::new());
         let mut read = Ok(());
         for bytes in reads {
-            read = grpc.push(bytes, |event| seen.push((event.data.to_vec(), event.mark)));
+            read = grpc.push(bytes, |event| seen.push(event.data.to_vec()));
         }
         (seen, read)
     }
 
+    fn gzipped(message: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(message).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn deflated(message: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(message).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn framed(compressed: bool, message: &[u8]) -> Vec<u8> {
+        [&[u8::from(compressed)], &(message.len() as u32).to_be_bytes()[..], message].concat()
+    }
+
     #[test]
     fn messages_are_found_however_they_are_cut() {
-        let body = b"\0\0\0\0\x02ab\x01\0\0\0\x01z\0\0\0\0\0\0\0\0\0\x03cde\0\0";
-        let whole = messages(&[body]);
-        let expected: [(&[u8], Mark); 4] =
-            [(b"ab", Mark::Plain), (b"z", Mark::Compressed), (b"", Mark::Plain), (b"cde", Mark::Plain)];
-        assert_eq!(whole, (expected.map(|(data, mark)| (data.to_vec(), mark)).to_vec(), Ok(())));
+        let body = [framed(false, b"ab"), framed(true, &gzipped(b"z")), framed(false, b""), framed(false, b"cde")];
+        let body = [&body.concat()[..], b"\0\0"].concat();
+        let whole = messages("gzip", &[&body]);
+        assert_eq!(whole, ([&b"ab"[..], b"z", b"", b"cde"].map(<[u8]>::to_vec).to_vec(), Ok(())));
         for cut in 0..body.len() {
-            assert_eq!(messages(&[&body[..cut], &body[cut..]]), whole, "cut at {cut}");
+            assert_eq!(messages("gzip", &[&body[..cut], &body[cut..]]), whole, "cut at {cut}");
         }
-        assert_eq!(messages(&body.chunks(1).collect::<Vec<_>>()), whole);
+        assert_eq!(messages("gzip", &body.chunks(1).collect::<Vec<_>>()), whole);
+    }
+
+    #[test]
+    fn each_compressed_message_is_decoded_by_itself() {
+        let zstd = |message: &[u8]| zstd::encode_all(message, 3).unwrap();
+        for name in ["gzip", "deflate", "zstd"] {
+            let encode = |message: &[u8]| match name {
+                "gzip" => gzipped(message),
+                "deflate" => deflated(message),
+                _ => zstd(message),
+            };
+            let body = [framed(true, &encode(b"one")), framed(true, &encode(b"two")), framed(false, b"three")].concat();
+            assert_eq!(
+                messages(name, &[&body]),
+                (vec![b"one".into(), b"two".into(), b"three".into()], Ok(())),
+                "{name}"
+            );
+        }
     }
 
     #[test]
     fn what_is_no_message_or_too_large_ends_the_reading() {
-        assert_eq!(messages(&[b"\0\0\0\0\x01a", b"data: {}"]).1, Err(Unframed::Malformed));
-        assert_eq!(messages(&[b"\0\xff\xff\xff\xff"]).1, Err(Unframed::TooLarge));
-        let (seen, read) = messages(&[b"\x02\0\0\0\x01a", b"\0\0\0\0\x01a"]);
+        assert_eq!(messages("", &[b"\0\0\0\0\x01a", b"data: {}"]).1, Err(Unframed::Malformed));
+        assert_eq!(messages("", &[b"\0\xff\xff\xff\xff"]).1, Err(Unframed::TooLarge));
+        let (seen, read) = messages("", &[b"\x02\0\0\0\x01a", b"\0\0\0\0\x01a"]);
         assert_eq!((seen.len(), read), (0, Err(Unframed::Malformed)), "and it stays ended");
+    }
+
+    #[test]
+    fn what_cannot_be_decoded_ends_the_reading_as_that() {
+        let (plain, compressed) = (framed(false, b"a"), framed(true, &gzipped(b"b")));
+        for encoding in ["", "identity", "snappy", "deflate"] {
+            let (seen, read) = messages(encoding, &[&plain, &compressed, &plain]);
+            assert_eq!((seen, read), (vec![b"a".to_vec()], Err(Unframed::Coding)), "{encoding}");
+        }
+    }
+
+    #[test]
+    fn messages_that_unfold_without_measure_end_the_reading() {
+        let bomb = framed(true, &gzipped(&vec![0; 2 << 20]));
+        assert_eq!(messages("gzip", &[&bomb]).1, Err(Unframed::Coding), "one");
+        // Each is small enough; together they are not.
+        let small = framed(true, &gzipped(&[0; 1 << 19]));
+        let (seen, read) = messages("gzip", &[&small.repeat(100)]);
+        assert!(seen.len() < 10 && read == Err(Unframed::Coding), "{} {read:?}", seen.len());
     }
 }

@@ -9,7 +9,7 @@
 //! * [`Lines`], which are NDJSON.
 //! * [`Elements`]: the elements of one JSON array that is sent piece by piece.
 //! * [`EventStream`], [`Grpc`]: frames that begin with their length.
-//! * [`coding`]: `Content-Encoding` undone on the copy, in front of a framer.
+//! * [`coding`]: `Content-Encoding` undone on the copy, in front of a framer; gRPC's `grpc-encoding` within one.
 //!
 //! [`Framer`] is one of them, chosen by the response's content type.
 //!
@@ -52,8 +52,6 @@ pub enum Mark {
     Plain,
     /// It is an exception (Amazon event stream).
     Exception,
-    /// It is compressed (gRPC), and not to be read as it stands.
-    Compressed,
 }
 
 /// Why nothing after this point is understood.
@@ -63,6 +61,8 @@ pub enum Unframed {
     TooLarge,
     /// The bytes are not framed as they should be, and where the next event begins is unknown.
     Malformed,
+    /// An event is compressed in a way that is not known, or does not follow it.
+    Coding,
 }
 
 /// The framer of one stream.

@@ -1,11 +1,9 @@
 //! Frames that begin with their length, cut out of reads that know nothing of them.
 
-use std::marker::PhantomData;
-
 use super::{Event, MAX_EVENT, Unframed};
 
 /// How a frame begins, and what is in it.
-pub trait Prefix {
+pub trait Prefix: Default {
     /// Bytes of the shortest frame.
     const LEAST: usize;
 
@@ -19,24 +17,23 @@ pub trait Prefix {
     ///
     /// # Errors
     /// When the frame is not what it says.
-    fn event(frame: &[u8]) -> Result<Event<'_>, Unframed>;
+    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed>;
 }
 
 /// Reads such frames. Memory: one frame at most ([`MAX_EVENT`]), and nothing at all while frames arrive whole.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Prefixed<P> {
     carry: Vec<u8>,
     lost: Option<Unframed>,
-    prefix: PhantomData<P>,
-}
-
-impl<P> Default for Prefixed<P> {
-    fn default() -> Self {
-        Self { carry: Vec::new(), lost: None, prefix: PhantomData }
-    }
+    prefix: P,
 }
 
 impl<P: Prefix> Prefixed<P> {
+    /// A reader of frames of which more is known than that they begin so.
+    pub(super) fn of(prefix: P) -> Self {
+        Self { carry: Vec::new(), lost: None, prefix }
+    }
+
     /// Feeds one read; `each` is called for every event that it completes, in order.
     ///
     /// # Errors
@@ -63,13 +60,13 @@ impl<P: Prefix> Prefixed<P> {
             }
             self.carry.extend_from_slice(bytes.split_off(..missing).unwrap_or_default());
             if length::<P>(&self.carry)? == self.carry.len() {
-                each(P::event(&self.carry)?);
+                each(self.prefix.event(&self.carry)?);
                 self.carry.clear();
             }
         }
         while bytes.len() >= P::LEAST {
             let Some(frame) = bytes.split_off(..length::<P>(bytes)?) else { break };
-            each(P::event(frame)?);
+            each(self.prefix.event(frame)?);
         }
         self.carry.extend_from_slice(bytes);
         Ok(())

@@ -10,6 +10,7 @@
 
 pub mod body;
 mod framing;
+mod grpc;
 pub mod head;
 mod known;
 

@@ -153,7 +153,7 @@ async fn refuse(
     let observation = observation.or_else(|| Some(Observation::begin(seat.worker(), request, arrival?)));
     client.written();
     let dialect = observation.as_ref().and_then(Observation::dialect);
-    refusal.write(&mut client.out, dialect, request.method() == "HEAD");
+    refusal.answer(request, dialect).write(&mut client.out, request.method() == "HEAD");
     let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
     client.written();
     if let Some(mut observation) = observation {

@@ -136,8 +136,7 @@ impl Upstream {
     /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
     /// turned out to be closed.
     pub(super) async fn begin(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
-        let grpc = request.head.get(Known::ContentType).is_some_and(|kind| kind.starts_with(b"application/grpc"));
-        if self.connector.speaks_http2(grpc) {
+        if self.connector.speaks_http2(request.head.grpc().is_some()) {
             return self.begin_http2(request).await;
         }
         let rested = self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| request.repeatable);

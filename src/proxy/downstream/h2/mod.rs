@@ -32,7 +32,7 @@ use crate::net::io::{Arrival, Io, Stamped};
 use crate::proxy::LocalExecutor;
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
-use crate::proxy::refusal::{ERROR_FIELD, Refusal};
+use crate::proxy::refusal::Refusal;
 use crate::proxy::upstream::{Broken, Outgoing};
 use crate::proxy::worker::{Seat, Worker};
 
@@ -116,20 +116,20 @@ async fn answer(
     let finished = head.finish_request();
     let mut observation = Observation::begin(&worker, &head, arrival);
     if let Err(error) = finished {
-        return refused(&error.into(), observation, Ending::Complete);
+        return refused(&error.into(), &head, observation, Ending::Complete);
     }
     if head.method() == "CONNECT" {
-        return refused(&Refusal::connect(), observation, Ending::Complete);
+        return refused(&Refusal::connect(), &head, observation, Ending::Complete);
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.shared().admit(limit) else {
         overhear::stream(body, &mut observation).await;
-        return refused(&Refusal::busy(limit), observation, Ending::Complete);
+        return refused(&Refusal::busy(limit), &head, observation, Ending::Complete);
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
         Ok(framing) => framing,
-        Err(error) => return refused(&error.into(), observation, Ending::Complete),
+        Err(error) => return refused(&error.into(), &head, observation, Ending::Complete),
     };
     let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
     let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
@@ -137,7 +137,7 @@ async fn answer(
         Ok(exchange) => exchange,
         Err(broken) => {
             overhear::stream(body, &mut observation).await;
-            return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
+            return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
         }
     };
     let mut call = Call::new(body, exchange);
@@ -156,10 +156,10 @@ async fn answer(
             Err(Broken::NotTaken) if offers < OFFERS => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
-                    return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed);
+                    return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
                 }
             }
-            Err(broken) => return refused(&Refusal::from(&broken), observation, Ending::UpstreamFailed),
+            Err(broken) => return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed),
         }
     };
     if let Some(asking) = observation.asking() {
@@ -167,22 +167,24 @@ async fn answer(
     }
     observation.head(arrived, &response);
     observation.head_handed_on(arrived, Clock::Monotonic.now());
-    let head = to_http2(&response);
+    let fields = to_http2(&response);
     let relayed = Relayed::new(call, observation, worker, permit);
     let mut reply = Response::new(ReplyBody::Relayed(Box::new(relayed)));
     *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-    *reply.headers_mut() = head;
+    *reply.headers_mut() = fields;
     reply
 }
 
-fn refused(refusal: &Refusal, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
-    let text = refusal.body(observation.dialect());
-    let mut reply = Response::new(ReplyBody::Text(Some(Bytes::from(text))));
-    *reply.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let headers = reply.headers_mut();
-    headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Ok(value) = HeaderValue::from_str(&refusal.field()) {
-        headers.insert(HeaderName::from_static(ERROR_FIELD), value);
+fn refused(refusal: &Refusal, request: &Head, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
+    let answer = refusal.answer(request, observation.dialect());
+    // What ends with its head must have no body at all: to a gRPC client such a head is the trailers.
+    let body = Some(answer.body).filter(|body| !body.is_empty()).map(Bytes::from);
+    let mut reply = Response::new(ReplyBody::Text(body));
+    *reply.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    for (name, value) in answer.fields {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            reply.headers_mut().insert(HeaderName::from_static(name), value);
+        }
     }
     observation.refused(refusal.status);
     observation.end(ending);

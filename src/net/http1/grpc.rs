@@ -1,0 +1,46 @@
+//! What gRPC says in the head of a message.
+
+use super::head::Head;
+use super::known::Known;
+
+impl Head {
+    /// The `Content-Type` of a gRPC message, without parameters; `None` where it is none.
+    pub fn grpc(&self) -> Option<&[u8]> {
+        const GRPC: &[u8] = b"application/grpc";
+        let kind = self.get(Known::ContentType)?;
+        let kind = kind.split(|byte| *byte == b';').next()?.trim_ascii();
+        kind.get(..GRPC.len())?.eq_ignore_ascii_case(GRPC).then_some(kind)
+    }
+
+    /// How the body is compressed: as a whole (`Content-Encoding`), or with gRPC message by message (`grpc-encoding`).
+    /// Empty where the head does not say.
+    pub fn body_coding(&self) -> &[u8] {
+        let coding = if self.grpc().is_some() { self.value("grpc-encoding") } else { self.get(Known::ContentEncoding) };
+        coding.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grpc_message_is_told_by_its_type_and_has_a_coding_of_its_own() {
+        let read = |kind: &str| {
+            let mut head = Head::default();
+            head.push(b"content-type", kind.as_bytes());
+            head.push(b"content-encoding", b"br");
+            head.push(b"grpc-encoding", b"gzip");
+            let grpc = head.grpc().map(|kind| String::from_utf8_lossy(kind).into_owned());
+            (grpc, String::from_utf8_lossy(head.body_coding()).into_owned())
+        };
+        for kind in ["application/grpc", "application/grpc+proto; a=b", "Application/GRPC-web"] {
+            let essence = kind.split(';').next().map(str::to_owned);
+            assert_eq!(read(kind), (essence, "gzip".to_owned()));
+        }
+        for kind in ["application/json", "application/grp", ""] {
+            assert_eq!(read(kind), (None, "br".to_owned()), "{kind}");
+        }
+        assert_eq!((Head::default().grpc(), Head::default().body_coding()), (None, &b""[..]));
+    }
+}
