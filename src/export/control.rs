@@ -9,8 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
-use super::admin::history::History;
-use super::admin::live::Live;
 use super::drops::Drops;
 use super::figures::Cut;
 use super::gauges::{self, Gauges};
@@ -109,13 +107,8 @@ impl ControlPlane {
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
         if let Some(listener) = admin {
-            let (live, history) = (Arc::<Live>::default(), Arc::<History>::default());
-            let (of_live, telling) = (Arc::clone(&live), Arc::clone(&telemetry));
-            forever.spawn(async move { of_live.run(&telling).await });
-            let (of_history, keeping) = (Arc::clone(&history), Arc::clone(&telemetry));
-            forever.spawn(async move { of_history.run(&keeping).await });
             let url = upstream.as_ref().map(Upstream::to_string);
-            forever.spawn(Admin::new(Arc::clone(&telemetry), live, history, url).serve(listener));
+            forever.spawn(Admin::new(Arc::clone(&telemetry), url).serve(listener));
         }
         if let Some(Upstream { host, port, .. }) = upstream {
             forever.spawn(try_upstream(Arc::clone(&telemetry), (host, port)));

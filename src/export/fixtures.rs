@@ -84,3 +84,18 @@ pub(crate) fn record() -> RequestRecord {
         quality: Quality::default(),
     }
 }
+
+/// As [`record`], for that model, with times by `place` that lie anywhere between a microsecond and minutes: those of 200
+/// places fill a distribution from end to end.
+pub(crate) fn spread(model: &str, place: i32) -> RequestRecord {
+    let gap = Gap::from_nanos((1_000.0 * 1.1_f64.powi(place % 200)) as u64);
+    let record = record();
+    let first = Some(record.times.received.after(gap));
+    let ended = record.times.received.after(gap).after(gap);
+    RequestRecord {
+        shape: Arc::new(shape(model)),
+        times: Times { first_evidence: first, first_token: first, first_output: first, ended, ..record.times },
+        gaps: [TokenEvent::new(gap, Some(1))].into(),
+        ..record
+    }
+}

@@ -82,6 +82,11 @@ impl Series {
         }
     }
 
+    /// The instrument.
+    pub(super) fn id(&self) -> Id {
+        self.id
+    }
+
     /// Begins again if the bounds are not what these SLOs make them.
     pub(super) fn refit(&mut self, convention: Convention, slos: &Slos) {
         let fitting = Self::new(self.id, convention, slos);

@@ -208,7 +208,9 @@ impl Telemetry {
 
     /// The figures of this moment.
     pub(super) fn cut(&self) -> Cut {
-        Cut::of(&self.snapshot(), self.in_flight(), self.clock.now())
+        self.drain();
+        let counted = self.lock().aggregate.snapshot_of(&Cut::COUNTED, Moment::now(&self.clock));
+        Cut::of(&counted, self.in_flight(), self.clock.now())
     }
 
     /// Waits until the queue should be drained at once.

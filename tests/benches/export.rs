@@ -1,7 +1,8 @@
 //! What counting and exporting cost.
 //!
 //! `cargo bench --bench export` prints the best of several rounds, in nanoseconds: of handing one record over, of
-//! counting one streamed record with 100 gaps, and of a scrape of 50 series in every format.
+//! counting one streamed record with 100 gaps, of what the live page needs each second, and of a scrape of 50 series in
+//! every format.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 #![expect(clippy::print_stdout, reason = "its table is its output")]
@@ -81,6 +82,25 @@ fn main() {
         // Making the record's copy is part of it; so is dropping it once the queue is full.
         best("copy a record and hand it over", 500, || reporter.finished(record.clone(), Some(trace.clone())));
         best("copy a record and drop it", 500, || drop(black_box((record.clone(), Some(trace.clone())))));
+    }
+
+    for models in [64, 1_000] {
+        let rules = Rules { aggregate: Settings { max_models: models, ..settings.clone() }, ..Rules::default() };
+        let Ok(plane) = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, None, Clock::Monotonic) else {
+            break;
+        };
+        let (reporter, controls) = (plane.reporter(), plane.controls());
+        let cut = || {
+            (0..models).for_each(|model| reporter.finished(self::record(&format!("model-{model}"), &slos), None));
+            controls.cut()
+        };
+        let (before, now) = (cut(), cut());
+        println!("each second, all of {models} models at work:");
+        best("the figures of a moment", 20, || drop(black_box(controls.cut())));
+        best("a second of all, and of 64", 20, || {
+            let names = now.models(&before).into_iter().take(64).map(Some);
+            names.chain([None]).for_each(|model| drop(black_box(serde_json::to_string(&now.second(model, &before)))));
+        });
     }
 
     let mut aggregate = Aggregate::new(settings);

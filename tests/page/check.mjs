@@ -66,7 +66,7 @@ const checks = {
     const page = await visit(browser, admin, { path: `/#model=${encodeURIComponent(model)}` });
     let [told, text] = [null, ""];
     await asking;
-    // The counts of /api/live and of the history are taken at different moments; both have all of these requests here.
+    // The long window begins with the first reader; here it has all of these requests.
     while (told?.requests !== 4) {
       const { value, done } = await events.read();
       assert.ok(!done, text);

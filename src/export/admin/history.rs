@@ -49,7 +49,6 @@ use crate::config::otlp::decoded;
 use crate::export::figures::Cut;
 use crate::export::gauges::Upstream;
 use crate::export::telemetry::Telemetry;
-use crate::measure::time::Gap;
 
 /// How far it reaches back.
 const SECONDS: usize = 900;
@@ -57,11 +56,10 @@ const SECONDS: usize = 900;
 const MOST_MODELS: usize = 64;
 /// Bytes of all of it.
 const MOST_BYTES: usize = 16 << 20;
-const EVERY: Gap = Gap::from_millis(1_000);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(in crate::export) struct History(Mutex<Kept>);
+pub(super) struct History(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -113,21 +111,11 @@ impl Asked {
 }
 
 impl History {
-    /// Keeps the history, forever.
-    pub(in crate::export) async fn run(&self, telemetry: &Telemetry) {
-        let mut before = Cut::begun(telemetry.started.stamp);
-        let mut next = telemetry.clock.now();
-        loop {
-            next = next.after(EVERY).max(telemetry.clock.now());
-            telemetry.clock.sleep_until(next).await;
-            let now = telemetry.cut();
-            let unix_ms = telemetry.clock.unix_nanos(now.at) / 1_000_000;
-            let mut kept = self.lock();
-            kept.upstream_is(telemetry.gauges.upstream(), unix_ms);
-            kept.add(&now, &before, unix_ms);
-            drop(kept);
-            before = now;
-        }
+    /// Keeps the second from `before` to `now`, which ends at `unix_ms`.
+    pub(super) fn keep(&self, now: &Cut, before: &Cut, unix_ms: u64, upstream: Upstream) {
+        let mut kept = self.lock();
+        kept.upstream_is(upstream, unix_ms);
+        kept.add(now, before, unix_ms);
     }
 
     /// One reply, as JSON.

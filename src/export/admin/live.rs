@@ -5,7 +5,8 @@
 //!   "unix_ms": 1750000012345,
 //!   "in_flight": {"requests": 3, "waiting": 1, "streaming": 2, "by_model": {"tiny": 3},
 //!     "streams_by_model": {"tiny": {"waiting": 1, "streaming": 2}}},
-//!   "models": {"tiny": {"last_1s": W, "last_10s": W}},
+//!   "all": {"last_1s": W, "last_10s": W},
+//!   "models": {"tiny": {"last_1s": W, "last_10s": W}}, "models_left_out": 0,
 //!   "slos": {"interactive": {"last_1s": S, "last_10s": S}}
 //! }
 //! ```
@@ -23,42 +24,40 @@
 //! ```
 //! A quantile or a ratio of nothing is `null`. Requests count when they end, tokens and gaps as they come. Models and
 //! SLOs appear while something happens to them. The figures are differences of the same counts that are scraped
-//! ([`figures`](crate::export::figures)). Nobody takes them while nobody listens, so the ten seconds begin with the
-//! first listener.
+//! ([`figures`](crate::export::figures)), and are of the same moments as the history's seconds. They are not kept while
+//! nobody listens, so the ten seconds begin with the first listener.
 //!
-//! A reader that does not take an event within two seconds is cut off.
+//! # Bounds
+//! An event has the 12 models with the most requests of the ten seconds; `all` has every one, and `models_left_out`
+//! says how many are in it alone. A reader that does not take an event within two seconds is cut off.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
-use crate::export::figures::{Cut, Goodput, InFlight, Window};
-use crate::export::telemetry::Telemetry;
-use crate::measure::time::Gap;
+use crate::export::figures::{Cut, Goodput, InFlight, Streams, Window};
 
 /// Listeners at once; they are connections of the admin server, which has places for more.
 const MOST_LISTENERS: usize = 16;
 /// Events that a listener may owe us.
 const UNREAD: usize = 2;
-const EVERY: Gap = Gap::from_millis(1_000);
 /// Seconds of the long window.
 const LONG: usize = 10;
+/// Models in one event. It is sent every second, and a minute of them is to stay below a megabyte.
+const MOST_MODELS: usize = 12;
 
 /// Who listens, and the last seconds.
 #[derive(Debug, Default)]
-pub(in crate::export) struct Live {
-    inner: Mutex<Inner>,
-    first: Notify,
-}
+pub(super) struct Live(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     listeners: Vec<Listener>,
-    /// The oldest first; never empty while somebody listens.
-    cuts: VecDeque<Cut>,
+    /// The oldest first; none while nobody listens.
+    cuts: VecDeque<Arc<Cut>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -74,48 +73,28 @@ struct Listener {
 
 impl Live {
     /// Events for one more listener, if there is room. `cut_off` is called when it does not keep up.
-    pub(super) fn subscribe(
-        &self,
-        telemetry: &Telemetry,
-        cut_off: impl Fn() + Send + 'static,
-    ) -> Option<mpsc::Receiver<Bytes>> {
+    pub(super) fn subscribe(&self, cut_off: impl Fn() + Send + 'static) -> Option<mpsc::Receiver<Bytes>> {
         let mut inner = self.lock();
         inner.listeners.retain(|listener| !listener.events.is_closed());
         if inner.listeners.len() >= MOST_LISTENERS {
             return None;
         }
-        if inner.cuts.is_empty() {
-            inner.cuts.push_back(telemetry.cut());
-        }
         let (events, receiver) = mpsc::channel(UNREAD);
         inner.listeners.push(Listener { events, cut_off: Box::new(cut_off) });
-        self.first.notify_one();
         Some(receiver)
     }
 
-    /// Tells the listeners, forever.
-    pub(in crate::export) async fn run(&self, telemetry: &Telemetry) {
-        loop {
-            while self.lock().listeners.is_empty() {
-                self.first.notified().await;
-            }
-            let mut next = telemetry.clock.now();
-            loop {
-                next = next.after(EVERY).max(telemetry.clock.now());
-                telemetry.clock.sleep_until(next).await;
-                if !self.tell(telemetry) {
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Tells the listeners once; false if there are none left.
-    fn tell(&self, telemetry: &Telemetry) -> bool {
-        let now = telemetry.cut();
+    /// Tells the listeners of the second from `before` to `now`, which ends at `unix_ms`.
+    pub(super) fn tell(&self, now: &Arc<Cut>, before: &Arc<Cut>, unix_ms: u64) {
         let mut inner = self.lock();
-        let event = inner.event(&now, telemetry);
-        inner.cuts.push_back(now);
+        if inner.listeners.is_empty() {
+            return;
+        }
+        if inner.cuts.is_empty() {
+            inner.cuts.push_back(Arc::clone(before));
+        }
+        let event = inner.event(now, unix_ms);
+        inner.cuts.push_back(Arc::clone(now));
         if inner.cuts.len() > LONG {
             inner.cuts.pop_front();
         }
@@ -131,30 +110,30 @@ impl Live {
         if inner.listeners.is_empty() {
             inner.cuts.clear();
         }
-        !inner.listeners.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    fn event(&self, now: &Cut, telemetry: &Telemetry) -> Bytes {
+    fn event(&self, now: &Cut, unix_ms: u64) -> Bytes {
         let windows = [("last_1s", self.cuts.back()), ("last_10s", self.cuts.front())];
-        let windows = windows.map(|(name, then)| (name, then.unwrap_or(now)));
-        let of_model = |name: &str| {
-            let each = windows.map(|(window, then)| (window, now.window(Some(name), then)));
-            (name.to_owned(), each.into_iter().collect())
-        };
+        let windows = windows.map(|(name, then)| (name, then.map_or(now, |then| then)));
+        let long = windows[1].1;
+        let of = |model: Option<&str>| windows.map(|(window, then)| (window, now.window(model, then))).into();
         let of_slo = |name: &str| {
             let each = windows.map(|(window, then)| (window, now.goodput(name, None, then)));
-            (name.to_owned(), each.into_iter().collect())
+            (name.to_owned(), each.into())
         };
+        let models = now.busiest(long, MOST_MODELS);
         let told = Told {
-            unix_ms: telemetry.clock.unix_nanos(now.at) / 1_000_000,
-            in_flight: &now.in_flight,
-            models: now.models(windows[1].1).into_iter().map(of_model).collect(),
+            unix_ms,
+            in_flight: OfInFlight::new(&now.in_flight, &models),
+            all: of(None),
+            models_left_out: now.models(long).len() - models.len(),
+            models: models.into_iter().map(|model| (model, of(Some(model)))).collect(),
             slos: now.slos().into_iter().map(of_slo).collect(),
         };
         format!("data: {}\n\n", serde_json::to_string(&told).unwrap_or_default()).into()
@@ -164,7 +143,102 @@ impl Inner {
 #[derive(Serialize)]
 struct Told<'a> {
     unix_ms: u64,
-    in_flight: &'a InFlight,
-    models: BTreeMap<String, BTreeMap<&'static str, Window>>,
+    in_flight: OfInFlight<'a>,
+    all: BTreeMap<&'static str, Window>,
+    models: BTreeMap<&'a str, BTreeMap<&'static str, Window>>,
+    models_left_out: usize,
     slos: BTreeMap<String, BTreeMap<&'static str, Goodput>>,
+}
+
+/// What is open: of all, and of the models that are told.
+#[derive(Serialize)]
+struct OfInFlight<'a> {
+    requests: i64,
+    waiting: i64,
+    streaming: i64,
+    by_model: BTreeMap<&'a str, i64>,
+    streams_by_model: BTreeMap<&'a str, Streams>,
+}
+
+impl<'a> OfInFlight<'a> {
+    fn new(open: &'a InFlight, models: &BTreeSet<&'a str>) -> Self {
+        let told = models.iter().copied();
+        Self {
+            requests: open.requests,
+            waiting: open.waiting,
+            streaming: open.streaming,
+            by_model: told.clone().filter_map(|model| Some((model, *open.by_model.get(model)?))).collect(),
+            streams_by_model: told.filter_map(|model| Some((model, *open.streams_by_model.get(model)?))).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::fixtures::{NOW, at, spread};
+    use crate::measure::record::RequestRecord;
+    use crate::measure::slo::Slos;
+
+    /// One open stream of each.
+    fn open(models: &[String]) -> InFlight {
+        let each = models.iter().map(|model| (model.as_str().into(), 1));
+        let streams = models.iter().map(|model| (model.as_str().into(), Streams { waiting: 0, streaming: 1 }));
+        InFlight {
+            requests: models.len() as i64,
+            streaming: models.len() as i64,
+            by_model: each.collect(),
+            streams_by_model: streams.collect(),
+            ..InFlight::default()
+        }
+    }
+
+    #[test]
+    fn an_event_is_small_with_a_thousand_models_and_loses_no_request() {
+        let rules = ["interactive: ttft<=500ms itl.p99<=50ms", "batch: tpot<=80ms", "long: e2e<=30s", "any: ttft<=1h"];
+        let slos = Arc::new(Slos::new(rules.map(|rule| rule.parse().unwrap()).to_vec()).unwrap());
+        let settings = Settings { max_models: 1_000, slos: Arc::clone(&slos), ..Settings::default() };
+        let mut counted = Aggregate::new(settings);
+        let models: Vec<String> =
+            (0..1_000).map(|model| format!("organisation/some-model-{model:04}-instruct-fp8")).collect();
+        let cut = |counted: &Aggregate, second: u64| {
+            Arc::new(Cut::of(&counted.snapshot(NOW), open(&models), at(second * 1_000)))
+        };
+        let (live, before) = (Live::default(), cut(&counted, 0));
+        let mut events = live.subscribe(|| ()).unwrap();
+        // The last ones by name are the busiest.
+        for (number, model) in models.iter().enumerate() {
+            for place in 0..10 + number as i32 / 100 {
+                let record = spread(model, place * 17 + number as i32);
+                counted.finished(&RequestRecord { slos: Arc::clone(&slos), ..record }, None, NOW);
+            }
+        }
+        live.tell(&cut(&counted, 1), &before, 0);
+        let event = events.try_recv().unwrap();
+        assert!(event.len() * 60 < 1_000_000, "{} bytes a second", event.len());
+        let told: serde_json::Value = serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap();
+        let shown: Vec<&str> = told["models"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!((shown.len(), told["models_left_out"].as_u64()), (MOST_MODELS, Some(988)));
+        assert!(shown.iter().all(|model| model.contains("-09")), "{shown:?}");
+        let open = &told["in_flight"];
+        assert_eq!((open["requests"].as_u64(), open["by_model"].as_object().unwrap().len()), (Some(1_000), 12));
+        assert_eq!(open["streams_by_model"].as_object().unwrap().len(), 12);
+        let requests = |window: &serde_json::Value| window["last_1s"]["requests"].as_u64().unwrap();
+        assert_eq!(requests(&told["all"]), (0..10).map(|hundred| 100 * (10 + hundred)).sum::<u64>());
+        assert_eq!(requests(&told["models"][shown[0]]), 19);
+        assert_eq!(told["slos"].as_object().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_nobody_listens() {
+        let live = Live::default();
+        let cut = |second: u64| Arc::new(Cut::begun(at(second * 1_000)));
+        live.tell(&cut(1), &cut(0), 0);
+        assert!(live.lock().cuts.is_empty());
+        let events = live.subscribe(|| ());
+        (1..30).for_each(|second| live.tell(&cut(second + 1), &cut(second), 0));
+        assert!(live.lock().cuts.is_empty(), "the reader was cut off: it owed two");
+        drop(events);
+    }
 }

@@ -37,6 +37,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use self::history::History;
 use self::live::Live;
+use super::figures::Cut;
 use super::telemetry::Telemetry;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
@@ -54,6 +55,8 @@ const LAST_REPLY: Gap = Gap::from_millis(30_000);
 const WRITE_BUFFER: usize = 8 * 1024;
 /// What the kernel may hold for a reader, in bytes: left alone it would hold megabytes for one that does not read.
 const SEND_BUFFER: usize = 64 * 1024;
+/// How often figures are taken and told.
+const EVERY: Gap = Gap::from_millis(1_000);
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
 
@@ -63,8 +66,8 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nc
 #[derive(Debug)]
 pub(super) struct Admin {
     telemetry: Arc<Telemetry>,
-    live: Arc<Live>,
-    history: Arc<History>,
+    live: Live,
+    history: History,
     /// The upstream's URL.
     upstream: Option<String>,
 }
@@ -80,26 +83,42 @@ struct Seat {
 
 impl Admin {
     /// An admin server for this telemetry.
-    pub(super) fn new(
-        telemetry: Arc<Telemetry>,
-        live: Arc<Live>,
-        history: Arc<History>,
-        upstream: Option<String>,
-    ) -> Self {
-        Self { telemetry, live, history, upstream }
+    pub(super) fn new(telemetry: Arc<Telemetry>, upstream: Option<String>) -> Self {
+        Self { telemetry, live: Live::default(), history: History::default(), upstream }
     }
 
     /// Serves forever.
     pub(super) async fn serve(self, listener: TcpListener) {
-        let (admin, places) = (Arc::new(self), Arc::new(Semaphore::new(MOST_CONNECTIONS)));
+        let admin = Arc::new(self);
+        tokio::join!(admin.tell_each_second(), Arc::clone(&admin).accept(listener));
+    }
+
+    /// Takes the figures once a second, for the history and for whoever listens.
+    async fn tell_each_second(&self) {
+        let telemetry = &self.telemetry;
+        let mut before = Arc::new(Cut::begun(telemetry.started.stamp));
+        let mut next = telemetry.clock.now();
+        loop {
+            next = next.after(EVERY).max(telemetry.clock.now());
+            telemetry.clock.sleep_until(next).await;
+            let now = Arc::new(telemetry.cut());
+            let unix_ms = telemetry.clock.unix_nanos(now.at) / 1_000_000;
+            self.history.keep(&now, &before, unix_ms, telemetry.gauges.upstream());
+            self.live.tell(&now, &before, unix_ms);
+            before = now;
+        }
+    }
+
+    async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             match (listener.accept().await, Arc::clone(&places).try_acquire_owned()) {
-                (Ok(accepted), Ok(place)) => drop(tokio::spawn(Arc::clone(&admin).connection(accepted, place))),
+                (Ok(accepted), Ok(place)) => drop(tokio::spawn(Arc::clone(&self).connection(accepted, place))),
                 (Ok((socket, _)), Err(_)) => {
                     // What the socket does not take at once need not be told.
                     let _told = socket.try_write(BUSY).is_ok();
                 }
-                (Err(_), _) => admin.telemetry.clock.sleep(ACCEPT_PAUSE).await,
+                (Err(_), _) => self.telemetry.clock.sleep(ACCEPT_PAUSE).await,
             }
         }
     }

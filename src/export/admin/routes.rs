@@ -90,7 +90,7 @@ impl Admin {
 
     fn live(&self, seat: &Arc<Seat>) -> Response<Body> {
         let cut = Arc::clone(seat);
-        let Some(events) = self.live.subscribe(&self.telemetry, move || cut.cut.notify_one()) else {
+        let Some(events) = self.live.subscribe(move || cut.cut.notify_one()) else {
             let told = json!({"error": "too many live readers"});
             return json_reply(StatusCode::SERVICE_UNAVAILABLE, &told);
         };

@@ -13,7 +13,7 @@ use crate::config::otlp::Otlp;
 use crate::config::{Upstream, UpstreamHttp};
 use crate::export::aggregate;
 use crate::export::control::{ControlPlane, Rules};
-use crate::export::fixtures::{record, shape};
+use crate::export::fixtures::{record, shape, spread};
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
 use crate::measure::record::{Ending, Outcome, RequestRecord};
@@ -191,11 +191,26 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     assert_eq!(second, expected);
 }
 
+/// Waits until the history has so many requests; all that it then has.
+async fn kept(plane: &Plane, requests: u64) -> Value {
+    loop {
+        let told = plane.get("/api/history", "").await.json();
+        let seconds = told["seconds"].as_array().unwrap().iter();
+        let kept = seconds.filter_map(|second| second["figures"]["requests"].as_u64()).sum::<u64>();
+        assert!(kept <= requests, "{kept} of {requests}");
+        if kept == requests {
+            return told;
+        }
+        Clock::Monotonic.sleep(Gap::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
-async fn the_live_page_tells_once_a_second_what_happened() {
+async fn a_live_reader_is_told_once_a_second_what_happened() {
     let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=300ms".parse().unwrap()]).unwrap();
     let plane = start(Rules { aggregate: aggregate::Settings::default(), ..Rules::default() }).await;
     plane.reporter.finished(record(), None);
+    kept(&plane, 1).await;
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
     socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut text = String::new();
@@ -206,30 +221,64 @@ async fn the_live_page_tells_once_a_second_what_happened() {
     (0..4).for_each(|_| {
         plane.reporter.finished(RequestRecord { slos: std::sync::Arc::clone(&slos), ..record() }, None);
     });
-    while text.matches("\n\n").count() < 2 {
+    let count = |value: &Value| value.as_u64().unwrap();
+    // The four may fall into two seconds; then there is one in which nothing happened.
+    let events = loop {
         let n = socket.read(&mut buffer).await.unwrap();
         assert!(n > 0, "{text}");
         text.push_str(std::str::from_utf8(&buffer[..n]).unwrap());
+        let events: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+        let told = events.iter().map(|told| count(&told["all"]["last_1s"]["requests"])).sum::<u64>();
+        assert!(told <= 4, "not the one before: {text}");
+        if told == 4 && count(&events[events.len() - 1]["all"]["last_1s"]["requests"]) == 0 {
+            break events;
+        }
+    };
+    // They are the seconds of the history.
+    let history = kept(&plane, 5).await;
+    for told in &events {
+        let mut seconds = history["seconds"].as_array().unwrap().iter();
+        let same = seconds.find(|second| second["unix_ms"] == told["unix_ms"]).unwrap();
+        let requests = same["figures"]["requests"].as_u64().unwrap_or_default();
+        assert_eq!(requests, count(&told["all"]["last_1s"]["requests"]));
     }
-    let events: Vec<Value> =
-        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-    let told = &events[0];
-    let window = &told["models"]["tiny"]["last_1s"];
+    let told = &events[events.len() - 1];
+    let (quiet, window) = (&told["models"]["tiny"]["last_1s"], &told["models"]["tiny"]["last_10s"]);
+    assert_eq!((&quiet["ttft_ms"], &quiet["requests_per_s"]), (&Value::Null, &0.0.into()));
+    assert_eq!(quiet["seconds"].as_f64().unwrap().round(), 1.0);
     let seconds = window["seconds"].as_f64().unwrap();
-    assert!((0.9..2.0).contains(&seconds), "{told}");
-    assert_eq!((window["requests_per_s"].as_f64().unwrap() * seconds).round(), 4.0, "not the one before");
+    assert_eq!((window["requests_per_s"].as_f64().unwrap() * seconds).round(), 4.0);
     assert_eq!((window["tokens_per_s"].as_f64().unwrap() * seconds).round(), 24.0);
     assert_eq!(window["terminations"], serde_json::json!({"done": 4}));
     for (key, millis) in [("ttft_ms", 200.0), ("tpot_ms", 21.0)] {
         let p50 = window[key]["p50"].as_f64().unwrap();
         assert!((p50 / millis - 1.0).abs() < 0.091, "{key} {p50}");
     }
-    let slo = &told["slos"]["fast"]["last_1s"];
+    let slo = &told["slos"]["fast"]["last_10s"];
     assert_eq!((slo["met"].as_u64(), slo["met_ratio"].as_f64()), (Some(4), Some(1.0)));
-    let quiet = &events[1]["models"]["tiny"];
-    assert_eq!((&quiet["last_1s"]["ttft_ms"], &quiet["last_1s"]["requests_per_s"]), (&Value::Null, &0.0.into()));
-    assert_eq!(quiet["last_10s"]["terminations"], serde_json::json!({"done": 4}));
     assert_eq!(told["in_flight"]["requests"], 0);
+}
+
+#[tokio::test]
+async fn what_the_page_asks_for_in_a_second_is_small_with_a_thousand_models() {
+    let aggregate = aggregate::Settings { max_models: 1_000, ..aggregate::Settings::default() };
+    let plane = start(Rules { aggregate, ..Rules::default() }).await;
+    let names: Vec<String> =
+        (0..1_000).map(|model| format!("organisation/some-model-{model:04}-instruct-fp8")).collect();
+    for (place, name) in (0..).zip(&names) {
+        plane.reporter.finished(spread(name, place), None);
+    }
+    // All of it came in a second or two; a page that asks each second gets no more than this at once.
+    let all = kept(&plane, 1_000).await;
+    let size = |told: &Value| told.to_string().len();
+    assert!(size(&all) * 60 < 1_000_000, "{} bytes", size(&all));
+    let ttft = |second: &Value| second["figures"]["ttft"].as_array().map_or(0, Vec::len);
+    let longest = all["seconds"].as_array().unwrap().iter().map(ttft).max();
+    assert!(longest > Some(100), "the distributions are as long as they get: {longest:?}");
+    let model = all["models"][0].as_str().unwrap().replace('/', "%2F");
+    let one = plane.get(&format!("/api/history?model={model}"), "").await.json();
+    assert!(size(&one) * 60 < 1_000_000, "{} bytes", size(&one));
 }
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {

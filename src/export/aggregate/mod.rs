@@ -173,6 +173,13 @@ impl Aggregate {
         Snapshot { unix: moment.unix, families: self.series.iter().filter_map(Series::snapshot).collect() }
     }
 
+    /// Of what was counted so far, these instruments.
+    pub(super) fn snapshot_of(&self, ids: &[Id], moment: Moment) -> Snapshot {
+        // Series are in the order of their ids, as families are.
+        let asked = self.series.iter().filter(|series| ids.contains(&series.id()));
+        Snapshot { unix: moment.unix, families: asked.filter_map(Series::snapshot).collect() }
+    }
+
     fn http(&mut self, record: &RequestRecord, entry: Entry<'_>) {
         let symbols = &mut self.symbols;
         let route = record.shape.route();

@@ -8,6 +8,7 @@
 pub mod second;
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct Cut {
     /// What is open.
     pub in_flight: InFlight,
     models: BTreeMap<Arc<str>, Counts>,
+    /// Of all models together.
+    all: Counts,
 }
 
 /// What happened between two cuts. Requests count when they end, tokens and gaps as they come.
@@ -125,28 +128,32 @@ struct Verdicts {
 }
 
 impl Cut {
+    /// The instruments that it is a fold of.
+    pub(super) const COUNTED: [Id; 8] = [
+        Id::RequestDuration,
+        Id::StreamTokens,
+        Id::TimeToFirstToken,
+        Id::InterTokenLatency,
+        Id::TimePerOutputToken,
+        Id::Terminations,
+        Id::SloRequests,
+        Id::SloTokens,
+    ];
+
     /// Before anything was counted.
     pub(super) fn begun(at: Stamp) -> Self {
-        Self { at, in_flight: InFlight::default(), models: BTreeMap::new() }
+        Self { at, in_flight: InFlight::default(), models: BTreeMap::new(), all: Counts::default() }
     }
 
     /// The counts of a snapshot.
     pub(super) fn of(snapshot: &Snapshot, in_flight: InFlight, at: Stamp) -> Self {
-        let mut cut = Self { at, in_flight, models: BTreeMap::new() };
-        for id in [
-            Id::RequestDuration,
-            Id::StreamTokens,
-            Id::TimeToFirstToken,
-            Id::InterTokenLatency,
-            Id::TimePerOutputToken,
-            Id::Terminations,
-            Id::SloRequests,
-            Id::SloTokens,
-        ] {
+        let mut cut = Self { in_flight, ..Self::begun(at) };
+        for id in Self::COUNTED {
             for point in snapshot.points(id) {
                 // A request that names no model is one of the others.
                 let name = text(point, attribute::MODEL).unwrap_or_else(|| OVERFLOW.into());
                 cut.models.entry(name).or_default().add(id, point);
+                cut.all.add(id, point);
             }
         }
         cut
@@ -162,9 +169,22 @@ impl Cut {
         self.in_flight.by_model.keys().map(|name| &**name).chain(moved).collect()
     }
 
+    /// The `most` of [`models`](Self::models) that had the most requests since `then`, open ones included.
+    pub fn busiest(&self, then: &Self, most: usize) -> BTreeSet<&str> {
+        let mut models: Vec<&str> = self.models(then).into_iter().collect();
+        let requests = |model: &&str| {
+            let ended = self.counts(Some(model)).requests.saturating_sub(then.counts(Some(model)).requests);
+            let open = self.in_flight.by_model.get(*model).copied().unwrap_or_default();
+            Reverse(ended.saturating_add_signed(open))
+        };
+        // Of those that had as many the first by name, since the sort is stable.
+        models.sort_by_cached_key(requests);
+        models.into_iter().take(most).collect()
+    }
+
     /// The SLOs that have judged a request.
     pub fn slos(&self) -> BTreeSet<&str> {
-        self.models.values().flat_map(|counts| counts.slos.keys()).map(|name| &**name).collect()
+        self.all.slos.keys().map(|name| &**name).collect()
     }
 
     /// What happened since `then`: to one model, or to all of them together.
@@ -191,12 +211,7 @@ impl Cut {
 
     /// What an SLO found since `then`: in the requests for one model, or in all.
     pub fn goodput(&self, slo: &str, model: Option<&str>, then: &Self) -> Goodput {
-        let [now, before] = [self, then].map(|cut| {
-            let asked = cut.models.iter().filter(|(name, _)| model.is_none_or(|model| model == &***name));
-            let mut sum = Verdicts::default();
-            asked.filter_map(|(_, counts)| counts.slos.get(slo)).for_each(|verdicts| sum.add(verdicts));
-            sum
-        });
+        let [now, before] = [self, then].map(|cut| cut.counts(model).slos.get(slo).copied().unwrap_or_default());
         let seconds = self.at.since(then.at).as_secs();
         let (met, missed) = (now.met.saturating_sub(before.met), now.missed.saturating_sub(before.missed));
         Goodput {
@@ -209,19 +224,23 @@ impl Cut {
         }
     }
 
-    fn counts(&self, model: Option<&str>) -> Cow<'_, Counts> {
-        match model {
-            Some(name) => self.models.get(name).map_or_else(|| Cow::Owned(Counts::default()), Cow::Borrowed),
-            None => {
-                let mut all = Counts::default();
-                self.models.values().for_each(|counts| all.merge(counts));
-                Cow::Owned(all)
-            }
-        }
+    fn counts(&self, model: Option<&str>) -> &Counts {
+        static NONE: Counts = Counts::NONE;
+        model.map_or(&self.all, |name| self.models.get(name).unwrap_or(&NONE))
     }
 }
 
 impl Counts {
+    const NONE: Self = Self {
+        requests: 0,
+        tokens: 0,
+        ttft: None,
+        itl: None,
+        tpot: None,
+        terminations: BTreeMap::new(),
+        slos: BTreeMap::new(),
+    };
+
     fn add(&mut self, id: Id, point: &Point) {
         match (id, &point.data) {
             (Id::RequestDuration, Data::Histogram(histogram, _)) => self.requests += histogram.count(),
@@ -233,7 +252,9 @@ impl Counts {
                 *self.terminations.entry(text(point, "reason").unwrap_or_default()).or_default() += count;
             }
             (_, Data::Count(count)) => {
-                let verdicts = self.slos.entry(text(point, "slo").unwrap_or_default()).or_default();
+                // Beyond the most series there is one without attributes: whose verdicts it has is not known.
+                let Some(slo) = text(point, "slo") else { return };
+                let verdicts = self.slos.entry(slo).or_default();
                 match text(point, "result").as_deref() {
                     Some("met") => verdicts.met += count,
                     Some("missed") => verdicts.missed += count,
@@ -243,29 +264,6 @@ impl Counts {
             }
             _ => {}
         }
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.tokens += other.tokens;
-        for (sum, more) in [(&mut self.ttft, &other.ttft), (&mut self.itl, &other.itl), (&mut self.tpot, &other.tpot)] {
-            more.iter().for_each(|more| merge(sum, more));
-        }
-        for (reason, count) in &other.terminations {
-            *self.terminations.entry(Arc::clone(reason)).or_default() += count;
-        }
-        for (slo, verdicts) in &other.slos {
-            self.slos.entry(Arc::clone(slo)).or_default().add(verdicts);
-        }
-    }
-}
-
-impl Verdicts {
-    fn add(&mut self, other: &Self) {
-        self.met += other.met;
-        self.missed += other.missed;
-        self.excluded += other.excluded;
-        self.tokens += other.tokens;
     }
 }
 

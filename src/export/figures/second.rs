@@ -62,7 +62,7 @@ impl Cut {
             ((**slo).into(), verdicts)
         });
         let distribution = |which: fn(&Counts) -> &Option<Histogram>| {
-            let (now, before) = (which(&now).as_ref(), which(&before).as_ref());
+            let (now, before) = (which(now).as_ref(), which(before).as_ref());
             // Most distributions of most models rest most of the time.
             let moved = now.map(Histogram::count) != before.map(Histogram::count);
             grown(now, before).filter(|_| moved).map(|grown| Distribution::of(&grown)).unwrap_or_default()
