@@ -1,4 +1,4 @@
-//! vLLM and transformers behind the proxy: their answers as they were, their tokens counted, and their own clocks
+//! vLLM and transformers behind the proxy: their answers as they were, their tokens counted; and the engines' own clocks
 //! beside ours.
 
 use std::collections::BTreeMap;
@@ -125,6 +125,37 @@ fn the_first_token_of_vllms_own_clock_comes_before_ours_by_what_its_clock_leaves
 }
 
 #[test]
+fn llama_servers_own_clocks_leave_out_what_is_around_the_model_and_its_counts_are_ours() {
+    let _turn = machine::alone();
+    let llama = parts::llama();
+    let gauge = Gauge::to(llama.addr);
+    const REQUESTS: usize = 20;
+    let engine = || parse::text(&get(llama.addr, "/metrics").text());
+    let began = engine();
+    for request in 0..REQUESTS {
+        let asked = json!({"stream": true, "ignore_eos": true, "stream_options": {"include_usage": true},
+            "messages": [{"role": "user", "content": format!("{request} times {}", "down the river ".repeat(40))}]});
+        assert_eq!(post(gauge.addr, "/v1/chat/completions", &chat("tiny", asked)).status(), 200);
+    }
+    let (ours, ended) = (gauge.settled(REQUESTS), engine());
+    let grown = |name: &str| sum(&ended, name, &[]) - sum(&began, name, &[]);
+    let tokens = |kind| sum(&ours, "gen_ai_client_token_usage", &[("gen_ai_token_type", kind)]);
+    assert_eq!(tokens("output"), grown("llamacpp:tokens_predicted_total"));
+    assert_eq!(tokens("input"), grown("llamacpp:prompt_tokens_total") + grown("llamacpp:prompt_tokens_cached_total"));
+    let mean = |seconds: f64| seconds * 1e3 / REQUESTS as f64;
+    let prompt = mean(grown("llamacpp:prompt_seconds_total"));
+    let ttft = mean(sum(&ours, "gen_ai_server_time_to_first_token_seconds", &[]));
+    eprintln!("| mean ms | llama-server's own | proxy |");
+    eprintln!("| prompt, TTFT | {prompt:.3} | {ttft:.3} |");
+    let decode = mean(grown("llamacpp:tokens_predicted_seconds_total"));
+    let gaps = mean(sum(&ours, "streamgauge_stream_inter_token_latency_seconds", &[]));
+    eprintln!("| decoding, first token to last | {decode:.3} | {gaps:.3} |");
+    // Its clock begins when a slot begins with the prompt and ends when the first token is there: parsing, the template,
+    // the tokenizer and the wait for a slot come before that, and sending after.
+    assert!(0.0 < prompt && prompt < ttft, "{prompt} {ttft}");
+}
+
+#[test]
 #[ignore = "needs transformers: tests/run --real"]
 fn every_answer_of_transformers_comes_through_as_it_was_and_its_tokens_are_counted() {
     let _turn = machine::beside();
@@ -145,4 +176,6 @@ fn every_answer_of_transformers_comes_through_as_it_was_and_its_tokens_are_count
         usage(&events(&proxied)) as f64
     );
     assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &[("reason", "done")]), 1.0);
+    // It has no clock of its own to stand beside ours. Should it get one, compare them.
+    assert_eq!(get(transformers.addr, "/metrics").status(), 404);
 }

@@ -28,6 +28,8 @@ pub(crate) enum Work {
 pub(crate) struct Plan {
     pub(crate) target: SocketAddr,
     pub(crate) connections: usize,
+    /// How many models are asked for, in turns.
+    pub(crate) models: usize,
     pub(crate) work: Work,
     pub(crate) reply: Arc<Reply>,
     /// Counts the streams whose head has come: for whoever waits until all are open.
@@ -77,9 +79,9 @@ pub(crate) fn drive(plan: &Plan) -> Result<Tally> {
         Work::Total(n) => n,
     };
     let ends = if let Work::For(nanos) = work { now() + nanos } else { u64::MAX };
-    let request = request(&plan.target.to_string());
+    let requests = (0..plan.models).map(|model| request(&plan.target.to_string(), model)).collect();
     let mut client =
-        Client { plan, epoll, request, left: total, ends, live: 0, slots: Vec::new(), tally: Tally::default() };
+        Client { plan, epoll, requests, left: total, ends, live: 0, slots: Vec::new(), tally: Tally::default() };
     client.run()?;
     Ok(client.tally)
 }
@@ -87,7 +89,8 @@ pub(crate) fn drive(plan: &Plan) -> Result<Tally> {
 struct Client<'a> {
     plan: &'a Plan,
     epoll: Epoll,
-    request: Vec<u8>,
+    /// One for each model.
+    requests: Vec<Vec<u8>>,
     /// Requests that may still be sent.
     left: usize,
     ends: u64,
@@ -151,8 +154,9 @@ impl Client<'_> {
         self.tally.requests += 1;
         let Slot { socket, response, first_came, last_sent, .. } = &mut self.slots[slot];
         (*response, *first_came, *last_sent) = (Response::default(), None, 0);
-        match socket.write(&self.request) {
-            Ok(n) if n == self.request.len() => Ok(()),
+        let request = &self.requests[self.tally.requests % self.requests.len()];
+        match socket.write(request) {
+            Ok(n) if n == request.len() => Ok(()),
             _ => self.fail(slot, Failure::NoReply),
         }
     }

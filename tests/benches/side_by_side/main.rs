@@ -13,6 +13,7 @@ mod configs;
 mod connection;
 mod cpu;
 mod memory;
+mod page;
 mod peers;
 mod response;
 mod rows;
@@ -135,7 +136,7 @@ fn try_out(house: &House, peer: Peer) -> Result<String> {
     let upstream = Upstream::start(Arc::clone(&reply))?;
     let running = house.start(peer, upstream.address)?;
     let opened = Arc::new(AtomicUsize::new(0));
-    let plan = Plan { target: running.address, connections: 2, work: Work::Total(4), reply, opened };
+    let plan = Plan { target: running.address, connections: 2, models: 1, work: Work::Total(4), reply, opened };
     let tally = observe(&running, &plan)?.tally;
     let failures = format!("{:?}", tally.failures);
     ensure!(tally.failed() == 0, "{} of {} trial requests failed: {failures}", tally.failed(), tally.requests);

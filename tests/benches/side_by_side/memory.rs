@@ -66,6 +66,7 @@ fn weigh(running: &Running, reply: &Arc<Reply>) -> Result<Weights> {
     let plan = |connections| Plan {
         target: running.address,
         connections,
+        models: 1,
         work: Work::OneEach,
         reply: Arc::clone(reply),
         opened: Arc::new(AtomicUsize::new(0)),

@@ -42,6 +42,7 @@ impl Peer {
 }
 
 /// Where peers run, and what streamgauge is given.
+#[derive(Clone)]
 pub(crate) struct House {
     /// Configuration and logs of all peers.
     pub(crate) directory: PathBuf,
@@ -51,6 +52,13 @@ pub(crate) struct House {
 }
 
 impl House {
+    /// The same with more arguments for streamgauge.
+    pub(crate) fn with<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut house = self.clone();
+        house.streamgauge_arguments.extend(arguments.into_iter().map(str::to_owned));
+        house
+    }
+
     /// The program of `peer`, and what it calls its version.
     pub(crate) fn version(&self, peer: Peer) -> Result<String> {
         let argument = if matches!(peer, Peer::Envoy | Peer::Streamgauge) { "--version" } else { "-v" };
@@ -78,7 +86,13 @@ impl House {
         programs.find(|program| program.is_file()).with_context(missing)
     }
 
-    fn command(&self, peer: Peer, listen: SocketAddr, upstream: SocketAddr, place: &Path) -> Result<Command> {
+    fn command(
+        &self,
+        peer: Peer,
+        (listen, admin): (SocketAddr, SocketAddr),
+        upstream: SocketAddr,
+        place: &Path,
+    ) -> Result<Command> {
         let mut command = Command::new(self.program(peer)?);
         let write = |name: &str, text: String| -> Result<PathBuf> {
             let file = place.join(name);
@@ -101,7 +115,7 @@ impl House {
             }
             Peer::Streamgauge => {
                 command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", &listen.to_string()]);
-                command.args(["--admin", &free_port()?.to_string()]).args(&self.streamgauge_arguments);
+                command.args(["--admin", &admin.to_string()]).args(&self.streamgauge_arguments);
                 command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", self.otlp));
                 command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
                 // Several exports fall into every run, so that their cost is in the figures.
@@ -117,17 +131,18 @@ impl House {
     /// When the program is missing, ends, or does not listen within ten seconds; with the end of its log.
     pub(crate) fn start(&self, peer: Peer, upstream: SocketAddr) -> Result<Running> {
         if peer == Peer::Direct {
-            return Ok(Running { peer, address: upstream, child: None });
+            return Ok(Running { peer, address: upstream, admin: None, child: None });
         }
-        let address = free_port()?;
+        let (address, admin) = (free_port()?, free_port()?);
         let place = self.directory.join(format!("{}-{}", peer.name(), address.port()));
         std::fs::create_dir_all(&place)?;
         let log = place.join("log");
-        let mut command = self.command(peer, address, upstream, &place)?;
+        let mut command = self.command(peer, (address, admin), upstream, &place)?;
         let file = File::create(&log)?;
         let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn();
         let child = child.with_context(|| format!("{}: cannot be started", peer.name()))?;
-        let mut running = Running { peer, address, child: Some(child) };
+        let admin = (peer == Peer::Streamgauge).then_some(admin);
+        let mut running = Running { peer, address, admin, child: Some(child) };
         for _ in 0..200 {
             if TcpStream::connect(address).is_ok() {
                 return Ok(running);
@@ -145,6 +160,8 @@ impl House {
 pub(crate) struct Running {
     pub(crate) peer: Peer,
     pub(crate) address: SocketAddr,
+    /// The admin port, of one that has it.
+    pub(crate) admin: Option<SocketAddr>,
     child: Option<Child>,
 }
 

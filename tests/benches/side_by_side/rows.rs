@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use crate::client::{Plan, Tally, Work, drive};
 use crate::cpu::{cores, cpu_of_tree, machine_cpu, own_cpu};
 use crate::memory;
+use crate::page;
 use crate::peers::{House, Peer, Running};
 use crate::script::{Reply, Script, now};
 use crate::table::{Measure, Table};
@@ -32,6 +33,8 @@ pub(crate) enum Row {
     Latency,
     /// 2,000 requests to an upstream that hangs up after each reply.
     Reuse,
+    /// What a live page that is open costs.
+    Page,
 }
 
 /// How much is measured.
@@ -70,8 +73,10 @@ const MILLISECOND: u64 = 1_000_000;
 impl Row {
     /// Measures the row with every peer, one after the other, `rounds` times over.
     pub(crate) fn measure(self, house: &House, peers: &[Peer], effort: Effort) -> Result<Vec<Table>> {
-        if self == Self::Memory {
-            return memory::measure(house, peers, effort.rounds.min(3));
+        match self {
+            Self::Memory => return memory::measure(house, peers, effort.rounds.min(3)),
+            Self::Page => return page::measure(house, peers, effort.seconds, effort.rounds),
+            _ => {}
         }
         let mut tables = Vec::new();
         for load in self.loads(effort.seconds) {
@@ -121,7 +126,7 @@ impl Row {
                 work: Work::Total(2_000),
                 figures: vec![(Measure::most("requests lost of 2,000", 0.0), |o| o.tally.failed() as f64)],
             }],
-            Self::Memory => Vec::new(),
+            Self::Memory | Self::Page => Vec::new(),
         }
     }
 }
@@ -142,6 +147,7 @@ impl Load {
                 let plan = Plan {
                     target: running.address,
                     connections: self.connections,
+                    models: 1,
                     work: self.work,
                     reply: Arc::clone(&reply),
                     opened: Arc::new(AtomicUsize::new(0)),

@@ -137,11 +137,13 @@ pub(crate) fn stamp(event: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | u64::from((*digit as char).to_digit(16)?)))
 }
 
-/// A chat request of about 300 bytes of JSON.
-pub(crate) fn request(host: &str) -> Vec<u8> {
-    let body = "{\"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"stream\":true,\"temperature\":0.7,\"max_tokens\":1024,\
+/// A chat request of about 300 bytes of JSON, for one of any number of models.
+pub(crate) fn request(host: &str, model: usize) -> Vec<u8> {
+    let model = if model == 0 { String::new() } else { format!("-{model}") };
+    let rest = "\",\"stream\":true,\"temperature\":0.7,\"max_tokens\":1024,\
         \"messages\":[{\"role\":\"system\",\"content\":\"You are a helpful assistant who answers in short sentences.\"},\
         {\"role\":\"user\",\"content\":\"What does a stream gauge measure, and why is it left in the river?\"}]}";
+    let body = format!("{{\"model\":\"meta-llama/Llama-3.1-8B-Instruct{model}{rest}");
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nUser-Agent: side-by-side\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
