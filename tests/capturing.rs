@@ -6,67 +6,21 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamgauge::capture::format::{BlockUnit, Entry};
+use streamgauge::capture::format::BlockUnit;
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
 use support::client::{Client, chat};
-use support::proxy::Between;
 use support::upstream::Upstream;
 use tempfile::TempDir;
-
-const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-
-/// A server that answers each request with these chunks, and closes nothing.
-fn server(chunks: Vec<String>) -> Upstream {
-    Upstream::start(move |mut conn| {
-        while conn.request().is_some() {
-            conn.send(HEAD);
-            chunks.iter().for_each(|chunk| _ = conn.chunk(chunk));
-            conn.send("0\r\n\r\n");
-        }
-    })
-}
-
-fn event(text: &str) -> String {
-    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": text}}]}))
-}
-
-/// An answer of so many tokens.
-fn answer(tokens: usize) -> Vec<String> {
-    let mut chunks: Vec<String> = (0..tokens).map(|n| event(&format!("t{n} "))).collect();
-    chunks.push("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".to_owned());
-    let usage = json!({"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3}});
-    chunks.push(format!("data: {}\n\n", json!({"choices": [], "usage": usage})));
-    chunks.push("data: [DONE]\n\n".to_owned());
-    chunks
-}
-
-fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> Between {
-    let folder = folder.display().to_string();
-    let all: Vec<_> = [("capture", &*folder)].into_iter().chain(settings.iter().copied()).collect();
-    Between::with(upstream, &all)
-}
-
-/// The rows in the order of arrival; they are written in the order of their ends.
-fn rows(folder: &Path) -> Vec<Entry> {
-    let mut rows: Vec<Entry> = Reader::open(folder).unwrap().map(Result::unwrap).collect();
-    rows.sort_by_key(|row| row.at);
-    rows
-}
-
-fn page(proxy: &Between, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-    Client::connect(proxy.admin).send(request).response().text()
-}
 
 #[test]
 fn a_request_is_a_row_that_tells_its_shape() {
@@ -256,43 +210,6 @@ fn nothing_that_was_said_or_typed_is_anywhere() {
     assert_eq!(rows.iter().map(|row| row.model.as_deref().unwrap()).collect::<Vec<_>>(), ["llama", "_other"]);
 }
 
-/// A proxy in a process of its own.
-struct Run {
-    child: Child,
-    listen: SocketAddr,
-    admin: SocketAddr,
-}
-
-fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--log-format=json", "--workers=1"]);
-    command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
-    let mut child = command.env_clear().stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
-    let forwarding = said.find(|line| line.contains("forwarding")).unwrap();
-    // What it says later has to go somewhere.
-    std::thread::spawn(move || said.for_each(drop));
-    let address = |name: &str| {
-        let rest = forwarding.split(&format!("\"{name}\":\"")).nth(1).unwrap();
-        rest.split('"').next().unwrap().parse().unwrap()
-    };
-    Run { listen: address("listen"), admin: address("admin"), child }
-}
-
-impl Run {
-    fn terminate(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        let _ended = self.child.kill().and_then(|()| self.child.wait()).is_ok();
-    }
-}
-
 #[test]
 fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
     let folder = TempDir::new().unwrap();
@@ -301,7 +218,7 @@ fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
     for kill in 0..50 {
         let mut child = run(upstream.addr, folder.path(), &["--capture-flush=10ms"]);
         let done = Arc::new(AtomicUsize::new(0));
-        let (listen, counted) = (child.listen, Arc::clone(&done));
+        let (listen, answered) = (child.listen, Arc::clone(&done));
         let load = std::thread::spawn(move || {
             let request = chat("{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
             let Ok(mut stream) = TcpStream::connect(listen) else { return };
@@ -317,15 +234,12 @@ fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
                 if !matches!(reader.read_line(&mut line), Ok(1..)) {
                     return;
                 }
-                counted.fetch_add(1, Ordering::AcqRel);
+                answered.fetch_add(1, Ordering::AcqRel);
             }
         });
         // Until something has been written: what was answered before is counted by the capture itself.
         let written = loop {
-            let request = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
-            let page = Client::connect(child.admin).send(request).response().text();
-            let line = page.lines().find(|line| line.contains("records_total{outcome=\"written\",reason=\"whole\"}"));
-            let written: usize = line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+            let written = counted(&child.page("/metrics"), "whole") as usize;
             if written > kill % 7 {
                 break written;
             }
@@ -349,12 +263,7 @@ fn a_disk_that_takes_nothing_costs_records_and_no_stream_and_is_used_again_when_
     let inner = folder.path().join("capture");
     let upstream = server(answer(2));
     let proxy = proxy(upstream.addr, &inner, &[("capture_flush", "10ms")]);
-    let counted = |reason: &str| -> u64 {
-        let page = page(&proxy, "/metrics");
-        let name = "streamgauge_capture_records_total";
-        let line = page.lines().find(|line| line.starts_with(name) && line.contains(&format!("\"{reason}\"")));
-        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
-    };
+    let counted = |reason: &str| counted(&page(&proxy, "/metrics"), reason);
     let ask_until = |reason: &str| {
         let begun = counted(reason);
         for _ in 0..2_000 {
@@ -395,13 +304,7 @@ fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_flush", "10ms")]);
     let body = json!({"stream": true, "messages": [{"role": "user", "content": "x".repeat(9 << 20)}]});
     proxy.client().send(chat(&body.to_string())).response();
-    for _ in 0..500 {
-        if page(&proxy, "/metrics").contains("reason=\"oversize\"} 1") {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(page(&proxy, "/metrics").contains("reason=\"oversize\"} 1"));
+    until("it is counted", || counted(&page(&proxy, "/metrics"), "oversize") == 1);
     drop(proxy);
     let row = rows(folder.path()).remove(0);
     assert!(row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1));

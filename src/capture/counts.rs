@@ -1,6 +1,12 @@
-//! What became of the records, counted.
+//! What became of the records, counted, and logged once a minute where some were lost.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::measure::time::{Gap, Stamp};
+
+/// How often losses are logged.
+const TELL_EVERY: Gap = Gap::from_millis(60_000);
 
 /// What became of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +40,14 @@ pub struct Counts {
     records: [AtomicU64; Fate::NAMES.len()],
     bytes: AtomicU64,
     waiting: AtomicU64,
+    told: Mutex<Told>,
+}
+
+/// Losses that have been logged, and when.
+#[derive(Debug, Default)]
+struct Told {
+    at: Option<Stamp>,
+    records: [u64; Fate::NAMES.len()],
 }
 
 impl Counts {
@@ -70,7 +84,58 @@ impl Counts {
         self.waiting.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn left(&self) {
-        self.waiting.fetch_sub(1, Relaxed);
+    /// So many are written or lost.
+    pub(super) fn left(&self, records: u64) {
+        self.waiting.fetch_sub(records, Relaxed);
+    }
+
+    /// What was lost since it was told last, in words; `None` where that is nothing, or was less than a minute ago.
+    /// Whoever finds that another thread is telling has nothing to tell.
+    pub(super) fn untold(&self, now: Stamp) -> Option<String> {
+        let mut told = self.told.try_lock().ok()?;
+        if told.at.is_some_and(|at| now.since(at) < TELL_EVERY) {
+            return None;
+        }
+        let lost = self.lost_since(&mut told)?;
+        told.at = Some(now);
+        Some(lost)
+    }
+
+    /// What was lost since it was told last, whenever that was.
+    pub(super) fn untold_at_the_end(&self) -> Option<String> {
+        self.lost_since(&mut *self.told.lock().ok()?)
+    }
+
+    fn lost_since(&self, told: &mut Told) -> Option<String> {
+        let now = self.records();
+        let before = std::mem::replace(&mut told.records, now);
+        let lost = std::iter::zip(Fate::NAMES, std::iter::zip(now, before))
+            .filter(|((outcome, _), (now, before))| *outcome == "dropped" && now > before)
+            .map(|((_, reason), (now, before))| format!("{reason}: {}", now - before));
+        let lost: Vec<String> = lost.collect();
+        (!lost.is_empty()).then(|| lost.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_by_reason_at_once_and_then_once_a_minute() {
+        let counts = Counts::default();
+        let at = |seconds: u64| Stamp::from_nanos(seconds * 1_000_000_000);
+        counts.add(Fate::Whole, 9);
+        assert_eq!(counts.untold(at(0)), None);
+        counts.add(Fate::Disk, 2);
+        assert_eq!(counts.untold(at(1)).as_deref(), Some("disk: 2"));
+        counts.add(Fate::Disk, 1);
+        counts.add(Fate::QueueFull, 4);
+        assert_eq!(counts.untold(at(60)), None);
+        assert_eq!(counts.untold(at(61)).as_deref(), Some("queue_full: 4, disk: 1"));
+        assert_eq!(counts.untold(at(200)), None);
+        counts.add(Fate::Encode, 1);
+        assert_eq!(counts.untold_at_the_end().as_deref(), Some("encode: 1"));
+        assert_eq!(counts.untold_at_the_end(), None);
     }
 }

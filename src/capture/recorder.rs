@@ -11,15 +11,15 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use super::counts::{Counts, Fate};
 use super::key::Key;
 use super::row::{Asked, Ended};
 use super::segments::{Folder, Retention};
-use super::thread::Writer;
+use super::thread::{Writer, log_losses};
 use crate::clock::Clock;
 use crate::measure::dialect::Dialect;
 use crate::measure::record::RequestRecord;
@@ -34,6 +34,8 @@ pub const MAX_BODIES: usize = 64 << 20;
 pub const MAX_GAPS: usize = 65_536;
 /// Notes that may wait: a second of the busiest proxy that was measured.
 pub const WAITING: usize = 8_192;
+/// How long the end of the process waits for the disk.
+pub const FINISH: Gap = Gap::from_millis(3_000);
 
 /// How to capture.
 #[derive(Clone, Debug)]
@@ -80,9 +82,12 @@ pub struct Capture {
     queue: SyncSender<Note>,
     counts: Arc<Counts>,
     held: Arc<AtomicUsize>,
+    folder: PathBuf,
     session: Option<SessionField>,
+    clock: Clock,
     stop: Arc<AtomicBool>,
-    thread: std::sync::Mutex<Option<thread::JoinHandle<()>>>,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<Receiver<()>>,
 }
 
 pub(super) enum Note {
@@ -181,13 +186,19 @@ impl Capture {
         let (queue, notes) = sync_channel(WAITING);
         let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let (session, directory) = (settings.session.clone(), settings.folder.clone());
-        let mut writer = Writer::new(settings.clone(), folder, key, Arc::clone(&counts), clock).map_err(failed)?;
+        let counted = Arc::clone(&counts);
+        let mut writer = Writer::new(settings.clone(), folder, key, counted, clock.clone()).map_err(failed)?;
         let stopping = Arc::clone(&stop);
-        let body = move || writer.run(&notes, &stopping);
-        let thread = thread::Builder::new().name("capture".to_owned()).spawn(body);
-        let thread = thread.map_err(|error| CaptureError { folder: directory, error })?;
-        let thread = std::sync::Mutex::new(Some(thread));
-        Ok(Self { queue, counts, held: Arc::default(), session, stop, thread })
+        let (alive, ended) = sync_channel(0);
+        let body = move || {
+            writer.run(&notes, &stopping);
+            // The folder is free before anybody hears of the end.
+            drop(writer);
+            drop::<SyncSender<()>>(alive);
+        };
+        thread::Builder::new().name("capture".to_owned()).spawn(body).map_err(failed)?;
+        let ended = Mutex::new(ended);
+        Ok(Self { queue, counts, held: Arc::default(), folder: directory, session, clock, stop, ended })
     }
 
     /// What became of the records.
@@ -235,16 +246,25 @@ impl Capture {
         let gone = Gone { ended, session, asked, oversize };
         self.counts.joined();
         if self.queue.try_send(Note::Ended(Box::new(gone))).is_err() {
-            self.counts.left();
+            self.counts.left(1);
             self.counts.add(Fate::QueueFull, 1);
+            // The thread may be what hangs, so that it cannot tell.
+            if let Some(lost) = self.counts.untold(self.clock.now()) {
+                log_losses(&self.folder, &lost);
+            }
         }
     }
 
-    /// Writes what has been handed over, and ends. Waits for the disk.
+    /// Writes what has been handed over, and ends. Waits for the disk, but not longer than [`FINISH`]: what it has not
+    /// taken by then is lost and logged.
     pub fn finish(&self) {
         self.stop.store(true, Ordering::Release);
         let _waits_already = self.queue.try_send(Note::Stop).is_err();
-        let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        let _ended = thread.map(thread::JoinHandle::join).is_some();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(FINISH.into()) == Err(RecvTimeoutError::Timeout) {
+            let (folder, lost) = (self.folder.display(), self.counts.waiting());
+            self.counts.add(Fate::Disk, lost);
+            tracing::warn!(%folder, lost, "the disk of the capture hangs: what it has not taken is lost");
+        }
     }
 }

@@ -42,6 +42,7 @@ pub struct Folder {
 }
 
 struct Segment {
+    path: PathBuf,
     file: File,
     bytes: u64,
     frames: u64,
@@ -88,7 +89,11 @@ impl Folder {
         };
         if let Err(error) = segment.file.write_all(frame) {
             // Half a frame would be skipped by every reader; it only takes room, where there may be none.
-            let _cut = segment.file.set_len(segment.bytes).is_ok();
+            // Of a segment that has nothing else the name is too much: a disk may be full for days.
+            let _cut = match segment.bytes {
+                0 => fs::remove_file(&segment.path).is_ok(),
+                whole => segment.file.set_len(whole).is_ok(),
+            };
             return Err(error);
         }
         segment.bytes += frame.len() as u64;
@@ -99,9 +104,9 @@ impl Folder {
 
     fn begin(&mut self, unix_nanos: u64) -> io::Result<Segment> {
         let path = self.path.join(format!("{:08}-{}{END}", self.next, clock::moment(unix_nanos)));
-        let file = OpenOptions::new().create_new(true).append(true).open(path)?;
+        let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
         self.next += 1;
-        Ok(Segment { file, bytes: 0, frames: 0, begun: unix_nanos })
+        Ok(Segment { path, file, bytes: 0, frames: 0, begun: unix_nanos })
     }
 
     /// Closes the segment that is open, and syncs it.

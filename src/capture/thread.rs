@@ -1,6 +1,7 @@
 //! The capture's thread: digests bodies, makes rows, fills frames, and hands them to the folder.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,7 +23,7 @@ use crate::measure::framing::coding::Decoder;
 use crate::measure::time::{Gap, Stamp};
 
 const DAY: u64 = 86_400_000_000_000;
-/// How often the folder is tidied, and losses are logged.
+/// How often the folder is tidied.
 const TIDY_EVERY: Gap = Gap::from_millis(60_000);
 
 /// The thread's own.
@@ -46,8 +47,6 @@ pub(super) struct Writer {
     oversize: u64,
     flushed: Stamp,
     tidied: Stamp,
-    /// Losses that have been logged.
-    told: [u64; Fate::NAMES.len()],
 }
 
 impl Writer {
@@ -78,7 +77,6 @@ impl Writer {
             oversize: 0,
             flushed: zero,
             tidied: zero,
-            told: [0; Fate::NAMES.len()],
             settings,
             clock,
         })
@@ -110,7 +108,9 @@ impl Writer {
         if let Err(error) = self.folder.close() {
             tracing::warn!(%error, "the last segment of the capture may not be on disk");
         }
-        self.tell();
+        if let Some(lost) = self.counts.untold_at_the_end() {
+            log_losses(&self.settings.folder, &lost);
+        }
     }
 
     fn note(&mut self, note: Note) {
@@ -122,7 +122,6 @@ impl Writer {
                 let _first = answer.set(asked).is_ok();
             }
             Note::Ended(gone) => {
-                self.counts.left();
                 let asked = gone.asked.get().cloned().unwrap_or_default();
                 self.ended(&gone.ended, gone.session.as_deref(), asked, gone.oversize);
             }
@@ -156,6 +155,7 @@ impl Writer {
         let rounding = Rounding { time: self.settings.round, block: self.settings.block as u64 };
         let entry = row(ended, asked, turn, &mut self.names, rounding, self.zero);
         if self.begin_frame().and_then(|()| self.filling.row(&entry)).is_err() {
+            self.counts.left(1);
             self.counts.add(Fate::Encode, 1);
             return;
         }
@@ -206,10 +206,12 @@ impl Writer {
             return;
         }
         let now = self.clock.unix_nanos(self.flushed);
+        let rows = self.whole + self.oversize;
         let written = self.filling.close(self.folder.next_frame()).and_then(|frame| {
             self.folder.write(&frame, now)?;
             Ok(frame.len())
         });
+        self.counts.left(rows);
         match written {
             Ok(bytes) => {
                 self.counts.wrote(bytes as u64);
@@ -217,8 +219,9 @@ impl Writer {
                 self.counts.add(Fate::Oversize, self.oversize);
             }
             Err(error) => {
-                self.counts.add(Fate::Disk, self.whole + self.oversize);
+                self.counts.add(Fate::Disk, rows);
                 tracing::debug!(%error, "a frame of the capture was not written");
+                self.tell();
             }
         }
         (self.whole, self.oversize) = (0, 0);
@@ -243,19 +246,17 @@ impl Writer {
         self.tell();
     }
 
-    /// Logs what was lost since the last time.
-    fn tell(&mut self) {
-        let counts = self.counts.records();
-        let lost: Vec<String> = std::iter::zip(Fate::NAMES, std::iter::zip(counts, self.told))
-            .filter(|((outcome, _), (now, told))| *outcome == "dropped" && now > told)
-            .map(|((_, reason), (now, told))| format!("{reason}: {}", now - told))
-            .collect();
-        if !lost.is_empty() {
-            let (folder, lost) = (self.settings.folder.display(), lost.join(", "));
-            tracing::warn!(%folder, %lost, "the capture has lost records");
+    /// Logs what was lost, at most once a minute.
+    fn tell(&self) {
+        if let Some(lost) = self.counts.untold(self.clock.now()) {
+            log_losses(&self.settings.folder, &lost);
         }
-        self.told = counts;
     }
+}
+
+/// Says that records were lost, and why.
+pub(super) fn log_losses(folder: &Path, lost: &str) {
+    tracing::warn!(folder = %folder.display(), %lost, "the capture has lost records");
 }
 
 /// A body as it was before its coding; `Some(None)` if it has none, `None` if it cannot be undone within bounds.

@@ -8,6 +8,7 @@
     reason = "tests stop where they cannot go on, and may wait"
 )]
 
+pub mod captured;
 pub mod client;
 pub mod frames;
 pub mod http2;

@@ -1,0 +1,141 @@
+//! A proxy that captures, in this process or in one of its own, and what it has written.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use serde_json::json;
+use streamgauge::capture::format::Entry;
+use streamgauge::capture::reader::Reader;
+
+use super::client::Client;
+use super::proxy::Between;
+use super::upstream::Upstream;
+
+pub const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+/// A server that answers each request with these chunks, and closes nothing.
+pub fn server(chunks: Vec<String>) -> Upstream {
+    Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            conn.send(HEAD);
+            chunks.iter().for_each(|chunk| _ = conn.chunk(chunk));
+            conn.send("0\r\n\r\n");
+        }
+    })
+}
+
+pub fn event(text: &str) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": text}}]}))
+}
+
+/// An answer of so many tokens.
+pub fn answer(tokens: usize) -> Vec<String> {
+    let mut chunks: Vec<String> = (0..tokens).map(|n| event(&format!("t{n} "))).collect();
+    chunks.push("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".to_owned());
+    let usage = json!({"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3}});
+    chunks.push(format!("data: {}\n\n", json!({"choices": [], "usage": usage})));
+    chunks.push("data: [DONE]\n\n".to_owned());
+    chunks
+}
+
+pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> Between {
+    let folder = folder.display().to_string();
+    let all: Vec<_> = [("capture", &*folder)].into_iter().chain(settings.iter().copied()).collect();
+    Between::with(upstream, &all)
+}
+
+/// The rows in the order of arrival; they are written in the order of their ends.
+pub fn rows(folder: &Path) -> Vec<Entry> {
+    let mut rows: Vec<Entry> = Reader::open(folder).unwrap().map(Result::unwrap).collect();
+    rows.sort_by_key(|row| row.at);
+    rows
+}
+
+pub fn page(proxy: &Between, path: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    Client::connect(proxy.admin).send(request).response().text()
+}
+
+/// A proxy in a process of its own.
+pub struct Run {
+    pub child: Child,
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    said: Arc<Mutex<String>>,
+}
+
+/// A proxy that captures into `folder`, with these arguments besides.
+pub fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+    run_under(&[], upstream, folder, more)
+}
+
+/// The same, started by another program: `under` is that and its arguments.
+pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+    let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--log-format=json", "--workers=1"]);
+    command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
+    let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
+    let said = Arc::<Mutex<String>>::default();
+    let heard = Arc::clone(&said);
+    std::thread::spawn(move || lines.for_each(|line| *heard.lock().unwrap() += &(line + "\n")));
+    let address = |name: &str| {
+        let rest = forwarding.split(&format!("\"{name}\":\"")).nth(1).unwrap();
+        rest.split('"').next().unwrap().parse().unwrap()
+    };
+    Run { listen: address("listen"), admin: address("admin"), child, said }
+}
+
+impl Run {
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
+    /// What it has logged since it began to forward.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    pub fn page(&self, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        Client::connect(self.admin).send(request).response().text()
+    }
+
+    pub fn terminate(&mut self) {
+        nix::sys::signal::kill(self.pid(), nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// The records of the capture that a page of metrics tells of, by their reason.
+pub fn counted(metrics: &str, reason: &str) -> u64 {
+    let of_reason = |line: &&str| {
+        line.starts_with("streamgauge_capture_records_total") && line.contains(&format!("reason=\"{reason}\""))
+    };
+    metrics.lines().find(of_reason).unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..3_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never: {what}");
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ended = self.child.kill().and_then(|()| self.child.wait()).is_ok();
+    }
+}
