@@ -1,7 +1,5 @@
 //! The capture behind a running proxy: what is written of its traffic, what is not, and what a kill or a disk costs.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 mod support;
 
 use std::fs;

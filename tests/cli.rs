@@ -94,7 +94,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration ea8285129bd4d7ec
+# Streamgauge 0.1.0, configuration 1a0e36cff328764e
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
@@ -128,6 +128,7 @@ tail_keep: none  # default
 capture: null  # default
 capture_flush: 1s  # default
 capture_round: \"0\"  # default
+capture_tokenizer: null  # default
 capture_block: 512  # default
 capture_key: null  # default
 capture_key_rotate: false  # default

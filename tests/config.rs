@@ -68,7 +68,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 41] = [
+const SAMPLES: [(&str, [&str; 3]); 42] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
@@ -100,6 +100,7 @@ const SAMPLES: [(&str, [&str; 3]); 41] = [
     ("capture", ["/a", "b/c", "/d e"]),
     ("capture_flush", ["10ms", "2s", "1h"]),
     ("capture_round", ["1us", "10ms", "1m"]),
+    ("capture_tokenizer", ["/t.json", "t.json", "/u/tokenizer.json"]),
     ("capture_block", ["16", "64", "65536"]),
     ("capture_key", ["/k", "k", "/l"]),
     ("capture_key_rotate", ["true", "true", "true"]),
@@ -205,6 +206,7 @@ fn the_defaults_are_those_that_are_documented() {
             folder: None,
             flush: seconds(1),
             round: Gap::ZERO,
+            tokenizer: None,
             block: 512,
             key: None,
             rotate: false,
@@ -343,6 +345,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         ("capture_flush", "1ms", "expected a time from 10ms to 1h, as in 30s, found `1ms`".to_owned()),
         ("capture_round", "2m", "expected a time from 0 to 1m, as in 30s, found `2m`".to_owned()),
         ("capture_block", "8", "expected a whole number from 16 to 65536, found `8`".to_owned()),
+        ("capture_tokenizer", "a\nb", "expected the path of a tokenizer.json, found `a\\nb`".to_owned()),
         ("capture_key", "a\nb", "expected the path of a file that holds the key, not the key itself".to_owned()),
         ("capture_key_rotate", "daily", "expected true or false, found `daily`".to_owned()),
         (
@@ -595,9 +598,17 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 }
 
 #[test]
+fn a_block_is_as_long_as_what_it_counts_asks_for() {
+    let block = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.capture.block;
+    assert_eq!(block(&[]), 512);
+    assert_eq!(block(&["--capture-tokenizer=t.json"]), 16);
+    assert_eq!(block(&["--capture-tokenizer=t.json", "--capture-block=64"]), 64);
+}
+
+#[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "005caaf6332b5765");
+    assert_eq!(digest(&["--workers=2"]), "15dd13bbfb96504b");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -622,6 +633,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "capture",
         "capture_flush",
         "capture_round",
+        "capture_tokenizer",
         "capture_block",
         "capture_key",
         "capture_key_rotate",

@@ -3,6 +3,12 @@
 //! Blocks are cut from the canonical prompt ([`measure::dialect::prompt`](crate::measure::dialect::prompt)): its text,
 //! with the roles and marks between. Each id is the keyed digest of the block and of the id chain before it, so that two
 //! requests share an id exactly when their prompts share everything up to there.
+//!
+//! # Tokens
+//! With a tokenizer a block is so many tokens: those of the texts and keys, each cut by itself, and one for every other
+//! word, so that a prompt which is given as token ids has as many. No template of a chat is applied; the keys and roles
+//! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
+//! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -11,6 +17,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use super::format::{Part, PartKind};
 use super::key::{Key, cut};
 use super::media;
+use super::tokens::{MAX_TEXT, Tokens, pieces};
 use crate::measure::dialect::prompt::{Medium, Place, PromptSink};
 
 /// Parts that are told of one request.
@@ -32,6 +39,8 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 pub struct Digested {
     /// Bytes of the canonical prompt.
     pub bytes: u64,
+    /// Its tokens, where a tokenizer has counted them all.
+    pub tokens: Option<u64>,
     /// Ids of the blocks that are full.
     pub blocks: Vec<u64>,
     /// Parts that are not text.
@@ -40,50 +49,154 @@ pub struct Digested {
     pub messages: Vec<u64>,
 }
 
+/// What blocks are cut by.
+#[derive(Clone, Copy)]
+pub enum Cutting<'a> {
+    /// So many bytes are a block.
+    Bytes(usize),
+    /// So many tokens are.
+    Tokens(usize, &'a Tokens),
+    /// There are no blocks.
+    Nothing,
+}
+
+impl Cutting<'_> {
+    /// The key of the blocks' ids, made from the one of the capture.
+    pub fn key(&self, key: &Key) -> Key {
+        match self {
+            Self::Tokens(_, tokens) => key.of_tokens(tokens.identity()),
+            Self::Bytes(_) | Self::Nothing => key.clone(),
+        }
+    }
+}
+
+/// Stands before what is no mark, where blocks are of tokens.
+mod tag {
+    pub(super) const TOKEN: u8 = 1;
+    pub(super) const WORD: u8 = 2;
+    pub(super) const PART: u8 = 3;
+}
+
 /// Takes a prompt and keeps its digests.
 pub struct Digester<'a> {
     key: &'a Key,
-    size: usize,
-    block: Vec<u8>,
-    chain: [u8; 32],
+    cutting: Cutting<'a>,
+    block_key: Key,
+    /// The block that is being filled, and how full it is.
+    block: blake3::Hasher,
+    filled: usize,
+    /// Text that a tokenizer was given.
+    tokenized: usize,
     /// Everything so far, for the messages' ends.
     all: blake3::Hasher,
     digested: Digested,
 }
 
 impl<'a> Digester<'a> {
-    /// Blocks of `size` bytes.
-    pub fn new(key: &'a Key, size: usize) -> Self {
-        Self {
+    /// Blocks of so much.
+    pub fn new(key: &'a Key, cutting: Cutting<'a>) -> Self {
+        let block_key = cutting.key(key);
+        let tokens = matches!(cutting, Cutting::Tokens(..)).then_some(0);
+        let mut digester = Self {
             key,
-            size,
-            block: Vec::with_capacity(size),
-            chain: [0; 32],
+            cutting,
+            block: block_key.hasher(b"block"),
+            block_key,
+            filled: 0,
+            tokenized: 0,
             all: key.hasher(b"messages"),
-            digested: Digested::default(),
-        }
+            digested: Digested { tokens, ..Digested::default() },
+        };
+        digester.begin_block(&[0; 32]);
+        digester
     }
 
     /// What is kept.
-    pub fn finish(self) -> Digested {
+    pub fn finish(mut self) -> Digested {
+        if !self.digested.parts.is_empty() {
+            self.digested.tokens = None;
+        }
         self.digested
+    }
+
+    fn begin_block(&mut self, chain: &[u8; 32]) {
+        self.block = self.block_key.hasher(b"block");
+        self.block.update(chain);
+        self.filled = 0;
+    }
+
+    /// So much has come into the block.
+    fn fill(&mut self, more: usize, size: usize) {
+        self.filled += more;
+        if self.filled == size {
+            let chain = *self.block.finalize().as_bytes();
+            self.digested.blocks.push(cut(&chain));
+            self.begin_block(&chain);
+        }
+    }
+
+    /// The next bytes of the canonical prompt, in blocks of `size` of them.
+    fn bytes(&mut self, mut bytes: &[u8], size: usize) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(size - self.filled));
+            self.block.update(now);
+            self.fill(now.len(), size);
+            bytes = later;
+        }
+    }
+
+    /// The next token, in blocks of `size` of them.
+    fn token(&mut self, tag: u8, token: &[u8], size: usize) {
+        if let Some(tokens) = &mut self.digested.tokens {
+            *tokens += 1;
+            // The length makes it plain where a word ends.
+            self.block.update(&[tag]).update(&(token.len() as u32).to_le_bytes()).update(token);
+            self.fill(1, size);
+        }
+    }
+
+    /// Everything that comes is in here, whatever blocks are cut by.
+    fn everything(&mut self, bytes: &[u8]) {
+        self.digested.bytes += bytes.len() as u64;
+        self.all.update(bytes);
     }
 }
 
 impl PromptSink for Digester<'_> {
-    fn bytes(&mut self, mut bytes: &[u8]) {
-        self.digested.bytes += bytes.len() as u64;
-        self.all.update(bytes);
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(self.size - self.block.len()));
-            self.block.extend_from_slice(now);
-            bytes = later;
-            if self.block.len() == self.size {
-                let digest = self.key.hasher(b"block").update(&self.chain).update(&self.block).finalize();
-                self.chain = *digest.as_bytes();
-                self.digested.blocks.push(cut(&self.chain));
-                self.block.clear();
+    fn mark(&mut self, mark: &[u8]) {
+        self.everything(mark);
+        match self.cutting {
+            Cutting::Bytes(size) => self.bytes(mark, size),
+            Cutting::Tokens(..) => _ = self.block.update(mark),
+            Cutting::Nothing => {}
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        self.everything(text.as_bytes());
+        match self.cutting {
+            Cutting::Bytes(size) => self.bytes(text.as_bytes(), size),
+            Cutting::Tokens(size, tokens) => {
+                for piece in pieces(text) {
+                    self.tokenized += piece.len();
+                    let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
+                    let Some(ids) = fits.then(|| tokens.of(piece)).flatten() else {
+                        self.digested.tokens = None;
+                        break;
+                    };
+                    ids.iter().for_each(|id| self.token(tag::TOKEN, &id.to_le_bytes(), size));
+                }
             }
+            Cutting::Nothing => {}
+        }
+    }
+
+    fn word(&mut self, word: &str) {
+        self.everything(word.as_bytes());
+        match self.cutting {
+            Cutting::Bytes(size) => self.bytes(word.as_bytes(), size),
+            Cutting::Tokens(size, _) => self.token(tag::WORD, word.as_bytes(), size),
+            Cutting::Nothing => {}
         }
     }
 
@@ -94,7 +207,12 @@ impl PromptSink for Digester<'_> {
         };
         // The content stands in the prompt as its digest: pixels are not text, and are no bytes of it.
         let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();
-        self.bytes(digest.as_bytes());
+        self.everything(digest.as_bytes());
+        match self.cutting {
+            Cutting::Bytes(size) => self.bytes(digest.as_bytes(), size),
+            Cutting::Tokens(..) => _ = self.block.update(&[tag::PART]).update(digest.as_bytes()),
+            Cutting::Nothing => {}
+        }
         if self.digested.parts.len() == MAX_PARTS {
             return;
         }
@@ -122,6 +240,8 @@ impl PromptSink for Digester<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::measure::dialect::named;
     use crate::measure::dialect::prompt::RequestBody;
@@ -134,7 +254,7 @@ mod tests {
     }
 
     fn digested(key: &Key, body: &str) -> Digested {
-        let mut digester = Digester::new(key, 16);
+        let mut digester = Digester::new(key, Cutting::Bytes(16));
         RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
         digester.finish()
     }
@@ -204,5 +324,83 @@ mod tests {
         let elsewhere = digested(&key, &body("https://example.com/secret.png"));
         assert_eq!(elsewhere.parts, [Part { kind: PartKind::Image, bytes: None, size: None }]);
         assert_ne!(one.messages, digested(&key, &body(&url.replace("CAgI", "CQkJ"))).messages);
+    }
+
+    /// Every word is a token, and white space goes with the word before which it stands.
+    fn words(name: &[u8]) -> Tokens {
+        let id = |word: &str| word.bytes().fold(7_u32, |id, byte| id.wrapping_mul(31).wrapping_add(byte.into()));
+        let encode = move |text: &str| {
+            let starts = text.char_indices().filter(|(at, letter)| *at > 0 && *letter == ' ').map(|(at, _)| at);
+            let mut bounds: Vec<usize> = [0].into_iter().chain(starts).chain([text.len()]).collect();
+            bounds.dedup();
+            Some(bounds.windows(2).map(|bounds| id(&text[bounds[0]..bounds[1]])).collect())
+        };
+        Tokens::new(name, Box::new(encode))
+    }
+
+    fn of_tokens(key: &Key, tokens: &Tokens, dialect: &str, body: &str) -> Digested {
+        let mut digester = Digester::new(key, Cutting::Tokens(4, tokens));
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut digester);
+        digester.finish()
+    }
+
+    #[test]
+    fn tokens_are_counted_in_texts_keys_and_words_and_not_where_there_are_images() {
+        let (key, tokens) = (key(), words(b"words"));
+        let digested = |dialect: &str, body: &str| of_tokens(&key, &tokens, dialect, body);
+        let text = digested("openai.completions", r#"{"prompt":"one two three four five"}"#);
+        assert_eq!((text.tokens, text.blocks.len()), (Some(5), 1));
+        let ids = digested("openai.completions", r#"{"prompt":[1,2,3,4,5,6,7,8]}"#);
+        assert_eq!((ids.tokens, ids.blocks.len()), (Some(8), 2));
+        // role, user, content, Hi, there.
+        assert_eq!(digested("openai.chat", &chat("Hi there")).tokens, Some(5));
+        let image = r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://a/b"}}]}]}"#;
+        let image = digested("openai.chat", image);
+        assert_eq!((image.tokens, image.blocks.len(), image.parts.len()), (None, 1, 1));
+    }
+
+    #[test]
+    fn another_tokenizer_or_the_bytes_of_the_same_prompt_share_no_id() {
+        let (key, text) = (key(), chat(&"word ".repeat(50)));
+        let one = of_tokens(&key, &words(b"words"), "openai.chat", &text);
+        let other = words(b"other");
+        assert_eq!(shared(&one, &of_tokens(&key, &other, "openai.chat", &text)), 0);
+        assert_eq!(shared(&one, &digested(&key, &text)), 0);
+        let bytes = digested(&key, &text);
+        assert_eq!((&one.messages, one.bytes), (&bytes.messages, bytes.bytes), "sessions are the same either way");
+    }
+
+    #[test]
+    fn beyond_its_bound_a_prompt_has_the_blocks_up_to_there_and_no_number() {
+        let (key, tokens) = (key(), words(b"words"));
+        let prompt = |words: usize| format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(words));
+        let short = of_tokens(&key, &tokens, "openai.completions", &prompt(MAX_TEXT / 10));
+        let long = of_tokens(&key, &tokens, "openai.completions", &prompt(MAX_TEXT / 4));
+        assert!(short.tokens.is_some() && long.tokens.is_none());
+        assert!(long.blocks.len() >= MAX_TEXT / 5 / 4 - 4_096 && long.blocks.len() <= MAX_TEXT / 5 / 4);
+        assert!(shared(&short, &long) >= short.blocks.len() - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn prompts_share_ids_exactly_as_far_as_they_share_whole_blocks_of_tokens(
+            common in prop::collection::vec("[a-c]{1,3}", 0..40),
+            one in prop::collection::vec("[a-c]{1,3}", 0..20),
+            other in prop::collection::vec("[a-c]{1,3}", 0..20),
+        ) {
+            let (key, tokens) = (key(), words(b"words"));
+            let sides = [one, other].map(|rest| {
+                let said: Vec<String> = common.iter().cloned().chain(rest).map(|word| format!(" {word}")).collect();
+                let body = serde_json::json!({"prompt": said.concat()}).to_string();
+                (said, of_tokens(&key, &tokens, "openai.completions", &body))
+            });
+            let [(one, a), (other, b)] = sides;
+            let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(a.tokens, Some(one.len() as u64));
+            prop_assert_eq!(a.blocks.len(), one.len() / 4);
+            prop_assert_eq!(shared(&a, &b), same / 4);
+            let after = a.blocks.iter().filter(|id| b.blocks.contains(id)).count();
+            prop_assert_eq!(after, same / 4, "nothing after the difference is shared");
+        }
     }
 }

@@ -15,6 +15,9 @@ pub const VERSION: u32 = 1;
 /// The longest line that is written or read, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
 pub const MAX_ROW: usize = 8 << 20;
 
+/// Bytes that are taken for a token where a trace knows only bytes: what tokenizers make of English text.
+pub const BYTES_PER_TOKEN: u64 = 4;
+
 /// What holds for every row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {

@@ -51,6 +51,11 @@ impl Key {
         Self(*blake3::keyed_hash(&self.0, &day.to_le_bytes()).as_bytes())
     }
 
+    /// The key of blocks that are cut by a tokenizer: ids of different tokenizers are different.
+    pub fn of_tokens(&self, tokenizer: &[u8; 32]) -> Self {
+        Self(*blake3::keyed_hash(&self.0, &[&b"tokens"[..], tokenizer].concat()).as_bytes())
+    }
+
     /// What may be told of it: the same for the same key, and nothing to find the key by.
     pub fn id(&self) -> String {
         format!("{:016x}", self.digest(b"key id", b""))

@@ -14,18 +14,22 @@
 //! stream's task -> Following -> queue -> recorder's thread: digest -> row -> frame -> segments
 //! ```
 //! The task only hands over ([`recorder`]). The thread turns a request's body into ids of its blocks and digests of its
-//! messages ([`digest`]) and drops it; when the request has ended it finds its session ([`sessions`]), writes the row, and
-//! hands the frame to the system once it is full or `--capture-flush` is over ([`segments`]: rotation, retention, syncs).
-//! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged once a minute.
+//! messages ([`digest`], blocks of bytes or of a tokenizer's [`tokens`]) and drops it; when the request has ended it finds
+//! its session ([`sessions`]), writes the row, and hands the frame to the system once it is full or `--capture-flush` is
+//! over ([`segments`]: rotation, retention, syncs).
+//! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged at once, then once a minute. The
+//! end of the process waits three seconds for the disk, and no longer.
 //!
 //! # What leaks
 //! No text, header, address of a client or user's id is written. What whoever has the records can still learn:
 //!
 //! * **Lengths and times**: of prompts, answers and pauses; from the gaps between tokens, with the help of the same
-//!   model, something of what was generated may be guessed. `--capture-round` makes times coarse and prompts whole blocks.
+//!   model, something of what was generated may be guessed. `--capture-round` makes times coarse and prompts whole blocks,
+//!   in bytes and in tokens; the lengths of answers stay.
 //! * **Equal beginnings**: that two prompts of one key share so many blocks, and that requests belong to one session. It
 //!   cannot be tested what the blocks say without the key ([`key`]): it lies in the folder, readable by its owner alone,
-//!   and is not to be given away with the records. `--capture-key-rotate` ends all links at midnight UTC.
+//!   and is not to be given away with the records. `--capture-key-rotate` ends all links at midnight UTC; what was
+//!   asked before and answered after it has no ids.
 //! * **The server**: its address, and the names of its models ([`names`]): one that no server has accepted is never
 //!   written, `--capture-names` asks for more than one success, and of a path only the last segment is kept. A name that
 //!   few people use can tell who they are.
@@ -46,4 +50,5 @@ mod row;
 pub mod segments;
 pub mod sessions;
 mod thread;
+pub mod tokens;
 pub mod writer;

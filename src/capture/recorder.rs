@@ -20,6 +20,7 @@ use super::key::Key;
 use super::row::{Asked, Ended};
 use super::segments::{Folder, Retention};
 use super::thread::{Writer, log_losses};
+use super::tokens::Tokens;
 use crate::clock::Clock;
 use crate::measure::dialect::Dialect;
 use crate::measure::record::RequestRecord;
@@ -50,7 +51,7 @@ pub struct Settings {
     pub key: Option<PathBuf>,
     /// Whether each day has a key of its own.
     pub rotate: bool,
-    /// Bytes of a block.
+    /// Length of a block: in tokens where there is a tokenizer, else in bytes.
     pub block: usize,
     /// Successes before a model's name is written.
     pub names: usize,
@@ -82,6 +83,7 @@ pub struct Capture {
     queue: SyncSender<Note>,
     counts: Arc<Counts>,
     held: Arc<AtomicUsize>,
+    backlog: Arc<AtomicUsize>,
     folder: PathBuf,
     session: Option<SessionField>,
     clock: Clock,
@@ -113,9 +115,25 @@ pub(super) struct Held {
     pub(super) bytes: Vec<u8>,
     reserved: usize,
     all: Arc<AtomicUsize>,
+    /// All that waits for the thread, and what of it this is, once it does.
+    backlog: Arc<AtomicUsize>,
+    waits: usize,
 }
 
+/// What a small prompt counts among those that wait, in bytes: it takes time of its own.
+const LEAST_WORK: usize = 4 << 10;
+
 impl Held {
+    fn wait(&mut self) {
+        self.waits = self.bytes.len().max(LEAST_WORK);
+        self.backlog.fetch_add(self.waits, Ordering::Relaxed);
+    }
+
+    /// Bytes of the prompts that wait behind it.
+    pub(super) fn backlog(&self) -> usize {
+        self.backlog.load(Ordering::Relaxed).saturating_sub(self.waits)
+    }
+
     fn push(&mut self, more: &[u8]) -> Result<(), ()> {
         let needed = self.bytes.len() + more.len();
         if needed > MAX_BODY {
@@ -139,6 +157,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.all.fetch_sub(self.reserved, Ordering::Relaxed);
+        self.backlog.fetch_sub(self.waits, Ordering::Relaxed);
     }
 }
 
@@ -175,11 +194,11 @@ impl Following {
 }
 
 impl Capture {
-    /// Opens the folder, and begins to write.
+    /// Opens the folder, and begins to write. Blocks are of `tokens`, where there is a tokenizer.
     ///
     /// # Errors
     /// When the folder or the key cannot be used; the error names the folder.
-    pub fn start(settings: Settings, clock: Clock) -> Result<Self, CaptureError> {
+    pub fn start(settings: Settings, tokens: Option<Tokens>, clock: Clock) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError { folder: settings.folder.clone(), error };
         let folder = Folder::open(&settings.folder, settings.retention).map_err(failed)?;
         let key = Key::of_folder(&settings.folder, settings.key.as_deref()).map_err(failed)?;
@@ -187,7 +206,8 @@ impl Capture {
         let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let (session, directory) = (settings.session.clone(), settings.folder.clone());
         let counted = Arc::clone(&counts);
-        let mut writer = Writer::new(settings.clone(), folder, key, counted, clock.clone()).map_err(failed)?;
+        let mut writer =
+            Writer::new(settings.clone(), folder, (key, tokens), counted, clock.clone()).map_err(failed)?;
         let stopping = Arc::clone(&stop);
         let (alive, ended) = sync_channel(0);
         let body = move || {
@@ -198,7 +218,17 @@ impl Capture {
         };
         thread::Builder::new().name("capture".to_owned()).spawn(body).map_err(failed)?;
         let ended = Mutex::new(ended);
-        Ok(Self { queue, counts, held: Arc::default(), folder: directory, session, clock, stop, ended })
+        Ok(Self {
+            queue,
+            counts,
+            held: Arc::default(),
+            backlog: Arc::default(),
+            folder: directory,
+            session,
+            clock,
+            stop,
+            ended,
+        })
     }
 
     /// What became of the records.
@@ -213,7 +243,13 @@ impl Capture {
             _ => None,
         };
         Following {
-            body: Some(Held { bytes: Vec::new(), reserved: 0, all: Arc::clone(&self.held) }),
+            body: Some(Held {
+                bytes: Vec::new(),
+                reserved: 0,
+                all: Arc::clone(&self.held),
+                backlog: Arc::clone(&self.backlog),
+                waits: 0,
+            }),
             encoding: header("content-encoding").unwrap_or_default().to_vec(),
             session,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
@@ -226,7 +262,8 @@ impl Capture {
 
     /// The request was sent whole.
     pub fn sent(&self, following: &mut Following, dialect: Option<&'static Dialect>) {
-        let (Some(body), Some(dialect)) = (following.body.take(), dialect) else { return };
+        let (Some(mut body), Some(dialect)) = (following.body.take(), dialect) else { return };
+        body.wait();
         let answer = Arc::clone(&following.answer);
         let encoding = std::mem::take(&mut following.encoding);
         // Without it the row has no prompt; the record's own fate is counted when it ends.

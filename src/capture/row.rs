@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::digest::Digested;
-use super::format::{Entry, Params, Prompt, Timing};
+use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing};
 use super::gaps;
 use super::names::Names;
 use super::sessions::Turn;
@@ -59,18 +59,44 @@ pub(super) struct Asked {
     pub(super) extras: Extras,
     /// The session that a field of the body names.
     pub(super) session: Option<u64>,
+    /// The day of the key that ids were made with.
+    pub(super) day: u64,
+    /// Nobody had time to cut the prompt into blocks.
+    pub(super) uncut: bool,
+}
+
+impl Asked {
+    /// What was made with another day's key is nothing to this day's rows.
+    pub(super) fn forget_ids(&mut self) {
+        self.session = None;
+        if let Some(prompt) = &mut self.prompt {
+            prompt.blocks.clear();
+            prompt.messages.clear();
+        }
+    }
 }
 
 /// Rounds what is written.
 #[derive(Clone, Copy)]
 pub(super) struct Rounding {
-    /// Times are multiples of this; zero leaves them.
-    pub(super) time: Gap,
-    /// Prompt bytes are multiples of this when times are rounded.
-    pub(super) block: u64,
+    /// Times are multiples of this; zero leaves times and lengths.
+    time: Gap,
+    /// Bytes and tokens of a prompt are multiples of these.
+    bytes: u64,
+    tokens: u64,
 }
 
 impl Rounding {
+    /// Lengths are rounded to blocks of so many units.
+    pub(super) fn new(time: Gap, unit: BlockUnit, block: usize) -> Self {
+        let block = (block as u64).max(1);
+        let (bytes, tokens) = match unit {
+            BlockUnit::Bytes => (block, (block / BYTES_PER_TOKEN).max(1)),
+            BlockUnit::Tokens => (block * BYTES_PER_TOKEN, block),
+        };
+        Self { time, bytes, tokens }
+    }
+
     fn nanos(self, nanos: u64) -> u64 {
         let step = self.time.as_nanos().max(1);
         nanos.saturating_add(step / 2) / step * step
@@ -80,8 +106,18 @@ impl Rounding {
         self.nanos(later.as_nanos()).saturating_sub(self.nanos(earlier.as_nanos()))
     }
 
-    fn bytes(self, bytes: u64) -> u64 {
-        if self.time == Gap::ZERO { bytes } else { bytes.next_multiple_of(self.block.max(1)) }
+    /// As many whole blocks as there are, and one where there is none: what is rounded has as many ids as before.
+    fn length(self, length: u64, block: u64) -> u64 {
+        match length {
+            0 => 0,
+            exact if self.time == Gap::ZERO => exact,
+            length => (length / block * block).max(block),
+        }
+    }
+
+    /// Only whole blocks come from a cache.
+    fn cached(self, tokens: u64) -> u64 {
+        if self.time == Gap::ZERO { tokens } else { tokens / self.tokens * self.tokens }
     }
 
     fn gaps(self, events: &[TokenEvent]) -> Vec<TokenEvent> {
@@ -112,6 +148,8 @@ pub(super) fn row(
     let success = matches!(ended.status, Some(200..=299));
     let after = |at: Option<Stamp>| at.map(|at| rounding.since(at, arrived));
     let digested = asked.prompt.unwrap_or_default();
+    let by_usage = ended.usage.input.map(|tokens| (tokens, CountSource::Usage));
+    let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
     Entry {
         at: rounding.since(arrived, zero),
         planned: times.intended.map(|at| rounding.since(at, zero)),
@@ -129,10 +167,10 @@ pub(super) fn row(
             structured: asked.extras.structured,
         },
         prompt: Prompt {
-            bytes: (digested.bytes > 0).then(|| rounding.bytes(digested.bytes)),
-            tokens: ended.usage.input,
-            source: ended.usage.input.map(|_| CountSource::Usage),
-            cached: ended.usage.cached,
+            bytes: (digested.bytes > 0).then(|| rounding.length(digested.bytes, rounding.bytes)),
+            tokens: tokens.map(|(tokens, _)| rounding.length(tokens, rounding.tokens)),
+            source: tokens.map(|(_, source)| source),
+            cached: ended.usage.cached.map(|cached| rounding.cached(cached)),
             blocks: digested.blocks,
             parts: digested.parts,
         },

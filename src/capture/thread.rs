@@ -7,15 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::counts::{Counts, Fate};
-use super::digest::Digester;
+use super::digest::{Cutting, Digester};
 use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, Scope};
 use super::frame::Filling;
 use super::key::Key;
 use super::names::Names;
-use super::recorder::{MAX_BODY, Note, SessionField, Settings};
+use super::recorder::{Held, MAX_BODY, Note, SessionField, Settings};
 use super::row::{Asked, Ended, Rounding, row};
 use super::segments::Folder;
 use super::sessions::Sessions;
+use super::tokens::{MAX_BACKLOG, Tokens};
 use crate::clock::Clock;
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
@@ -29,6 +30,7 @@ const TIDY_EVERY: Gap = Gap::from_millis(60_000);
 /// The thread's own.
 pub(super) struct Writer {
     settings: Settings,
+    tokens: Option<Tokens>,
     clock: Clock,
     /// Wall time of `zero`, which is time zero of the rows.
     started: u64,
@@ -57,7 +59,7 @@ impl Writer {
     pub(super) fn new(
         settings: Settings,
         folder: Folder,
-        key: Key,
+        (key, tokens): (Key, Option<Tokens>),
         counts: Arc<Counts>,
         clock: Clock,
     ) -> io::Result<Self> {
@@ -78,6 +80,7 @@ impl Writer {
             flushed: zero,
             tidied: zero,
             settings,
+            tokens,
             clock,
         })
     }
@@ -114,36 +117,49 @@ impl Writer {
     }
 
     fn note(&mut self, note: Note) {
+        self.turn_of_day();
         match note {
             Note::Asked { body, encoding, dialect, answer } => {
-                self.turn_of_day();
-                let asked = self.asked(&body.bytes, &encoding, dialect);
+                let asked = self.asked(&body, &encoding, dialect);
                 drop(body);
                 let _first = answer.set(asked).is_ok();
             }
             Note::Ended(gone) => {
-                let asked = gone.asked.get().cloned().unwrap_or_default();
+                let mut asked = gone.asked.get().cloned().unwrap_or_default();
+                if asked.day != self.day {
+                    asked.forget_ids();
+                }
                 self.ended(&gone.ended, gone.session.as_deref(), asked, gone.oversize);
             }
             Note::Stop => {}
         }
     }
 
+    /// How blocks are cut.
+    fn cutting(&self) -> Cutting<'_> {
+        match &self.tokens {
+            Some(tokens) => Cutting::Tokens(self.settings.block, tokens),
+            None => Cutting::Bytes(self.settings.block),
+        }
+    }
+
     /// What a body says that may be kept.
-    fn asked(&self, body: &[u8], encoding: &[u8], dialect: &Dialect) -> Asked {
-        let Some(plain) = decoded(body, encoding) else { return Asked::default() };
-        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return Asked::default() };
-        let mut digester = Digester::new(&self.key, self.settings.block);
+    fn asked(&self, held: &Held, encoding: &[u8], dialect: &Dialect) -> Asked {
+        let nothing = Asked { day: self.day, ..Asked::default() };
+        let Some(plain) = decoded(&held.bytes, encoding) else { return nothing };
+        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(&held.bytes)) else { return nothing };
+        let behind = self.tokens.is_some() && held.backlog() > MAX_BACKLOG;
+        let mut digester = Digester::new(&self.key, if behind { Cutting::Nothing } else { self.cutting() });
         let found = body.prompt(dialect, &mut digester);
         let session = match &self.settings.session {
             Some(SessionField::Body(path)) => body.text(path).map(|name| self.key.digest(b"name", name.as_bytes())),
             _ => None,
         };
-        Asked { prompt: found.then(|| digester.finish()), extras: body.extras(), session }
+        let prompt = found.then(|| digester.finish());
+        Asked { prompt, extras: body.extras(), session, uncut: behind, ..nothing }
     }
 
     fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, asked: Asked, oversize: bool) {
-        self.turn_of_day();
         let (arrived, at) = (ended.times.received, ended.times.ended);
         let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
         let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
@@ -152,7 +168,8 @@ impl Writer {
             None if self.settings.session.is_some() => None,
             None => self.sessions.inferred(&self.key, messages, arrived, at),
         };
-        let rounding = Rounding { time: self.settings.round, block: self.settings.block as u64 };
+        let rounding = Rounding::new(self.settings.round, self.unit(), self.settings.block);
+        let oversize = oversize || asked.uncut;
         let entry = row(ended, asked, turn, &mut self.names, rounding, self.zero);
         if self.begin_frame().and_then(|()| self.filling.row(&entry)).is_err() {
             self.counts.left(1);
@@ -163,6 +180,11 @@ impl Writer {
         if self.filling.is_full() {
             self.flush();
         }
+    }
+
+    /// What the length of a block counts.
+    fn unit(&self) -> BlockUnit {
+        if self.tokens.is_some() { BlockUnit::Tokens } else { BlockUnit::Bytes }
     }
 
     /// Gives a frame that begins a segment its header.
@@ -177,11 +199,11 @@ impl Writer {
     fn header(&self) -> Header {
         let blocks = Blocks {
             size: u32::try_from(self.settings.block).unwrap_or(u32::MAX),
-            unit: BlockUnit::Bytes,
+            unit: self.unit(),
             last: LastBlock::Dropped,
             ids: BlockIds::Chained,
             scope: Scope::Trace,
-            key: Some(self.key.id()),
+            key: Some(self.cutting().key(&self.key).id()),
         };
         let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
         Header { started_unix_ns: Some(self.started), blocks: Some(blocks), ..Header::new(source) }
@@ -189,9 +211,12 @@ impl Writer {
 
     /// Takes up the key of today, where each day has its own.
     fn turn_of_day(&mut self) {
-        let today = self.clock.unix_nanos(self.clock.now()) / DAY;
+        // By the line that the rows' times are on, whatever is done to the machine's clock meanwhile.
+        let today = self.started.saturating_add(self.clock.now().since(self.zero).as_nanos()) / DAY;
         if self.settings.rotate && today != self.day {
             self.flush();
+            // A header that found no row is of yesterday's key.
+            self.filling.clear();
             self.close();
             (self.day, self.key) = (today, self.root.of_day(today));
             // Yesterday's ends are of yesterday's key.

@@ -212,8 +212,13 @@ impl Reader<'_> {
         let key = key.and_then(|text| {
             self.parse("capture_key", &text, |text| if is_path(text) { Ok(text.into()) } else { Err(key_file) })
         });
+        let tokenizer_file = "expected the path of a tokenizer.json";
+        let tokenizer = self.value("capture_tokenizer", tokenizer_file, |text| is_path(text).then(|| text.into()));
+        let default = if tokenizer.is_some() { defaults::BLOCK.1 } else { defaults::BLOCK.0 };
+        let block =
+            if self.settings.given("capture_block").is_some() { self.number("capture_block") } else { Some(default) };
         let (flush, round) = (self.time("capture_flush", defaults::FLUSH), self.time("capture_round", defaults::ROUND));
-        let (block, names) = (self.number("capture_block"), self.number("capture_names"));
+        let names = self.number("capture_names");
         let rotate = self.truth("capture_key_rotate");
         let session = self.session();
         let (keep_bytes, keep_age) = (self.number("capture_keep_bytes"), self.time("capture_keep_age", defaults::KEEP));
@@ -221,6 +226,7 @@ impl Reader<'_> {
             folder,
             flush: flush?,
             round: round?,
+            tokenizer,
             block: block?,
             key,
             rotate: rotate?,

@@ -24,7 +24,6 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("tail_keep", NONE),
     ("capture_flush", "1s"),
     ("capture_round", "0"),
-    ("capture_block", "512"),
     ("capture_key_rotate", "false"),
     ("capture_session", INFERRED),
     ("capture_names", "1"),
@@ -41,6 +40,9 @@ pub(super) const NONE: &str = "none";
 /// The word for sessions that nobody names.
 pub(super) const INFERRED: &str = "inferred";
 
+/// Length of a block by default, in bytes and in tokens.
+pub(super) const BLOCK: (usize, usize) = (512, 16);
+
 /// Most workers by default.
 const MOST_WORKERS: usize = 4;
 
@@ -54,7 +56,7 @@ pub(super) fn workers() -> usize {
 /// * `workers`: more threads than that only contend.
 /// * `max_head_bytes`: below 1 KiB ordinary requests are refused; the read buffer holds 64 KiB.
 /// * `max_streams`, `max_connections`: a million open files is what a kernel allows one process.
-/// * `capture_block`: below 16 bytes the ids of a prompt outgrow it.
+/// * `capture_block`: below 16 bytes the ids of a prompt outgrow it, and no cache has blocks of less than 16 tokens.
 /// * `capture_names`: a million successes is a name that is never written.
 /// * `capture_keep_bytes`: from a megabyte, a few segments' beginnings, to a terabyte.
 /// * `max_models`: above, the metrics of this process would burden the Prometheus that scrapes them.

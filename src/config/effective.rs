@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that name a place (an address, a file, a protocol) or that the threads and the listener are built with.
 /// Other bounds, rules and what the named files hold can change while the process runs.
-const NEED_RESTART: [&str; 25] = [
+const NEED_RESTART: [&str; 26] = [
     "listen",
     "admin",
     "upstream",
@@ -31,6 +31,7 @@ const NEED_RESTART: [&str; 25] = [
     "capture",
     "capture_flush",
     "capture_round",
+    "capture_tokenizer",
     "capture_block",
     "capture_key",
     "capture_key_rotate",
@@ -80,6 +81,7 @@ impl ProxyConfig {
             ("capture", path(self.capture.folder.as_ref())),
             ("capture_flush", json!(typed_time(self.capture.flush))),
             ("capture_round", json!(typed_time(self.capture.round))),
+            ("capture_tokenizer", path(self.capture.tokenizer.as_ref())),
             ("capture_block", json!(self.capture.block)),
             ("capture_key", path(self.capture.key.as_ref())),
             ("capture_key_rotate", json!(self.capture.rotate)),

@@ -70,7 +70,10 @@ pub struct Capture {
     pub flush: Gap,
     /// Times are rounded to multiples of this, and prompts to whole blocks. Off: a replay wants them as they were.
     pub round: Gap,
-    /// Bytes of a block. 512: some 128 tokens, so that a long prompt's ids stay below a twentieth of it.
+    /// What cuts prompts into tokens; none by default, and then blocks are of bytes.
+    pub tokenizer: Option<PathBuf>,
+    /// Length of a block. 512 bytes: some 128 tokens, so that a long prompt's ids stay below a twentieth of it. 16 tokens:
+    /// what a server's prefix cache shares, so that it can be simulated; larger blocks are made of them.
     pub block: usize,
     /// The key of ids, instead of the directory's own random one.
     pub key: Option<PathBuf>,

@@ -147,8 +147,12 @@ pub struct Typed {
     #[arg(long, help_heading = "Capture", value_name = "TIME")]
     pub capture_round: Option<String>,
 
-    /// Bytes of a prompt that make one block
-    #[arg(long, help_heading = "Capture", value_name = "BYTES")]
+    /// tokenizer.json that cuts prompts into blocks of tokens, and counts them where the server does not
+    #[arg(long, help_heading = "Capture", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub capture_tokenizer: Option<String>,
+
+    /// Length of a prompt's blocks: bytes, or tokens with --capture-tokenizer [default: 512 bytes or 16 tokens]
+    #[arg(long, help_heading = "Capture", value_name = "LENGTH")]
     pub capture_block: Option<u64>,
 
     /// File of the key of block and session ids, instead of the directory's own

@@ -1,22 +1,35 @@
 //! The proxy's side of the capture: what the configuration asks for, started; and its counts among the telemetry.
 
-pub use crate::capture::recorder::{Capture, CaptureError, Following};
+pub use crate::capture::recorder::{Capture, Following};
 
 use crate::capture::counts::{Counts, Fate};
-use crate::capture::recorder::{SessionField, Settings};
+use crate::capture::recorder::{CaptureError, SessionField, Settings};
 use crate::capture::segments::Retention;
 use crate::clock::Clock;
 use crate::config::{self, SessionKey};
 
 use super::catalog::Id;
 use super::snapshot::{Data, Snapshot};
+use super::tokenizing::{TokenizerError, of_capture};
+
+/// Why there is no capture.
+#[derive(Debug, thiserror::Error)]
+pub enum CannotCapture {
+    /// The folder or its key cannot be used.
+    #[error(transparent)]
+    Folder(#[from] CaptureError),
+    /// The tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
 
 /// Begins to capture, if that is configured.
 ///
 /// # Errors
-/// When the folder or its key cannot be used.
-pub fn start(config: &config::Capture, clock: Clock) -> Result<Option<Capture>, CaptureError> {
+/// When the folder, its key or the tokenizer cannot be used.
+pub fn start(config: &config::Capture, clock: Clock) -> Result<Option<Capture>, CannotCapture> {
     let Some(folder) = config.folder.clone() else { return Ok(None) };
+    let tokens = config.tokenizer.as_deref().map(of_capture).transpose()?;
     let session = match &config.session {
         SessionKey::Inferred => None,
         SessionKey::Header(name) => Some(SessionField::Header(name.clone())),
@@ -33,7 +46,7 @@ pub fn start(config: &config::Capture, clock: Clock) -> Result<Option<Capture>, 
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };
-    Capture::start(settings, clock).map(Some)
+    Ok(Some(Capture::start(settings, tokens, clock)?))
 }
 
 /// Adds the counts to a snapshot: all of them from the start, so that the first loss is an increase.

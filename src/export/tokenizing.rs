@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -16,6 +17,7 @@ use tokenizers::Tokenizer;
 
 use super::queue::Reporter;
 use super::trace_context::RequestTrace;
+use crate::capture::tokens::Tokens;
 use crate::config::TokenizerFile;
 use crate::measure::record::{CountSource, RequestRecord, TokenCount};
 use crate::measure::slo::glob;
@@ -28,10 +30,11 @@ const MAX_FILE: u64 = 256 << 20;
 
 /// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use {file} as the tokenizer of {model} (--tokenizer): {reason}")]
+#[error("cannot use {} as the tokenizer of {whose}: {reason}", file.display())]
 pub struct TokenizerError {
-    model: String,
-    file: String,
+    /// Whose, and the setting that says so.
+    whose: String,
+    file: PathBuf,
     reason: String,
 }
 
@@ -68,8 +71,8 @@ impl Tokenizing {
         let (counted, reports) = (Arc::clone(&waiting), reporter.clone());
         let body = move || count(&loaded, &replies, &counted, &reports);
         thread::Builder::new().name("tokenizer".to_owned()).spawn(body).map_err(|error| TokenizerError {
-            model: files[0].model.clone(),
-            file: files[0].path.display().to_string(),
+            whose: of_model(&files[0].model),
+            file: files[0].path.clone(),
             reason: format!("cannot start a thread: {error}"),
         })?;
         let models = files.iter().map(|file| file.model.clone()).collect();
@@ -99,23 +102,44 @@ impl Tokenizing {
     }
 }
 
+fn of_model(model: &str) -> String {
+    format!("{model} (--tokenizer)")
+}
+
 fn load(file: &TokenizerFile) -> Result<(String, Tokenizer), TokenizerError> {
-    let error =
-        |reason: String| TokenizerError { model: file.model.clone(), file: file.path.display().to_string(), reason };
+    let error = |reason| TokenizerError { whose: of_model(&file.model), file: file.path.clone(), reason };
+    let (tokenizer, _) = read(&file.path).map_err(error)?;
+    Ok((file.model.clone(), tokenizer))
+}
+
+/// What cuts the prompts of a capture into tokens.
+///
+/// # Errors
+/// A file that cannot be read, or is no tokenizer; the error names it.
+pub(super) fn of_capture(file: &Path) -> Result<Tokens, TokenizerError> {
+    let whose = "the capture (--capture-tokenizer)".to_owned();
+    let error = |reason| TokenizerError { whose, file: file.to_owned(), reason };
+    let (tokenizer, bytes) = read(file).map_err(error)?;
+    let encode = move |text: &str| Some(tokenizer.encode_fast(text, false).ok()?.get_ids().to_vec());
+    Ok(Tokens::new(&bytes, Box::new(encode)))
+}
+
+/// Reads a tokenizer, and gives the bytes of its file back as well.
+fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
     let mut bytes = Vec::new();
-    let opened = File::open(&file.path).map_err(|cause| error(cause.to_string()))?;
-    opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|cause| error(cause.to_string()))?;
+    let opened = File::open(path).map_err(|cause| cause.to_string())?;
+    opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|cause| cause.to_string())?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(error(format!("it is larger than {MAX_FILE} bytes")));
+        return Err(format!("it is larger than {MAX_FILE} bytes"));
     }
     let expected = "expected a tokenizer.json as Hugging Face's tokenizers write it";
-    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|cause| error(format!("{expected}: {cause}")))?;
+    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|cause| format!("{expected}: {cause}"))?;
     // What a file says of cutting and filling is for training, and would change the count.
-    tokenizer.with_padding(None).with_truncation(None).map_err(|cause| error(cause.to_string()))?;
+    tokenizer.with_padding(None).with_truncation(None).map_err(|cause| cause.to_string())?;
     let mut model = tokenizer.get_model().clone();
     model.resize_cache(0);
     tokenizer.with_model(model);
-    Ok((file.model.clone(), tokenizer))
+    Ok((tokenizer, bytes))
 }
 
 /// Counts and reports until nobody hands over any more.

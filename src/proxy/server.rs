@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::Otlp;
 use crate::export::aggregate;
-use crate::export::capturing::{self, CaptureError};
+use crate::export::capturing::{self, CannotCapture};
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
 use crate::export::figures::Cut;
@@ -60,7 +60,7 @@ pub enum StartError {
     Tokenizer(#[from] TokenizerError),
     /// The capture cannot begin.
     #[error(transparent)]
-    Capture(#[from] CaptureError),
+    Capture(#[from] CannotCapture),
     /// A thread or its runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),

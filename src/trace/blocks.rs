@@ -1,9 +1,7 @@
 //! Block ids from one rule to another, with the prefixes that requests share kept.
 
+pub use crate::capture::format::BYTES_PER_TOKEN;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
-
-/// Bytes that are taken for a token where a trace knows only bytes: what tokenizers make of English text.
-pub const BYTES_PER_TOKEN: u64 = 4;
 
 /// Keeps made ids apart from each other.
 const FRESH: u64 = 0x6672_6573_6820_6964;

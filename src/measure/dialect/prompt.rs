@@ -2,7 +2,8 @@
 //!
 //! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said.
 //! White space, escapes and the order of keys do not change the walk; a role, the order of messages and their content
-//! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere.
+//! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a
+//! gRPC request is a tensor whose name and type are the model's own, and is not read.
 
 use serde_json::{Map, Value};
 
@@ -41,10 +42,14 @@ pub enum Place<'a> {
     Elsewhere(&'a str),
 }
 
-/// Takes a prompt.
+/// Takes a prompt: text, keys and words, parted by marks.
 pub trait PromptSink {
-    /// The next bytes of the canonical prompt: text, keys and marks.
-    fn bytes(&mut self, bytes: &[u8]);
+    /// What parts the others: begins with a byte that UTF-8 never has, and is told from all text by that.
+    fn mark(&mut self, mark: &[u8]);
+    /// The next text: of a message, or the key of a field.
+    fn text(&mut self, text: &str);
+    /// The next value that is not text: a number (a token's id, where a prompt is given in tokens), a truth, nothing.
+    fn word(&mut self, word: &str);
     /// A part that is not text. Its content has to have a say in what comes after it.
     fn part(&mut self, medium: Medium, place: Place<'_>);
     /// A message has been walked.
@@ -86,18 +91,18 @@ impl RequestBody {
         for (number, key) in (0_u8..).zip(dialect.prompt) {
             let Some(value) = self.0.get(*key).filter(|value| !value.is_null()) else { continue };
             found = true;
-            sink.bytes(&[mark::FIELD, number]);
+            sink.mark(&[mark::FIELD, number]);
             match value {
                 Value::Array(messages) if messages.iter().all(Value::is_object) => {
                     for message in messages {
-                        sink.bytes(&[mark::ITEM]);
+                        sink.mark(&[mark::ITEM]);
                         walk(message, None, key, sink);
                         sink.message_ends();
                     }
                 }
                 other => walk(other, None, key, sink),
             }
-            sink.bytes(&[mark::END]);
+            sink.mark(&[mark::END]);
         }
         found
     }
@@ -154,14 +159,14 @@ fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptS
     match value {
         Value::String(text) => match place(text, medium, key) {
             Some((medium, place)) => {
-                sink.bytes(&[mark::MEDIA]);
+                sink.mark(&[mark::MEDIA]);
                 sink.part(medium, place);
             }
-            None => sink.bytes(text.as_bytes()),
+            None => sink.text(text),
         },
         Value::Array(items) => {
             for item in items {
-                sink.bytes(&[mark::ITEM]);
+                sink.mark(&[mark::ITEM]);
                 walk(item, medium, key, sink);
             }
         }
@@ -171,18 +176,18 @@ fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptS
             let role = map.get_key_value("role");
             let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(&key.as_str()));
             for (key, value) in role.into_iter().chain(rest) {
-                sink.bytes(&[mark::KEY]);
-                sink.bytes(key.as_bytes());
-                sink.bytes(&[mark::VALUE]);
+                sink.mark(&[mark::KEY]);
+                sink.text(key);
+                sink.mark(&[mark::VALUE]);
                 walk(value, named(key).or(medium), key, sink);
             }
         }
         word => {
-            sink.bytes(&[mark::WORD]);
-            sink.bytes(word.to_string().as_bytes());
+            sink.mark(&[mark::WORD]);
+            sink.word(&word.to_string());
         }
     }
-    sink.bytes(&[mark::END]);
+    sink.mark(&[mark::END]);
 }
 
 /// What a key says of what stands under it.
@@ -239,8 +244,14 @@ mod tests {
     }
 
     impl PromptSink for Walked {
-        fn bytes(&mut self, bytes: &[u8]) {
-            self.bytes.extend_from_slice(bytes);
+        fn mark(&mut self, mark: &[u8]) {
+            self.bytes.extend_from_slice(mark);
+        }
+        fn text(&mut self, text: &str) {
+            self.bytes.extend_from_slice(text.as_bytes());
+        }
+        fn word(&mut self, word: &str) {
+            self.text(word);
         }
         fn part(&mut self, medium: Medium, place: Place<'_>) {
             self.parts.push((medium, format!("{place:?}")));

@@ -14,7 +14,7 @@ use super::Trace;
 use super::blocks::{chained, expected_ids, of_text, prompt_tokens};
 use super::error::Error;
 use crate::capture::format::{BlockUnit, Blocks, Entry, Header};
-use crate::measure::record::{Ending, Outcome};
+use crate::measure::record::{CountSource, Ending, Outcome};
 pub(super) use arrivals::Arrivals;
 use distinct::Distinct;
 use lengths::Lengths;
@@ -151,6 +151,8 @@ impl Pass {
         let (Some(blocks), Some(reuse)) = (&self.blocks, &mut self.reuse) else { return };
         let ids = entry.prompt.blocks.len() as u64;
         let length = match blocks.unit {
+            // A server counts the template of a chat as well, which whoever cut the blocks did not know.
+            BlockUnit::Tokens if entry.prompt.source == Some(CountSource::Usage) => None,
             BlockUnit::Tokens => entry.prompt.tokens,
             BlockUnit::Bytes => entry.prompt.bytes,
         };

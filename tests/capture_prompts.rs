@@ -1,0 +1,288 @@
+//! What a capture keeps of prompts: however they are sent, in blocks of tokens, rounded, under the key of a day.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Request, Response};
+use serde_json::{Value, json};
+use streamgauge::capture::counts::Fate;
+use streamgauge::capture::format::{BlockUnit, Entry, LastBlock};
+use streamgauge::capture::gaps;
+use streamgauge::capture::reader::Reader;
+use streamgauge::capture::recorder::{Capture, Following, SessionField, Settings};
+use streamgauge::capture::segments::Retention;
+use streamgauge::clock::{Clock, ManualClock};
+use streamgauge::measure::dialect::{Routes, named};
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::record::{CountSource, Ending, StampSource};
+use streamgauge::measure::shape::RequestShape;
+use streamgauge::measure::time::Gap;
+use support::captured::{HEAD, answer, event, proxy, rows, server, until};
+use support::client::chat;
+use support::http2;
+use support::upstream::Upstream;
+use tempfile::TempDir;
+use tokenizers::Tokenizer;
+
+const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers/tiny.json");
+
+fn asked(text: &str) -> Value {
+    json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": text}]})
+}
+
+/// A request whose body is coded.
+fn coded(coding: &str, body: &[u8]) -> Vec<u8> {
+    let head = chat("").replace("Content-Length: 0", &format!("Content-Length: {}", body.len()));
+    let head = head.replacen("\r\n", &format!("\r\nContent-Encoding: {coding}\r\n"), 1);
+    [head.as_bytes(), body].concat()
+}
+
+#[test]
+fn a_prompt_is_the_same_plain_packed_and_over_http2() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(2));
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16"), ("capture_session", "header:x-none")]);
+    let body = asked(&"plain words ".repeat(40)).to_string();
+    proxy.client().send(chat(&body)).response();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(body.as_bytes()).unwrap();
+    let gzip = gzip.finish().unwrap();
+    let zstd = zstd::stream::encode_all(body.as_bytes(), 3).unwrap();
+    for (coding, body) in
+        [("gzip", &gzip), ("zstd", &zstd), ("gzip", &gzip[..gzip.len() / 2].to_vec()), ("x-own", &gzip)]
+    {
+        proxy.client().send(coded(coding, body)).response();
+    }
+    let request = Request::post("http://proxy.test/v1/chat/completions").body(Bytes::from(body)).unwrap();
+    assert_eq!(http2::request(proxy.addr, None, request, None).status, 200);
+    drop(proxy);
+    let rows = rows(folder.path());
+    assert_eq!(rows.len(), 6);
+    let prompt = |row: usize| (rows[row].prompt.bytes, rows[row].prompt.blocks.clone());
+    assert_eq!(prompt(0).1.len() as u64, prompt(0).0.unwrap() / 16);
+    for (row, how) in [(1, "gzip"), (2, "zstd"), (5, "HTTP/2")] {
+        assert_eq!(prompt(row), prompt(0), "{how}");
+        assert_eq!(rows[row].model.as_deref(), Some("m"), "{how}");
+    }
+    for (row, how) in [(3, "half of it"), (4, "an unknown coding")] {
+        assert_eq!(prompt(row), (None, vec![]), "{how}");
+        assert_eq!((rows[row].prompt.tokens, rows[row].output_tokens), (Some(7), Some(2)), "{how}: the answer is told");
+    }
+}
+
+#[test]
+fn a_call_over_grpc_is_a_row_of_its_times_without_its_prompt() {
+    let vectors = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/vectors/55_triton_grpc_model_stream_infer.bin");
+    let stream = Bytes::from(fs::read(vectors).unwrap());
+    let upstream = http2::upstream(None, move |_, _| {
+        let mut ending = HeaderMap::new();
+        ending.insert("grpc-status", "0".parse().unwrap());
+        let response = Response::builder().header("content-type", "application/grpc");
+        (response.body(vec![stream.slice(..100), stream.slice(100..)]).unwrap(), Some(ending))
+    });
+    let folder = TempDir::new().unwrap();
+    let proxy = proxy(upstream, folder.path(), &[("upstream_http", "http2")]);
+    // model_name: "net", id: "CANARY".
+    let message = b"\x0a\x03net\x1a\x06CANARY";
+    let body = [&[0, 0, 0, 0, message.len() as u8], &message[..]].concat();
+    let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelStreamInfer")
+        .header("content-type", "application/grpc")
+        .body(Bytes::from(body))
+        .unwrap();
+    assert_eq!(http2::request(proxy.addr, None, request, None).status, 200);
+    drop(proxy);
+    let row = rows(folder.path()).remove(0);
+    assert_eq!((row.dialect.as_deref(), row.model.as_deref()), (Some("triton.grpc"), Some("net")));
+    assert_eq!((row.stream, row.output_tokens, row.output_source), (Some(true), Some(2), Some(CountSource::Chunks)));
+    assert!(row.timing.first_token.is_some() && row.timing.sent.is_some());
+    assert_eq!(row.prompt, streamgauge::capture::format::Prompt::default());
+}
+
+/// What the library itself counts for these texts, each by itself.
+fn counted(texts: &[&str]) -> u64 {
+    let mut tokenizer = Tokenizer::from_file(TOKENIZER).unwrap();
+    tokenizer.with_padding(None).with_truncation(None).unwrap();
+    texts.iter().map(|text| tokenizer.encode(*text, false).unwrap().len() as u64).sum()
+}
+
+#[test]
+fn with_a_tokenizer_blocks_are_of_tokens_and_it_counts_where_the_server_does_not() {
+    let folder = TempDir::new().unwrap();
+    let uncounted = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            conn.send(HEAD);
+            conn.chunk(event("x"));
+            if request.head.contains("/v1/completions") {
+                conn.chunk("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":77,\"completion_tokens\":1}}\n\n");
+            }
+            conn.send("0\r\n\r\n");
+        }
+    });
+    let proxy = proxy(uncounted.addr, folder.path(), &[("capture_tokenizer", TOKENIZER)]);
+    let text = "Derivative Works shall mean any work, CANARY or not. ".repeat(20);
+    let longer = format!("{text}And more of it.");
+    for text in [&text, &longer] {
+        proxy.client().send(chat(&asked(text).to_string())).response();
+    }
+    let completion = json!({"model": "m", "stream": true, "prompt": text}).to_string();
+    proxy.client().send(chat(&completion).replace("/v1/chat/completions", "/v1/completions")).response();
+    drop(proxy);
+    let header = Reader::open(folder.path()).unwrap().header().blocks.clone().unwrap();
+    assert_eq!((header.unit, header.size, header.last), (BlockUnit::Tokens, 16, LastBlock::Dropped));
+    let rows = rows(folder.path());
+    let expected = counted(&["role", "user", "content", &text]);
+    assert_eq!((rows[0].prompt.tokens, rows[0].prompt.source), (Some(expected), Some(CountSource::Tokenizer)));
+    assert_eq!(rows[0].prompt.blocks.len() as u64, expected / 16);
+    let shared = rows[0].prompt.blocks.iter().zip(&rows[1].prompt.blocks).take_while(|(a, b)| a == b).count();
+    assert!(shared >= rows[0].prompt.blocks.len() - 1 && rows[1].prompt.blocks.len() >= shared);
+    assert_eq!((rows[2].prompt.tokens, rows[2].prompt.source), (Some(77), Some(CountSource::Usage)));
+    assert_eq!(rows[2].prompt.blocks.len() as u64, counted(&[&text]) / 16, "ids are of the tokenizer's tokens");
+    for file in fs::read_dir(folder.path()).unwrap() {
+        let bytes = fs::read(file.unwrap().path()).unwrap();
+        let plain = zstd::stream::decode_all(&bytes[..]).unwrap_or(bytes);
+        assert!(!String::from_utf8_lossy(&plain).contains("CANARY"));
+    }
+}
+
+#[test]
+fn a_tokenizer_that_cannot_be_used_is_named_at_the_start() {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
+    command.arg(format!("--capture={}", folder.path().display())).arg("--capture-tokenizer=/absent.json");
+    let done = command.env_clear().output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    let expected = "cannot use /absent.json as the tokenizer of the capture (--capture-tokenizer): No such file";
+    assert!(said.contains(expected) && done.status.code() == Some(1), "{said}");
+}
+
+#[test]
+fn what_is_rounded_tells_times_and_lengths_in_steps_alone() {
+    const STEP: u64 = 20_000_000;
+    let folder = TempDir::new().unwrap();
+    let upstream = Upstream::start(|mut conn| {
+        while conn.request().is_some() {
+            conn.send(HEAD);
+            for chunk in answer(9) {
+                conn.chunk(chunk);
+                std::thread::sleep(std::time::Duration::from_millis(7));
+            }
+            conn.send("0\r\n\r\n");
+        }
+    });
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_round", "20ms")]);
+    for length in [1, 700, 3_333] {
+        proxy.client().send(chat(&asked(&"x".repeat(length)).to_string())).response();
+    }
+    drop(proxy);
+    let rows = rows(folder.path());
+    assert_eq!(rows.len(), 3);
+    for row in &rows {
+        let timing = &row.timing;
+        let after = [timing.sent, timing.evidence, timing.first_token, timing.first_output, timing.ended];
+        let times = [Some(row.at), row.think].into_iter().chain(after).flatten();
+        assert!(times.clone().count() >= 6 && times.into_iter().all(|time| time % STEP == 0), "{row:?}");
+        let gaps = gaps::unpack(timing.gaps.as_ref().unwrap()).unwrap();
+        assert!(gaps.len() == 8 && gaps.iter().all(|event| event.gap().as_nanos() % STEP == 0));
+        assert!(gaps.iter().any(|event| event.gap() > Gap::ZERO));
+    }
+    let lengths = rows.iter().map(|row| (row.prompt.bytes.unwrap(), row.prompt.blocks.len()));
+    assert_eq!(lengths.collect::<Vec<_>>(), [(512, 0), (512, 1), (3_072, 6)]);
+    // The server said 7, of which 3 from its cache.
+    assert!(rows.iter().all(|row| (row.prompt.tokens, row.prompt.cached) == (Some(128), Some(0))));
+}
+
+/// A capture without a proxy, on a clock of its own.
+struct Alone {
+    capture: Capture,
+    clock: ManualClock,
+}
+
+impl Alone {
+    fn new(folder: &Path) -> Self {
+        let settings = Settings {
+            folder: folder.to_owned(),
+            flush: Gap::from_millis(10),
+            round: Gap::ZERO,
+            key: None,
+            rotate: true,
+            block: 16,
+            names: 1,
+            session: Some(SessionField::Header("x-user".to_owned())),
+            retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
+        };
+        let clock = ManualClock::new();
+        let capture = Capture::start(settings, None, Clock::Manual(clock.clone())).unwrap();
+        Self { capture, clock }
+    }
+
+    /// A request that was sent and is not yet answered.
+    fn asks(&self) -> (Following, StreamObserver) {
+        let shape = RequestShape::of("POST", "/v1/chat/completions", &Routes::default());
+        let now = Clock::Manual(self.clock.clone()).now();
+        let mut following = self.capture.follow(|name| (name == "x-user").then_some(b"alice"), 0);
+        following.request(asked(&"the same words ".repeat(20)).to_string().as_bytes());
+        self.capture.sent(&mut following, named("openai.chat"));
+        (following, StreamObserver::begin(shape, b"", None, now))
+    }
+
+    fn ends(&self, (following, mut observer): (Following, StreamObserver)) {
+        let now = Clock::Manual(self.clock.clone()).now();
+        let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
+        observer.head(now, head, StampSource::Read);
+        self.capture.ended(following, &observer.end(now, Ending::Complete));
+    }
+
+    /// Waits until so many rows are written.
+    fn written(&self, rows: u64) {
+        until("it is written", || {
+            self.clock.advance(Gap::from_millis(10));
+            self.capture.counts().count(Fate::Whole) == rows
+        });
+    }
+}
+
+#[test]
+fn each_day_has_a_key_of_its_own_and_nothing_is_the_same_on_both() {
+    let folder = TempDir::new().unwrap();
+    let alone = Alone::new(folder.path());
+    alone.ends(alone.asks());
+    alone.written(1);
+    let over_midnight = alone.asks();
+    // When this is written, what was asked before it has been digested.
+    alone.ends(alone.asks());
+    alone.written(2);
+    alone.clock.advance(Gap::from_millis(24 * 3_600_000));
+    alone.ends(over_midnight);
+    alone.ends(alone.asks());
+    alone.written(4);
+    alone.capture.finish();
+    let mut segments: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
+    segments.retain(|path| path.to_str().unwrap().ends_with(".zst"));
+    segments.sort();
+    let days: Vec<(Option<String>, Vec<Entry>)> = segments
+        .iter()
+        .map(|path| {
+            let mut reader = Reader::open(path).unwrap();
+            let key = reader.header().blocks.clone().unwrap().key;
+            (key, reader.by_ref().map(Result::unwrap).collect())
+        })
+        .collect();
+    let [(first_key, first), (second_key, second)] = &days[..] else { panic!("{} segments", days.len()) };
+    assert!(first_key.is_some() && second_key.is_some() && first_key != second_key);
+    assert!(!first[0].prompt.blocks.is_empty() && first[0].prompt.blocks == first[1].prompt.blocks);
+    assert!(first[0].session.is_some() && first[0].session == first[1].session && first[1].turn == Some(1));
+    let [midnight, next] = &second[..] else { panic!("{} rows", second.len()) };
+    assert!(midnight.prompt.blocks.is_empty(), "ids of yesterday's key are no link to today");
+    assert_eq!(midnight.prompt.bytes, first[0].prompt.bytes, "how long it was still is known");
+    assert_eq!(next.prompt.blocks.len(), first[0].prompt.blocks.len());
+    assert!(next.prompt.blocks.iter().all(|id| !first[0].prompt.blocks.contains(id)));
+    assert!(midnight.session == next.session && next.session != first[0].session);
+}
