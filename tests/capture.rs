@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Timing};
+use streamgauge::capture::frame::{FrameHead, HEAD};
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::{ReadError, Reader};
 use streamgauge::capture::writer::TraceWriter;
@@ -207,4 +210,76 @@ fn a_request_of_two_hundred_tokens_with_jitter_takes_less_than_its_share_of_disk
     let per_token = packed as f64 / (requests * 199) as f64;
     assert!(per_token <= 3.0, "{per_token} bytes of gaps per token");
     assert!(bytes as u64 / requests <= 1_200, "{} bytes per request", bytes as u64 / requests);
+}
+
+/// Where the frames of a file begin.
+fn frames(bytes: &[u8]) -> Vec<usize> {
+    (8..bytes.len() - 4).filter(|&at| &bytes[at..at + 4] == b"SGF1").map(|at| at - 8).collect()
+}
+
+#[test]
+fn a_time_is_found_without_unpacking_what_is_not_of_it() {
+    let folder = TempDir::new().unwrap();
+    let mut bytes = packed(&Header::new("test"), 0..4_000);
+    let starts = frames(&bytes);
+    assert!(starts.len() > 8, "{} frames", starts.len());
+    let head = |frame: usize| FrameHead::read(bytes[starts[frame]..].first_chunk().unwrap()).unwrap();
+    let (wanted, after) = (head(4), head(5));
+    let times = wanted.first + 3..after.first + 2;
+    // Whoever unpacked one of the others would say that it is damaged.
+    for (frame, start) in starts.iter().enumerate().filter(|(frame, _)| ![0, 4, 5].contains(frame)) {
+        bytes[start + HEAD + 20] ^= 1;
+        assert!(frame != 0);
+    }
+    let path = file(&folder, "frames.jsonl.zst", &bytes);
+    let only = |times: Range<u64>| {
+        let mut reader = Reader::open(&path).unwrap();
+        reader.only(times);
+        (reader.by_ref().map(|row| row.unwrap().at).collect::<Vec<_>>(), reader.damage().len())
+    };
+    assert_eq!(only(times.clone()), (times.collect(), 0));
+    assert_eq!(only(0..u64::MAX).1, starts.len() - 3, "all of it is damaged where all is read");
+    assert_eq!(only(5_000..u64::MAX), (vec![], 0));
+    // A torn end is found even where it is passed over.
+    let path = file(&folder, "torn.jsonl.zst", &bytes[..starts[8] + HEAD + 5]);
+    let mut reader = Reader::open(&path).unwrap();
+    reader.only(0..10);
+    assert_eq!(reader.by_ref().count(), 10);
+    assert_eq!(reader.damage().len(), 1);
+}
+
+#[test]
+fn a_time_of_a_folder_is_found_in_the_segments_that_have_it() {
+    let folder = TempDir::new().unwrap();
+    // The second segment's zero is 10,000 ns later.
+    for (number, started) in [(0, 1_000_000), (1, 1_010_000)] {
+        let header = Header { started_unix_ns: Some(started), ..Header::new("test") };
+        file(&folder, &format!("{number}.jsonl.zst"), packed(&header, 0..2_000));
+    }
+    let only = |times: Range<u64>| {
+        let mut reader = Reader::open(folder.path()).unwrap();
+        reader.only(times);
+        reader.map(|row| row.unwrap().at).collect::<Vec<_>>()
+    };
+    assert_eq!(only(1_998..10_003), [1_998, 1_999, 10_000, 10_001, 10_002]);
+    assert_eq!(only(11_500..u64::MAX), (11_500..12_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_cut_of_a_trace_reads_what_it_keeps() {
+    let folder = TempDir::new().unwrap();
+    let second = 1_000_000_000;
+    let mut bytes = packed(&Header::new("test"), (0..3_000).map(|at| at * second));
+    let last = *frames(&bytes).last().unwrap();
+    bytes[last + HEAD + 20] ^= 1;
+    let path = file(&folder, "trace.jsonl.zst", &bytes);
+    let cut = |times: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+        let done = command.args(["trace", "cut"]).args(times).arg(&path).env_clear().output().unwrap();
+        (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    assert!(cut(&["--from=10s"]).1.contains("bytes are not those that were written"));
+    let (rows, said) = cut(&["--from=10s", "--to=13s"]);
+    assert_eq!(rows.lines().skip(1).filter(|row| row.starts_with("{\"at\":")).count(), 3, "{rows}");
+    assert!(rows.contains("{\"at\":2000000000,") && !said.contains("bytes are not those"), "{said}");
 }

@@ -1,7 +1,8 @@
 //! The lines of one file of a trace, whatever it is packed in.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use zstd::bulk::Decompressor;
@@ -36,6 +37,14 @@ impl Lines {
     /// The lines of a stream, which is called by the name of a file.
     pub(super) fn of_stream(path: PathBuf, stream: Box<dyn BufRead + Send>) -> Self {
         Self { path, number: 0, source: Source::Stream(stream) }
+    }
+
+    /// Passes over frames that have no row of these times, as far as frames tell. Of those nothing is read but the head:
+    /// what is damaged in them is not found.
+    pub(super) fn only(&mut self, times: Range<u64>) {
+        if let Source::Frames(frames) = &mut self.source {
+            frames.times = times;
+        }
     }
 
     pub(super) fn damage(&self, what: &str) -> Damage {
@@ -100,7 +109,7 @@ impl Source {
         if FrameHead::begins(start) {
             let decompressor = Decompressor::new()?;
             let plain = io::Cursor::default();
-            return Ok(Self::Frames(Box::new(Frames { file, decompressor, plain, seq: 0 })));
+            return Ok(Self::Frames(Box::new(Frames { file, decompressor, plain, seq: 0, times: 0..u64::MAX })));
         }
         let packed = start.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes())
             || start.len() > 3 && start[0] >> 4 == 5 && start[1..4] == [0x2a, 0x4d, 0x18];
@@ -120,6 +129,8 @@ struct Frames {
     plain: io::Cursor<Vec<u8>>,
     /// The frame that is read next, or is being read.
     seq: u64,
+    /// What the rows' times have to be; no end is `u64::MAX`.
+    times: Range<u64>,
 }
 
 /// Why there is no next line.
@@ -144,11 +155,26 @@ impl Frames {
         }
     }
 
+    /// Passes over what is packed.
+    fn pass(&mut self, packed: u32) -> Result<(), Broken> {
+        self.file.seek_relative(packed.into()).map_err(Broken::Io)?;
+        // Whoever seeks finds no end.
+        if self.file.stream_position().map_err(Broken::Io)? > self.file.get_ref().metadata().map_err(Broken::Io)?.len()
+        {
+            return Err(Broken::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.seq += 1;
+        Ok(())
+    }
+
     fn frame(&mut self) -> Result<(), Broken> {
         let mut head = [0; HEAD];
         self.file.read_exact(&mut head).map_err(Broken::Io)?;
         let head = FrameHead::read(&head).map_err(Broken::Frame)?;
         self.seq = head.seq;
+        if head.last < self.times.start || head.first >= self.times.end {
+            return self.pass(head.packed);
+        }
         // Grows as bytes come: a head that lies makes no room for what is not there.
         let mut packed = Vec::new();
         let length = u64::from(head.packed);

@@ -9,11 +9,16 @@
 //! Its segments are read in the order of their names, which is the order in which they were begun. Each segment has its
 //! own header; times are moved onto the line of the first one, by the wall clock that the headers tell.
 //!
+//! # A part
+//! Who wants the rows of some time alone ([`Reader::only`]) unpacks the frames that have such rows, by what their heads
+//! say, and the first of each segment, which has the header. The others are passed over unread.
+//!
 //! # Memory
 //! One frame at a time ([`MAX_FRAME`](super::frame::MAX_FRAME)), or one line ([`MAX_ROW`](super::format::MAX_ROW)).
 
 use std::fs;
 use std::io::{self, BufRead};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, vec};
 
@@ -108,7 +113,11 @@ pub struct Reader {
     segments: vec::IntoIter<PathBuf>,
     open: Option<Segment>,
     damage: Vec<Damage>,
+    times: Range<u64>,
 }
+
+/// Every time.
+const ALWAYS: Range<u64> = 0..u64::MAX;
 
 impl Reader {
     /// Opens a file or a folder, and reads the header.
@@ -121,7 +130,7 @@ impl Reader {
         while let Some(file) = segments.next() {
             let mut segment = Segment::open(file)?;
             match segment.header(&mut damage)? {
-                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage }),
+                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage, times: ALWAYS }),
                 // Whoever made it was killed before its first row.
                 None => damage.push(segment.lines.damage("it has no whole row")),
             }
@@ -137,7 +146,9 @@ impl Reader {
         let mut damage = Vec::new();
         let mut segment = Segment { lines: Lines::of_stream(name.to_owned(), stream), shift: 0 };
         match segment.header(&mut damage)? {
-            Some(header) => Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage }),
+            Some(header) => {
+                Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage, times: ALWAYS })
+            }
             None => Err(ReadError::NotATrace { path: name.to_owned() }),
         }
     }
@@ -145,6 +156,15 @@ impl Reader {
     /// What holds for every row; a folder's first header, on whose line the times of all segments are.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// From now on only rows that arrived at one of these times, in nanoseconds on the trace's line (`u64::MAX` is no
+    /// end).
+    pub fn only(&mut self, times: Range<u64>) {
+        self.times = times;
+        if let Some(open) = &mut self.open {
+            open.only(&self.times);
+        }
     }
 
     /// What was found to be missing, as far as has been read.
@@ -168,6 +188,7 @@ impl Reader {
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);
             }
+            segment.only(&self.times);
             return Ok(Some(segment));
         }
         Ok(None)
@@ -180,6 +201,11 @@ impl Iterator for Reader {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.open.as_mut()?.row(&mut self.damage) {
+                let wanted =
+                    |row: &Entry| row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX);
+                if row.as_ref().is_ok_and(|row| !wanted(row)) {
+                    continue;
+                }
                 return Some(row);
             }
             match self.advance() {
@@ -242,6 +268,16 @@ impl Segment {
     /// A time of its line on the trace's.
     fn moved(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.shift).unwrap_or_default()
+    }
+
+    /// Passes over what has none of these times of the trace.
+    fn only(&mut self, times: &Range<u64>) {
+        let here = |at: u64| match at {
+            0 | u64::MAX => at,
+            at => u64::try_from((i128::from(at) - self.shift).max(0)).unwrap_or(u64::MAX),
+        };
+        let times = here(times.start)..here(times.end);
+        self.lines.only(times);
     }
 
     fn row(&mut self, damage: &mut Vec<Damage>) -> Option<Result<Entry, ReadError>> {

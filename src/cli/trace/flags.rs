@@ -98,23 +98,42 @@ pub(super) struct Opened {
 
 impl Input {
     pub(super) fn open(&self) -> anyhow::Result<Opened> {
-        open(&self.trace, self.input_format, &self.reading)
+        self.open_at(None)
+    }
+
+    /// The same, of which only the rows between these times are wanted.
+    pub(super) fn open_at(&self, times: Option<(u64, u64)>) -> anyhow::Result<Opened> {
+        open_at(&self.trace, self.input_format, &self.reading, times)
     }
 
     /// Once more, without a word.
     pub(super) fn reopen(&self) -> anyhow::Result<Opened> {
-        opened(&self.trace, self.input_format, &self.reading).map(|(opened, _)| opened)
+        opened(&self.trace, self.input_format, &self.reading, None).map(|(opened, _)| opened)
     }
 }
 
 /// Opens a trace, and says what it is taken for.
 pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<Opened> {
-    let (opened, by) = opened(path, named, reading)?;
+    open_at(path, named, reading, None)
+}
+
+fn open_at(
+    path: &Path,
+    named: Option<FormatName>,
+    reading: &Reading,
+    times: Option<(u64, u64)>,
+) -> anyhow::Result<Opened> {
+    let (opened, by) = opened(path, named, reading, times)?;
     crate::cli::say(&told::taken_as(path, opened.format, by, &opened.trace.header));
     Ok(opened)
 }
 
-fn opened(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<(Opened, Option<&'static str>)> {
+fn opened(
+    path: &Path,
+    named: Option<FormatName>,
+    reading: &Reading,
+    times: Option<(u64, u64)>,
+) -> anyhow::Result<(Opened, Option<&'static str>)> {
     let source = Source::open(path)?;
     let (format, by) = match named {
         Some(FormatName(format)) => (format, None),
@@ -129,7 +148,7 @@ fn opened(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::
         }
     };
     let read = format.read.with_context(|| format!("{} cannot be read: {}", format.name, format.but))?;
-    let trace = read(source, &Options { block_size: reading.block_size, seed: reading.seed })?;
+    let trace = read(source, &Options { block_size: reading.block_size, seed: reading.seed, times })?;
     Ok((Opened { trace, format }, by))
 }
 

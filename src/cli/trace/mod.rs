@@ -222,8 +222,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             flags::written(input.trace, args.to.0, &args.output)
         }
         Verb::Cut(args) => {
-            let input = args.input.open()?;
             let to = args.to.map(Gap::as_nanos);
+            let input = args.input.open_at(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
             let cut = Cut { from: args.from.as_nanos(), to, models: args.models.clone() };
             args.output.write(cut::cut(input.trace, cut), input.format)
         }

@@ -79,6 +79,8 @@ pub struct Options {
     pub block_size: Option<u32>,
     /// Where chance begins, in a format that is generated from.
     pub seed: u64,
+    /// When the rows arrived that are wanted, in nanoseconds; others may be left out by a format that need not read them.
+    pub times: Option<(u64, u64)>,
 }
 
 /// What a trace is written with.

@@ -24,7 +24,7 @@ pub(super) const FORMAT: Format = Format {
     holds: Fields::ALL,
 };
 
-fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
     // A file by its path, so that what is behind a damaged frame is read as well; a pipe as it comes.
     let (path, reader) = match source {
@@ -41,6 +41,9 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
     let file = path.display().to_string();
     let mut reader = reader.map_err(|error| failed(error, &file))?;
     let header = reader.header().clone();
+    if let Some((from, to)) = options.times {
+        reader.only(from..to);
+    }
     let (lost, mut failing) = (losses.clone(), false);
     let mut damaged = 0;
     let entries = std::iter::from_fn(move || {
