@@ -39,8 +39,9 @@ impl Names {
     }
 }
 
-/// A name as hubs give them (`organisation/model`) as it is, the last segment of a path.
-fn shortened(name: &str) -> &str {
+/// A name as hubs give them (`organisation/model`) as it is, the last segment of a path: who keeps a model where is
+/// nobody's business.
+pub fn shortened(name: &str) -> &str {
     let is_path = name.starts_with(['/', '.', '~'])
         || name.contains(['\\', ':']) && name.contains(['/', '\\'])
         || name.matches('/').count() > 1;

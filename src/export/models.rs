@@ -3,12 +3,13 @@
 //! A client can ask for any model. Its name is admitted once the server has answered such a request with a 2xx, or
 //! streams its tokens; until then, and when [`Models::new`]'s limit is reached, the request counts under
 //! [`OVERFLOW`]. So a client that makes up names fills nothing unless the server plays along, and then only up to the
-//! limit.
+//! limit. Of a name that is a path the last segment is shown.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::labels::{Sym, Symbols};
+use crate::capture::names::shortened;
 
 /// Stands for every model that has no name of its own here.
 pub(super) const OVERFLOW: &str = "_other";
@@ -40,14 +41,14 @@ impl Models {
         if !answered || self.admitted.len() >= self.most {
             return symbols.text(OVERFLOW);
         }
-        let sym = symbols.text(model);
+        let sym = symbols.text(shortened(model));
         self.admitted.insert(model.into(), sym);
         sym
     }
 
     /// The name under which a model is shown.
     pub(super) fn shown<'a>(&self, model: &'a str) -> &'a str {
-        if self.admitted.contains_key(model) { model } else { OVERFLOW }
+        if self.admitted.contains_key(model) { shortened(model) } else { OVERFLOW }
     }
 }
 
@@ -73,5 +74,15 @@ mod tests {
         }
         assert_eq!((models.shown("tiny"), models.shown("large")), ("tiny", OVERFLOW));
         assert!(symbols.value(tiny).is_some());
+    }
+
+    #[test]
+    fn where_a_model_lies_is_not_told() {
+        let (mut symbols, mut models) = (Symbols::default(), Models::new(9));
+        let llama = models.admit(Some("/data/alice/llama"), true, &mut symbols);
+        assert_eq!(llama, models.admit(Some("llama"), true, &mut symbols));
+        assert_eq!((models.shown("/data/alice/llama"), models.shown("/data/alice/typed")), ("llama", OVERFLOW));
+        let hub = models.admit(Some("org/llama"), true, &mut symbols);
+        assert!(hub != llama && models.shown("org/llama") == "org/llama");
     }
 }

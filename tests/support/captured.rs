@@ -79,7 +79,10 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--log-format=json", "--workers=1"]);
+    command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--workers=1"]);
+    if !more.iter().any(|word| word.starts_with("--log-format")) {
+        command.arg("--log-format=json");
+    }
     command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
@@ -87,9 +90,11 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
     let said = Arc::<Mutex<String>>::default();
     let heard = Arc::clone(&said);
     std::thread::spawn(move || lines.for_each(|line| *heard.lock().unwrap() += &(line + "\n")));
+    // In both formats the address stands behind its name.
     let address = |name: &str| {
-        let rest = forwarding.split(&format!("\"{name}\":\"")).nth(1).unwrap();
-        rest.split('"').next().unwrap().parse().unwrap()
+        let rest = forwarding.split(name).nth(1).unwrap().split("127.0.0.1:").nth(1).unwrap();
+        let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        format!("127.0.0.1:{port}").parse().unwrap()
     };
     Run { listen: address("listen"), admin: address("admin"), child, said }
 }

@@ -1,7 +1,7 @@
 //! A request's two spans: SERVER, as it came to us, and its child CLIENT, as we asked the upstream.
 //!
 //! Attributes follow the HTTP and the GenAI conventions. Nothing that a person or a model wrote is among them. A span's
-//! model name is the client's own, not capped: spans are not series.
+//! model name is the client's own (of a path the last segment), not capped: spans are not series.
 
 use bytes::Bytes;
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -11,6 +11,7 @@ use prost::Message;
 
 use super::attributes;
 use super::wire::{bytes, field_len, fixed32, fixed64, length, nested, varint};
+use crate::capture::names::shortened;
 use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
 use crate::export::endings::{error_type, http_error_type};
@@ -93,7 +94,7 @@ impl RequestSpans {
             common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
             let error = error_type(record);
             match record.shape.dialect {
-                Some(dialect) => name(out, dialect.operation, record.shape.model.as_deref().unwrap_or_default()),
+                Some(dialect) => name(out, dialect.operation, record.shape.model.as_deref().map_or("", shortened)),
                 None => name(out, span_method(record), ""),
             }
             client_attributes(&mut Attributes(out), record, settings, error.as_deref());
@@ -219,7 +220,7 @@ fn client_attributes(
     let Some(dialect) = shape.dialect else { return };
     attributes.text(attribute::OPERATION, Some(dialect.operation));
     attributes.text(attribute::PROVIDER, Some(settings.provider_of(dialect)));
-    attributes.text(attribute::MODEL, shape.model.as_deref());
+    attributes.text(attribute::MODEL, shape.model.as_deref().map(shortened));
     attributes.truth("gen_ai.request.stream", shape.stream);
     attributes.number("gen_ai.request.max_tokens", shape.max_tokens);
     attributes.number("gen_ai.request.choice.count", shape.choices.filter(|choices| *choices != 1));
@@ -229,7 +230,7 @@ fn client_attributes(
     attributes.real("gen_ai.request.presence_penalty", shape.presence_penalty);
     attributes.number("gen_ai.request.seed", shape.seed);
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
-    attributes.text("gen_ai.response.model", record.response_model.as_deref());
+    attributes.text("gen_ai.response.model", record.response_model.as_deref().map(shortened));
     let reasons = record.choices.iter().filter_map(|choice| choice.finish.as_ref()).map(|(reason, _)| reason.name());
     attributes.texts("gen_ai.response.finish_reasons", reasons);
     let first_chunk = record.times.first_byte.filter(|_| record.streamed);

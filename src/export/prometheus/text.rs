@@ -242,12 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_model_name_stays_in_its_quotes() {
+    fn a_hostile_value_stays_in_its_quotes() {
+        let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         let hostile = "\"} 1\nfake_total{a=\\\"\u{2028}\u{0}é";
-        let text = encode(&snapshot(hostile, None), true);
+        snapshot.observe(Id::BuildInfo, [hostile.into()], 0, Data::Level(1));
+        let text = encode(&snapshot, true);
         assert!(lines(&text, "fake").is_empty());
-        let expected = "gen_ai_request_model=\"\\\"} 1\\nfake_total{a=\\\\\\\"\u{2028}\u{0}é\"";
-        assert!(lines(&text, "streamgauge_stream_output_tokens_total")[0].contains(expected));
+        let expected = "version=\"\\\"} 1\\nfake_total{a=\\\\\\\"\u{2028}\u{0}é\"";
+        assert!(lines(&text, "streamgauge_build_info")[0].contains(expected));
     }
 
     #[test]
