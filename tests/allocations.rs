@@ -5,6 +5,10 @@
 #[path = "support/counting.rs"]
 mod counting;
 
+use streamgauge::capture::counts::Fate;
+use streamgauge::capture::recorder::{Capture, Settings};
+use streamgauge::capture::segments::Retention;
+use streamgauge::clock::Clock;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
@@ -147,4 +151,52 @@ fn no_dialect_allocates_whole_events_or_cut_ones() {
         assert_eq!(allocations_of(name, content_type, "", std::slice::from_ref(&event)), 0, "{name}");
         assert_eq!(allocations_of(name, content_type, "", &cut), 0, "{name}, cut in two");
     }
+}
+
+#[test]
+fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_double() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        folder: folder.path().to_owned(),
+        flush: Gap::from_millis(1_000),
+        round: Gap::ZERO,
+        key: None,
+        rotate: false,
+        block: 512,
+        names: 1,
+        session: None,
+        retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
+    };
+    let capture = Capture::start(settings, None, Clock::Monotonic).unwrap();
+    let mut following = capture.follow(|_| None, 0);
+    let shape = RequestShape { dialect: dialect::named("openai.chat"), ..RequestShape::default() };
+    let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
+    let body = br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
+    observer.request(body);
+    following.request(body);
+    observer.sent(Stamp::default(), None);
+    capture.sent(&mut following, observer.shape().dialect);
+    let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
+    observer.head(Stamp::default(), head, StampSource::Read);
+    let chunk = event("\"delta\":{\"content\":\" word\"}", "");
+    let (mut chunks, mut gaps, mut drained) = (0, 0, 0);
+    for number in 1..=50_000 {
+        let now = Stamp::from_nanos(number * 1_000_000);
+        let allocated = counting::allocations(|| {
+            observer.bytes(now, &chunk);
+            observer.handed_on(Gap::from_nanos(3));
+        });
+        // The first make the buffers that the rest use.
+        chunks += if number > 10 { allocated } else { 0 };
+        if let Some(progress) = observer.progress(now) {
+            gaps += counting::allocations(|| following.progress(&progress.gaps));
+            drained += progress.gaps.len();
+        }
+    }
+    capture.ended(following, &observer.end(Stamp::from_nanos(u64::MAX), Ending::Complete));
+    capture.finish();
+    assert_eq!(capture.counts().count(Fate::Whole), 1);
+    assert!(drained > 49_000, "{drained} gaps came in batches");
+    assert_eq!(chunks, 0);
+    assert!(gaps <= 16, "{gaps} allocations for {drained} gaps");
 }

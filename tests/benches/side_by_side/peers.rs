@@ -26,6 +26,8 @@ pub(crate) enum Peer {
     HaproxyTcp,
     Envoy,
     Streamgauge,
+    /// Streamgauge with a capture.
+    Capturing,
 }
 
 impl Peer {
@@ -37,7 +39,13 @@ impl Peer {
             Self::HaproxyTcp => "haproxy-tcp",
             Self::Envoy => "envoy",
             Self::Streamgauge => "streamgauge",
+            Self::Capturing => "capturing",
         }
+    }
+
+    /// Whether goals are set for it.
+    pub(crate) const fn is_ours(self) -> bool {
+        matches!(self, Self::Streamgauge | Self::Capturing)
     }
 }
 
@@ -61,7 +69,7 @@ impl House {
 
     /// The program of `peer`, and what it calls its version.
     pub(crate) fn version(&self, peer: Peer) -> Result<String> {
-        let argument = if matches!(peer, Peer::Envoy | Peer::Streamgauge) { "--version" } else { "-v" };
+        let argument = if peer == Peer::Envoy || peer.is_ours() { "--version" } else { "-v" };
         let output = Command::new(self.program(peer)?).arg(argument).output()?;
         let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
         let said = String::from_utf8_lossy(&said).trim().lines().next().unwrap_or_default().to_owned();
@@ -69,7 +77,7 @@ impl House {
     }
 
     fn program(&self, peer: Peer) -> Result<PathBuf> {
-        if peer == Peer::Streamgauge {
+        if peer.is_ours() {
             return Ok(self.streamgauge.clone());
         }
         let name = if peer == Peer::HaproxyTcp { "haproxy" } else { peer.name() };
@@ -113,11 +121,14 @@ impl House {
                 let file = write("envoy.yaml", configs::envoy(listen, upstream))?;
                 command.args(["--concurrency", "2", "--disable-hot-restart", "--log-level", "error", "-c"]).arg(file);
             }
-            Peer::Streamgauge => {
+            Peer::Streamgauge | Peer::Capturing => {
                 command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", &listen.to_string()]);
                 command.args(["--admin", &admin.to_string()]).args(&self.streamgauge_arguments);
                 command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", self.otlp));
                 command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+                if peer == Peer::Capturing {
+                    command.arg("--capture").arg(place.join("capture"));
+                }
                 // Several exports fall into every run, so that their cost is in the figures.
                 command.env("OTEL_METRIC_EXPORT_INTERVAL", "1000").env("OTEL_BSP_SCHEDULE_DELAY", "500");
             }

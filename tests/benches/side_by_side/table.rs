@@ -143,7 +143,7 @@ pub(crate) fn text(tables: &[Table]) -> String {
             let (figures, ratios) = (present(figures), table.ratios(figures));
             let (middle, ratio) = (median(figures.clone()), median(ratios.clone()));
             let reference = table.measure.reference.filter(|_| ratio.is_some());
-            let goal = if *peer == Peer::Streamgauge { table.verdict(middle, ratio) } else { String::new() };
+            let goal = if peer.is_ours() { table.verdict(middle, ratio) } else { String::new() };
             let name = if *peer == Peer::Direct { "direct (the bench itself)" } else { peer.name() };
             text.add_row([
                 first(&table.row),

@@ -1,0 +1,120 @@
+//! What capturing costs: a request of 200 tokens and a prompt of 4 kB, as the stream's thread hands it over and as the
+//! capture's thread writes it.
+//!
+//! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, of the whole process besides
+//! it, and what a thousand requests a second come to; and the bytes on disk. `TOKENIZER=FILE` adds blocks of its tokens.
+
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use streamgauge::capture::counts::Fate;
+use streamgauge::clock::Clock;
+use streamgauge::config::{Capture as Config, SessionKey};
+use streamgauge::export::capturing::{self, Capture};
+use streamgauge::measure::dialect;
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
+use streamgauge::measure::shape::RequestShape;
+use streamgauge::measure::time::{Gap, Stamp};
+
+const TOKENS: u64 = 200;
+/// Requests that are handed over between two rests: their notes fit into the queue.
+const BATCH: u64 = 1_000;
+const BATCHES: u64 = 20;
+
+/// A stream of so many tokens, some 20 ms apart.
+fn record(number: u64) -> RequestRecord {
+    let dialect = dialect::for_path("/v1/chat/completions");
+    let shape = RequestShape { dialect, server: Some(("127.0.0.1".into(), 8000)), ..RequestShape::default() };
+    let mut now = Stamp::from_nanos(number * 1_000_000);
+    let mut observer = StreamObserver::begin(shape, b"", None, now);
+    observer.request(br#"{"model":"meta-llama/Llama-3.1-8B-Instruct","stream":true,"max_tokens":200}"#);
+    observer.sent(now, None);
+    let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
+    observer.head(now, head, StampSource::Read);
+    // Jitter as of a busy server: within some milliseconds, never twice the same.
+    let mut noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for _ in 0..TOKENS {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        now = now.after(Gap::from_nanos(18_000_000 + noise % 4_000_000));
+        observer.bytes(now, b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n");
+    }
+    observer.bytes(now, b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":900,\"completion_tokens\":200}}\n\n");
+    observer.end(now, Ending::Complete)
+}
+
+/// A prompt of 4 kB: what a system says to all, and what one asks.
+fn body(number: u64) -> String {
+    let system = "You are a helpful assistant that answers in short and plain words. ".repeat(30);
+    let asked = format!("Question number {number} of a long and winding conversation. ").repeat(36);
+    format!(
+        r#"{{"model":"m","stream":true,"messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{asked}"}}]}}"#
+    )
+}
+
+fn cpu(who: UsageWho) -> f64 {
+    let usage = getrusage(who).unwrap();
+    let micros = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;
+    micros(usage.user_time()) + micros(usage.system_time())
+}
+
+fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
+    let config = Config {
+        folder: Some(folder.to_owned()),
+        flush: Gap::from_millis(100),
+        round: Gap::ZERO,
+        block: if tokenizer.is_some() { 16 } else { 512 },
+        tokenizer,
+        key: None,
+        rotate: false,
+        session: SessionKey::Inferred,
+        names: 1,
+        keep_bytes: 1 << 30,
+        keep_age: Gap::from_millis(3_600_000),
+    };
+    capturing::start(&config, Clock::Monotonic).unwrap().unwrap()
+}
+
+fn measure(name: &str, tokenizer: Option<PathBuf>) {
+    let folder = tempfile::tempdir().unwrap();
+    let capture = capture(folder.path(), tokenizer);
+    let (mut handing, mut writing) = (0.0, 0.0);
+    for batch in 0..BATCHES {
+        let requests: Vec<_> = (0..BATCH).map(|n| batch * BATCH + n).map(|n| (body(n), record(n))).collect();
+        let (own, all) = (cpu(UsageWho::RUSAGE_THREAD), cpu(UsageWho::RUSAGE_SELF));
+        for (body, record) in &requests {
+            let mut following = capture.follow(|_| None, 7);
+            following.request(body.as_bytes());
+            capture.sent(&mut following, record.shape.dialect);
+            capture.ended(following, record);
+        }
+        let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
+        while capture.counts().waiting() > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let rested = cpu(UsageWho::RUSAGE_THREAD) - own;
+        handing += handed;
+        writing += cpu(UsageWho::RUSAGE_SELF) - all - rested;
+    }
+    let requests = (BATCH * BATCHES) as f64;
+    assert_eq!(capture.counts().count(Fate::Whole) as f64, requests, "{:?}", capture.counts().records());
+    capture.finish();
+    let bytes: u64 = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    let (handing, writing) = (handing / requests, writing / requests);
+    let share = (handing + writing) * 1_000.0 / 1e6 * 100.0;
+    println!("{name:<20} {handing:>14.2} {writing:>14.2} {share:>18.1} {:>16.0}", bytes as f64 / requests);
+}
+
+fn main() {
+    let columns = ("blocks of", "hand over, µs", "write, µs", "% of a core at 1k/s", "bytes/request");
+    println!("{:<20} {:>14} {:>14} {:>18} {:>16}", columns.0, columns.1, columns.2, columns.3, columns.4);
+    measure("512 bytes", None);
+    if let Some(file) = std::env::var_os("TOKENIZER") {
+        measure("16 tokens", Some(file.into()));
+    }
+}
