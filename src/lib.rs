@@ -19,9 +19,10 @@
 //!
 //! ```text
 //! main    -> cli
-//! cli     -> proxy, replay, sim, trace, export, capture, net, config, measure, clock
+//! cli     -> proxy, replay, report, sim, trace, export, capture, net, config, measure, clock
 //! proxy   -> export, net, config, measure, clock
 //! replay  -> trace, capture, net, measure, clock
+//! report  -> capture, measure
 //! export  -> capture, net, config, measure, clock
 //! trace   -> capture, measure
 //! capture -> measure, clock
@@ -43,5 +44,6 @@ pub mod measure;
 pub mod net;
 pub mod proxy;
 pub mod replay;
+pub mod report;
 pub mod sim;
 pub mod trace;

@@ -16,9 +16,10 @@ use streamgauge::export::catalog;
 /// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
 const ARROWS: &str = "\
 main    -> cli
-cli     -> proxy, replay, sim, trace, export, capture, net, config, measure, clock
+cli     -> proxy, replay, report, sim, trace, export, capture, net, config, measure, clock
 proxy   -> export, net, config, measure, clock
 replay  -> trace, capture, net, measure, clock
+report  -> capture, measure
 export  -> capture, net, config, measure, clock
 trace   -> capture, measure
 capture -> measure, clock

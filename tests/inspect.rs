@@ -125,8 +125,8 @@ fn gaps_are_those_between_token_events_and_itl_shares_them_out_over_tokens() {
         "first token   event 1, after 1.25s: reasoning, 2 tokens by ids\n",
         "first output  event 2, after 2.25s: text, 4 tokens by ids\n",
         "last token    event 3, after 2.25s\n",
-        "gaps          2: median 0ns, p99 1.00s, longest 1.00s\n",
-        "per token     2: median 0ns, p99 250ms, longest 250ms\n",
+        "gaps          2: median 500ms, p99 990ms, longest 1.00s\n",
+        "per token     2: median 125ms, p99 248ms, longest 250ms\n",
         "TPOT          167ms\n",
         "end           after 3.00s; the headers came after 500ms, the body after 500ms\n",
     ] {

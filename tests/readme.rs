@@ -103,7 +103,7 @@ fn examples_print_what_the_readme_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "trace", "config", "completions"] {
+    for verb in ["proxy", "inspect", "report", "trace", "config", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -124,7 +124,8 @@ fn flags(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_readme_and_no_other_is() {
-    let verbs = ["", "demo", "proxy", "inspect", "replay", "load", "sim", "config", "config schema", "completions"];
+    let verbs =
+        ["", "demo", "proxy", "inspect", "replay", "load", "report", "sim", "config", "config schema", "completions"];
     let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " schema"];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
     let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());

@@ -10,6 +10,7 @@ mod load;
 pub mod logging;
 mod proxy;
 mod replay;
+mod report;
 mod sending;
 mod sim;
 mod standing;
@@ -50,6 +51,9 @@ Examples:
   Send a trace again, at its own times, and measure the answers:
     streamgauge replay trace.jsonl --target http://127.0.0.1:8000
 
+  Say what came of it, and how many requests were good:
+    streamgauge report run1 --slo 'chat: ttft<=500ms tpot<=50ms'
+
   Say what a recorded reply means, event by event:
     streamgauge inspect reply.sse --path /v1/chat/completions
 
@@ -63,6 +67,7 @@ enum Verb {
     Inspect(inspect::Args),
     Replay(Box<replay::Args>),
     Load(Box<load::Args>),
+    Report(report::Args),
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
@@ -85,6 +90,7 @@ pub fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Report(args) => report::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),

@@ -36,6 +36,7 @@ pub mod record;
 pub mod scan;
 pub mod shape;
 pub mod slo;
+pub mod spread;
 mod tally;
 pub mod text;
 pub mod time;

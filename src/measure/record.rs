@@ -335,21 +335,25 @@ impl RequestRecord {
         self.times.first_output.map(|first| first.since(self.times.received))
     }
 
-    /// Time per output token, which is also the mean inter-token latency:
-    /// (last − first token event) / (output tokens − tokens of the first event, 1 if unknown).
-    ///
-    /// Absent with fewer than two tokens, and where the count is only an estimate of one event.
+    /// Time per output token: see [`tpot`].
     pub fn tpot(&self) -> Option<Gap> {
-        let (first, last) = (self.times.first_token?, self.times.last_token?);
-        let tokens = self.output_tokens?.tokens;
-        let rest = tokens.checked_sub(u64::from(self.first_event_tokens.unwrap_or(1).max(1)))?;
-        (tokens >= 2 && rest > 0 && self.token_events >= 2).then(|| last.since(first).divided_by(rest))
+        let decode = self.times.last_token?.since(self.times.first_token?);
+        tpot(decode, self.token_events, self.output_tokens?.tokens, self.first_event_tokens)
     }
 
     /// From the first byte of the request to the end of the response.
     pub fn duration(&self) -> Gap {
         self.times.ended.since(self.times.received)
     }
+}
+
+/// Time per output token, which is also the mean inter-token latency:
+/// (last − first token event) / (output tokens − tokens of the first event, 1 if unknown).
+///
+/// Absent with fewer than two tokens, and where the count is only an estimate of one event.
+pub fn tpot(decode: Gap, token_events: u64, tokens: u64, first_event_tokens: Option<u32>) -> Option<Gap> {
+    let rest = tokens.checked_sub(u64::from(first_event_tokens.unwrap_or(1).max(1)))?;
+    (tokens >= 2 && rest > 0 && token_events >= 2).then(|| decode.divided_by(rest))
 }
 
 #[cfg(test)]

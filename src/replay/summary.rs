@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::results::Done;
 use crate::measure::record::{CountSource, Outcome};
 use crate::measure::slo::{Slos, Verdict};
+use crate::measure::spread::Samples;
 use crate::measure::time::{Gap, Stamp};
 
 /// The longest gap that is told from longer ones: an hour.
@@ -100,7 +101,7 @@ pub struct Spread {
     pub mean: f64,
     /// The least.
     pub min: u64,
-    /// Percentiles by nearest rank.
+    /// Percentiles by the rule of [`crate::measure::spread`].
     pub p50: u64,
     /// See `p50`.
     pub p90: u64,
@@ -115,20 +116,19 @@ pub struct Spread {
 impl Spread {
     /// The figures of these values; `None` without any.
     pub fn of(values: &[u64]) -> Option<Self> {
-        let mut sorted = values.to_vec();
-        sorted.sort_unstable();
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let sum: u128 = sorted.iter().map(|value| u128::from(*value)).sum();
-        let rank = |permille: usize| sorted[(sorted.len() * permille).div_ceil(1_000).max(1) - 1];
+        let mut samples = Samples::default();
+        values.iter().for_each(|value| samples.push(*value));
+        let sorted = samples.sorted()?;
+        let percentile = |percent: f64| sorted.percentile(percent).round() as u64;
         Some(Self {
-            count: sorted.len() as u64,
-            mean: sum as f64 / sorted.len() as f64,
-            min,
-            p50: rank(500),
-            p90: rank(900),
-            p99: rank(990),
-            p999: rank(999),
-            max,
+            count: sorted.count(),
+            mean: sorted.mean(),
+            min: sorted.min(),
+            p50: percentile(50.0),
+            p90: percentile(90.0),
+            p99: percentile(99.0),
+            p999: percentile(99.9),
+            max: sorted.max(),
         })
     }
 
@@ -376,13 +376,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_occurred() {
-        let values: Vec<u64> = (1..=1_000).rev().collect();
+    fn a_spread_has_the_figures_of_its_values() {
+        let values: Vec<u64> = (0..=1_000).rev().collect();
         let spread = Spread::of(&values).unwrap();
         assert_eq!((spread.p50, spread.p90, spread.p99, spread.p999), (500, 900, 990, 999));
-        assert_eq!((spread.min, spread.max, spread.count, spread.mean), (1, 1_000, 1_000, 500.5));
-        let one = Spread::of(&[7]).unwrap();
-        assert_eq!((one.p50, one.p999), (7, 7));
+        assert_eq!((spread.min, spread.max, spread.count, spread.mean), (0, 1_000, 1_001, 500.0));
         assert_eq!(Spread::of(&[]), None);
     }
 }

@@ -5,6 +5,7 @@ use super::inspection::{Inspection, Seen, Times};
 use super::text::escaped;
 use crate::measure::peers::PEERS;
 use crate::measure::record::Unread;
+use crate::measure::spread::percentile;
 use crate::measure::time::Gap;
 
 /// The lines of the summary: what, and how much.
@@ -78,9 +79,9 @@ fn pace(times: &Times) -> Vec<(&'static str, String)> {
 fn spread(lengths: &[f64]) -> String {
     let mut sorted = lengths.to_vec();
     sorted.sort_by(f64::total_cmp);
-    // The nearest rank: a value that occurred.
-    let rank = |percent: usize| length(sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]);
-    format!("{}: median {}, p99 {}, longest {}", sorted.len(), rank(50), rank(99), rank(100))
+    let nth = |rank: u64| sorted[rank as usize];
+    let of = |percent: f64| length(percentile(sorted.len() as u64, percent, nth).unwrap_or_default());
+    format!("{}: median {}, p99 {}, longest {}", sorted.len(), of(50.0), of(99.0), of(100.0))
 }
 
 fn length(seconds: f64) -> String {

@@ -200,7 +200,7 @@ fn percent(text: &str) -> Result<f64, &'static str> {
     number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0).ok_or("expected 0% to 100%")
 }
 
-fn condition(text: &str) -> Result<f64, &'static str> {
+pub(in crate::cli) fn condition(text: &str) -> Result<f64, &'static str> {
     let limit = text.split_once('<').filter(|(name, _)| name.trim() == "goodput").map(|(_, limit)| limit);
     limit.and_then(|limit| percent(limit.trim()).ok()).ok_or("expected `goodput<PERCENT`, as in goodput<95%")
 }

@@ -5,6 +5,7 @@ use comfy_table::Table;
 use super::told;
 use crate::capture::format::Header;
 use crate::measure::time::Gap;
+use crate::report::draw::{bar, columns, grouped, printable};
 use crate::trace::info::{Cache, Distribution, Info};
 
 /// What is written on.
@@ -20,8 +21,6 @@ const USUAL: usize = 100;
 const LABEL: usize = 15;
 /// Lines of the picture of the rate.
 const HEIGHT: u64 = 4;
-/// Eighths of a block, from none to a whole one.
-const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl Screen {
     pub(super) fn of_stdout(plain: bool) -> Self {
@@ -113,40 +112,26 @@ fn reuse(cache: &Cache) -> String {
 /// The rate over time: columns of eighths of a line.
 fn rate(info: &Info, screen: &Screen) -> String {
     let windows = &info.rate_over_time;
-    let columns = windows.len().min(screen.width.saturating_sub(LABEL));
-    if columns < 2 {
+    let drawn = windows.len().min(screen.width.saturating_sub(LABEL));
+    if drawn < 2 {
         return String::new();
     }
-    let mut sums = vec![(0_u64, 0_u64); columns];
+    let mut sums = vec![(0_u64, 0_u64); drawn];
     for (at, count) in windows.iter().enumerate() {
-        let (sum, of) = &mut sums[at * columns / windows.len()];
+        let (sum, of) = &mut sums[at * drawn / windows.len()];
         (*sum, *of) = (*sum + count, *of + 1);
     }
     let seconds = info.span_s.max(1.0) / windows.len() as f64;
     let rates: Vec<f64> = sums.iter().map(|(sum, of)| *sum as f64 / (*of as f64 * seconds)).collect();
     let most = rates.iter().copied().fold(0.0, f64::max);
     let mut text = "\nrequests per second over time\n".to_owned();
-    for line in (0..HEIGHT).rev() {
-        let label = match line + 1 {
-            HEIGHT => format!("{most:.2}"),
-            _ => String::new(),
-        };
-        let column = |rate: &f64| {
-            let eighths = (rate / most * HEIGHT as f64 * 8.0).round() as u64;
-            let here = eighths.saturating_sub(line * 8).min(8) as usize;
-            if screen.plain { if here >= 4 { '#' } else { ' ' } } else { EIGHTHS[here] }
-        };
-        let drawn: String = rates.iter().map(column).collect();
-        text += format!("{label:>width$} {drawn}", width = LABEL - 1).trim_end();
+    for (at, line) in columns(&rates, most, HEIGHT, screen.plain).iter().enumerate() {
+        let label = if at == 0 { format!("{most:.2}") } else { String::new() };
+        text += format!("{label:>width$} {line}", width = LABEL - 1).trim_end();
         text.push('\n');
     }
-    text += &format!(
-        "{:>width$} 0s{:>rest$}\n",
-        "0",
-        span(info.span_s),
-        width = LABEL - 1,
-        rest = columns.saturating_sub(2)
-    );
+    text +=
+        &format!("{:>width$} 0s{:>rest$}\n", "0", span(info.span_s), width = LABEL - 1, rest = drawn.saturating_sub(2));
     text
 }
 
@@ -162,7 +147,7 @@ fn histograms(info: &Info, screen: &Screen) -> String {
         let room = screen.width.saturating_sub(LABEL + 9).min(60);
         for (edge, count) in bins {
             let eighths = (*count as f64 / most as f64 * room as f64 * 8.0).ceil() as usize;
-            let bar = if screen.plain { "#".repeat(eighths.div_ceil(8)) } else { bar(eighths) };
+            let bar = bar(eighths, screen.plain);
             text += format!("{:>width$} {bar} {}", format!("≤ {}", grouped(*edge)), grouped(*count), width = LABEL - 1)
                 .trim_end();
             text.push('\n');
@@ -171,34 +156,10 @@ fn histograms(info: &Info, screen: &Screen) -> String {
     if screen.plain { text.replace('≤', "<=") } else { text }
 }
 
-/// A bar of so many eighths of a column.
-fn bar(eighths: usize) -> String {
-    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    "█".repeat(eighths / 8) + PARTS[eighths % 8]
-}
-
-/// Whole numbers with a comma between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn span(seconds: f64) -> String {
     match seconds {
         s if s >= 7_200.0 => format!("{:.1}h", s / 3_600.0),
         s if s >= 1.0 => format!("{s:.0}s"),
         s => Gap::from_nanos((s * 1e9) as u64).to_string(),
     }
-}
-
-/// A name from a file, which may hold anything.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect()
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use crate::measure::spread::percentile;
+
 /// Significant bits of a length.
 const BITS: u32 = 17;
 
@@ -16,7 +18,7 @@ pub struct Distribution {
     pub sum: u64,
     /// Tokens per request.
     pub mean: f64,
-    /// Half of them are at most this long; likewise below. Between two lengths it is interpolated, as numpy does, and rounded down.
+    /// Half of them are at most this long; likewise below. By the rule of [`crate::measure::spread`], rounded down.
     pub p50: u64,
     /// 90 %.
     pub p90: u64,
@@ -59,18 +61,14 @@ impl Lengths {
             });
             at.map_or(max, |(length, _)| *length) as f64
         };
-        let percentile = |p: f64| {
-            let place = (self.requests - 1) as f64 * p;
-            let below = nth(place as u64);
-            (below + (nth(place as u64 + 1) - below) * place.fract()) as u64
-        };
+        let percentile = |percent: f64| percentile(self.requests, percent, nth).unwrap_or_default() as u64;
         Some(Distribution {
             requests: self.requests,
             sum: self.sum,
             mean: self.sum as f64 / self.requests as f64,
-            p50: percentile(0.5),
-            p90: percentile(0.9),
-            p99: percentile(0.99),
+            p50: percentile(50.0),
+            p90: percentile(90.0),
+            p99: percentile(99.0),
             min,
             max,
         })

@@ -9,11 +9,13 @@
 //! or `exclude=failed` takes them out of the count instead. A reply that cannot have a value (TTFT of one that was not
 //! streamed) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
 
+mod parse;
+
 use std::fmt;
-use std::str::FromStr;
 
 use super::record::{Outcome, RequestRecord};
 use super::time::Gap;
+pub use parse::SloError;
 
 /// The objectives in force.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,7 +54,55 @@ impl Slos {
 
     /// The name of every SLO that is for this record, with its verdict.
     pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, Verdict)> {
-        self.list.iter().filter(|slo| slo.is_for(record)).map(|slo| (slo, slo.verdict(record, &self.gap_limits)))
+        self.judge(Judged::of(record))
+    }
+
+    /// The same of what is known of a request.
+    pub fn judge<'a>(&'a self, judged: Judged<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
+        let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
+        for_it.map(move |slo| (slo, slo.verdict(&judged, &self.gap_limits)))
+    }
+}
+
+/// What objectives look at in one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged<'a> {
+    /// The dialect's route; `None` for plain HTTP, which no SLO is for.
+    pub route: Option<&'a str>,
+    /// The model asked for.
+    pub model: &'a str,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Whether the answer came as a stream of events.
+    pub streamed: bool,
+    /// Time to first token.
+    pub ttft: Option<Gap>,
+    /// Time to first output that is not reasoning.
+    pub ttfo: Option<Gap>,
+    /// Time per output token.
+    pub tpot: Option<Gap>,
+    /// From the beginning to the end.
+    pub e2e: Gap,
+    /// All gaps between token events.
+    pub gap_count: u64,
+    /// How many inter-token latencies exceed each of [`Slos::gap_limits`].
+    pub gaps_over: &'a [u64],
+}
+
+impl<'a> Judged<'a> {
+    fn of(record: &'a RequestRecord) -> Self {
+        Self {
+            route: record.shape.dialect.map(|_| record.shape.route()),
+            model: record.shape.model.as_deref().unwrap_or(""),
+            outcome: record.outcome,
+            streamed: record.streamed,
+            ttft: record.ttft(),
+            ttfo: record.ttfo(),
+            tpot: record.tpot(),
+            e2e: record.duration(),
+            gap_count: record.gap_count,
+            gaps_over: &record.gaps_over,
+        }
     }
 }
 
@@ -130,16 +180,13 @@ impl Slo {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
     }
 
-    fn is_for(&self, record: &RequestRecord) -> bool {
+    fn is_for(&self, judged: &Judged<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
-        let shape = &record.shape;
-        shape.dialect.is_some()
-            && fits(&self.route, shape.route())
-            && fits(&self.model, shape.model.as_deref().unwrap_or(""))
+        judged.route.is_some_and(|route| fits(&self.route, route)) && fits(&self.model, judged.model)
     }
 
-    fn verdict(&self, record: &RequestRecord, gap_limits: &[Gap]) -> Verdict {
-        match record.outcome {
+    fn verdict(&self, judged: &Judged<'_>, gap_limits: &[Gap]) -> Verdict {
+        match judged.outcome {
             Outcome::Success => {}
             Outcome::Cancelled if self.exclude_cancelled => return Verdict::Excluded,
             Outcome::Failed | Outcome::Truncated | Outcome::Refused if self.exclude_failed => return Verdict::Excluded,
@@ -147,7 +194,7 @@ impl Slo {
         }
         let mut missed = Vec::new();
         for objective in &self.objectives {
-            match objective.holds(record, gap_limits) {
+            match objective.holds(judged, gap_limits) {
                 Some(true) => {}
                 Some(false) if missed.contains(&objective.metric.name()) => {}
                 Some(false) => missed.push(objective.metric.name()),
@@ -167,20 +214,20 @@ impl fmt::Display for Slo {
 
 impl Objective {
     /// `None` where the reply cannot have such a value.
-    fn holds(&self, record: &RequestRecord, gap_limits: &[Gap]) -> Option<bool> {
+    fn holds(&self, judged: &Judged<'_>, gap_limits: &[Gap]) -> Option<bool> {
         let within = |value: Option<Gap>| value.is_none_or(|value| value <= self.limit);
         match self.metric {
-            Metric::E2e => Some(within(Some(record.duration()))),
-            _ if !record.streamed => None,
-            Metric::Ttft => Some(within(record.ttft())),
-            Metric::Ttfo => Some(within(record.ttfo())),
-            Metric::Tpot => Some(within(record.tpot())),
+            Metric::E2e => Some(within(Some(judged.e2e))),
+            _ if !judged.streamed => None,
+            Metric::Ttft => Some(within(judged.ttft)),
+            Metric::Ttfo => Some(within(judged.ttfo)),
+            Metric::Tpot => Some(within(judged.tpot)),
             Metric::Itl(permille) => {
                 let at = gap_limits.binary_search(&self.limit).ok()?;
-                let over = record.gaps_over.get(at).copied().unwrap_or(0);
+                let over = judged.gaps_over.get(at).copied().unwrap_or(0);
                 // Nearest rank: the percentile is within the limit if no more gaps exceed it than lie above its rank.
-                let rank = (record.gap_count * u64::from(permille)).div_ceil(1000);
-                Some(over <= record.gap_count - rank)
+                let rank = (judged.gap_count * u64::from(permille)).div_ceil(1000);
+                Some(over <= judged.gap_count - rank)
             }
         }
     }
@@ -202,159 +249,6 @@ pub fn glob(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Characters shown on either side of a mistake.
-const SHOWN: usize = 60;
-
-/// Why a text is not an SLO. Shown with a mark under the column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SloError {
-    text: String,
-    /// Counted in characters from 0.
-    column: usize,
-    expected: String,
-}
-
-impl fmt::Display for SloError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self { text, column, expected }, mark) = (self, "^");
-        writeln!(f, "{expected}, at column {}", column + 1)?;
-        let before = column.saturating_sub(SHOWN);
-        let shown = text.chars().skip(before).take(SHOWN * 2);
-        let shown: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
-        writeln!(f, "  {shown}")?;
-        write!(f, "  {mark:>width$}", width = column - before + 1)
-    }
-}
-
-impl std::error::Error for SloError {}
-
-impl FromStr for Slo {
-    type Err = SloError;
-
-    fn from_str(text: &str) -> Result<Self, SloError> {
-        Parser { text, at: 0 }.slo()
-    }
-}
-
-struct Parser<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl<'a> Parser<'a> {
-    fn slo(&mut self) -> Result<Slo, SloError> {
-        self.word(char::is_whitespace);
-        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        if name.is_empty() || name.len() > 40 {
-            return self.fail("expected a name of letters, digits, `-` and `_` (40 at most), then `:`");
-        }
-        let mut slo = Slo {
-            text: self.text.trim().to_owned(),
-            name: name.to_owned(),
-            model: None,
-            route: None,
-            objectives: Vec::new(),
-            exclude_cancelled: false,
-            exclude_failed: false,
-        };
-        if self.take("[") {
-            loop {
-                let slot = match self.word(|c| c.is_ascii_lowercase()) {
-                    "model" => &mut slo.model,
-                    "route" => &mut slo.route,
-                    _ => return self.fail("expected `model=` or `route=`"),
-                };
-                if !self.take("=") {
-                    return self.fail("expected `=`");
-                }
-                *slot = Some(self.word(|c| c != ',' && c != ']' && !c.is_whitespace()).to_owned());
-                if self.take("]") {
-                    break;
-                }
-                if !self.take(",") {
-                    return self.fail("expected `,` or `]`");
-                }
-            }
-        }
-        if !self.take(":") {
-            return self.fail("expected `:` after the name");
-        }
-        loop {
-            self.word(char::is_whitespace);
-            if self.at == self.text.len() {
-                break;
-            }
-            self.term(&mut slo)?;
-        }
-        if slo.objectives.is_empty() {
-            return self.fail("expected an objective, as in `ttft<=500ms`");
-        }
-        Ok(slo)
-    }
-
-    fn term(&mut self, slo: &mut Slo) -> Result<(), SloError> {
-        let begin = self.at;
-        let word = self.word(|c| c.is_ascii_alphanumeric() || c == '.');
-        if word == "exclude" && self.take("=") {
-            match self.word(|c| c.is_ascii_lowercase()) {
-                "cancelled" => slo.exclude_cancelled = true,
-                "failed" => slo.exclude_failed = true,
-                _ => return self.fail("expected `cancelled` or `failed`"),
-            }
-            return Ok(());
-        }
-        let Some(metric) = metric(word) else {
-            self.at = begin;
-            return self.fail("expected ttft, ttfo, itl.p50 … itl.p99.9, itl.max, itl (the mean), tpot or e2e");
-        };
-        if !self.take("<=") {
-            return self.fail(format!("expected `<=` after `{word}`"));
-        }
-        let begin = self.at;
-        match self.word(|c| !c.is_whitespace()).parse() {
-            Ok(limit) => slo.objectives.push(Objective { metric, limit }),
-            Err(error) => {
-                self.at = begin;
-                return self.fail(error.to_string());
-            }
-        }
-        Ok(())
-    }
-
-    fn word(&mut self, fits: impl Fn(char) -> bool) -> &'a str {
-        let rest = &self.text[self.at..];
-        let end = rest.find(|c| !fits(c)).unwrap_or(rest.len());
-        self.at += end;
-        &rest[..end]
-    }
-
-    fn take(&mut self, token: &str) -> bool {
-        let found = self.text[self.at..].starts_with(token);
-        self.at += if found { token.len() } else { 0 };
-        found
-    }
-
-    fn fail<T>(&self, expected: impl Into<String>) -> Result<T, SloError> {
-        let column = self.text[..self.at].chars().count();
-        Err(SloError { text: self.text.to_owned(), column, expected: expected.into() })
-    }
-}
-
-fn metric(word: &str) -> Option<Metric> {
-    Some(match word {
-        "ttft" => Metric::Ttft,
-        "ttfo" => Metric::Ttfo,
-        "tpot" | "itl" | "itl.mean" => Metric::Tpot,
-        "e2e" => Metric::E2e,
-        "itl.max" => Metric::Itl(1000),
-        _ => {
-            let percent: f64 = word.strip_prefix("itl.p")?.parse().ok()?;
-            let permille = (percent * 10.0).round();
-            (permille > 0.0 && permille <= 1000.0).then_some(Metric::Itl(permille as u16))?
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,28 +263,6 @@ mod tests {
         assert_eq!(objectives, expected.map(|(metric, limit)| (metric, limit.to_owned())));
         assert!(slo.exclude_cancelled && !slo.exclude_failed);
         assert_eq!(slo.to_string().parse(), Ok(slo));
-    }
-
-    #[test]
-    fn errors_point_at_the_column() {
-        let error = |text: &str| text.parse::<Slo>().unwrap_err();
-        assert_eq!(
-            error("interactive: ttft=500ms").to_string(),
-            "expected `<=` after `ttft`, at column 18\n  interactive: ttft=500ms\n                   ^"
-        );
-        assert_eq!(error("x: ttft<=500").column, 9);
-        assert_eq!(error("x: speed<=5s").column, 3);
-        assert_eq!(error("x: itl.p0<=5s").column, 3);
-        assert_eq!(error("é: ttft<=5s").column, 0);
-        assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
-        assert_eq!(error("x:").column, 2);
-        let long = format!("x: ttft<=5s{}y", "\t".repeat(100_000));
-        let blank = " ".repeat(60);
-        assert_eq!(
-            error(&long).to_string().split_once('\n').unwrap().1,
-            format!("  {blank}y\n  {blank}^"),
-            "a long line is shown around the mistake"
-        );
     }
 
     #[test]

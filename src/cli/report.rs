@@ -1,0 +1,166 @@
+//! `streamgauge report`: what captures and runs came to.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{ArgGroup, ValueHint};
+use comfy_table::Table;
+
+use super::sending::flags::condition;
+use super::sim::gap;
+use crate::measure::slo::{Slo, Slos};
+use crate::measure::time::Gap;
+use crate::report::definitions::Definitions;
+use crate::report::fold::{Fold, Key, Settings};
+use crate::report::source::{Opened, read};
+use crate::report::text::Screen;
+use crate::report::{PERCENTILES, Report, csv, markdown, text};
+
+/// Paragraphs are single lines: clap wraps them to the terminal.
+const ABOUT: &str = "\
+Say what requests came to: latencies, rates, goodput
+
+PATH is a capture (`streamgauge proxy --capture`), the directory of a run (`replay --out`, `load --out`), or one file of \
+rows. Several are one report, exactly as if all rows were in one: give the shards of one run together.
+
+Latencies are those of successes, exact from every record; what failed is counted beside them. Where a run had planned \
+when to send, latencies are given from the planned moment, which is what a user would have felt, and from the moment of \
+sending. SLOs are judged now: nothing has to be measured again.
+
+Tools differ in what they call ITL and TPOT. --definitions gives the numbers as another tool would have reported them, so \
+that they can be held against what it reported.
+
+The exit code is 0 done, 1 when --fail-if holds or the records cannot be read, 2 wrong usage.
+
+Examples:
+  How was it?
+    streamgauge report run1
+
+  How many requests were good, by an objective that nobody thought of before?
+    streamgauge report capture/ --slo 'chat: ttft<=500ms tpot<=50ms'
+
+  Four shards of one run, as JSON, by model:
+    streamgauge report shard-1 shard-2 shard-3 shard-4 --by model --json
+
+  In CI: fail if fewer than 95 % of requests meet the objectives
+    streamgauge report run1 --slo 'chat: ttft<=500ms' --fail-if 'goodput<95%'";
+
+/// Slices of less are no slices: requests take longer.
+const SHORTEST_SLICE: Gap = Gap::from_millis(1);
+/// Columns where nobody says how wide the screen is.
+const USUAL: usize = 100;
+
+/// Say what requests came to: latencies, rates, goodput
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT)]
+#[command(group = ArgGroup::new("format"))]
+pub(super) struct Args {
+    /// Captures, directories of runs, or files of rows
+    #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    paths: Vec<PathBuf>,
+
+    /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated. Without it those that the
+    /// runs were judged by
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Judgement")]
+    slos: Vec<Slo>,
+
+    /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Judgement")]
+    fail_if: Option<f64>,
+
+    /// What the numbers mean: ours, or as that tool defines them
+    #[arg(long, value_name = "WHOSE", default_value = "streamgauge", value_parser = names(Definitions::ALL.map(Definitions::name)))]
+    definitions: String,
+
+    /// The percentiles to give, as in 50,95,99.9
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = percentile)]
+    percentiles: Vec<f64>,
+
+    /// Also give every slice of time of this length by itself, by when requests began
+    #[arg(long, value_name = "DURATION", value_parser = slice)]
+    slice: Option<Gap>,
+
+    /// Also give every group by itself, as in model,status
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', value_parser = names(Key::ALL.map(Key::name)))]
+    by: Vec<String>,
+
+    /// Print one JSON object
+    #[arg(long, group = "format", help_heading = "Output")]
+    json: bool,
+
+    /// Print CSV: one line per number
+    #[arg(long, group = "format", help_heading = "Output")]
+    csv: bool,
+
+    /// Print Markdown
+    #[arg(long, group = "format", help_heading = "Output")]
+    markdown: bool,
+
+    /// Draw with ASCII characters only
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    plain: bool,
+}
+
+/// Reads, adds up, prints, judges.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let opened = args.paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let settings = Settings {
+        definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
+        slos: Slos::new(args.slos(&opened)?).map_err(anyhow::Error::msg)?,
+        slice: args.slice,
+        by: args.by.iter().filter_map(|name| Key::ALL.into_iter().find(|key| key.name() == name)).collect(),
+    };
+    anyhow::ensure!(
+        args.fail_if.is_none() || settings.slos.iter().next().is_some(),
+        "--fail-if has no goodput to judge: say what is good with --slo"
+    );
+    let mut fold = Fold::new(settings);
+    let sources = read(opened, &mut fold)?;
+    let given = !args.percentiles.is_empty();
+    let percentiles = if given { &args.percentiles[..] } else { &PERCENTILES };
+    let shown = if given { &args.percentiles[..] } else { &text::PERCENTILES };
+    let report = Report::of(&mut fold, sources, percentiles);
+    let words = match (args.json, args.csv, args.markdown) {
+        (true, ..) => report.json(),
+        (_, true, _) => csv::render(&report),
+        (_, _, true) => markdown::render(&report, shown),
+        _ => text::render(&report, shown, args.screen()),
+    };
+    let printed = super::print(&words)?;
+    let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
+    Ok(if missed { ExitCode::FAILURE } else { printed })
+}
+
+impl Args {
+    /// Those that are given now, else those that all runs were judged by.
+    fn slos(&self, opened: &[Opened]) -> anyhow::Result<Vec<Slo>> {
+        if !self.slos.is_empty() {
+            return Ok(self.slos.clone());
+        }
+        let of = |opened: &Opened| opened.source.slos.clone();
+        let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
+        if opened.iter().any(|other| other.source.slos != first) {
+            return Ok(Vec::new());
+        }
+        first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
+    }
+
+    fn screen(&self) -> Screen {
+        Screen { width: Table::new().width().map_or(USUAL, usize::from).clamp(40, 200), plain: self.plain }
+    }
+}
+
+fn names<const N: usize>(names: [&'static str; N]) -> PossibleValuesParser {
+    PossibleValuesParser::new(names)
+}
+
+fn percentile(text: &str) -> Result<f64, &'static str> {
+    let percent = text.trim().parse().ok().filter(|percent: &f64| (0.0..=100.0).contains(percent));
+    percent.ok_or("expected a number from 0 to 100, as in 99.9")
+}
+
+fn slice(text: &str) -> Result<Gap, String> {
+    let length = gap(text).map_err(|error| error.to_string())?;
+    if length < SHORTEST_SLICE { Err(format!("expected {SHORTEST_SLICE} or more")) } else { Ok(length) }
+}

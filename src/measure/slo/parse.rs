@@ -1,0 +1,186 @@
+//! An SLO from its text. What is wrong is told with the column.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Metric, Objective, Slo};
+
+/// Characters shown on either side of a mistake.
+const SHOWN: usize = 60;
+
+/// Why a text is not an SLO. Shown with a mark under the column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SloError {
+    text: String,
+    /// Counted in characters from 0.
+    column: usize,
+    expected: String,
+}
+
+impl fmt::Display for SloError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self { text, column, expected }, mark) = (self, "^");
+        writeln!(f, "{expected}, at column {}", column + 1)?;
+        let before = column.saturating_sub(SHOWN);
+        let shown = text.chars().skip(before).take(SHOWN * 2);
+        let shown: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
+        writeln!(f, "  {shown}")?;
+        write!(f, "  {mark:>width$}", width = column - before + 1)
+    }
+}
+
+impl std::error::Error for SloError {}
+
+impl FromStr for Slo {
+    type Err = SloError;
+
+    fn from_str(text: &str) -> Result<Self, SloError> {
+        Parser { text, at: 0 }.slo()
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn slo(&mut self) -> Result<Slo, SloError> {
+        self.word(char::is_whitespace);
+        let name = self.word(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        if name.is_empty() || name.len() > 40 {
+            return self.fail("expected a name of letters, digits, `-` and `_` (40 at most), then `:`");
+        }
+        let mut slo = Slo {
+            text: self.text.trim().to_owned(),
+            name: name.to_owned(),
+            model: None,
+            route: None,
+            objectives: Vec::new(),
+            exclude_cancelled: false,
+            exclude_failed: false,
+        };
+        if self.take("[") {
+            loop {
+                let slot = match self.word(|c| c.is_ascii_lowercase()) {
+                    "model" => &mut slo.model,
+                    "route" => &mut slo.route,
+                    _ => return self.fail("expected `model=` or `route=`"),
+                };
+                if !self.take("=") {
+                    return self.fail("expected `=`");
+                }
+                *slot = Some(self.word(|c| c != ',' && c != ']' && !c.is_whitespace()).to_owned());
+                if self.take("]") {
+                    break;
+                }
+                if !self.take(",") {
+                    return self.fail("expected `,` or `]`");
+                }
+            }
+        }
+        if !self.take(":") {
+            return self.fail("expected `:` after the name");
+        }
+        loop {
+            self.word(char::is_whitespace);
+            if self.at == self.text.len() {
+                break;
+            }
+            self.term(&mut slo)?;
+        }
+        if slo.objectives.is_empty() {
+            return self.fail("expected an objective, as in `ttft<=500ms`");
+        }
+        Ok(slo)
+    }
+
+    fn term(&mut self, slo: &mut Slo) -> Result<(), SloError> {
+        let begin = self.at;
+        let word = self.word(|c| c.is_ascii_alphanumeric() || c == '.');
+        if word == "exclude" && self.take("=") {
+            match self.word(|c| c.is_ascii_lowercase()) {
+                "cancelled" => slo.exclude_cancelled = true,
+                "failed" => slo.exclude_failed = true,
+                _ => return self.fail("expected `cancelled` or `failed`"),
+            }
+            return Ok(());
+        }
+        let Some(metric) = metric(word) else {
+            self.at = begin;
+            return self.fail("expected ttft, ttfo, itl.p50 … itl.p99.9, itl.max, itl (the mean), tpot or e2e");
+        };
+        if !self.take("<=") {
+            return self.fail(format!("expected `<=` after `{word}`"));
+        }
+        let begin = self.at;
+        match self.word(|c| !c.is_whitespace()).parse() {
+            Ok(limit) => slo.objectives.push(Objective { metric, limit }),
+            Err(error) => {
+                self.at = begin;
+                return self.fail(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, fits: impl Fn(char) -> bool) -> &'a str {
+        let rest = &self.text[self.at..];
+        let end = rest.find(|c| !fits(c)).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        let found = self.text[self.at..].starts_with(token);
+        self.at += if found { token.len() } else { 0 };
+        found
+    }
+
+    fn fail<T>(&self, expected: impl Into<String>) -> Result<T, SloError> {
+        let column = self.text[..self.at].chars().count();
+        Err(SloError { text: self.text.to_owned(), column, expected: expected.into() })
+    }
+}
+
+fn metric(word: &str) -> Option<Metric> {
+    Some(match word {
+        "ttft" => Metric::Ttft,
+        "ttfo" => Metric::Ttfo,
+        "tpot" | "itl" | "itl.mean" => Metric::Tpot,
+        "e2e" => Metric::E2e,
+        "itl.max" => Metric::Itl(1000),
+        _ => {
+            let percent: f64 = word.strip_prefix("itl.p")?.parse().ok()?;
+            let permille = (percent * 10.0).round();
+            (permille > 0.0 && permille <= 1000.0).then_some(Metric::Itl(permille as u16))?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_point_at_the_column() {
+        let error = |text: &str| text.parse::<Slo>().unwrap_err();
+        assert_eq!(
+            error("interactive: ttft=500ms").to_string(),
+            "expected `<=` after `ttft`, at column 18\n  interactive: ttft=500ms\n                   ^"
+        );
+        assert_eq!(error("x: ttft<=500").column, 9);
+        assert_eq!(error("x: speed<=5s").column, 3);
+        assert_eq!(error("x: itl.p0<=5s").column, 3);
+        assert_eq!(error("é: ttft<=5s").column, 0);
+        assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
+        assert_eq!(error("x:").column, 2);
+        let long = format!("x: ttft<=5s{}y", "\t".repeat(100_000));
+        let blank = " ".repeat(60);
+        assert_eq!(
+            error(&long).to_string().split_once('\n').unwrap().1,
+            format!("  {blank}y\n  {blank}^"),
+            "a long line is shown around the mistake"
+        );
+    }
+}

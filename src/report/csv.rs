@@ -1,0 +1,83 @@
+//! A report as CSV: one line per number, in five columns, so that any tool can read and filter it.
+//!
+//! `scope,metric,unit,stat,value`: the scope is `all`, `from=10s` of a slice, or the group's values as `model=a;status=200`;
+//! counts, rates and goodput are metrics too.
+
+use super::{Report, Summary};
+
+/// The whole report.
+pub fn render(report: &Report) -> String {
+    let mut text = "scope,metric,unit,stat,value\n".to_owned();
+    summary(&mut text, "all", &report.whole);
+    for slice in &report.slices {
+        summary(&mut text, &format!("from={}s", slice.from_s), &slice.summary);
+    }
+    for group in &report.groups {
+        let values: Vec<String> = group.by.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        summary(&mut text, &values.join(";"), &group.summary);
+    }
+    text
+}
+
+fn summary(text: &mut String, scope: &str, summary: &Summary) {
+    let scope = field(scope);
+    let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
+        *text += &format!("{scope},{},{unit},{},{value}\n", field(metric), field(stat));
+    };
+    line("requests", "requests", "count", summary.requests.to_string());
+    for (outcome, count) in &summary.outcomes {
+        line("requests", "requests", outcome, count.to_string());
+    }
+    for (status, count) in &summary.statuses {
+        line("status", "requests", &status.to_string(), count.to_string());
+    }
+    line("window", "s", "length", summary.seconds.to_string());
+    let throughput = &summary.throughput;
+    for (stat, value) in [
+        ("requests", throughput.requests),
+        ("input tokens", throughput.input_tokens),
+        ("output tokens", throughput.output_tokens),
+        ("total tokens", throughput.total_tokens),
+    ] {
+        line("throughput", "1/s", stat, value.to_string());
+    }
+    for goodput in &summary.goodput {
+        let name = format!("goodput {}", goodput.slo);
+        line(&name, "requests", "met", goodput.met.to_string());
+        line(&name, "requests", "counted", goodput.counted.to_string());
+        if let Some(share) = goodput.share {
+            line(&name, "1", "share", share.to_string());
+        }
+        line(&name, "1/s", "requests", goodput.requests_per_second.to_string());
+        line(&name, "1/s", "tokens", goodput.tokens_per_second.to_string());
+    }
+    for metric in &summary.metrics {
+        let (key, unit) = (metric.metric.key(), metric.metric.unit().name());
+        line(key, "values", "count", metric.count.to_string());
+        for (stat, value) in metric.columns() {
+            line(key, unit, &stat, value.to_string());
+        }
+    }
+}
+
+/// A field, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before it.
+fn field(text: &str) -> String {
+    let text =
+        if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text.to_owned() };
+    match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_quoted_where_it_must_be() {
+        assert_eq!(field("model=a"), "model=a");
+        assert_eq!(field("model=a,b \"c\""), "\"model=a,b \"\"c\"\"\"");
+        assert_eq!(field("=1+1"), "'=1+1");
+    }
+}

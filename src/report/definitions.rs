@@ -1,0 +1,187 @@
+//! What each number means to whom: our own definitions, and those of other tools, read from their sources.
+//!
+//! t₀ is the request's first byte, t₁ the first token event, tₗ the last, n the output tokens, *end* the end of the
+//! response. Times to the first token agree but for what counts as one (`streamgauge inspect --explain`).
+//!
+//! | | `streamgauge` | `aiperf` 0.13 | `vllm` bench 0.33 | `sglang` bench 0.5.23 | `guidellm` 0.8 | `otel` GenAI 1.41 |
+//! |---|---|---|---|---|---|---|
+//! | E2E | end − t₀ | tₗ − t₀ | tₗ − t₀ | end − t₀ | end − t₀ | end − t₀ |
+//! | ITL | every gap ÷ tokens of the later event | per request (tₗ − t₁) ÷ (n − 1) | every gap, not divided | every gap, not divided | per request (tₗ − t₁) ÷ (n − 1) | – |
+//! | TPOT | (tₗ − t₁) ÷ (n − tokens of the first event) | – | (tₗ − t₁) ÷ (n − 1) | (end − t₁) ÷ (n − 1) | (tₗ − t₀) ÷ n | (end − t₁) ÷ (n − 1) |
+//! | n | as counted | as counted | as counted | what was asked for, where no usage was sent | as counted | as counted |
+//! | tokens/s per user | 1 ÷ TPOT | 1 ÷ ITL | – | – | – | – |
+//! | window of rates | first planned moment to last end, of all | first t₀ to last tₗ, of successes | first t₀ to last end, of all | likewise | likewise | likewise |
+//! | from planned | also | – | – | – | – | – |
+//!
+//! A number that a tool does not have is absent under its definitions; what it reports of a stream of one token as 0 is
+//! absent too. AIPerf's ITL takes the first chunk for one token, as it does without `--per-chunk-usage`. What cannot be
+//! had from a record stays different: AIPerf counts with a tokenizer of its own, GuideLLM weighs rates by time, and the
+//! clocks of the Python tools run before the connection is made.
+
+use super::metric::Metric;
+use super::request::Request;
+use crate::measure::record::{CountSource, tpot};
+use crate::measure::time::{Gap, Stamp};
+
+/// Whose definitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Definitions {
+    /// Ours: [`crate::measure`].
+    #[default]
+    Streamgauge,
+    /// AIPerf's.
+    Aiperf,
+    /// Those of `vllm bench serve`.
+    Vllm,
+    /// Those of `sglang.bench_serving`.
+    Sglang,
+    /// GuideLLM's.
+    Guidellm,
+    /// OpenTelemetry's GenAI conventions'.
+    Otel,
+}
+
+/// What a request took, by some definitions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Times {
+    /// Time to first token.
+    pub ttft: Option<Gap>,
+    /// Time to first output.
+    pub ttfo: Option<Gap>,
+    /// Time per output token.
+    pub tpot: Option<Gap>,
+    /// One inter-token latency for the whole request, where they are defined so.
+    pub mean_itl: Option<Gap>,
+    /// The whole.
+    pub e2e: Option<Gap>,
+}
+
+impl Definitions {
+    /// All.
+    pub const ALL: [Self; 6] = [Self::Streamgauge, Self::Aiperf, Self::Vllm, Self::Sglang, Self::Guidellm, Self::Otel];
+
+    /// The name to ask for them by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Streamgauge => "streamgauge",
+            Self::Aiperf => "aiperf",
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Guidellm => "guidellm",
+            Self::Otel => "otel",
+        }
+    }
+
+    /// Whether waiting is counted from the planned moment too.
+    pub fn know_plans(self) -> bool {
+        self == Self::Streamgauge
+    }
+
+    /// Output tokens.
+    pub fn tokens(self, request: &Request) -> Option<u64> {
+        let exact = request.tokens.filter(|count| count.source < CountSource::Chunks);
+        let counted = request.tokens.map(|count| count.tokens);
+        match self {
+            Self::Sglang if exact.is_none() => request.asked.or(counted),
+            _ => counted,
+        }
+    }
+
+    /// The moment at which an answer is over.
+    pub fn end(self, request: &Request) -> Option<Stamp> {
+        match self {
+            Self::Aiperf | Self::Vllm if request.streamed => request.last,
+            _ => request.ended,
+        }
+    }
+
+    /// What a request took, counted from `start`.
+    pub fn times(self, request: &Request, start: Stamp) -> Times {
+        let end = self.end(request);
+        let e2e = end.map(|end| end.since(start));
+        if !request.streamed {
+            return Times { e2e, ..Times::default() };
+        }
+        let tokens = self.tokens(request);
+        let (first, last) = (request.first, request.last);
+        let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.since(from?));
+        let per_token = |time: Option<Gap>| shared(time?, tokens?.checked_sub(1)?);
+        let mut times = Times {
+            ttft: between(Some(start), first),
+            ttfo: between(Some(start), request.output),
+            e2e,
+            ..Times::default()
+        };
+        match self {
+            Self::Streamgauge => {
+                let events = request.events.len() as u64 + 1;
+                times.tpot = between(first, last)
+                    .zip(tokens)
+                    .and_then(|(decode, tokens)| tpot(decode, events, tokens, request.first_tokens));
+            }
+            Self::Aiperf => times.mean_itl = per_token(between(first, last)),
+            Self::Vllm => times.tpot = per_token(between(first, last)),
+            Self::Sglang | Self::Otel => times.tpot = per_token(between(first, end)),
+            Self::Guidellm => {
+                times.tpot = between(Some(start), last).zip(tokens).and_then(|(time, tokens)| shared(time, tokens));
+                times.mean_itl = per_token(between(first, last));
+            }
+        }
+        times
+    }
+
+    /// Hands out every number of a successful request: nanoseconds, tokens, millionths of tokens per second.
+    pub fn measure(self, request: &Request, mut out: impl FnMut(Metric, u64)) {
+        let times = self.times(request, request.sent);
+        let mut one = |metric, value: Option<Gap>| {
+            if let Some(value) = value {
+                out(metric, value.as_nanos());
+            }
+        };
+        one(Metric::Ttft, times.ttft);
+        one(Metric::Ttfo, times.ttfo);
+        one(Metric::Tpot, times.tpot);
+        one(Metric::E2e, times.e2e);
+        if let Some(planned) = request.planned.filter(|_| self.know_plans()) {
+            let felt = self.times(request, planned);
+            one(Metric::TtftFromPlanned, felt.ttft);
+            one(Metric::E2eFromPlanned, felt.e2e);
+        }
+        match self {
+            Self::Streamgauge => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.latency().0))),
+            Self::Vllm | Self::Sglang => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.gap()))),
+            Self::Aiperf | Self::Guidellm => one(Metric::Itl, times.mean_itl),
+            Self::Otel => {}
+        }
+        if request.streamed {
+            request.events.iter().for_each(|event| one(Metric::Gap, Some(event.gap())));
+            one(Metric::SecondToken, request.events.first().map(|event| event.gap()));
+            one(Metric::WorstGap, request.events.iter().map(|event| event.gap()).max());
+            let chunks = request.events.iter().filter_map(|event| event.tokens());
+            request
+                .first_tokens
+                .into_iter()
+                .chain(chunks)
+                .for_each(|tokens| out(Metric::TokensPerChunk, tokens.into()));
+        }
+        let each = match self {
+            Self::Streamgauge => times.tpot,
+            Self::Aiperf => times.mean_itl,
+            _ => None,
+        };
+        if let Some(each) = each.filter(|each| *each > Gap::ZERO) {
+            out(Metric::UserRate, (1e15 / each.as_nanos() as f64).round() as u64);
+        }
+        if let Some(tokens) = self.tokens(request) {
+            out(Metric::Output, tokens);
+        }
+        if let Some(tokens) = request.input {
+            out(Metric::Input, tokens);
+        }
+    }
+}
+
+/// A time shared out, to the nearest nanosecond; `None` among nobody.
+fn shared(time: Gap, among: u64) -> Option<Gap> {
+    (among > 0).then(|| Gap::from_nanos((time.as_nanos() as f64 / among as f64).round() as u64))
+}

@@ -1,0 +1,174 @@
+//! Pictures in characters, and numbers for people. What is drawn is always written beside it as a number too.
+
+use super::metric::Unit;
+use crate::measure::spread::Sorted;
+use crate::measure::time::Gap;
+
+/// Bins of a picture, if the values are close to each other.
+const BINS: f64 = 12.0;
+/// The greatest value divided by the least from which bins grow with the value.
+const WIDE: f64 = 20.0;
+/// Eighths of a block, from none to a whole one.
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// A bar of so many eighths of a column; in ASCII of whole ones.
+pub fn bar(eighths: usize, plain: bool) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if plain { "#".repeat(eighths.div_ceil(8)) } else { "█".repeat(eighths / 8) + PARTS[eighths % 8] }
+}
+
+/// Values as columns, `height` lines from the top down; the greatest is `most`.
+pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<String> {
+    let line = |line: u64| {
+        let column = |value: &f64| {
+            let eighths = (value / most * height as f64 * 8.0).round() as u64;
+            let here = eighths.saturating_sub(line * 8).min(8) as usize;
+            if plain { if here >= 4 { '#' } else { ' ' } } else { EIGHTHS[here] }
+        };
+        values.iter().map(column).collect()
+    };
+    (0..height).rev().map(line).collect()
+}
+
+/// Values by size: up to and including each edge, from the first bin that has any to the last. Edges are round numbers of
+/// the outer unit.
+pub fn bins(sorted: Sorted<'_>, unit: Unit) -> Vec<(f64, u64)> {
+    let inside = unit.outside(1.0);
+    let (least, most) = (unit.outside(sorted.min() as f64), unit.outside(sorted.max() as f64));
+    let mut edge = if most <= least * WIDE { Edge::even(least, most) } else { Edge::growing(least.max(inside)) };
+    let (mut bins, mut before) = (Vec::new(), 0);
+    loop {
+        let upper = edge.next();
+        let up_to = sorted.up_to((upper / inside).round() as u64);
+        if up_to > 0 {
+            bins.push((upper, up_to - before));
+        }
+        before = up_to;
+        if before == sorted.count() {
+            return bins;
+        }
+    }
+}
+
+/// Edges of bins, one after the other.
+struct Edge {
+    /// The edge is this many steps.
+    steps: u64,
+    step: f64,
+    grows: bool,
+}
+
+impl Edge {
+    fn even(least: f64, most: f64) -> Self {
+        let mut growing = Self::growing(((most - least) / BINS).max(1e-3));
+        let step = growing.next();
+        Self { steps: (least / step).ceil() as u64, step, grows: false }
+    }
+
+    /// 1, 2, 5, 10, …, from the first that is no less than `least`.
+    fn growing(least: f64) -> Self {
+        let mut edge = Self { steps: 1, step: 10_f64.powf(least.log10().floor()), grows: true };
+        while edge.value() < least {
+            edge.next();
+        }
+        edge
+    }
+
+    fn value(&self) -> f64 {
+        // Powers of ten below one are no sums of powers of two: round what is wrong in the last places.
+        let value = self.steps as f64 * self.step;
+        (value * 1e9).round() / 1e9
+    }
+
+    fn next(&mut self) -> f64 {
+        let value = self.value();
+        match (self.grows, self.steps) {
+            (false, _) => self.steps += 1,
+            (true, 1) => self.steps = 2,
+            (true, 2) => self.steps = 5,
+            (true, _) => (self.steps, self.step) = (1, self.step * 10.0),
+        }
+        value
+    }
+}
+
+/// A value of the outer unit with three significant figures.
+pub fn value(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Time => Gap::from_nanos((value * 1e6).round() as u64).to_string(),
+        Unit::Tokens if value.fract() == 0.0 => grouped(value as u64),
+        Unit::Tokens | Unit::Rate if value < 100.0 => format!("{value:.1}"),
+        Unit::Tokens | Unit::Rate => grouped(value.round() as u64),
+    }
+}
+
+/// Whole numbers with a comma between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A name from a file, which may hold anything.
+pub fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::spread::Samples;
+
+    fn of(millis: &[f64]) -> Vec<(f64, u64)> {
+        let mut samples = Samples::default();
+        millis.iter().for_each(|millis| samples.push((millis * 1e6) as u64));
+        bins(samples.sorted().unwrap(), Unit::Time)
+    }
+
+    #[test]
+    fn bins_have_round_edges_and_hold_every_value_once() {
+        assert_eq!(
+            of(&[10.5, 11.0, 12.0, 14.0, 34.0]),
+            [
+                (12.0, 3),
+                (14.0, 1),
+                (16.0, 0),
+                (18.0, 0),
+                (20.0, 0),
+                (22.0, 0),
+                (24.0, 0),
+                (26.0, 0),
+                (28.0, 0),
+                (30.0, 0),
+                (32.0, 0),
+                (34.0, 1)
+            ]
+        );
+        assert_eq!(of(&[0.3, 3.0, 40.0]), [(0.5, 1), (1.0, 0), (2.0, 0), (5.0, 1), (10.0, 0), (20.0, 0), (50.0, 1)]);
+        assert_eq!(of(&[0.0, 0.0]), [(0.0, 2)]);
+        assert_eq!(of(&[0.0, 1.0]).iter().map(|(_, count)| count).sum::<u64>(), 2);
+        assert_eq!(of(&[20.0]), [(20.0, 1)]);
+    }
+
+    #[test]
+    fn columns_are_drawn_in_eighths_of_a_line() {
+        assert_eq!(columns(&[0.0, 1.0, 2.0], 2.0, 2, false), ["  █", " ██"]);
+        assert_eq!(columns(&[0.5, 1.0], 1.0, 1, false), ["▄█"]);
+        assert_eq!(columns(&[0.2, 0.5, 1.0], 1.0, 1, true), [" ##"]);
+        assert_eq!((bar(9, false), bar(9, true)), ("█▏".to_owned(), "##".to_owned()));
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(value(1_234.0, Unit::Tokens), "1,234");
+        assert_eq!(value(3.5, Unit::Tokens), "3.5");
+        assert_eq!(value(12.345, Unit::Time), "12.3ms");
+        assert_eq!(value(1_234.5, Unit::Rate), "1,235");
+    }
+}

@@ -1,0 +1,268 @@
+//! Adds requests up: counts, and every value of every number of the successes. Pure.
+//!
+//! # Memory
+//! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
+//! slice and its group where those are asked for: ten million tokens in streams take about 80 MB (a gap and a latency
+//! of each), three times that with both. Groups and slices are limited in number.
+
+use std::collections::BTreeMap;
+
+use super::Load;
+use super::definitions::Definitions;
+use super::metric::Metric;
+use super::request::Request;
+use crate::measure::dialect;
+use crate::measure::record::Outcome;
+use crate::measure::slo::{Judged, Slos, Verdict};
+use crate::measure::spread::Samples;
+use crate::measure::time::{Gap, Stamp};
+
+/// Groups that are told apart; what comes later is of the last, `(others)`.
+pub const MOST_GROUPS: usize = 256;
+/// Slices that are told apart.
+pub const MOST_SLICES: u64 = 10_000;
+/// Parts of the curve of the load.
+const PARTS: usize = 60;
+/// The name of an outcome that a row does not tell.
+pub const UNKNOWN: &str = "unknown";
+
+/// How requests are added up.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// What the numbers mean.
+    pub definitions: Definitions,
+    /// What goodput is counted by.
+    pub slos: Slos,
+    /// The length of a slice of time.
+    pub slice: Option<Gap>,
+    /// What requests are grouped by.
+    pub by: Vec<Key>,
+}
+
+/// What requests can be grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// The model asked for.
+    Model,
+    /// The answer's status.
+    Status,
+    /// What became of the request.
+    Outcome,
+    /// The dialect.
+    Dialect,
+    /// The server.
+    Server,
+}
+
+impl Key {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Model, Self::Status, Self::Outcome, Self::Dialect, Self::Server];
+
+    /// The name to ask for it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Status => "status",
+            Self::Outcome => "outcome",
+            Self::Dialect => "dialect",
+            Self::Server => "server",
+        }
+    }
+
+    fn of(self, request: &Request) -> String {
+        let text = match self {
+            Self::Model => request.model.clone(),
+            Self::Status => request.status.map(|status| status.to_string()),
+            Self::Outcome => request.outcome.map(|outcome| outcome.name().to_owned()),
+            Self::Dialect => request.dialect.clone(),
+            Self::Server => request.upstream.clone(),
+        };
+        text.unwrap_or_else(|| "-".to_owned())
+    }
+}
+
+/// Requests that met one SLO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Good {
+    /// Requests that met it.
+    pub met: u64,
+    /// Requests that it counts.
+    pub counted: u64,
+    /// Output tokens of those that met it.
+    pub tokens: u64,
+}
+
+/// What some requests come to.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Requests by what became of them.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Answers by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Every value, in the order of [`Metric::ALL`].
+    pub samples: [Samples; Metric::ALL.len()],
+    /// By SLO, in their order.
+    pub goodput: Vec<Good>,
+    /// Successes by who counted their output tokens.
+    pub sources: BTreeMap<&'static str, u64>,
+    /// Prompt tokens of successes that a cache had.
+    pub cached: u64,
+    /// Gaps that were not kept.
+    pub lost_gaps: u64,
+    /// From the first beginning to the last end.
+    pub window: Option<(Stamp, Stamp)>,
+    /// Beginning and requests in flight then, for the curve of the load.
+    pub load: Vec<(Stamp, u32)>,
+}
+
+impl Figures {
+    /// All requests.
+    pub fn requests(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// Requests with a whole answer.
+    pub fn successes(&self) -> u64 {
+        self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
+    }
+
+    /// Requests in flight in equal parts of the time in which requests came, each itself included; a part in which none
+    /// came is as the one before.
+    pub fn load_over_time(&self) -> Load {
+        let times = || self.load.iter().map(|(at, _)| at.as_nanos());
+        let (Some(first), Some(last)) = (times().min(), times().max()) else { return Load::default() };
+        let mut parts = [(0_u64, 0_u64); PARTS];
+        for (at, in_flight) in &self.load {
+            let place = u128::from(at.as_nanos() - first) * PARTS as u128 / (u128::from(last - first) + 1);
+            let (sum, of) = &mut parts[place as usize];
+            (*sum, *of) = (*sum + u64::from(*in_flight) + 1, *of + 1);
+        }
+        let mut before = 0.0;
+        let mean = |(sum, of): &(u64, u64)| {
+            before = if *of > 0 { *sum as f64 / *of as f64 } else { before };
+            before
+        };
+        Load { seconds: (last - first) as f64 / 1e9, in_flight: parts.iter().map(mean).collect() }
+    }
+
+    fn add(&mut self, request: &Request, settings: &Settings, verdicts: &[Option<bool>]) {
+        let definitions = settings.definitions;
+        *self.outcomes.entry(request.outcome.map_or(UNKNOWN, Outcome::name)).or_default() += 1;
+        if let Some(status) = request.status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        if definitions != Definitions::Aiperf || request.succeeded() {
+            let begin = if definitions.know_plans() { request.begun() } else { request.sent };
+            let end = match definitions {
+                Definitions::Aiperf => definitions.end(request),
+                _ => request.ended,
+            };
+            let (first, last) = self.window.unwrap_or((begin, begin));
+            self.window = Some((first.min(begin), last.max(end.unwrap_or(begin))));
+        }
+        if let Some(in_flight) = request.in_flight {
+            self.load.push((request.sent, in_flight));
+        }
+        if let Some(planned) = request.planned {
+            self.samples[Metric::Lag as usize].push(request.sent.since(planned).as_nanos());
+        }
+        let tokens = definitions.tokens(request).unwrap_or(0);
+        self.goodput.resize(verdicts.len(), Good::default());
+        for (good, verdict) in self.goodput.iter_mut().zip(verdicts) {
+            let met = *verdict == Some(true);
+            good.met += u64::from(met);
+            good.counted += u64::from(verdict.is_some());
+            good.tokens += if met { tokens } else { 0 };
+        }
+        if !request.succeeded() {
+            return;
+        }
+        if let Some(count) = request.tokens {
+            *self.sources.entry(count.source.name()).or_default() += 1;
+        }
+        self.cached += request.cached.unwrap_or(0);
+        self.lost_gaps += request.lost_gaps;
+        definitions.measure(request, |metric, value| self.samples[metric as usize].push(value));
+    }
+}
+
+/// Adds requests up.
+#[derive(Debug, Default)]
+pub struct Fold {
+    /// How requests are added up.
+    pub settings: Settings,
+    /// All requests.
+    pub whole: Figures,
+    /// By number of the slice of time in which they began.
+    pub slices: BTreeMap<u64, Figures>,
+    /// By the values of the keys.
+    pub groups: BTreeMap<Vec<String>, Figures>,
+}
+
+/// There are more slices than are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("slices of {0} are more than {MOST_SLICES}: make them longer")]
+pub struct TooManySlices(Gap);
+
+impl Fold {
+    /// Nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// One request more.
+    ///
+    /// # Errors
+    /// When it is of a slice too many.
+    pub fn add(&mut self, request: &Request) -> Result<(), TooManySlices> {
+        let verdicts = verdicts(request, &self.settings);
+        self.whole.add(request, &self.settings, &verdicts);
+        if let Some(length) = self.settings.slice {
+            let number = request.begun().as_nanos() / length.as_nanos().max(1);
+            if number >= MOST_SLICES {
+                return Err(TooManySlices(length));
+            }
+            self.slices.entry(number).or_default().add(request, &self.settings, &verdicts);
+        }
+        if !self.settings.by.is_empty() {
+            let mut key: Vec<String> = self.settings.by.iter().map(|key| key.of(request)).collect();
+            if !self.groups.contains_key(&key) && self.groups.len() >= MOST_GROUPS - 1 {
+                key = vec!["(others)".to_owned(); key.len()];
+            }
+            self.groups.entry(key).or_default().add(request, &self.settings, &verdicts);
+        }
+        Ok(())
+    }
+}
+
+/// For each SLO whether the request met it; `None` where it is not for the request. A user waits from the planned
+/// moment, so that is where objectives begin if the definitions know it.
+fn verdicts(request: &Request, settings: &Settings) -> Vec<Option<bool>> {
+    let (definitions, slos) = (settings.definitions, &settings.slos);
+    let start = if definitions.know_plans() { request.begun() } else { request.sent };
+    let times = definitions.times(request, start);
+    let limits = slos.gap_limits().iter();
+    let over = limits.map(|limit| request.events.iter().filter(|event| event.latency().0 > *limit).count() as u64);
+    let over: Vec<u64> = over.collect();
+    let route = request.dialect.as_deref().and_then(dialect::named).map_or("", |dialect| dialect.route);
+    let judged = Judged {
+        route: Some(route),
+        model: request.model.as_deref().unwrap_or(""),
+        outcome: request.outcome.unwrap_or(Outcome::Failed),
+        streamed: request.streamed,
+        ttft: times.ttft,
+        ttfo: times.ttfo,
+        tpot: times.tpot.or(times.mean_itl),
+        e2e: times.e2e.unwrap_or_default(),
+        gap_count: request.events.len() as u64,
+        gaps_over: &over,
+    };
+    let judged: Vec<(&str, Verdict)> = slos.judge(judged).map(|(slo, verdict)| (slo.name(), verdict)).collect();
+    let of = |name: &str| judged.iter().find(|(judged, _)| *judged == name).map(|(_, verdict)| verdict);
+    slos.iter()
+        .map(|slo| match of(slo.name()) {
+            None | Some(Verdict::Excluded) => None,
+            Some(verdict) => Some(*verdict == Verdict::Met),
+        })
+        .collect()
+}

@@ -1,0 +1,51 @@
+//! A report as Markdown, for an issue or a pull request.
+
+use super::Report;
+use super::draw::printable;
+use super::text::{Part, latencies, lines, part, sentence};
+
+/// The whole report, with these percentiles.
+pub fn render(report: &Report, shown: &[f64]) -> String {
+    let mut text = String::new();
+    for (name, told) in lines(report) {
+        let told = escaped(&told);
+        text += &if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") };
+    }
+    text += &drawn(&latencies(&report.whole, shown));
+    for table in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
+        text += &drawn(&table);
+    }
+    for warning in &report.warnings {
+        text +=
+            &format!("\n> **Warning:** {} *Advice:* {}.\n", escaped(&sentence(&warning.text)), escaped(warning.advice));
+    }
+    text
+}
+
+/// A table whose first row is its head; the first column is left, the others right.
+fn drawn(table: &[Vec<String>]) -> String {
+    let mut text = "\n".to_owned();
+    for (at, row) in table.iter().enumerate() {
+        let cells: Vec<String> = row.iter().map(|cell| escaped(&printable(cell))).collect();
+        text += &format!("| {} |\n", cells.join(" | "));
+        if at == 0 {
+            text += &format!("|---{}|\n", "|---:".repeat(row.len() - 1));
+        }
+    }
+    text
+}
+
+/// Text without marks that mean something in Markdown or HTML.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '&' => escaped += "&amp;",
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' => escaped.extend(['\\', c]),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

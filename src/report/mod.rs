@@ -1,0 +1,365 @@
+//! What requests came to: from records to words. A pure fold, and one file for each format.
+//!
+//! ```text
+//! paths -> source -> request -> fold -> Report -> text, json, csv, markdown
+//!          reads     unpacks    adds up           words
+//! ```
+//!
+//! A [`source`] is a capture, a run directory, or one of several shards; several are one report, exactly as if all rows
+//! were in one. [`definitions`] say what each number means, ours or another tool's; [`fold`] keeps every value, so that
+//! percentiles are exact ([`crate::measure::spread`] has the rule and what it costs). [`warnings`] say what might mislead,
+//! each with advice.
+//!
+//! # What is in which figure
+//! Latencies, lengths and rates are of successes; what failed is counted beside them and never mixed in. Goodput alone
+//! has failures in its denominator, unless its SLO says otherwise. Send lag is of all requests.
+//!
+//! # JSON
+//! One object. `streamgauge_report` is the version of its shape; a key that is absent is unknown, never zero.
+//!
+//! | key | what |
+//! |---|---|
+//! | `definitions` | whose definitions the numbers follow |
+//! | `sources[]` | `path`, `run`, `rows`, `outside` (warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `not_valid`, `damage`, `started_unix_ns` |
+//! | `requests`, `outcomes`, `statuses` | how many; by what became of them; by HTTP status |
+//! | `seconds` | what the rates are over: from the first beginning to the last end; of a slice what of that lies in it |
+//! | `throughput` | of successes, per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
+//! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by who counted the output |
+//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
+//! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
+//! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `metrics` |
+//! | `groups[]` | with `--by`: `by`, a value for each key, and the same |
+//! | `warnings[]` | `warning` (a name for scripts), `text`, `advice` |
+//!
+//! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares nothing.
+
+pub mod csv;
+pub mod definitions;
+pub mod draw;
+pub mod fold;
+pub mod markdown;
+pub mod metric;
+pub mod request;
+pub mod source;
+pub mod text;
+pub mod warnings;
+
+use std::collections::BTreeMap;
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
+use crate::measure::slo::Slos;
+use crate::measure::spread::Sorted;
+use crate::measure::time::{Gap, Stamp};
+use definitions::Definitions;
+use fold::{Figures, Fold};
+use metric::{Metric, Unit};
+use source::Source;
+use warnings::Told;
+
+/// The version of the JSON object.
+const VERSION: u32 = 1;
+
+/// The percentiles that are given where nobody asks for others.
+pub const PERCENTILES: [f64; 10] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
+
+/// Everything that is told.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    streamgauge_report: u32,
+    /// Whose definitions the numbers follow.
+    pub definitions: &'static str,
+    /// What it was read from.
+    pub sources: Vec<Source>,
+    /// What all requests came to.
+    #[serde(flatten)]
+    pub whole: Summary,
+    /// Slices of time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<Slice>,
+    /// Groups of requests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// What might mislead.
+    pub warnings: Vec<Told>,
+    /// TTFT and ITL by size, for pictures.
+    #[serde(skip)]
+    pub pictures: Vec<(Metric, Vec<(f64, u64)>)>,
+    /// Requests in flight, in equal parts of the time in which requests came, for a picture.
+    #[serde(skip)]
+    pub load: Load,
+}
+
+/// Requests in flight over the time in which requests came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Load {
+    /// How long that was.
+    pub seconds: f64,
+    /// In equal parts of it, on average.
+    pub in_flight: Vec<f64>,
+}
+
+/// What some requests came to.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// How many.
+    pub requests: u64,
+    /// By what became of them.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// By status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// The window of the rates.
+    pub seconds: f64,
+    /// Of successes.
+    pub throughput: Throughput,
+    /// Of successes.
+    pub tokens: Tokens,
+    /// By SLO.
+    pub goodput: Vec<Goodput>,
+    /// Every number that occurred.
+    #[serde(serialize_with = "by_name")]
+    pub metrics: Vec<Distribution>,
+}
+
+/// Per second of the window.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Throughput {
+    /// Successful requests.
+    pub requests: f64,
+    /// Prompt tokens.
+    pub input_tokens: f64,
+    /// Output tokens.
+    pub output_tokens: f64,
+    /// Both.
+    pub total_tokens: f64,
+}
+
+/// Together.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tokens {
+    /// Prompt tokens.
+    pub input: u64,
+    /// Prompt tokens that a cache had.
+    pub cached: u64,
+    /// Output tokens.
+    pub output: u64,
+    /// Requests by who counted their output.
+    pub sources: BTreeMap<&'static str, u64>,
+}
+
+/// Requests that met an SLO.
+#[derive(Clone, Debug, Serialize)]
+pub struct Goodput {
+    /// Its name.
+    pub slo: String,
+    /// The SLO.
+    pub text: String,
+    /// Requests that met it.
+    pub met: u64,
+    /// Requests that it counts.
+    pub counted: u64,
+    /// The share of these; absent where it counts none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// Requests that met it, per second of the window.
+    pub requests_per_second: f64,
+    /// Their output tokens, likewise.
+    pub tokens_per_second: f64,
+}
+
+/// One number over many requests, in its outer unit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    /// Which number.
+    pub metric: Metric,
+    /// Values.
+    pub count: u64,
+    /// Their mean.
+    pub avg: f64,
+    /// The least.
+    pub min: f64,
+    /// The percentiles, as (percent, value).
+    pub percentiles: Vec<(f64, f64)>,
+    /// The greatest.
+    pub max: f64,
+    /// Their standard deviation.
+    pub std: f64,
+    /// Their sum.
+    pub sum: f64,
+}
+
+/// A slice of time.
+#[derive(Debug, Serialize)]
+pub struct Slice {
+    /// Its begin on the shared line, in seconds.
+    pub from_s: f64,
+    /// Its end.
+    pub to_s: f64,
+    /// The requests that began in it.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// Requests that have something in common.
+#[derive(Debug, Serialize)]
+pub struct Group {
+    /// What.
+    pub by: BTreeMap<&'static str, String>,
+    /// What they came to.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+fn secs(at: Stamp) -> f64 {
+    at.since(Stamp::default()).as_secs()
+}
+
+/// The name of a percentile, as in `p99.9`.
+pub fn name_of(percent: f64) -> String {
+    format!("p{percent}")
+}
+
+impl Distribution {
+    fn of(metric: Metric, sorted: Sorted<'_>, percentiles: &[f64]) -> Self {
+        let outside = |inside: f64| metric.unit().outside(inside);
+        Self {
+            metric,
+            count: sorted.count(),
+            avg: outside(sorted.mean()),
+            min: outside(sorted.min() as f64),
+            percentiles: percentiles.iter().map(|percent| (*percent, outside(sorted.percentile(*percent)))).collect(),
+            max: outside(sorted.max() as f64),
+            std: outside(sorted.deviation()),
+            sum: outside(sorted.sum() as f64),
+        }
+    }
+
+    /// Its columns in every table, as (name, value).
+    pub fn columns(&self) -> Vec<(String, f64)> {
+        let named = |name: &str, value: f64| (name.to_owned(), value);
+        let percentiles = self.percentiles.iter().map(|(percent, value)| (name_of(*percent), *value));
+        let mut columns = vec![named("avg", self.avg), named("min", self.min)];
+        columns.extend(percentiles);
+        columns.extend([named("max", self.max), named("std", self.std)]);
+        columns
+    }
+}
+
+impl Serialize for Distribution {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("unit", self.metric.unit().name())?;
+        map.serialize_entry("count", &self.count)?;
+        for (name, value) in self.columns() {
+            map.serialize_entry(&name, &value)?;
+        }
+        map.serialize_entry("sum", &self.sum)?;
+        map.end()
+    }
+}
+
+fn by_name<S: Serializer>(metrics: &[Distribution], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(metrics.iter().map(|metric| (metric.metric.key(), metric)))
+}
+
+impl Summary {
+    /// Sorts the values where they stand.
+    fn of(figures: &mut Figures, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| Goodput {
+            slo: slo.name().to_owned(),
+            text: slo.to_string(),
+            met: good.met,
+            counted: good.counted,
+            share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
+            requests_per_second: per_second(good.met),
+            tokens_per_second: per_second(good.tokens),
+        });
+        let goodput = goodput.collect();
+        let mut metrics = Vec::new();
+        for metric in Metric::ALL {
+            let sorted = figures.samples[metric as usize].sorted();
+            metrics.extend(sorted.map(|sorted| Distribution::of(metric, sorted, percentiles)));
+        }
+        let sum = |metric: Metric| metrics.iter().find(|of| of.metric == metric).map_or(0, |of| of.sum as u64);
+        let (input, output) = (sum(Metric::Input), sum(Metric::Output));
+        Self {
+            requests: figures.requests(),
+            outcomes: figures.outcomes.clone(),
+            statuses: figures.statuses.clone(),
+            seconds,
+            throughput: Throughput {
+                requests: per_second(figures.successes()),
+                input_tokens: per_second(input),
+                output_tokens: per_second(output),
+                total_tokens: per_second(input.saturating_add(output)),
+            },
+            tokens: Tokens { input, cached: figures.cached, output, sources: figures.sources.clone() },
+            goodput,
+            metrics,
+        }
+    }
+
+    /// One number, if it occurred.
+    pub fn metric(&self, metric: Metric) -> Option<&Distribution> {
+        self.metrics.iter().find(|of| of.metric == metric)
+    }
+}
+
+impl Report {
+    /// What a fold came to.
+    pub fn of(fold: &mut Fold, sources: Vec<Source>, percentiles: &[f64]) -> Self {
+        let Fold { settings, whole, slices, groups } = fold;
+        let length = settings.slice.map_or(0.0, Gap::as_secs);
+        let window = whole.window.map_or((0.0, 0.0), |(first, last)| (secs(first), secs(last)));
+        let seconds = window.1 - window.0;
+        let slice = |(number, figures): (&u64, &mut Figures)| {
+            let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
+            // The first and the last are not measured over their whole length.
+            let seconds = (to_s.min(window.1) - from_s.max(window.0)).max(0.0);
+            Slice { from_s, to_s, summary: Summary::of(figures, seconds, &settings.slos, percentiles) }
+        };
+        let group = |(values, figures): (&Vec<String>, &mut Figures)| Group {
+            by: settings.by.iter().map(|key| key.name()).zip(values.iter().cloned()).collect(),
+            summary: Summary::of(figures, seconds, &settings.slos, percentiles),
+        };
+        let summary = Summary::of(whole, seconds, &settings.slos, percentiles);
+        let slices = slices.iter_mut().map(slice).collect();
+        let groups = groups.iter_mut().map(group).collect();
+        let warnings = warnings::of(&summary, whole, &sources, percentiles);
+        let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
+        let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
+        let pictures = [ttft, Metric::Itl]
+            .into_iter()
+            .filter_map(|metric| Some((metric, draw::bins(whole.samples[metric as usize].sorted()?, Unit::Time))))
+            .collect();
+        Self {
+            streamgauge_report: VERSION,
+            definitions: settings.definitions.name(),
+            sources,
+            whole: summary,
+            slices,
+            groups,
+            warnings: warnings.iter().map(Told::of).collect(),
+            pictures,
+            load: whole.load_over_time(),
+        }
+    }
+
+    /// As one JSON object.
+    pub fn json(&self) -> String {
+        // Numbers, names and keys that are texts: there is nothing that JSON cannot hold.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Whether the numbers are ours.
+    pub fn is_ours(&self) -> bool {
+        self.definitions == Definitions::Streamgauge.name()
+    }
+
+    /// Whether goodput of any SLO is less than `least`, a share of 1. Of an SLO that counts nothing it is.
+    pub fn falls_short(&self, least: f64) -> bool {
+        self.whole.goodput.iter().any(|goodput| goodput.share.is_none_or(|share| share < least))
+    }
+}

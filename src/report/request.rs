@@ -1,0 +1,102 @@
+//! One request as a report looks at it: a row, unpacked, on the line of time that all sources share.
+
+use crate::capture::format::Entry;
+use crate::capture::gaps::{NotGaps, unpack};
+use crate::measure::record::{Outcome, TokenCount};
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// When it should have been sent; runs only.
+    pub planned: Option<Stamp>,
+    /// Its first byte: at the proxy, or as a replay sent it.
+    pub sent: Stamp,
+    /// First generated text.
+    pub first: Option<Stamp>,
+    /// First generated text that is not reasoning.
+    pub output: Option<Stamp>,
+    /// Last generated text; unknown where gaps were lost.
+    pub last: Option<Stamp>,
+    /// The end.
+    pub ended: Option<Stamp>,
+    /// Every gap between token events, and the later event's tokens.
+    pub events: Vec<TokenEvent>,
+    /// Gaps that were not kept.
+    pub lost_gaps: u64,
+    /// Tokens of the first token event.
+    pub first_tokens: Option<u32>,
+    /// Whether the answer came as a stream.
+    pub streamed: bool,
+    /// Output tokens, and who counted them.
+    pub tokens: Option<TokenCount>,
+    /// Limit on output tokens that was asked for.
+    pub asked: Option<u64>,
+    /// Prompt tokens.
+    pub input: Option<u64>,
+    /// Of these, from the server's cache.
+    pub cached: Option<u64>,
+    /// What became of it, where that is known.
+    pub outcome: Option<Outcome>,
+    /// The answer's status.
+    pub status: Option<u16>,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// The dialect.
+    pub dialect: Option<String>,
+    /// The server.
+    pub upstream: Option<String>,
+    /// Requests in flight when it came, itself left out.
+    pub in_flight: Option<u32>,
+}
+
+impl Request {
+    /// Reads a row. `shift` moves its line of time onto the shared one, in nanoseconds.
+    ///
+    /// # Errors
+    /// When its gaps are not as they are written.
+    pub fn of(row: Entry, shift: u64) -> Result<Self, NotGaps> {
+        let timing = row.timing;
+        let events = timing.gaps.as_deref().map(unpack).transpose()?.unwrap_or_default();
+        let on_line = |at: u64| Stamp::from_nanos(at.saturating_add(shift));
+        let sent = on_line(row.at);
+        let after = |nanos: Option<u64>| nanos.map(|nanos| sent.after(Gap::from_nanos(nanos)));
+        let first = after(timing.first_token);
+        let lost_gaps = timing.lost_gaps.unwrap_or(0);
+        let decode = events.iter().fold(0_u64, |sum, event| sum.saturating_add(event.gap().as_nanos()));
+        Ok(Self {
+            planned: row.planned.map(on_line),
+            sent,
+            first,
+            output: after(timing.first_output),
+            last: first.map(|first| first.after(Gap::from_nanos(decode))).filter(|_| lost_gaps == 0),
+            ended: after(timing.ended),
+            // Some dialects never say that they stream.
+            streamed: row.stream.unwrap_or(!events.is_empty()),
+            events,
+            lost_gaps,
+            first_tokens: timing.first_tokens,
+            tokens: row.output_tokens.zip(row.output_source).map(|(tokens, source)| TokenCount { tokens, source }),
+            asked: row.params.max_tokens,
+            input: row.prompt.tokens,
+            cached: row.prompt.cached,
+            outcome: row.outcome,
+            status: row.status,
+            model: row.model,
+            dialect: row.dialect,
+            upstream: row.upstream,
+            in_flight: row.in_flight,
+        })
+    }
+
+    /// The moment from which a user waits.
+    pub fn begun(&self) -> Stamp {
+        self.planned.unwrap_or(self.sent)
+    }
+
+    /// Whether it has a whole answer.
+    pub fn succeeded(&self) -> bool {
+        self.outcome == Some(Outcome::Success)
+    }
+}

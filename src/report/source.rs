@@ -1,0 +1,176 @@
+//! What a report is read from: captures, run directories and shards of one run, one after the other.
+//!
+//! Times of all are moved onto one line, which begins where the first source began by the wall clock. Since every value
+//! is kept, several sources come to exactly what one that holds all their rows would.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::fold::{Fold, TooManySlices};
+use super::request::Request;
+use crate::capture::gaps::NotGaps;
+use crate::capture::reader::{ReadError, Reader};
+
+/// The file that makes a folder a run's.
+const RUN: &str = "run.json";
+/// Its rows.
+const RECORDS: &str = "records.jsonl.zst";
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The rows cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// What a run says of itself cannot be read.
+    #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS} itself", path.display())]
+    Run {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A row whose gaps make no sense.
+    #[error("{}, request {number}: {reason}. Take the row out, or write the trace again", path.display())]
+    Gaps {
+        /// The source.
+        path: PathBuf,
+        /// The row, from 1, the header left out.
+        number: u64,
+        /// What is wrong.
+        reason: NotGaps,
+    },
+    /// There are too many slices.
+    #[error(transparent)]
+    Slices(#[from] TooManySlices),
+}
+
+/// What a run's file says that a report needs.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Run {
+    targets: Vec<String>,
+    closed_loop: bool,
+    valid: Option<bool>,
+    invalid_because: Vec<String>,
+    slos: Vec<String>,
+    summary: Measuring,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Measuring {
+    measured: Measured,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Measured {
+    from: u64,
+    to: Option<u64>,
+}
+
+/// One source, as a report names it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Source {
+    /// As it was named.
+    pub path: String,
+    /// Whether it is the result of a run.
+    pub run: bool,
+    /// Its rows.
+    pub rows: u64,
+    /// Of these, those in warm-up or cool-down, which are in no figure.
+    pub outside: u64,
+    /// Where its requests went, as the run says.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<String>,
+    /// Whether slots and no times decided when requests were sent.
+    pub closed_loop: bool,
+    /// Whether a warm-up was left out.
+    pub warmed_up: bool,
+    /// Why the run is not valid, if it is not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_valid: Vec<String>,
+    /// What was found to be missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
+    /// When its time zero was, in nanoseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_unix_ns: Option<u64>,
+    /// The SLOs that the run was judged by.
+    #[serde(skip)]
+    pub slos: Vec<String>,
+}
+
+/// A source that has been opened.
+pub struct Opened {
+    /// What is known of it before its rows are read.
+    pub source: Source,
+    path: PathBuf,
+    reader: Reader,
+    measured: Measured,
+}
+
+impl Opened {
+    /// Opens a capture, a run directory or a file of rows.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn open(path: &Path) -> Result<Self, SourceError> {
+        let run = path.join(RUN);
+        let mut source = Source { path: path.display().to_string(), ..Source::default() };
+        let (mut measured, mut rows) = (Measured::default(), path.to_owned());
+        if run.is_file() {
+            let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
+            let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
+            let told: Run = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+            measured = told.summary.measured;
+            source.run = true;
+            source.targets = told.targets;
+            source.closed_loop = told.closed_loop;
+            source.warmed_up = measured.from > 0;
+            source.slos = told.slos;
+            if told.valid == Some(false) {
+                source.not_valid = told.invalid_because;
+            }
+            rows = path.join(RECORDS);
+        }
+        let reader = Reader::open(&rows)?;
+        source.started_unix_ns = reader.header().started_unix_ns;
+        Ok(Self { source, path: path.to_owned(), reader, measured })
+    }
+
+    /// Adds its rows up, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
+    fn read(mut self, fold: &mut Fold, zero: u64) -> Result<Source, SourceError> {
+        let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
+        for row in self.reader.by_ref() {
+            let row = row?;
+            self.source.rows += 1;
+            let at = row.planned.unwrap_or(row.at);
+            if at < self.measured.from || self.measured.to.is_some_and(|to| at >= to) {
+                self.source.outside += 1;
+                continue;
+            }
+            let number = self.source.rows;
+            let request = Request::of(row, shift).map_err(|reason| SourceError::Gaps {
+                path: self.path.clone(),
+                number,
+                reason,
+            })?;
+            fold.add(&request)?;
+        }
+        self.source.damage = self.reader.damage().iter().map(ToString::to_string).collect();
+        Ok(self.source)
+    }
+}
+
+/// Reads all rows of all sources.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceError> {
+    let zero = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min().unwrap_or(0);
+    opened.into_iter().map(|opened| opened.read(fold, zero)).collect()
+}

@@ -1,0 +1,264 @@
+//! A report for people: figures in columns, and pictures of latencies and of the load.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::draw::{bar, columns, grouped, value};
+use super::metric::Metric;
+use super::{Distribution, Report, Summary, name_of};
+
+/// The percentiles that a screen has room for, where nobody asks for others.
+pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
+
+/// Columns of the names of figures.
+const LABEL: usize = 13;
+/// Lines of the picture of the load.
+const HEIGHT: u64 = 4;
+/// Columns of a bar.
+const BAR: usize = 50;
+
+/// What is written on.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen {
+    /// Columns.
+    pub width: usize,
+    /// ASCII only.
+    pub plain: bool,
+}
+
+/// The whole report, with these percentiles.
+pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
+    let mut text = String::new();
+    for (name, told) in lines(report) {
+        text += format!("{name:<LABEL$}{told}").trim_end();
+        text.push('\n');
+    }
+    if !report.whole.metrics.is_empty() {
+        text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
+    }
+    for (metric, bins) in &report.pictures {
+        text += &histogram(metric.label(planned(&report.whole)), *metric, bins, screen);
+    }
+    text += &load(report, screen);
+    for part in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
+        text += &format!("\n{}", aligned(&part));
+    }
+    for warning in &report.warnings {
+        text += &format!("\nwarning: {}\n  advice: {}\n", printed(&warning.text), warning.advice);
+    }
+    if screen.plain { text.replace('≤', "<=").replace('µ', "u") } else { text }
+}
+
+/// Figures by name; a line without a name belongs to the one above.
+pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
+    let whole = &report.whole;
+    let mut lines = Vec::new();
+    for source in &report.sources {
+        let left_out = match source.outside {
+            0 => String::new(),
+            outside => format!(", {} of them in warm-up or cool-down and left out", grouped(outside)),
+        };
+        let to =
+            if source.targets.is_empty() { String::new() } else { format!(" sent to {}", source.targets.join(", ")) };
+        let name = if lines.is_empty() { "source" } else { "" };
+        lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, grouped(source.rows))));
+    }
+    if !report.is_ours() {
+        lines.push(("definitions", format!("those of {}", report.definitions)));
+    }
+    lines.push(("requests", counted(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
+    let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
+    let refused: Vec<String> =
+        refused.map(|(status, count)| format!("{} answered {status}", grouped(*count))).collect();
+    if !refused.is_empty() {
+        lines.push(("", refused.join(", ")));
+    }
+    let rate = &whole.throughput;
+    lines.push((
+        "throughput",
+        format!(
+            "{:.2} requests/s, {:.0} input tokens/s, {:.0} output tokens/s, of successes in {:.1} s",
+            rate.requests, rate.input_tokens, rate.output_tokens, whole.seconds
+        ),
+    ));
+    lines.push(("tokens", tokens(whole)));
+    for goodput in &whole.goodput {
+        let share = goodput.share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        lines.push((
+            "goodput",
+            format!(
+                "{}: {} of {} met it ({share}), {:.2} requests/s, {:.0} tokens/s",
+                goodput.slo,
+                grouped(goodput.met),
+                grouped(goodput.counted),
+                goodput.requests_per_second,
+                goodput.tokens_per_second
+            ),
+        ));
+    }
+    lines.into_iter().map(|(name, told)| (name, printed(&told))).collect()
+}
+
+fn counted(counts: impl Iterator<Item = (String, u64)>) -> String {
+    let list: Vec<String> = counts.map(|(name, count)| format!("{} {name}", grouped(count))).collect();
+    if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+}
+
+fn tokens(summary: &Summary) -> String {
+    let tokens = &summary.tokens;
+    let cached = match tokens.cached {
+        0 => String::new(),
+        cached => format!(" ({:.1} % from a cache)", cached as f64 / tokens.input.max(1) as f64 * 100.0),
+    };
+    let sources: Vec<&str> = tokens.sources.keys().copied().collect();
+    let by = if sources.is_empty() { String::new() } else { format!(", counted by {}", sources.join(", ")) };
+    format!("{} in{cached}, {} out{by}", grouped(tokens.input), grouped(tokens.output))
+}
+
+/// Whether moments of sending were planned.
+fn planned(summary: &Summary) -> bool {
+    summary.metric(Metric::TtftFromPlanned).is_some() || summary.metric(Metric::E2eFromPlanned).is_some()
+}
+
+/// Whether a number is the same as a better known one: gaps are inter-token latencies where events hold one token, and
+/// the first output is the first token where nothing reasons.
+fn repeats(summary: &Summary, metric: &Distribution) -> bool {
+    let better = match metric.metric {
+        Metric::Gap => Metric::Itl,
+        Metric::Ttfo => Metric::Ttft,
+        _ => return false,
+    };
+    summary.metric(better).is_some_and(|better| Distribution { metric: metric.metric, ..better.clone() } == *metric)
+}
+
+/// The table of numbers; its first row is its head. What only repeats another number is left out.
+pub(super) fn latencies(summary: &Summary, shown: &[f64]) -> Vec<Vec<String>> {
+    let mut head = vec![String::new(), "count".into(), "avg".into(), "min".into()];
+    head.extend(shown.iter().map(|percent| name_of(*percent)));
+    head.extend(["max".to_owned(), "std".into()]);
+    let mut table = vec![head];
+    for metric in &summary.metrics {
+        if repeats(summary, metric) {
+            continue;
+        }
+        let unit = metric.metric.unit();
+        let mut row = vec![metric.metric.label(planned(summary)).to_owned(), grouped(metric.count)];
+        row.extend([metric.avg, metric.min].map(|of| value(of, unit)));
+        let of = metric.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
+        row.extend(of.map(|(_, of)| value(*of, unit)));
+        row.extend([metric.max, metric.std].map(|of| value(of, unit)));
+        table.push(row);
+    }
+    table
+}
+
+/// Which part of the requests has a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Slices,
+    Groups,
+}
+
+/// The table of parts; `None` without any.
+pub(super) fn part(report: &Report, which: Part) -> Option<Vec<Vec<String>>> {
+    let slices = report.slices.iter().map(|slice| (format!("{}s", slice.from_s), &slice.summary));
+    let groups = report.groups.iter().map(|group| {
+        let values: Vec<&str> = group.by.values().map(String::as_str).collect();
+        (values.join(" "), &group.summary)
+    });
+    let (name, parts): (String, Vec<(String, &Summary)>) = match which {
+        Part::Slices => ("from".to_owned(), slices.collect()),
+        Part::Groups => {
+            let keys: Vec<&str> = report.groups.first().map(|group| group.by.keys().copied().collect())?;
+            (keys.join(" "), groups.collect())
+        }
+    };
+    let ttft = if planned(&report.whole) { Metric::TtftFromPlanned } else { Metric::Ttft };
+    let columns = [(ttft, 50.0), (ttft, 99.0), (Metric::Itl, 50.0), (Metric::Itl, 99.0), (Metric::Tpot, 50.0)];
+    let mut head = vec![name, "requests".into(), "success".into(), "req/s".into(), "output tok/s".into()];
+    let columns: Vec<(Metric, f64)> =
+        columns.into_iter().filter(|column| told(&report.whole, *column).is_some()).collect();
+    head.extend(columns.iter().map(|(metric, percent)| {
+        let metric = if *metric == ttft { "TTFT" } else { metric.label(true) };
+        format!("{metric} {}", name_of(*percent))
+    }));
+    head.extend(report.whole.goodput.iter().map(|goodput| goodput.slo.clone()));
+    let row = |(name, summary): &(String, &Summary)| {
+        let success = summary.outcomes.get("success").copied().unwrap_or(0);
+        let rate = &summary.throughput;
+        let mut row = vec![name.clone(), grouped(summary.requests), grouped(success)];
+        row.extend([format!("{:.2}", rate.requests), format!("{:.0}", rate.output_tokens)]);
+        let dash = || "-".to_owned();
+        row.extend(
+            columns.iter().map(|column| told(summary, *column).map_or_else(dash, |of| value(of, column.0.unit()))),
+        );
+        let share = |share: f64| format!("{:.1} %", share * 100.0);
+        row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, share)));
+        row
+    };
+    (!parts.is_empty()).then(|| std::iter::once(head).chain(parts.iter().map(row)).collect())
+}
+
+fn told(summary: &Summary, (metric, percent): (Metric, f64)) -> Option<f64> {
+    let percentiles = &summary.metric(metric)?.percentiles;
+    percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
+}
+
+/// A table whose first row is its head: names left, numbers right.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    for (at, row) in rows.iter().enumerate() {
+        let row: Vec<String> = row.iter().map(|cell| printed(cell)).collect();
+        _ = if at == 0 { table.set_header(row) } else { table.add_row(row) };
+    }
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)], screen: Screen) -> String {
+    let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let mut text = format!("\n{name}\n");
+    let room = screen.width.saturating_sub(LABEL + 9).min(BAR);
+    for (edge, count) in bins {
+        let eighths = (*count as f64 / most as f64 * room as f64 * 8.0).ceil() as usize;
+        let edge = format!("≤ {}", value(*edge, metric.unit()));
+        text +=
+            format!("{edge:>width$} {} {}", bar(eighths, screen.plain), grouped(*count), width = LABEL - 1).trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// Requests in flight over the time in which requests came.
+fn load(report: &Report, screen: Screen) -> String {
+    let columns_of = report.load.in_flight.len().min(screen.width.saturating_sub(LABEL));
+    let most = report.load.in_flight.iter().copied().fold(0.0, f64::max);
+    if columns_of < 2 || most == 0.0 {
+        return String::new();
+    }
+    let of = |at: usize| {
+        let place = |at: usize| at * report.load.in_flight.len() / columns_of;
+        let windows = &report.load.in_flight[place(at)..place(at + 1)];
+        windows.iter().sum::<f64>() / windows.len() as f64
+    };
+    let values: Vec<f64> = (0..columns_of).map(of).collect();
+    let mut text = "\nin flight over time\n".to_owned();
+    for (at, line) in columns(&values, most, HEIGHT, screen.plain).iter().enumerate() {
+        let label = if at == 0 { format!("{most:.0}") } else { String::new() };
+        text += format!("{label:>width$} {line}", width = LABEL - 1).trim_end();
+        text.push('\n');
+    }
+    let end = format!("{:.0}s", report.load.seconds);
+    text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
+}
+
+/// Text that holds names from files.
+fn printed(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A sentence with its end.
+pub(super) fn sentence(text: &str) -> String {
+    printed(text) + "."
+}

@@ -1,0 +1,259 @@
+//! What might mislead whoever reads the figures; every doubt ends in advice.
+
+use serde::Serialize;
+
+use super::Summary;
+use super::fold::{Figures, UNKNOWN};
+use super::metric::Metric;
+use super::source::Source;
+use crate::measure::record::{CountSource, Outcome};
+use crate::measure::time::Gap;
+
+/// Values that a percentile should have above it: with fewer the next run would give another.
+const TAIL: f64 = 10.0;
+/// Requests that may fail before latencies of the rest are those of survivors.
+const SURVIVORS: f64 = 0.01;
+/// Lag that shows in a latency, as a share of it.
+const LAG_SHARE: f64 = 0.05;
+/// Mean tokens per event from which gaps are no inter-token latencies any more.
+const SEVERAL: f64 = 1.05;
+/// Requests below which a trend of the load is chance.
+const TREND: usize = 40;
+
+/// A doubt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Warning {
+    /// There is nothing.
+    Empty,
+    /// A run found itself not valid.
+    NotValid {
+        /// The source.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// Part of a source is missing.
+    Damage(String),
+    /// Several sources, of which not all tell the wall clock.
+    NoClock,
+    /// Rows do not tell what became of them.
+    NoOutcome(u64),
+    /// A run began cold.
+    NoWarmup,
+    /// The server decided when the next request came.
+    ClosedLoop,
+    /// A percentile that few values are beyond.
+    TooFew {
+        /// The percentile.
+        percent: f64,
+        /// Values.
+        count: u64,
+    },
+    /// Requests were sent late.
+    SendLag {
+        /// p99 of the lag, in milliseconds.
+        lag: f64,
+        /// p50 of TTFT.
+        ttft: f64,
+    },
+    /// Many requests have no latency.
+    SurvivorsOnly {
+        /// Requests.
+        requests: u64,
+        /// Of these, without a whole answer.
+        failed: u64,
+    },
+    /// Events hold several tokens.
+    MultiTokenChunks {
+        /// How many on average.
+        tokens: f64,
+    },
+    /// Output tokens are estimated.
+    Estimated(u64),
+    /// Gaps were not kept.
+    LostGaps(u64),
+    /// More and more requests were open.
+    Saturation {
+        /// Requests in flight, on average, in each quarter of the time.
+        quarters: [f64; 4],
+    },
+}
+
+/// A doubt in words.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Told {
+    /// A name for scripts.
+    pub warning: &'static str,
+    /// What it is.
+    pub text: String,
+    /// What to do.
+    pub advice: &'static str,
+}
+
+impl Told {
+    pub(super) fn of(warning: &Warning) -> Self {
+        Self { warning: warning.name(), text: warning.text(), advice: warning.advice() }
+    }
+}
+
+impl Warning {
+    /// Its name for scripts.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::NotValid { .. } => "not_valid",
+            Self::Damage(_) => "damage",
+            Self::NoClock => "no_clock",
+            Self::NoOutcome(_) => "no_outcome",
+            Self::NoWarmup => "no_warmup",
+            Self::ClosedLoop => "closed_loop",
+            Self::TooFew { .. } => "too_few",
+            Self::SendLag { .. } => "send_lag",
+            Self::SurvivorsOnly { .. } => "survivors_only",
+            Self::MultiTokenChunks { .. } => "multi_token_chunks",
+            Self::Estimated(_) => "estimated_tokens",
+            Self::LostGaps(_) => "lost_gaps",
+            Self::Saturation { .. } => "saturation",
+        }
+    }
+
+    /// What it is, in a sentence.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Empty => "there are no requests".to_owned(),
+            Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
+            Self::Damage(what) => format!("a part is missing: {what}"),
+            Self::NoClock => "not every source tells when it began, so those begin together".to_owned(),
+            Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
+            Self::NoWarmup => "the first requests met a cold server, and are in the figures".to_owned(),
+            Self::ClosedLoop => {
+                "the load was closed: a server that stalls is sent less, and latencies hide the wait".to_owned()
+            }
+            Self::TooFew { percent, count } => {
+                format!("p{percent} of {count} values rests on fewer than {TAIL}; another run may give quite another")
+            }
+            Self::SendLag { lag, ttft } => {
+                format!("requests were sent late: lag p99 {} against a TTFT of p50 {}", time(*lag), time(*ttft))
+            }
+            Self::SurvivorsOnly { requests, failed } => format!(
+                "{failed} of {requests} requests ({:.1} %) have no whole answer, and no latency below tells of them",
+                *failed as f64 / *requests as f64 * 100.0
+            ),
+            Self::MultiTokenChunks { tokens } => format!(
+                "events hold {tokens:.2} tokens on average: ITL shares a gap among them, and a client waits for whole gaps"
+            ),
+            Self::Estimated(requests) => {
+                format!("output tokens of {requests} requests are a number of events, usually too low")
+            }
+            Self::LostGaps(gaps) => format!("{gaps} gaps of very long streams were not kept; those have no TPOT"),
+            Self::Saturation { quarters } => format!(
+                "more and more requests were open ({:.0}, {:.0}, {:.0}, {:.0} in the quarters of the time): the server \
+                 cannot keep up, and latencies depend on how long it lasted",
+                quarters[0], quarters[1], quarters[2], quarters[3]
+            ),
+        }
+    }
+
+    /// What to do.
+    pub const fn advice(&self) -> &'static str {
+        match self {
+            Self::Empty => "check the path, and whether warm-up leaves anything",
+            Self::NotValid { .. } => "do not compare its figures; remove the cause and run again",
+            Self::Damage(_) => "its other rows are counted; look at what stopped the writer",
+            Self::NoClock => "rates of several such sources mean something only if they did begin together",
+            Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
+            Self::NoWarmup => "--warmup 30s (replay, load) leaves them out",
+            Self::ClosedLoop => "send at the trace's times, or with --rate, to see what users would wait",
+            Self::TooFew { .. } => "send more requests, or read a lower percentile",
+            Self::SendLag { .. } => "read the figures from planned; use more --workers, or another machine",
+            Self::SurvivorsOnly { .. } => "judge by goodput, which counts them (--slo)",
+            Self::MultiTokenChunks { .. } => "read the row `gap` for what a client sees",
+            Self::Estimated(_) => "ask for usage: stream_options.include_usage, or --ask-usage at the proxy",
+            Self::LostGaps(_) => "their TTFT and E2E are whole",
+            Self::Saturation { .. } => "send less, or say how long it was sent; --slice shows the growth",
+        }
+    }
+}
+
+fn time(millis: f64) -> String {
+    Gap::from_nanos((millis * 1e6) as u64).to_string()
+}
+
+/// The doubts about what was found.
+pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], percentiles: &[f64]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    if summary.requests == 0 {
+        warnings.push(Warning::Empty);
+    }
+    for source in sources {
+        let why = source.not_valid.iter();
+        warnings.extend(why.map(|why| Warning::NotValid { path: source.path.clone(), why: why.clone() }));
+        warnings.extend(source.damage.iter().cloned().map(Warning::Damage));
+    }
+    if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
+        warnings.push(Warning::NoClock);
+    }
+    let runs = || sources.iter().filter(|source| source.run);
+    let doubts = [
+        figures.outcomes.get(UNKNOWN).map(|rows| Warning::NoOutcome(*rows)),
+        runs().any(|run| !run.warmed_up).then_some(Warning::NoWarmup),
+        runs().any(|run| run.closed_loop).then_some(Warning::ClosedLoop),
+        too_few(summary, percentiles),
+        send_lag(summary).filter(|_| !runs().any(|run| run.closed_loop)),
+        survivors(figures),
+        several(summary),
+        figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
+        (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
+        saturation(figures).filter(|_| !runs().any(|run| run.closed_loop)),
+    ];
+    warnings.extend(doubts.into_iter().flatten());
+    warnings
+}
+
+/// The lowest percentile that too few values are beyond.
+fn too_few(summary: &Summary, percentiles: &[f64]) -> Option<Warning> {
+    let count = summary.metric(Metric::E2e)?.count;
+    let few = |percent: &f64| *percent > 50.0 && count as f64 * (100.0 - percent) / 100.0 < TAIL - 1e-6;
+    let percent = percentiles.iter().copied().filter(few).min_by(f64::total_cmp)?;
+    Some(Warning::TooFew { percent, count })
+}
+
+fn send_lag(summary: &Summary) -> Option<Warning> {
+    let at = |metric: Metric, percent: f64| {
+        let of = summary.metric(metric)?;
+        of.percentiles.iter().find(|(told, _)| *told == percent).map(|(_, value)| *value).or(Some(of.max))
+    };
+    let (lag, ttft) = (at(Metric::Lag, 99.0)?, at(Metric::Ttft, 50.0)?);
+    (lag > ttft * LAG_SHARE).then_some(Warning::SendLag { lag, ttft })
+}
+
+fn survivors(figures: &Figures) -> Option<Warning> {
+    let requests = figures.requests();
+    let excused = [UNKNOWN, Outcome::Success.name()];
+    let failed = figures.outcomes.iter().filter(|(name, _)| !excused.contains(*name)).map(|(_, count)| count).sum();
+    (failed as f64 > requests as f64 * SURVIVORS).then_some(Warning::SurvivorsOnly { requests, failed })
+}
+
+fn several(summary: &Summary) -> Option<Warning> {
+    let tokens = summary.metric(Metric::TokensPerChunk)?.avg;
+    (tokens > SEVERAL).then_some(Warning::MultiTokenChunks { tokens })
+}
+
+/// Requests in flight that grow from quarter to quarter, and to the double from the second to the last.
+fn saturation(figures: &Figures) -> Option<Warning> {
+    if figures.load.len() < TREND {
+        return None;
+    }
+    let (first, last) = figures.window?;
+    let begins = figures.load.iter().map(|(at, _)| *at).max()?.min(last).since(first).as_nanos().max(1);
+    let (mut sums, mut counts) = ([0_u64; 4], [0_u64; 4]);
+    for (at, in_flight) in &figures.load {
+        let quarter = (u128::from(at.since(first).as_nanos()) * 4 / u128::from(begins)).min(3) as usize;
+        sums[quarter] += u64::from(*in_flight);
+        counts[quarter] += 1;
+    }
+    let quarters = [0, 1, 2, 3].map(|at: usize| sums[at] as f64 / counts[at].max(1) as f64);
+    let grows = counts.iter().all(|count| *count > 0) && quarters.windows(2).all(|pair| pair[1] > pair[0]);
+    (grows && quarters[3] >= 2.0 * quarters[1] && quarters[3] >= quarters[1] + 4.0)
+        .then_some(Warning::Saturation { quarters })
+}

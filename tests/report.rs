@@ -1,0 +1,439 @@
+//! `streamgauge report`: every figure against one worked out by hand.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use streamgauge::capture::format::{Entry, Header, Params, Prompt, Timing};
+use streamgauge::capture::gaps::pack;
+use streamgauge::capture::writer::TraceWriter;
+use streamgauge::measure::record::{CountSource, Outcome};
+use streamgauge::measure::time::Gap;
+use streamgauge::measure::timeline::TokenEvent;
+use streamgauge::report::fold::{Fold, Settings};
+use streamgauge::report::source::{Opened, read};
+use streamgauge::report::{PERCENTILES, Report};
+
+const MS: u64 = 1_000_000;
+
+/// A success: planned, sent (ms of the line), first token and end (ms after sending), gaps (ms, tokens).
+fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u32>)]) -> Entry {
+    let events: Vec<_> = gaps.iter().map(|(gap, tokens)| TokenEvent::new(Gap::from_millis(*gap), *tokens)).collect();
+    Entry {
+        at: sent * MS,
+        planned: Some(planned * MS),
+        dialect: Some("openai.chat".to_owned()),
+        model: Some("a".to_owned()),
+        stream: Some(true),
+        status: Some(200),
+        outcome: Some(Outcome::Success),
+        timing: Timing {
+            first_token: Some(first * MS),
+            first_output: Some(first * MS),
+            ended: Some(end * MS),
+            gaps: (!events.is_empty()).then(|| pack(&events)),
+            ..Timing::default()
+        },
+        in_flight: Some(0),
+        ..Entry::default()
+    }
+}
+
+fn prompt(tokens: u64, cached: Option<u64>) -> Prompt {
+    Prompt { tokens: Some(tokens), cached, ..Prompt::default() }
+}
+
+/// Four requests, of which everything can be worked out on paper.
+fn four() -> Vec<Entry> {
+    let mut first = success(0, 10, 100, 250, &[(20, Some(1)), (40, Some(2)), (60, Some(3))]);
+    first.timing.first_tokens = Some(1);
+    (first.output_tokens, first.output_source) = (Some(7), Some(CountSource::Usage));
+    first.prompt = prompt(100, Some(40));
+    let mut second = success(1_000, 1_000, 200, 300, &[(50, None)]);
+    (second.output_tokens, second.output_source) = (Some(2), Some(CountSource::Chunks));
+    second.params = Params { max_tokens: Some(5), ..Params::default() };
+    second.prompt = prompt(60, None);
+    let mut failed = success(1_500, 1_500, 5, 100, &[(1, None)]);
+    (failed.outcome, failed.status, failed.model) = (Some(Outcome::Failed), Some(500), Some("b".to_owned()));
+    (failed.output_tokens, failed.output_source) = (Some(9), Some(CountSource::Usage));
+    let mut whole = success(2_000, 2_000, 390, 400, &[]);
+    whole.stream = Some(false);
+    (whole.output_tokens, whole.output_source) = (Some(4), Some(CountSource::Usage));
+    whole.prompt = prompt(50, None);
+    vec![first, second, failed, whole]
+}
+
+fn write(path: &Path, rows: &[Entry], started: Option<u64>) {
+    let header = Header { started_unix_ns: started, ..Header::new("test") };
+    let mut writer = TraceWriter::new(File::create(path).unwrap(), &header).unwrap();
+    rows.iter().for_each(|row| writer.write(row).unwrap());
+    writer.finish().unwrap();
+}
+
+/// A run directory with these rows.
+fn run(folder: &Path, rows: &[Entry], started: u64, told: &Value) -> PathBuf {
+    fs::create_dir_all(folder).unwrap();
+    write(&folder.join("records.jsonl.zst"), rows, Some(started));
+    fs::write(folder.join("run.json"), told.to_string()).unwrap();
+    folder.to_owned()
+}
+
+struct Done {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn streamgauge(paths: &[&Path], args: &[&str]) -> Done {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    let output = command.arg("report").args(paths).args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// The report of the four, as JSON.
+fn report(args: &[&str]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
+    let done = streamgauge(&[&path], &[args, &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    serde_json::from_str(&done.stdout).unwrap()
+}
+
+/// A statistic of a metric.
+fn of(report: &Value, metric: &str, stat: &str) -> f64 {
+    report["metrics"][metric][stat].as_f64().unwrap_or_else(|| panic!("no {metric} {stat} in {report}"))
+}
+
+/// Values that are equal but for the last places of their division.
+fn near(value: f64, expected: f64) {
+    assert!((value - expected).abs() < 1e-6, "{value}, expected {expected}");
+}
+
+#[test]
+fn every_number_is_that_of_the_records() {
+    let report = report(&[]);
+    assert_eq!((&report["requests"], &report["streamgauge_report"]), (&json!(4), &json!(1)));
+    assert_eq!(report["outcomes"], json!({"success": 3, "failed": 1}));
+    assert_eq!(report["statuses"], json!({"200": 3, "500": 1}));
+    // The failed request had a first token after 5 ms and gaps of 1 ms: neither is in any of these.
+    for (metric, count, min, avg, max) in [
+        ("ttft_from_planned", 2.0, 110.0, 155.0, 200.0),
+        ("ttft", 2.0, 100.0, 150.0, 200.0),
+        ("ttfo", 2.0, 100.0, 150.0, 200.0),
+        ("second_token", 2.0, 20.0, 35.0, 50.0),
+        ("itl", 4.0, 20.0, 27.5, 50.0),
+        ("gap", 4.0, 20.0, 42.5, 60.0),
+        ("worst_gap", 2.0, 50.0, 55.0, 60.0),
+        ("tpot", 2.0, 20.0, 35.0, 50.0),
+        ("e2e_from_planned", 3.0, 260.0, 320.0, 400.0),
+        ("e2e", 3.0, 250.0, 950.0 / 3.0, 400.0),
+        ("tokens_per_second_per_user", 2.0, 20.0, 35.0, 50.0),
+        ("isl", 3.0, 50.0, 70.0, 100.0),
+        ("osl", 3.0, 2.0, 13.0 / 3.0, 7.0),
+        ("tokens_per_chunk", 4.0, 1.0, 1.75, 3.0),
+        ("send_lag", 4.0, 0.0, 2.5, 10.0),
+    ] {
+        for (stat, expected) in [("count", count), ("min", min), ("avg", avg), ("max", max)] {
+            let value = of(&report, metric, stat);
+            assert!((value - expected).abs() < 1e-6, "{metric} {stat}: {value}, expected {expected}");
+        }
+    }
+    // Of 20, 20, 20 and 50 ms the place of p90 is 2.7.
+    near(of(&report, "itl", "p90"), 41.0);
+    near(of(&report, "itl", "std"), (3.0 * 7.5_f64.powi(2) + 22.5_f64.powi(2)).sqrt() / 2.0);
+    assert_eq!(report["metrics"]["itl"]["unit"], "ms");
+    // From the first planned moment to the last end, and of successes.
+    assert_eq!(report["seconds"], 2.4);
+    near(report["throughput"]["requests"].as_f64().unwrap(), 3.0 / 2.4);
+    near(report["throughput"]["input_tokens"].as_f64().unwrap(), 210.0 / 2.4);
+    near(report["throughput"]["output_tokens"].as_f64().unwrap(), 13.0 / 2.4);
+    assert_eq!(
+        report["tokens"],
+        json!({"input": 210, "cached": 40, "output": 13, "sources": {"usage": 2, "chunks": 1}})
+    );
+}
+
+#[test]
+fn each_tools_definitions_give_what_that_tool_would_have_said() {
+    // (whose, metric, the values of the two streams and the whole answer)
+    let tpot_of_guidellm = [220.0 / 7.0, 125.0];
+    for (whose, metric, expected) in [
+        ("aiperf", "itl", &[20.0, 50.0][..]),
+        ("aiperf", "e2e", &[220.0, 250.0, 400.0]),
+        ("aiperf", "tokens_per_second_per_user", &[50.0, 20.0]),
+        ("vllm", "itl", &[20.0, 40.0, 60.0, 50.0]),
+        ("vllm", "tpot", &[20.0, 50.0]),
+        ("vllm", "e2e", &[220.0, 250.0, 400.0]),
+        ("sglang", "itl", &[20.0, 40.0, 60.0, 50.0]),
+        ("sglang", "tpot", &[25.0, 25.0]),
+        ("sglang", "e2e", &[250.0, 300.0, 400.0]),
+        // No usage was sent for the second request: what was asked for counts.
+        ("sglang", "osl", &[7.0, 5.0, 4.0]),
+        ("guidellm", "itl", &[20.0, 50.0]),
+        ("guidellm", "tpot", &tpot_of_guidellm),
+        ("guidellm", "e2e", &[250.0, 300.0, 400.0]),
+        ("otel", "tpot", &[25.0, 100.0]),
+        ("otel", "e2e", &[250.0, 300.0, 400.0]),
+    ] {
+        let report = report(&["--definitions", whose]);
+        assert_eq!(report["definitions"], whose);
+        assert_eq!(of(&report, metric, "count"), expected.len() as f64, "{whose} {metric}");
+        let mean = expected.iter().sum::<f64>() / expected.len() as f64;
+        let most = expected.iter().copied().fold(0.0, f64::max);
+        for (stat, expected) in [("avg", mean), ("max", most)] {
+            let value = of(&report, metric, stat);
+            assert!((value - expected).abs() < 1e-5, "{whose} {metric} {stat}: {value}, expected {expected}");
+        }
+        assert_eq!(report["metrics"]["ttft_from_planned"], Value::Null, "no other tool tells it");
+        // From the first sent moment on.
+        near(report["seconds"].as_f64().unwrap(), 2.39);
+    }
+    for (whose, metric) in [("aiperf", "tpot"), ("otel", "itl"), ("vllm", "tokens_per_second_per_user")] {
+        assert_eq!(report(&["--definitions", whose])["metrics"][metric], Value::Null, "{whose} has no {metric}");
+    }
+}
+
+#[test]
+fn goodput_is_judged_now_and_from_the_planned_moment() {
+    let good = |slo: &str, args: &[&str]| report(&[&["--slo", slo], args].concat())["goodput"][0].clone();
+    let told = good("x: ttft<=150ms e2e<=1s", &[]);
+    // Met: the first. Missed: the second by its TTFT, the third by failing. The whole answer has no TTFT to judge.
+    assert_eq!(
+        (&told["met"], &told["counted"], &told["text"]),
+        (&json!(1), &json!(3), &json!("x: ttft<=150ms e2e<=1s"))
+    );
+    near(told["share"].as_f64().unwrap(), 1.0 / 3.0);
+    near(told["requests_per_second"].as_f64().unwrap(), 1.0 / 2.4);
+    near(told["tokens_per_second"].as_f64().unwrap(), 7.0 / 2.4);
+    // 110 ms from the planned moment, 100 from sending, from which other tools count.
+    assert_eq!(good("x: ttft<=105ms", &[])["met"], 0);
+    assert_eq!(good("x: ttft<=105ms", &["--definitions", "vllm"])["met"], 1);
+    assert_eq!(good("x: itl.max<=20ms", &[])["met"], 1, "the gap of 60 ms is that of three tokens");
+    assert_eq!(good("x[model=b]: e2e<=1h", &[])["counted"], 1);
+    assert_eq!(good("x[route=/v1/embeddings]: e2e<=1h", &[])["counted"], 0);
+}
+
+#[test]
+fn slices_and_groups_have_the_figures_of_their_requests() {
+    let report = report(&["--slice", "1s", "--by", "model,status"]);
+    let slices = report["slices"].as_array().unwrap();
+    let counts: Vec<_> = slices.iter().map(|slice| (&slice["from_s"], &slice["requests"])).collect();
+    assert_eq!(counts, [(&json!(0.0), &json!(1)), (&json!(1.0), &json!(2)), (&json!(2.0), &json!(1))]);
+    assert_eq!((of(&slices[1], "ttft", "avg"), of(&slices[1], "itl", "count")), (200.0, 1.0));
+    assert_eq!((&slices[1]["throughput"]["requests"], &slices[1]["seconds"]), (&json!(1.0), &json!(1.0)));
+    let groups = report["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2);
+    assert_eq!(groups[0]["by"], json!({"model": "a", "status": "200"}));
+    assert_eq!((of(&groups[0], "e2e", "count"), &groups[1]["outcomes"]), (3.0, &json!({"failed": 1})));
+}
+
+#[test]
+fn the_percentiles_are_those_that_were_asked_for() {
+    let itl = &report(&["--percentiles", "0,90,99.99,100"])["metrics"]["itl"];
+    let keys: Vec<&str> = itl.as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(["p0", "p90", "p99.99", "p100"].iter().all(|key| keys.contains(key)) && !keys.contains(&"p50"), "{keys:?}");
+    assert_eq!((&itl["p0"], &itl["p100"]), (&json!(20.0), &json!(50.0)));
+}
+
+#[test]
+fn warm_up_and_cool_down_of_a_run_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let measured = json!({"summary": {"measured": {"from": 900 * MS, "to": 1_900 * MS}}});
+    let path = run(&folder.path().join("run"), &four(), 0, &measured);
+    let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
+    assert_eq!((&report["requests"], &report["sources"][0]["outside"]), (&json!(2), &json!(2)));
+    assert_eq!(of(&report, "ttft", "max"), 200.0);
+}
+
+/// What a report warns of.
+fn warned(rows: &[Entry], told: &Value) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), rows, 0, told);
+    let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
+    let warnings = report["warnings"].as_array().unwrap();
+    assert!(warnings.iter().all(|warning| warning["text"] != "" && warning["advice"] != ""));
+    warnings.iter().map(|warning| warning["warning"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_doubt_is_told_and_none_without_reason() {
+    let warm = json!({"summary": {"measured": {"from": 1}}});
+    let steady = |count: u64| -> Vec<Entry> {
+        let row = |at: u64| success(at * 10 + 1, at * 10 + 1, 100, 300, &[(20, Some(1)); 10]);
+        (0..count).map(row).collect()
+    };
+    let many = steady(10_000);
+    assert_eq!(warned(&many, &warm), [""; 0]);
+    assert_eq!(warned(&many, &json!({})), ["no_warmup"]);
+    assert_eq!(warned(&many[..2_000], &warm), ["too_few"]);
+    assert_eq!(warned(&[], &warm), ["empty"]);
+    let closed = json!({"closed_loop": true, "summary": {"measured": {"from": 1}}});
+    assert_eq!(warned(&many, &closed), ["closed_loop"]);
+    let invalid = json!({"valid": false, "invalid_because": ["late"], "summary": {"measured": {"from": 1}}});
+    assert_eq!(warned(&many, &invalid), ["not_valid"]);
+    let with = |change: &dyn Fn(usize, &mut Entry)| {
+        let mut rows = many.clone();
+        rows.iter_mut().enumerate().for_each(|(at, row)| change(at, row));
+        warned(&rows, &warm)
+    };
+    assert_eq!(with(&|_, row| row.at += 20 * MS), ["send_lag"]);
+    let failing = |at: usize, row: &mut Entry| {
+        row.outcome = Some(Outcome::Failed).filter(|_| at.is_multiple_of(50)).or(row.outcome)
+    };
+    assert_eq!(with(&failing)[..], ["too_few", "survivors_only"]);
+    assert_eq!(with(&|_, row| row.timing.first_tokens = Some(9)), ["multi_token_chunks"]);
+    assert_eq!(
+        with(&|_, row| (row.output_tokens, row.output_source) = (Some(11), Some(CountSource::Chunks))),
+        ["estimated_tokens"]
+    );
+    assert_eq!(with(&|_, row| row.timing.lost_gaps = Some(1)), ["lost_gaps"]);
+    assert_eq!(with(&|_, row| row.outcome = None)[..1], ["no_outcome"]);
+    assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 / 100)), ["saturation"]);
+    assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 % 100)), [""; 0], "bursts are no growth");
+}
+
+#[test]
+fn the_exit_code_says_whether_goodput_was_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let slos = json!({"slos": ["x: ttft<=150ms"]});
+    let path = run(&folder.path().join("run"), &four(), 0, &slos);
+    let code = |args: &[&str]| streamgauge(&[&path], args).code;
+    // A third of the requests is good, by the run's own SLO or one that is given now.
+    assert_eq!(code(&["--fail-if", "goodput<33%"]), Some(0));
+    assert_eq!(code(&["--fail-if", "goodput<34%"]), Some(1));
+    assert_eq!(code(&["--slo", "y: e2e<=1s", "--fail-if", "goodput<75%"]), Some(0));
+    assert_eq!(code(&["--slo", "y[model=nobody]: e2e<=1s", "--fail-if", "goodput<1%"]), Some(1), "nothing is judged");
+    assert_eq!(code(&["--fail-if", "ttft<5%"]), Some(2));
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let said = |path: &Path, args: &[&str]| {
+        let done = streamgauge(&[path], args);
+        assert_eq!((done.code, &*done.stdout), (Some(1), ""), "{}", done.stderr);
+        done.stderr
+    };
+    assert!(said(&at("nowhere"), &[]).contains("nowhere"));
+    fs::create_dir(at("run")).unwrap();
+    fs::write(at("run").join("run.json"), "{").unwrap();
+    assert!(said(&at("run"), &[]).contains("run.json: EOF while parsing"));
+    let mut row = success(0, 0, 1, 2, &[]);
+    row.timing.gaps = Some("?".to_owned());
+    write(&at("bad.jsonl.zst"), &[success(0, 0, 1, 2, &[]), row], None);
+    let told = said(&at("bad.jsonl.zst"), &[]);
+    assert!(told.contains("bad.jsonl.zst, request 2: packed gaps are not base64") && told.contains("Take the row out"));
+    write(&at("long.jsonl.zst"), &[success(20_000, 20_000, 1, 2, &[])], None);
+    assert!(said(&at("long.jsonl.zst"), &["--slice", "1ms"]).contains("slices of 1.00ms are more than 10000"));
+    assert!(said(&at("long.jsonl.zst"), &["--fail-if", "goodput<5%"]).contains("--slo"));
+}
+
+#[test]
+fn every_format_tells_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
+    let shown = |args: &[&str]| streamgauge(&[&path], args).stdout;
+    let text = shown(&["--slo", "x: ttft<=150ms", "--by", "model"]);
+    let row = |text: &str, name: &str| {
+        let line =
+            text.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(row(&text, "TTFT from planned")[..4], ["TTFT from planned", "2", "155ms", "110ms"]);
+    assert_eq!(row(&text, "gap")[1..4], ["4", "42.5ms", "20.0ms"]);
+    assert_eq!(row(&text, "requests")[1], "1 failed, 3 success");
+    assert_eq!(row(&text, "goodput")[1], "x: 1 of 3 met it (33.3 %), 0.42 requests/s, 3 tokens/s");
+    assert!(!text.contains("TTFO"), "it only repeats TTFT:\n{text}");
+    let plain = shown(&["--plain"]);
+    assert!(plain.is_ascii(), "{plain}");
+    let csv = shown(&["--csv"]);
+    for line in
+        ["all,itl,ms,avg,27.5", "all,itl,values,count,4", "all,requests,requests,failed,1", "all,window,s,length,2.4"]
+    {
+        assert!(csv.lines().any(|told| told == line), "{line}:\n{csv}");
+    }
+    assert!(csv.lines().all(|line| line.split(',').count() == 5), "{csv}");
+    let markdown = shown(&["--markdown", "--percentiles", "90"]);
+    assert!(markdown.contains("| ITL | 4 | 27.5ms | 20.0ms | 41.0ms | 50.0ms | 13.0ms |"), "{markdown}");
+    assert_eq!(streamgauge(&[&path], &["--json", "--csv"]).code, Some(2));
+}
+
+#[test]
+fn a_capture_has_no_planned_moments() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: Vec<Entry> = four().into_iter().map(|row| Entry { planned: None, ..row }).collect();
+    write(&folder.path().join("a.jsonl.zst"), &rows, Some(5));
+    let report: Value = serde_json::from_str(&streamgauge(&[folder.path()], &["--json"]).stdout).unwrap();
+    assert_eq!(report["metrics"]["ttft_from_planned"], Value::Null);
+    assert_eq!(report["metrics"]["send_lag"], Value::Null);
+    near(report["seconds"].as_f64().unwrap(), 2.39);
+    assert!(streamgauge(&[folder.path()], &[]).stdout.contains("\nTTFT "), "and no other TTFT to tell it from");
+}
+
+fn rows() -> impl Strategy<Value = Vec<Entry>> {
+    let gap = (0_u64..9_000, prop::option::of(0_u32..5));
+    let row = (0_u64..100_000, 0_u64..50, 0_u64..9_000, prop::collection::vec(gap, 0..20), 0_u8..4, any::<bool>());
+    let row = row.prop_map(|(planned, late, first, gaps, outcome, stream)| {
+        let mut row = success(planned, planned + late, first, first + 200_000, &gaps);
+        row.outcome =
+            [Some(Outcome::Success), Some(Outcome::Success), Some(Outcome::Failed), None][usize::from(outcome)];
+        row.stream = Some(stream);
+        (row.output_tokens, row.output_source) = (Some(first % 97), Some(CountSource::Usage));
+        row.prompt = prompt(first, Some(late));
+        row
+    });
+    prop::collection::vec(row, 1..60)
+}
+
+/// The report of what lies there, but for the names of the sources.
+fn folded(paths: &[PathBuf]) -> Value {
+    let slos = vec!["x: ttft<=3s itl.p90<=2s".parse().unwrap(), "y: e2e<=100s".parse().unwrap()];
+    let settings = Settings {
+        slos: streamgauge::measure::slo::Slos::new(slos).unwrap(),
+        slice: Some(Gap::from_millis(20_000)),
+        by: vec![streamgauge::report::fold::Key::Outcome],
+        ..Settings::default()
+    };
+    let mut fold = Fold::new(settings);
+    let opened = paths.iter().map(|path| Opened::open(path).unwrap()).collect();
+    read(opened, &mut fold).unwrap();
+    serde_json::from_str(&Report::of(&mut fold, Vec::new(), &PERCENTILES).json()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn shards_come_to_exactly_what_one_directory_does(
+        rows in rows(),
+        shards in prop::collection::vec((0_usize..3, any::<bool>()), 60),
+        later in 0_u64..1_000,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let began = 1_700_000_000_000_000_000;
+        let whole = run(&folder.path().join("whole"), &rows, began, &json!({}));
+        let mut parts = vec![Vec::new(); 3];
+        rows.iter().zip(&shards).for_each(|(row, (shard, _))| parts[*shard].push(row.clone()));
+        // A shard that began later has earlier times on its own line.
+        let later = later * MS;
+        let moved = |row: &Entry| row.at >= later && row.planned.is_some_and(|at| at >= later);
+        let mut starts = [began; 3];
+        if parts[2].iter().all(moved) {
+            starts[2] += later;
+            for row in &mut parts[2] {
+                row.at -= later;
+                row.planned = row.planned.map(|at| at - later);
+            }
+        }
+        let parts: Vec<PathBuf> = parts.iter().zip(starts).enumerate().map(|(number, (rows, start))| {
+            run(&folder.path().join(format!("shard-{number}")), rows, start, &json!({}))
+        }).collect();
+        prop_assert_eq!(folded(&[whole]), folded(&parts));
+    }
+}
