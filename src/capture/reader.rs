@@ -6,6 +6,9 @@
 //! it, and reading may go on after it.
 //!
 //! # A folder
+//! That of a run has one file of rows, [`RECORDS`], and files of other kinds beside it. In any other every `.jsonl` and
+//! `.jsonl.zst` is a segment.
+//!
 //! Its segments are read in the order of their names, which is the order in which they were begun. Each segment has its
 //! own header; times are moved onto the line of the first one, by the wall clock that the headers tell.
 //!
@@ -24,6 +27,9 @@ use std::{fmt, vec};
 
 use super::format::{Entry, Header, NoHeader, VERSION};
 use super::lines::Lines;
+
+/// The rows of a run, in its folder.
+pub const RECORDS: &str = "records.jsonl.zst";
 
 /// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +230,11 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let failed = |error| ReadError::Io { path: path.to_owned(), error };
     if !fs::metadata(path).map_err(failed)?.is_dir() {
         return Ok(vec![path.to_owned()]);
+    }
+    // The result of a run, beside which other tools' files may lie.
+    let records = path.join(RECORDS);
+    if records.is_file() {
+        return Ok(vec![records]);
     }
     let mut files = Vec::new();
     for file in fs::read_dir(path).map_err(failed)? {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::capture::format::{Entry, Header};
+use crate::capture::reader::RECORDS;
 use crate::capture::writer::TraceWriter;
 
 /// Where a result goes.
@@ -37,7 +38,7 @@ impl Output {
     }
 
     pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<Writing> {
-        let file = File::create(self.folder.join("records.jsonl.zst"))?;
+        let file = File::create(self.folder.join(RECORDS))?;
         let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION")).to_owned();
         let header = Header { source, started_unix_ns: Some(began_unix_ns), ..self.header };
         Ok(Writing { rows: TraceWriter::new(file, &header)? })

@@ -1,7 +1,7 @@
 //! What became of each request, as a row of the result.
 
 use super::schedule::Planned;
-use crate::capture::format::{Entry, Prompt, Timing};
+use crate::capture::format::{Entry, Params, Prompt, Timing};
 use crate::capture::gaps::pack;
 use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
@@ -94,7 +94,8 @@ impl Done {
             dialect: record.shape.dialect.map(|dialect| dialect.name.to_owned()),
             model: asked.model.clone(),
             stream: record.shape.stream,
-            params: asked.params.clone(),
+            // The planned length is what the request asked for.
+            params: Params { max_tokens: asked.output_tokens.or(asked.params.max_tokens), ..asked.params.clone() },
             prompt: Prompt {
                 bytes: None,
                 tokens: usage.input.or(Some(self.prompt_tokens)),

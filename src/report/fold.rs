@@ -2,8 +2,8 @@
 //!
 //! # Memory
 //! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
-//! slice and its group where those are asked for: ten million tokens in streams take about 80 MB (a gap and a latency
-//! of each), three times that with both. Groups and slices are limited in number.
+//! slice and its group where those are asked for: ten million gaps take at most 151 MB (a gap, a
+//! latency, and a number of tokens each), three times that with both. Groups and slices are limited in number.
 
 use std::collections::BTreeMap;
 
@@ -265,4 +265,29 @@ fn verdicts(request: &Request, settings: &Settings) -> Vec<Option<bool>> {
             Some(verdict) => Some(*verdict == Verdict::Met),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::format::{Entry, Timing};
+    use crate::capture::gaps::pack;
+    use crate::measure::timeline::TokenEvent;
+
+    #[test]
+    fn ten_million_gaps_take_at_most_151_megabytes() {
+        let events: Vec<_> = (0..1_000_000).map(|gap| TokenEvent::new(Gap::from_nanos(gap * 1_000), Some(1))).collect();
+        let row = Entry {
+            stream: Some(true),
+            outcome: Some(Outcome::Success),
+            timing: Timing { first_token: Some(1), gaps: Some(pack(&events)), ..Timing::default() },
+            ..Entry::default()
+        };
+        let request = Request::of(row, 0).unwrap();
+        let mut fold = Fold::default();
+        (0..10).for_each(|_| fold.add(&request).unwrap());
+        let bytes: usize = fold.whole.samples.iter().map(Samples::bytes).sum();
+        assert_eq!(fold.whole.samples[Metric::Itl as usize].len(), 10_000_000);
+        assert!(bytes <= 151_200_000, "{bytes}");
+    }
 }

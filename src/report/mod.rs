@@ -33,15 +33,19 @@
 //!
 //! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares nothing.
 
+pub mod aiperf;
+mod column;
 pub mod csv;
 pub mod definitions;
 pub mod draw;
 pub mod fold;
+pub mod hlog;
 pub mod markdown;
 pub mod metric;
 pub mod request;
 pub mod source;
 pub mod text;
+pub mod vllm;
 pub mod warnings;
 
 use std::collections::BTreeMap;

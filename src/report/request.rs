@@ -41,6 +41,8 @@ pub struct Request {
     pub outcome: Option<Outcome>,
     /// The answer's status.
     pub status: Option<u16>,
+    /// The session, and the place in it.
+    pub session: Option<(String, u32)>,
     /// The model asked for.
     pub model: Option<String>,
     /// The dialect.
@@ -83,6 +85,7 @@ impl Request {
             cached: row.prompt.cached,
             outcome: row.outcome,
             status: row.status,
+            session: row.session.map(|session| (session, row.turn.unwrap_or(0))),
             model: row.model,
             dialect: row.dialect,
             upstream: row.upstream,

@@ -11,12 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::fold::{Fold, TooManySlices};
 use super::request::Request;
 use crate::capture::gaps::NotGaps;
-use crate::capture::reader::{ReadError, Reader};
+use crate::capture::reader::{RECORDS, ReadError, Reader};
 
 /// The file that makes a folder a run's.
 const RUN: &str = "run.json";
-/// Its rows.
-const RECORDS: &str = "records.jsonl.zst";
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -56,6 +54,9 @@ struct Run {
     valid: Option<bool>,
     invalid_because: Vec<String>,
     slos: Vec<String>,
+    slots: Option<u32>,
+    seed: Option<u64>,
+    stopped: bool,
     summary: Measuring,
 }
 
@@ -99,6 +100,15 @@ pub struct Source {
     /// When its time zero was, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
+    /// Requests in flight at most.
+    #[serde(skip)]
+    pub slots: Option<u32>,
+    /// What decided texts and draws.
+    #[serde(skip)]
+    pub seed: Option<u64>,
+    /// Whether the run was stopped before its end.
+    #[serde(skip)]
+    pub stopped: bool,
     /// The SLOs that the run was judged by.
     #[serde(skip)]
     pub slos: Vec<String>,
@@ -132,6 +142,7 @@ impl Opened {
             source.closed_loop = told.closed_loop;
             source.warmed_up = measured.from > 0;
             source.slos = told.slos;
+            (source.slots, source.seed, source.stopped) = (told.slots, told.seed, told.stopped);
             if told.valid == Some(false) {
                 source.not_valid = told.invalid_because;
             }
@@ -142,8 +153,12 @@ impl Opened {
         Ok(Self { source, path: path.to_owned(), reader, measured })
     }
 
-    /// Adds its rows up, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
-    fn read(mut self, fold: &mut Fold, zero: u64) -> Result<Source, SourceError> {
+    /// Hands out its requests, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
+    fn read(
+        mut self,
+        take: &mut impl FnMut(Request) -> Result<(), TooManySlices>,
+        zero: u64,
+    ) -> Result<Source, SourceError> {
         let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
         for row in self.reader.by_ref() {
             let row = row?;
@@ -159,18 +174,29 @@ impl Opened {
                 number,
                 reason,
             })?;
-            fold.add(&request)?;
+            take(request)?;
         }
         self.source.damage = self.reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)
     }
 }
 
-/// Reads all rows of all sources.
+/// Adds all requests of all sources up.
 ///
 /// # Errors
 /// When one of them cannot be read.
 pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceError> {
+    each(opened, |request| fold.add(&request))
+}
+
+/// Hands out all requests of all sources, but for those in warm-up and cool-down.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn each(
+    opened: Vec<Opened>,
+    mut take: impl FnMut(Request) -> Result<(), TooManySlices>,
+) -> Result<Vec<Source>, SourceError> {
     let zero = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min().unwrap_or(0);
-    opened.into_iter().map(|opened| opened.read(fold, zero)).collect()
+    opened.into_iter().map(|opened| opened.read(&mut take, zero)).collect()
 }

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use clap::ValueEnum;
 
+use super::beside::Format;
 use crate::cli::sim::gap;
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
@@ -20,9 +21,13 @@ pub(in crate::cli) struct Sending {
     #[arg(long = "target", value_name = "URL", required = true)]
     pub(in crate::cli) targets: Vec<String>,
 
-    /// Folder for run.json and records.jsonl.zst; without it nothing is written
+    /// Folder for run.json, records.jsonl.zst and histograms.hlog; without it nothing is written
     #[arg(long, value_name = "DIR")]
     pub(in crate::cli) out: Option<PathBuf>,
+
+    /// Also write what another tool would have written, by its definitions; may be repeated
+    #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out")]
+    pub(in crate::cli) out_formats: Vec<Format>,
 
     /// Print the summary as one JSON object
     #[arg(long)]

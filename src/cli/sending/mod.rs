@@ -1,5 +1,6 @@
 //! What every verb does that sends: its flags, the reading of what is to be sent, the figures while it runs, the result.
 
+mod beside;
 mod calibrate;
 pub(super) mod flags;
 mod prepare;
@@ -126,6 +127,9 @@ fn conclude(args: &Sending, about: Value, ended: &Ended) -> anyhow::Result<ExitC
     }
     if let Some(folder) = &args.out {
         write_run(folder, &report).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
+        if let Err(error) = beside::write(folder, &args.out_formats, &args.slos) {
+            invalid.push(format!("the result is not whole: {error:#}"));
+        }
     }
     let printed = match args.json {
         true => super::print(&(serde_json::to_string_pretty(&report)? + "\n"))?,

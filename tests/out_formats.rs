@@ -1,0 +1,208 @@
+//! `--out-format` and `histograms.hlog`: field for field what the other tool writes, and the numbers of the records.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use serde_json::Value;
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+
+fn sim() -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
+    let options = Options { cost, kv_blocks: 1 << 16, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+fn streamgauge(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A run of 30 requests of 100 and 7 tokens, of which the first 10 are warm-up.
+fn run(folder: &Path) {
+    let server = sim();
+    let target = format!("http://{}", server.local_addr());
+    let load = ["load", "--target", &target, "--rate", "60", "--requests", "30", "--isl", "100", "--osl", "7"];
+    let out = folder.to_str().unwrap();
+    let more =
+        ["--out", out, "--out-format", "aiperf,vllm", "--slo", "x: ttft<=1h", "--warmup", "10req", "--max-lag", "1h"];
+    streamgauge(&[&load[..], &more].concat());
+}
+
+fn report(folder: &Path, definitions: &str) -> Value {
+    let text = streamgauge(&["report", folder.to_str().unwrap(), "--json", "--definitions", definitions]);
+    serde_json::from_str(&text).unwrap()
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn theirs(name: &str) -> String {
+    text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/results").join(name))
+}
+
+/// The kinds of values by key; a number is a number, whole or not.
+fn shape(value: &Value) -> BTreeMap<String, &'static str> {
+    let kind = |value: &Value| match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    value.as_object().unwrap().iter().map(|(key, value)| (key.clone(), kind(value))).collect()
+}
+
+fn keys(shape: &BTreeMap<String, &'static str>) -> BTreeSet<String> {
+    shape.keys().cloned().collect()
+}
+
+/// Keys of theirs that we do not have; there are none of ours that they do not.
+fn missing(ours: &Value, theirs: &Value) -> BTreeSet<String> {
+    let (ours, theirs) = (shape(ours), shape(theirs));
+    assert_eq!(keys(&ours).difference(&keys(&theirs)).collect::<Vec<_>>(), [""; 0], "keys of our own");
+    for (key, kind) in &ours {
+        assert!(
+            kind == &theirs[key] || [*kind, theirs[key]].contains(&"null"),
+            "{key}: {kind}, theirs {}",
+            theirs[key]
+        );
+    }
+    keys(&theirs).difference(&keys(&ours)).cloned().collect()
+}
+
+fn near(ours: &Value, expected: &Value, what: &str) {
+    let (ours, expected) = (ours.as_f64().unwrap(), expected.as_f64().unwrap());
+    assert!((ours - expected).abs() <= expected.abs() * 1e-6 + 1e-6, "{what}: {ours}, expected {expected}");
+}
+
+#[test]
+fn vllms_file_has_its_fields_and_the_numbers_of_its_definitions() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("run"));
+    let ours = json(&text(&folder.path().join("run/vllm_bench_serve.json")));
+    let mut theirs = json(&theirs("vllm_bench_serve.json"));
+    assert_eq!(theirs["request_rate"], "inf", "it was a closed load, and ours is not");
+    theirs["request_rate"] = 60.into();
+    assert_eq!(missing(&ours, &theirs), BTreeSet::new());
+    for (key, value) in theirs.as_object().unwrap().iter().filter(|(_, value)| value.is_array()) {
+        let (ours, theirs) = (&ours[key][0], &value[0]);
+        assert_eq!(
+            (ours.is_number(), ours.is_string(), ours.is_array()),
+            (theirs.is_number(), theirs.is_string(), theirs.is_array()),
+            "{key}"
+        );
+        assert_eq!(value.as_array().map(Vec::len), Some(2));
+    }
+    assert_eq!((&ours["num_prompts"], &ours["completed"], &ours["failed"]), (&20.into(), &20.into(), &0.into()));
+    assert_eq!((&ours["total_input_tokens"], &ours["total_output_tokens"]), (&2_000.into(), &140.into()));
+    assert_eq!((&ours["itls"][0].as_array().unwrap().len(), &ours["errors"][0]), (&6, &"".into()));
+    let report = report(&folder.path().join("run"), "vllm");
+    for (metric, name) in [("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el")] {
+        let of = &report["metrics"][metric];
+        for (stat, key) in [("avg", "mean"), ("p50", "median"), ("std", "std"), ("p99", "p99")] {
+            near(&ours[format!("{key}_{name}_ms")], &of[stat], &format!("{key} {name}"));
+        }
+    }
+    near(&ours["duration"], &report["seconds"], "duration");
+    near(&ours["request_goodput"], &report["throughput"]["requests"], "all are good");
+}
+
+#[test]
+fn aiperfs_files_have_its_fields_and_the_numbers_of_its_definitions() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("run"));
+    let at = |name: &str| text(&folder.path().join("run").join(name));
+    let (lines, summary) = (at("profile_export.jsonl"), json(&at("profile_export_aiperf.json")));
+    let (ours, their) =
+        (json(lines.lines().next().unwrap()), json(theirs("profile_export.jsonl").lines().next().unwrap()));
+    assert_eq!(lines.lines().count(), 20);
+    let not_known = missing(&ours["metadata"], &their["metadata"]);
+    let ids = ["request_ack_ns", "root_correlation_id", "x_correlation_id", "x_request_id"];
+    assert_eq!(not_known, ids.map(str::to_owned).into());
+    let is_known = |key: &String| !key.starts_with("http_req_");
+    assert_eq!(missing(&ours["metrics"], &their["metrics"]).into_iter().filter(is_known).collect::<Vec<_>>(), [""; 0]);
+    for (tag, metric) in ours["metrics"].as_object().unwrap() {
+        assert_eq!(metric["unit"], their["metrics"][tag]["unit"], "{tag}");
+        assert_eq!(shape(metric), shape(&their["metrics"][tag]), "{tag}");
+    }
+    let their = json(&theirs("profile_export_aiperf.json"));
+    let sweep = |key: &String| key.starts_with("effective_") || key.starts_with("active_") || key == "tokens_in_flight";
+    let not_known = missing(&summary, &their);
+    assert_eq!(not_known.into_iter().filter(|key| is_known(key) && !sweep(key)).collect::<Vec<_>>(), ["benchmark_id"]);
+    for (tag, metric) in summary.as_object().unwrap().iter().filter(|(_, metric)| metric["unit"].is_string()) {
+        assert_eq!((shape(metric), &metric["unit"]), (shape(&their[tag]), &their[tag]["unit"]), "{tag}");
+    }
+    let report = report(&folder.path().join("run"), "aiperf");
+    for (metric, tag) in [
+        ("ttft", "time_to_first_token"),
+        ("itl", "inter_token_latency"),
+        ("gap", "inter_chunk_latency"),
+        ("e2e", "request_latency"),
+        ("tokens_per_second_per_user", "output_token_throughput_per_user"),
+        ("osl", "output_sequence_length"),
+        ("isl", "input_sequence_length"),
+        ("send_lag", "credit_to_start_latency"),
+    ] {
+        for stat in ["avg", "min", "p1", "p99", "max", "std", "count"] {
+            near(&summary[tag][stat], &report["metrics"][metric][stat], &format!("{tag} {stat}"));
+        }
+    }
+    near(&summary["request_throughput"]["avg"], &report["throughput"]["requests"], "request throughput");
+    let header = |text: &str| -> BTreeSet<String> {
+        text.lines().map(|line| line.split(',').next().unwrap().to_owned()).collect()
+    };
+    let (ours, their) = (header(&at("profile_export_aiperf.csv")), header(&theirs("profile_export_aiperf.csv")));
+    assert_eq!(ours.difference(&their).collect::<Vec<_>>(), [""; 0], "rows of our own");
+    assert_eq!(at("profile_export_aiperf.csv").lines().next(), theirs("profile_export_aiperf.csv").lines().next());
+}
+
+#[test]
+fn the_histogram_log_has_every_time_of_the_records_and_merges() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("run"));
+    let file = fs::read(folder.path().join("run/histograms.hlog")).unwrap();
+    let mut histograms = BTreeMap::new();
+    for entry in IntervalLogIterator::new(&file) {
+        if let LogEntry::Interval(interval) = entry.unwrap() {
+            use base64::Engine as _;
+            let bytes = base64::engine::general_purpose::STANDARD.decode(interval.encoded_histogram()).unwrap();
+            let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut &bytes[..]).unwrap();
+            histograms.insert(interval.tag().unwrap().as_str().to_owned(), histogram);
+        }
+    }
+    let report = report(&folder.path().join("run"), "streamgauge");
+    for name in ["ttft_from_planned", "ttft", "itl", "tpot", "e2e_from_planned", "e2e", "send_lag"] {
+        let (of, histogram) = (&report["metrics"][name], &histograms[name]);
+        assert_eq!(of["count"], histogram.len(), "{name}");
+        let (most, exact) = (histogram.max() as f64 / 1e6, of["max"].as_f64().unwrap());
+        assert!((most - exact).abs() <= exact * 1e-3, "{name}: {most}, exactly {exact}");
+    }
+    let mut twice = histograms["itl"].clone();
+    twice.add(&histograms["itl"]).unwrap();
+    assert_eq!(twice.len(), 2 * 20 * 6);
+}
+
+#[test]
+fn the_files_of_other_tools_are_no_part_of_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("run"));
+    let run = folder.path().join("run");
+    let info = json(&streamgauge(&["trace", "info", run.to_str().unwrap(), "--json"]));
+    assert_eq!(info["requests"], 30);
+}
