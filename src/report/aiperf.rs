@@ -3,7 +3,8 @@
 //!
 //! A record has no times of name look-ups, connections and single writes, and no sizes: what AIPerf calls `http_req_*`
 //! is left out, as it does itself where it has none; so are its sweep lines (`effective_*` and `active_*` but for
-//! `effective_latency`, `tokens_in_flight`), the ids of its processes, and its own configuration.
+//! `effective_latency`, `tokens_in_flight`), the ids of its processes, and its own configuration. AIPerf's own models
+//! read what is left.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,7 +62,6 @@ pub struct Aiperf {
     errors: BTreeMap<(String, Option<u16>), u64>,
     mismatches: u64,
     window: Option<(Stamp, Stamp)>,
-    model: Option<String>,
 }
 
 /// The three files, in the order of [`FILES`].
@@ -72,7 +72,6 @@ impl Aiperf {
     pub fn add(&mut self, request: &Request, zero: u64) {
         let number = self.requests;
         self.requests += 1;
-        self.model = self.model.take().or_else(|| request.model.clone());
         let mut metrics = Map::new();
         if request.succeeded() {
             for (tag, values) in of_request(request) {
@@ -189,14 +188,12 @@ impl Aiperf {
             let unit = if unit == "requests" { String::new() } else { format!(" ({unit})") };
             _ = writeln!(csv, "{header}{unit},{value:.2}");
         }
-        let urls: Vec<&String> = sources.iter().flat_map(|source| &source.targets).collect();
         let seed = sources.first().and_then(|source| source.seed);
         let faults = self
             .errors
             .iter()
             .map(|((said, status), count)| json!({"error_details": fault(said, *status), "count": count}));
         let span = self.window.unwrap_or_default();
-        summary.put("input_config", json!({"models": {"items": [{"name": self.model}]}, "endpoint": {"urls": urls}}));
         summary.put("run_info", json!({"random_seed": seed}));
         summary.put("was_cancelled", json!(stopped));
         summary.put("is_complete", json!(!stopped));

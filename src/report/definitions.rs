@@ -15,8 +15,9 @@
 //!
 //! A number that a tool does not have is absent under its definitions; what it reports of a stream of one token as 0 is
 //! absent too. AIPerf's ITL takes the first chunk for one token, as it does without `--per-chunk-usage`. What cannot be
-//! had from a record stays different: AIPerf counts with a tokenizer of its own, GuideLLM weighs rates by time, and the
-//! clocks of the Python tools run before the connection is made.
+//! had from a record stays different: AIPerf counts with a tokenizer of its own, and its rates are over a phase that
+//! begins some milliseconds before the first request; GuideLLM weighs rates by time; and the clocks of the Python tools
+//! run before the connection is made. `tests/definitions.rs` makes AIPerf's and vLLM's own figures from their records.
 
 use super::metric::Metric;
 use super::request::Request;
