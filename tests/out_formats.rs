@@ -201,6 +201,39 @@ fn the_histogram_log_has_every_time_of_the_records_and_merges() {
 }
 
 #[test]
+fn a_run_says_of_itself_what_a_report_says_of_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    run(&folder.path().join("run"));
+    let told = json(&text(&folder.path().join("run/run.json")))["summary"].clone();
+    let report = report(&folder.path().join("run"), "streamgauge");
+    for (metric, name) in [
+        ("ttft_from_planned", "ttft_from_planned"),
+        ("ttft", "ttft_from_sent"),
+        ("itl", "itl"),
+        ("tpot", "tpot"),
+        ("e2e_from_planned", "e2e_from_planned"),
+        ("e2e", "e2e_from_sent"),
+        ("send_lag", "lag"),
+    ] {
+        let (ours, theirs) = (&report["metrics"][metric], &told[name]);
+        assert_eq!(ours["count"], theirs["count"], "{metric}");
+        for (stat, key) in [("avg", "mean"), ("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max")] {
+            let (ours, theirs) = (ours[stat].as_f64().unwrap(), theirs[key].as_f64().unwrap() / 1e6);
+            // Rows have gaps of whole microseconds.
+            assert!((ours - theirs).abs() <= 0.002, "{metric} {stat}: {ours}, the run said {theirs}");
+        }
+    }
+    for key in ["requests", "outcomes", "statuses"] {
+        assert_eq!(report[key], told[key], "{key}");
+    }
+    near(&report["seconds"], &told["seconds"], "seconds");
+    near(&report["throughput"]["output_tokens"], &told["output_rate"], "output tokens/s");
+    for key in ["met", "counted"] {
+        assert_eq!(report["goodput"][0][key], told["goodput"][0][key], "{key}");
+    }
+}
+
+#[test]
 fn the_files_of_other_tools_are_no_part_of_the_trace() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder.path().join("run"));

@@ -28,7 +28,7 @@ pub struct Measured {
     pub to: Option<u64>,
 }
 
-/// Adds records up. Memory: 64 bytes for each success, 24 for every other.
+/// Adds records up. Memory: 64 bytes for each success, 24 for every other, and four for each gap ([`Samples`]).
 #[derive(Debug)]
 pub struct Fold {
     begin: Stamp,
@@ -41,6 +41,8 @@ pub struct Fold {
     statuses: BTreeMap<u16, u64>,
     held: u64,
     times: Times,
+    /// Every latency between tokens, and where they lie: what is shown while the run goes on.
+    gaps: Samples,
     itl: Option<Histogram<u64>>,
     input: Lengths,
     output: Lengths,
@@ -118,6 +120,10 @@ impl Spread {
     pub fn of(values: &[u64]) -> Option<Self> {
         let mut samples = Samples::default();
         values.iter().for_each(|value| samples.push(*value));
+        Self::of_samples(samples)
+    }
+
+    fn of_samples(mut samples: Samples) -> Option<Self> {
         let sorted = samples.sorted()?;
         let percentile = |percent: f64| sorted.percentile(percent).round() as u64;
         Some(Self {
@@ -226,6 +232,7 @@ impl Fold {
             statuses: BTreeMap::new(),
             held: 0,
             times: Times::default(),
+            gaps: Samples::default(),
             // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
             itl: Histogram::new_with_bounds(1_000, LONGEST_GAP, 3).ok(),
             input: Lengths::default(),
@@ -291,9 +298,11 @@ impl Fold {
             times.ttft_sent.extend(record.ttft().map(Gap::as_nanos));
             times.tpot.extend(record.tpot().map(Gap::as_nanos));
         }
-        if let Some(itl) = &mut self.itl {
-            for gap in &done.gaps {
-                itl.saturating_record(gap.latency().0.as_nanos());
+        for gap in &done.gaps {
+            let nanos = gap.latency().0.as_nanos();
+            self.gaps.push(nanos);
+            if let Some(itl) = &mut self.itl {
+                itl.saturating_record(nanos);
             }
         }
     }
@@ -310,8 +319,8 @@ impl Fold {
         }
     }
 
-    /// The figures so far. Latencies but for the gaps are of the `last` requests only, where that is given: sorting all
-    /// of a long run takes long.
+    /// The figures so far. Where `last` is given latencies are of so many last requests only, and those of gaps to
+    /// three significant figures: sorting all of a long run takes long.
     pub fn summary(&self, last: Option<usize>) -> Summary {
         let spread = |values: &[u64]| {
             let from = last.map_or(0, |last| values.len().saturating_sub(last));
@@ -343,7 +352,10 @@ impl Fold {
             lag: spread(&times.lag),
             ttft_from_planned: spread(&times.ttft_planned),
             ttft_from_sent: spread(&times.ttft_sent),
-            itl: self.itl.as_ref().and_then(Spread::of_histogram),
+            itl: match last {
+                None => Spread::of_samples(self.gaps.clone()),
+                Some(_) => self.itl.as_ref().and_then(Spread::of_histogram),
+            },
             tpot: spread(&times.tpot),
             e2e_from_planned: spread(&times.e2e_planned),
             e2e_from_sent: spread(&times.e2e_sent),
