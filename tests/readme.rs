@@ -13,7 +13,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// Flags of other programs in commands of README.md.
-const OF_OTHERS: [&str; 14] = [
+const OF_OTHERS: [&str; 15] = [
     "--bench",
     "--build",
     "--detach",
@@ -27,6 +27,7 @@ const OF_OTHERS: [&str; 14] = [
     "--real",
     "--release",
     "--rounds",
+    "--rows",
     "--tag",
 ];
 
