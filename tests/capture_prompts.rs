@@ -144,6 +144,11 @@ fn with_a_tokenizer_blocks_are_of_tokens_and_it_counts_where_the_server_does_not
     assert!(shared >= rows[0].prompt.blocks.len() - 1 && rows[1].prompt.blocks.len() >= shared);
     assert_eq!((rows[2].prompt.tokens, rows[2].prompt.source), (Some(77), Some(CountSource::Usage)));
     assert_eq!(rows[2].prompt.blocks.len() as u64, counted(&[&text]) / 16, "ids are of the tokenizer's tokens");
+    // A server counts what it makes of a chat as well: that is no row of impossible length.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    let info = command.args(["trace", "info", "--json"]).arg(folder.path()).env_clear().output().unwrap();
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert!(info["requests"] == 3 && !info["warnings"].to_string().contains("lengths"), "{}", info["warnings"]);
     for file in fs::read_dir(folder.path()).unwrap() {
         let bytes = fs::read(file.unwrap().path()).unwrap();
         let plain = zstd::stream::decode_all(&bytes[..]).unwrap_or(bytes);
