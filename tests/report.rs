@@ -361,7 +361,28 @@ fn every_format_tells_the_same() {
     assert!(csv.lines().all(|line| line.split(',').count() == 5), "{csv}");
     let markdown = shown(&["--markdown", "--percentiles", "90"]);
     assert!(markdown.contains("| ITL | 4 | 27.5ms | 20.0ms | 41.0ms | 50.0ms | 13.0ms |"), "{markdown}");
+    let html = shown(&["--html", "--percentiles", "90"]);
+    assert!(html.contains("<tr><td>ITL</td><td>4</td><td>27.5ms</td><td>20.0ms</td><td>41.0ms</td>"), "{html}");
+    assert!(html.matches("<svg").count() == 3 && html.contains("<b>Warning:</b>"), "{html}");
     assert_eq!(streamgauge(&[&path], &["--json", "--csv"]).code, Some(2));
+}
+
+#[test]
+fn a_name_from_a_file_is_text_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "<script src=//x>|\u{1b}[2J\n=1+1,\"";
+    let rows: Vec<Entry> = four().into_iter().map(|row| Entry { model: Some(name.to_owned()), ..row }).collect();
+    let path = run(&folder.path().join("run"), &rows, 0, &json!({"targets": [name]}));
+    let shown = |format: &str| streamgauge(&[&path], &["--by", "model", format]).stdout;
+    for format in ["--html", "--markdown", "--plain"] {
+        let text = shown(format);
+        assert!(!text.contains('\u{1b}'), "{format}: {text}");
+        assert!(format == "--plain" || !text.contains("<script"), "{format}: {text}");
+    }
+    for fetched in ["<link", "<img", "url(", "@import"] {
+        assert!(!shown("--html").contains(fetched), "it needs nothing else, and {fetched} fetches");
+    }
+    assert!(shown("--csv").contains("\"model=<script src=//x>|\u{1b}[2J\n=1+1,\"\"\""), "{}", shown("--csv"));
 }
 
 #[test]

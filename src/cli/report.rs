@@ -15,7 +15,7 @@ use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Key, Settings};
 use crate::report::source::{Opened, read};
 use crate::report::text::Screen;
-use crate::report::{PERCENTILES, Report, csv, markdown, text};
+use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -97,6 +97,10 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Output")]
     markdown: bool,
 
+    /// Print one HTML page, which needs nothing else
+    #[arg(long, group = "format", help_heading = "Output")]
+    html: bool,
+
     /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     plain: bool,
@@ -121,11 +125,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let percentiles = if given { &args.percentiles[..] } else { &PERCENTILES };
     let shown = if given { &args.percentiles[..] } else { &text::PERCENTILES };
     let report = Report::of(&mut fold, sources, percentiles);
-    let words = match (args.json, args.csv, args.markdown) {
-        (true, ..) => report.json(),
-        (_, true, _) => csv::render(&report),
-        (_, _, true) => markdown::render(&report, shown),
-        _ => text::render(&report, shown, args.screen()),
+    let words = match () {
+        () if args.json => report.json(),
+        () if args.csv => csv::render(&report),
+        () if args.markdown => markdown::render(&report, shown),
+        () if args.html => html::render(&report, shown),
+        () => text::render(&report, shown, args.screen()),
     };
     let printed = super::print(&words)?;
     let missed = args.fail_if.is_some_and(|least| report.falls_short(least));

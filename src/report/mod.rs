@@ -1,7 +1,7 @@
 //! What requests came to: from records to words. A pure fold, and one file for each format.
 //!
 //! ```text
-//! paths -> source -> request -> fold -> Report -> text, json, csv, markdown
+//! paths -> source -> request -> fold -> Report -> text, json, csv, markdown, html
 //!          reads     unpacks    adds up           words
 //! ```
 //!
@@ -40,6 +40,7 @@ pub mod definitions;
 pub mod draw;
 pub mod fold;
 pub mod hlog;
+pub mod html;
 pub mod markdown;
 pub mod metric;
 pub mod request;

@@ -115,7 +115,7 @@ fn tokens(summary: &Summary) -> String {
 }
 
 /// Whether moments of sending were planned.
-fn planned(summary: &Summary) -> bool {
+pub(super) fn planned(summary: &Summary) -> bool {
     summary.metric(Metric::TtftFromPlanned).is_some() || summary.metric(Metric::E2eFromPlanned).is_some()
 }
 

@@ -1,0 +1,118 @@
+//! A report as one page that needs nothing else: no script, nothing from a network, pictures drawn in place.
+
+use std::fmt::Write as _;
+
+use super::draw::{printable, value};
+use super::metric::Metric;
+use super::text::{Part, latencies, lines, part, planned};
+use super::{Load, Report};
+
+/// Width and height of a picture.
+const WIDTH: f64 = 720.0;
+const HEIGHT: f64 = 160.0;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1c2733;--soft:#5b6b7b;--line:#d5dde5;--fill:#2f7dc0;--page:#fff}\
+@media(prefers-color-scheme:dark){:root{--ink:#e4ebf2;--soft:#9aa9b8;--line:#344250;--fill:#63aee8;--page:#12181f}}\
+body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\
+h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2rem 0 .5rem}\
+dl{display:grid;grid-template-columns:9rem 1fr;gap:.1rem 1rem}dt{color:var(--soft)}dd{margin:0}\
+.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
+th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
+th:first-child,td:first-child{text-align:left}\
+svg{max-width:100%;height:auto}rect,polygon{fill:var(--fill)}text{fill:var(--soft);font-size:11px}\
+.warning{border-left:4px solid #c98a00;padding:.1rem .8rem;margin:.6rem 0}";
+
+/// The whole page, with these percentiles.
+pub fn render(report: &Report, shown: &[f64]) -> String {
+    let names: Vec<String> = report.sources.iter().map(|source| printable(&source.path)).collect();
+    let title = escaped(&format!("Streamgauge: {}", names.join(", ")));
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
+         <h1>{title}</h1>\n<dl>\n"
+    );
+    for (name, told) in lines(report) {
+        _ = writeln!(page, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(&told));
+    }
+    page += "</dl>\n";
+    for warning in &report.warnings {
+        let (text, advice) = (escaped(&warning.text), escaped(warning.advice));
+        _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text}. <i>Advice:</i> {advice}.</p>");
+    }
+    page += &table("Figures", &latencies(&report.whole, shown));
+    for (metric, bins) in &report.pictures {
+        page += &histogram(metric.label(planned(&report.whole)), *metric, bins);
+    }
+    page += &curve(&report.load);
+    for (name, part) in [("Slices", part(report, Part::Slices)), ("Groups", part(report, Part::Groups))] {
+        page += &part.map_or(String::new(), |part| table(name, &part));
+    }
+    page
+}
+
+/// A table whose first row is its head.
+fn table(name: &str, rows: &[Vec<String>]) -> String {
+    let mut text = format!("<h2>{name}</h2>\n<div class=\"wide\"><table>\n");
+    for (at, row) in rows.iter().enumerate() {
+        let cell = if at == 0 { "th" } else { "td" };
+        let cells = row.iter().map(|of| format!("<{cell}>{}</{cell}>", escaped(&printable(of))));
+        _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());
+    }
+    text + "</table></div>\n"
+}
+
+/// Bars by size, each with its edge below and its count above.
+fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)]) -> String {
+    let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1) as f64;
+    let step = WIDTH / bins.len().max(1) as f64;
+    let mut bars = String::new();
+    for (at, (edge, count)) in bins.iter().enumerate() {
+        let (left, high) = (at as f64 * step, *count as f64 / most * HEIGHT);
+        let (middle, top) = (left + step / 2.0, HEIGHT - high + 16.0);
+        let edge = escaped(&value(*edge, metric.unit()));
+        _ = write!(
+            bars,
+            "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{high:.1}\"/>",
+            left + 1.0,
+            step - 2.0
+        );
+        _ = write!(bars, "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{count}</text>", top - 4.0);
+        _ = write!(bars, "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">≤ {edge}</text>", HEIGHT + 30.0);
+    }
+    picture(name, &format!("requests or gaps by {name}"), &bars)
+}
+
+/// Requests in flight as an area over time.
+fn curve(load: &Load) -> String {
+    let most = load.in_flight.iter().copied().fold(0.0, f64::max);
+    if most == 0.0 {
+        return String::new();
+    }
+    let step = WIDTH / (load.in_flight.len() - 1).max(1) as f64;
+    let bottom = HEIGHT + 16.0;
+    let points = load.in_flight.iter().enumerate();
+    let points: String =
+        points.map(|(at, open)| format!("{:.1},{:.1} ", at as f64 * step, bottom - open / most * HEIGHT)).collect();
+    let drawn = format!(
+        "<polygon points=\"0,{bottom} {points}{WIDTH},{bottom}\"/><text x=\"2\" y=\"10\">{most:.0}</text>\
+         <text x=\"0\" y=\"{0}\">0s</text><text x=\"{WIDTH}\" y=\"{0}\" text-anchor=\"end\">{1:.0}s</text>",
+        HEIGHT + 30.0,
+        load.seconds
+    );
+    picture("In flight over time", "requests in flight over time", &drawn)
+}
+
+fn picture(name: &str, told: &str, drawn: &str) -> String {
+    let high = HEIGHT + 36.0;
+    format!(
+        "<h2>{name}</h2>\n<svg role=\"img\" aria-label=\"{told}\" viewBox=\"0 0 {WIDTH} {high}\" width=\"{WIDTH}\" \
+         height=\"{high}\">{drawn}</svg>\n"
+    )
+}
+
+/// Text without marks that mean something in HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
