@@ -309,6 +309,10 @@ fn the_exit_code_says_whether_goodput_was_enough() {
     assert_eq!(code(&["--slo", "y: e2e<=1s", "--fail-if", "goodput<75%"]), Some(0));
     assert_eq!(code(&["--slo", "y[model=nobody]: e2e<=1s", "--fail-if", "goodput<1%"]), Some(1), "nothing is judged");
     assert_eq!(code(&["--fail-if", "ttft<5%"]), Some(2));
+    let other = run(&folder.path().join("other"), &four(), 0, &json!({"slos": ["x: ttft<=1s"]}));
+    let done = streamgauge(&[&path, &other], &["--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap()["goodput"], json!([]));
+    assert!(done.stderr.contains("not judged by the same SLOs"), "{}", done.stderr);
 }
 
 #[test]

@@ -146,6 +146,7 @@ impl Args {
         let of = |opened: &Opened| opened.source.slos.clone();
         let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
         if opened.iter().any(|other| other.source.slos != first) {
+            super::say("note: the runs were not judged by the same SLOs; --slo says which to judge by");
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
