@@ -8,6 +8,7 @@ use serde::{Deserialize, de};
 
 use super::error::Problem;
 use super::losses::Losses;
+use super::plain::Plain;
 
 /// A row that is read field by field; made by [`row`].
 pub(super) trait Row: Default {
@@ -17,7 +18,12 @@ pub(super) trait Row: Default {
     const WANTED: &'static [&'static str];
 
     /// Takes the value of field number `index` in.
-    fn take<'de, A: MapAccess<'de>>(&mut self, index: usize, losses: &Losses, map: &mut A) -> Result<(), A::Error>;
+    fn take<'de, A: MapAccess<'de>>(
+        &mut self,
+        index: usize,
+        losses: Option<&Losses>,
+        map: &mut A,
+    ) -> Result<(), A::Error>;
 }
 
 /// What a value should be, in words.
@@ -26,10 +32,10 @@ pub(super) trait Wanted {
     const WHAT: &'static str;
 }
 
-/// A value as it is read; `losses` is for the objects inside of objects.
+/// A value as it is read; `losses` is for the objects inside of objects, whose unknown fields are an error without it.
 pub(super) trait Take: Sized {
     /// Reads the value that comes next.
-    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error>;
+    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error>;
 }
 
 macro_rules! plainly_taken {
@@ -38,7 +44,7 @@ macro_rules! plainly_taken {
             const WHAT: &'static str = $what;
         }
         impl Take for $type {
-            fn take<'de, A: MapAccess<'de>>(_: &Losses, map: &mut A) -> Result<Self, A::Error> {
+            fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
                 map.next_value()
             }
         }
@@ -66,7 +72,7 @@ impl<R: Row> Wanted for Option<Object<R>> {
 }
 
 impl<R: Row> Take for Option<Object<R>> {
-    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error> {
+    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
         let failed = Cell::new(None);
         map.next_value_seed(Fields::<R> { losses, failed: &failed, row: std::marker::PhantomData })
             .map(|row| row.map(Object))
@@ -78,7 +84,7 @@ impl<R: Row> Wanted for Option<Vec<Object<R>>> {
 }
 
 impl<R: Row> Take for Option<Vec<Object<R>>> {
-    fn take<'de, A: MapAccess<'de>>(losses: &Losses, map: &mut A) -> Result<Self, A::Error> {
+    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
         map.next_value_seed(List::<R>(losses, std::marker::PhantomData))
     }
 }
@@ -102,7 +108,7 @@ macro_rules! row {
             fn take<'de, A: serde::de::MapAccess<'de>>(
                 &mut self,
                 index: usize,
-                losses: &$crate::trace::losses::Losses,
+                losses: Option<&$crate::trace::losses::Losses>,
                 map: &mut A,
             ) -> Result<(), A::Error> {
                 let fields = 0;
@@ -134,8 +140,16 @@ pub(super) use {key, row};
 /// Reads one line as a row; what it holds besides is counted by name.
 pub(super) fn parse<R: Row>(line: &[u8], losses: &Losses) -> Result<R, Problem> {
     let failed = Cell::new(None);
+    let mut plain = Plain::new(line);
+    // Nothing is counted by who may give up in the middle of a line.
+    let read = Fields::<R> { losses: None, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut plain);
+    if let Ok(Some(row)) = read.and_then(|row| plain.end().map(|()| row)) {
+        return Ok(row);
+    }
+    failed.set(None);
     let mut json = serde_json::Deserializer::from_slice(line);
-    let read = Fields::<R> { losses, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut json);
+    let fields = Fields::<R> { losses: Some(losses), failed: &failed, row: std::marker::PhantomData };
+    let read = fields.deserialize(&mut json);
     let read = read.and_then(|row| json.end().map(|()| row));
     match read {
         Ok(Some(row)) => Ok(row),
@@ -151,7 +165,8 @@ pub(super) fn parse<R: Row>(line: &[u8], losses: &Losses) -> Result<R, Problem> 
 }
 
 struct Fields<'a, R> {
-    losses: &'a Losses,
+    /// Where fields that are not understood are counted; without it they are an error.
+    losses: Option<&'a Losses>,
     /// The field whose value was not to be read, and what it should have been.
     failed: &'a Cell<Option<(&'static str, &'static str)>>,
     row: std::marker::PhantomData<R>,
@@ -197,7 +212,7 @@ impl<'de, R: Row> Visitor<'de> for Fields<'_, R> {
 struct Key<'a> {
     keys: &'static [&'static str],
     next: usize,
-    losses: &'a Losses,
+    losses: Option<&'a Losses>,
 }
 
 impl<'de> DeserializeSeed<'de> for Key<'_> {
@@ -221,13 +236,13 @@ impl Visitor<'_> for Key<'_> {
         }
         let index = self.keys.iter().position(|known| *known == key);
         if index.is_none() {
-            self.losses.count(key);
+            self.losses.ok_or_else(|| E::custom("a field that is not understood"))?.count(key);
         }
         Ok(index)
     }
 }
 
-struct List<'a, R>(&'a Losses, std::marker::PhantomData<R>);
+struct List<'a, R>(Option<&'a Losses>, std::marker::PhantomData<R>);
 
 impl<'de, R: Row> DeserializeSeed<'de> for List<'_, R> {
     type Value = Option<Vec<Object<R>>>;

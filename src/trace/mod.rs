@@ -18,6 +18,7 @@ pub mod input;
 mod json;
 pub mod losses;
 pub mod merge;
+mod plain;
 pub mod scale;
 pub mod sessions;
 pub mod spread;

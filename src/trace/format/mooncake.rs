@@ -4,6 +4,7 @@
 //! AIPerf's rows may have a session and a `delay` after the answer before; the later rows of such a session hold only
 //! what was added.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use serde::Serialize;
@@ -65,7 +66,8 @@ pub(in crate::trace) const fn blocks(size: u32) -> Blocks {
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = Losses::default();
-    let has = |key: &str| stream.sample_lines().any(|line| super::keys_of(line).iter().any(|known| known == key));
+    let keys: BTreeSet<String> = stream.sample_lines().flat_map(super::keys_of).collect();
+    let has = |key| keys.contains(key);
     let mut header = Header::new(FORMAT.name);
     header.blocks = has("hash_ids").then(|| blocks(options.block_size.unwrap_or(BLOCK)));
     if has("session_id") && has("delay") {

@@ -1,0 +1,338 @@
+//! A fast reader for the rows that traces are mostly made of: one JSON object of numbers, texts without escapes, and
+//! lists of those. Block ids are nearly all of a trace's bytes, and are read eight digits at a time.
+//!
+//! It knows no errors. Whatever is not plain ([`NotPlain`]) is left to serde_json, which reads the line from its
+//! beginning and says what is wrong with it, so that what is understood does not hang on who has read it.
+
+use std::fmt;
+
+use memchr::memchr;
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::forward_to_deserialize_any;
+
+/// A line has something that this reader leaves to serde_json.
+#[derive(Debug)]
+pub(super) struct NotPlain;
+
+impl fmt::Display for NotPlain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not plain")
+    }
+}
+
+impl std::error::Error for NotPlain {}
+
+impl de::Error for NotPlain {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self
+    }
+}
+
+/// A line, and how far it has been read.
+pub(super) struct Plain<'de> {
+    rest: &'de [u8],
+    /// Objects and lists that are open: an object, and a list in it, but no deeper.
+    depth: u8,
+}
+
+const DEEPEST: u8 = 2;
+
+impl<'de> Plain<'de> {
+    pub(super) const fn new(line: &'de [u8]) -> Self {
+        Self { rest: line, depth: 0 }
+    }
+
+    /// Nothing is left but space.
+    pub(super) fn end(&self) -> Result<(), NotPlain> {
+        self.rest.trim_ascii().is_empty().then_some(()).ok_or(NotPlain)
+    }
+
+    /// The next byte that is not space.
+    #[inline]
+    fn peek(&mut self) -> Result<u8, NotPlain> {
+        loop {
+            match self.rest {
+                [b' ' | b'\t' | b'\r' | b'\n', rest @ ..] => self.rest = rest,
+                [byte, ..] => return Ok(*byte),
+                [] => return Err(NotPlain),
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, byte: u8) -> Result<(), NotPlain> {
+        if self.peek()? != byte {
+            return Err(NotPlain);
+        }
+        self.rest = &self.rest[1..];
+        Ok(())
+    }
+
+    fn open(&mut self, bracket: u8) -> Result<(), NotPlain> {
+        self.depth += 1;
+        if self.depth > DEEPEST { Err(NotPlain) } else { self.take(bracket) }
+    }
+
+    /// Whether another member comes, after a comma unless it is the first.
+    #[inline]
+    fn another(&mut self, first: &mut bool, close: u8) -> Result<bool, NotPlain> {
+        let first = std::mem::replace(first, false);
+        match self.peek()? {
+            byte if byte == close => {
+                self.rest = &self.rest[1..];
+                self.depth -= 1;
+                Ok(false)
+            }
+            b',' if !first => {
+                self.rest = &self.rest[1..];
+                // A comma before the end is an error, and not ours to tell.
+                if self.peek()? == close { Err(NotPlain) } else { Ok(true) }
+            }
+            _ if first => Ok(true),
+            _ => Err(NotPlain),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'de str, NotPlain> {
+        self.take(b'"')?;
+        let end = memchr(b'"', self.rest).ok_or(NotPlain)?;
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = &rest[1..];
+        let odd = text.iter().fold(false, |odd, byte| odd | (*byte == b'\\') | (*byte < b' '));
+        if odd { Err(NotPlain) } else { std::str::from_utf8(text).map_err(|_| NotPlain) }
+    }
+
+    /// A whole number; `None`, and nothing is read, where it is a number of another kind.
+    #[inline]
+    fn whole(&mut self) -> Result<Option<u64>, NotPlain> {
+        let (mut rest, mut value) = (self.rest, 0_u64);
+        loop {
+            let (part, digits) = leading_digits(rest);
+            let shifted = value.checked_mul(TENS[digits]).and_then(|value| value.checked_add(part));
+            value = match shifted {
+                Some(value) => value,
+                None => return Ok(None),
+            };
+            rest = &rest[digits..];
+            if digits < 8 {
+                break;
+            }
+        }
+        let digits = self.rest.len() - rest.len();
+        if digits == 0 || matches!(rest, [b'.' | b'e' | b'E', ..]) {
+            return Ok(None);
+        }
+        if digits > 1 && self.rest[0] == b'0' {
+            return Err(NotPlain);
+        }
+        self.rest = rest;
+        Ok(Some(value))
+    }
+
+    /// Another number, as serde_json reads it.
+    fn number<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, NotPlain> {
+        let of_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+        let end = self.rest.iter().position(|byte| !of_number(byte)).unwrap_or(self.rest.len());
+        let (number, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        let mut json = serde_json::Deserializer::from_slice(number);
+        let value = json.deserialize_any(visitor).map_err(|_| NotPlain)?;
+        json.end().map_err(|_| NotPlain)?;
+        Ok(value)
+    }
+}
+
+const TENS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// The number that the first digits make, and how many they are: eight at most, read together as one word.
+#[inline]
+fn leading_digits(bytes: &[u8]) -> (u64, usize) {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = match bytes.first_chunk::<8>() {
+        Some(eight) => u64::from_le_bytes(*eight),
+        None => {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(eight)
+        }
+    };
+    // A digit has become its value; the top bit of a byte that was none gets set. A carry only reaches later bytes.
+    let values = word ^ (ONES * 0x30);
+    let others = (values.wrapping_add(ONES * 0x76) | values) & (ONES * 0x80);
+    let digits = (others.trailing_zeros() / 8) as usize;
+    if digits == 0 {
+        return (0, 0);
+    }
+    // The first digit is in the lowest byte: zeros are moved in before it, then neighbours are joined to pairs, pairs to
+    // fours, and fours to eight.
+    let eight = values << (64 - 8 * digits);
+    let pairs = (eight * 10 + (eight >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
+    ((fours * 10_000 + (fours >> 32)) & 0xffff_ffff, digits)
+}
+
+impl<'de> Deserializer<'de> for &mut Plain<'de> {
+    type Error = NotPlain;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotPlain> {
+        match self.peek()? {
+            b'"' => visitor.visit_borrowed_str(self.text()?),
+            b'{' => {
+                self.open(b'{')?;
+                visitor.visit_map(Members { plain: self, first: true })
+            }
+            b'[' => {
+                self.open(b'[')?;
+                visitor.visit_seq(Members { plain: self, first: true })
+            }
+            b'0'..=b'9' => match self.whole()? {
+                Some(value) => visitor.visit_u64(value),
+                None => self.number(visitor),
+            },
+            b'-' => self.number(visitor),
+            _ => Err(NotPlain),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotPlain> {
+        // `null` begins nothing that is plain.
+        visitor.visit_some(self)
+    }
+
+    #[inline]
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotPlain> {
+        self.peek()?;
+        visitor.visit_u64(self.whole()?.ok_or(NotPlain)?)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// The members of an object or a list.
+struct Members<'a, 'de> {
+    plain: &'a mut Plain<'de>,
+    first: bool,
+}
+
+impl<'de> MapAccess<'de> for Members<'_, 'de> {
+    type Error = NotPlain;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, NotPlain> {
+        if !self.plain.another(&mut self.first, b'}')? {
+            return Ok(None);
+        }
+        // Only a text is a key.
+        if self.plain.peek()? != b'"' {
+            return Err(NotPlain);
+        }
+        seed.deserialize(&mut *self.plain).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, NotPlain> {
+        self.plain.take(b':')?;
+        seed.deserialize(&mut *self.plain)
+    }
+}
+
+impl<'de> SeqAccess<'de> for Members<'_, 'de> {
+    type Error = NotPlain;
+
+    #[inline]
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, NotPlain> {
+        if !self.plain.another(&mut self.first, b']')? {
+            return Ok(None);
+        }
+        seed.deserialize(&mut *self.plain).map(Some)
+    }
+
+    /// Ids are most of a row, and come last: so many of six digits fit in what is left.
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.plain.rest.len() / 8 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize as _;
+
+    use super::*;
+
+    #[test]
+    fn digits_are_read_up_to_the_first_byte_that_is_none() {
+        for (text, expected) in [
+            ("7", (7, 1)),
+            ("12345678", (12_345_678, 8)),
+            ("99999999", (99_999_999, 8)),
+            ("1234567, 1", (1_234_567, 7)),
+            ("0, 99999", (0, 1)),
+            ("12/34567", (12, 2)),
+            ("12:34567", (12, 2)),
+            ("12\u{fe}34567", (12, 2)),
+            ("x", (0, 0)),
+            ("", (0, 0)),
+        ] {
+            assert_eq!(leading_digits(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    /// What a value reads as, by this reader; `None` where it leaves the line alone.
+    fn plainly(text: &str) -> Option<serde_json::Value> {
+        let mut plain = Plain::new(text.as_bytes());
+        let value = serde_json::Value::deserialize(&mut plain).ok()?;
+        plain.end().ok().map(|()| value)
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_alone() {
+        for text in [
+            "",
+            "{",
+            "{}x",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "01",
+            "[00]",
+            "1.",
+            "-",
+            "1e",
+            "nul",
+            "null",
+            "true",
+            "\"a",
+            "\"\\n\"",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{\"a\":1,}",
+            "{a:1}",
+            "{1:1}",
+            "{[]:1}",
+            "[[[1]]]",
+            "\"\t\"",
+            "18446744073709551616 ]",
+        ] {
+            assert_eq!(plainly(text), None, "{text}");
+        }
+        let row = r#" {"timestamp": 61.114, "n" :-3,"s":"é", "hash_ids":[0,18446744073709551615 , 12345678]} "#;
+        assert_eq!(plainly(row), Some(serde_json::from_str(row).unwrap()));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_plain_is_what_serde_json_reads(text in "[\\[\\]{}\",: 0-9.eE+a\\\\-]{0,24}") {
+            if let Some(value) = plainly(&text) {
+                prop_assert_eq!(Some(value), serde_json::from_str(&text).ok());
+            }
+        }
+
+        #[test]
+        fn rows_of_numbers_are_plain(at: u64, ids: Vec<u64>, text in "[a-z ]{0,9}") {
+            let row = serde_json::json!({"at": at, "ids": ids, "text": text});
+            prop_assert_eq!(plainly(&row.to_string()), Some(row));
+        }
+    }
+}
