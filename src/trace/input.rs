@@ -33,6 +33,8 @@ pub struct Stream {
     pub folder: Option<PathBuf>,
     /// What it begins with: all of it, or so much that a format can be told.
     pub sample: Vec<u8>,
+    /// Whether it is packed in the frames of a capture, each of which can be read without the others.
+    pub in_frames: bool,
     rest: Box<dyn BufRead + Send>,
 }
 
@@ -60,6 +62,7 @@ impl Stream {
         let error = |error: io::Error| cannot_read(&error).at(name, None);
         let mut magic = Vec::new();
         bytes.by_ref().take(4).read_to_end(&mut magic).map_err(error)?;
+        let in_frames = matches!(*magic.as_slice(), [0x50..=0x5f, 0x2a, 0x4d, 0x18]);
         let compressed = Cursor::new(magic.clone()).chain(bytes);
         let mut rest: Box<dyn BufRead + Send> = match *magic.as_slice() {
             // A frame of data, or a skippable one before it.
@@ -72,7 +75,7 @@ impl Stream {
         };
         let mut sample = Vec::new();
         rest.by_ref().take(SAMPLE as u64).read_to_end(&mut sample).map_err(error)?;
-        Ok(Self { name: name.to_owned(), folder: None, sample, rest })
+        Ok(Self { name: name.to_owned(), folder: None, sample, in_frames, rest })
     }
 
     /// The whole lines of the sample, blank ones left out; an unfinished one only where there is no other.

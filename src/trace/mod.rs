@@ -18,6 +18,7 @@ pub mod input;
 mod json;
 pub mod losses;
 pub mod merge;
+pub mod output;
 mod plain;
 pub mod scale;
 pub mod sessions;

@@ -1,6 +1,5 @@
 //! Flags that verbs share: what is read, what is written.
 
-use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use super::told;
 use crate::trace::Trace;
 use crate::trace::format::{self, Format, Options, TABLE};
 use crate::trace::input::Source;
+use crate::trace::output;
 use crate::trace::scale::MOST;
 
 /// A trace to read.
@@ -45,7 +45,7 @@ pub(super) struct Reading {
 /// Where a trace goes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Output {
-    /// Where to; `-` is stdout
+    /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
@@ -167,8 +167,7 @@ pub(super) fn written(mut trace: Trace, format: &'static Format, path: &Path) ->
     let out: format::Output = if path == Path::new("-") {
         Box::new(BufWriter::with_capacity(1 << 16, io::stdout()))
     } else {
-        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Box::new(BufWriter::with_capacity(1 << 16, file))
+        output::create(path).with_context(|| format!("cannot write {}", path.display()))?
     };
     match format::convert(&mut trace, format, out) {
         Ok(converted) => {

@@ -113,7 +113,7 @@ struct ConvertArgs {
     #[command(flatten)]
     reading: flags::Reading,
 
-    /// Where to; `-` is stdout
+    /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 }

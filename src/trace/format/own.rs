@@ -26,14 +26,14 @@ pub(super) const FORMAT: Format = Format {
 
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
-    // A file by its path, so that what is behind a damaged frame is read as well; a pipe as it comes.
+    // A file of frames by its path, so that what is behind a damaged one is read as well; others as they come.
     let (path, reader) = match source {
         Source::Folder(path) => (path.clone(), Reader::open(&path)),
         Source::Stream(stream) => {
             let path = PathBuf::from(&stream.name);
-            let reader = match stream.folder {
-                Some(_) => Reader::open(&path),
-                None => Reader::of_stream(&path, stream.bytes()),
+            let reader = match stream.in_frames && stream.folder.is_some() {
+                true => Reader::open(&path),
+                false => Reader::of_stream(&path, stream.bytes()),
             };
             (path, reader)
         }
