@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     fn wanted(&self) -> anyhow::Result<Wanted> {
-        let (header, rows) = source::open(&self.trace).map_err(anyhow::Error::from_boxed)?;
+        let (header, rows) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
         let delta = header.turns == Turns::Delta;
         anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");
         let found = self.read(rows).map_err(anyhow::Error::from_boxed)?;
@@ -131,24 +131,27 @@ impl Args {
             to: self.to,
             duration: self.duration,
             repeat: self.repeat,
-            spread: self.spread,
             shard: self.shard.unwrap_or_default(),
             models: Models::new(self.models.clone()),
             seed: self.sending.seed,
         };
-        let trace = self.trace.clone();
+        let (trace, spread_by) = (self.trace.clone(), self.spread_by());
         Ok(Wanted {
             name: shown.to_string(),
             digest: digest(&self.trace)?,
             header,
             plan,
-            open: Arc::new(move || source::open(&trace).map(|(_, rows)| rows)),
+            open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows)| rows)),
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
             slots: self.concurrency.or(self.max_in_flight),
             sessions: self.sessions.into(),
             notes: found.notes(),
         })
+    }
+
+    fn spread_by(&self) -> Option<u64> {
+        self.spread.then_some(self.sending.seed)
     }
 
     fn read(&self, rows: Rows) -> Result<Found, RowError> {

@@ -1,12 +1,10 @@
 //! When each row of a trace is sent: from the trace and the plan, and from nothing else. Pure.
 //!
-//! Rows stream through: window, batches spread, passes of a loop, time stretched, shard. A moment that comes out never
+//! Rows stream through: window, passes of a loop, time stretched, shard. A moment that comes out never
 //! depends on how a server answers.
 
-use std::collections::VecDeque;
 use std::hash::Hasher as _;
 
-use rand::Rng as _;
 use rand_pcg::Pcg64Mcg;
 
 use crate::capture::format::Entry;
@@ -18,9 +16,6 @@ pub type RowError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The rows of a trace, in the order of their times.
 pub type Rows = Box<dyn Iterator<Item = Result<Entry, RowError>>>;
-
-/// Rows this close are one batch: traces with coarse clocks have their ticks a few milliseconds ragged.
-const TICK: u64 = 5_000_000;
 
 /// What is sent of a trace, and how fast.
 #[derive(Clone, Debug)]
@@ -35,8 +30,6 @@ pub struct Plan {
     pub duration: Option<Gap>,
     /// Begin again at the trace's end, until `duration`.
     pub repeat: bool,
-    /// Spread batches over the time to the next.
-    pub spread: bool,
     /// Which part of the sends is ours.
     pub shard: Shard,
     /// What models are called at the target.
@@ -53,7 +46,6 @@ impl Default for Plan {
             to: None,
             duration: None,
             repeat: false,
-            spread: false,
             shard: Shard::default(),
             models: Models::default(),
             seed: 0,
@@ -118,11 +110,6 @@ pub struct Schedule<O> {
     plan: Plan,
     open: O,
     rows: Rows,
-    /// The row after the batch in hand.
-    peeked: Option<Entry>,
-    batch: VecDeque<Entry>,
-    /// The least distance of two batches so far.
-    grid: Option<u64>,
     /// First and last time of this pass, and its rows.
     seen: Option<(u64, u64, u64)>,
     pass: u32,
@@ -139,26 +126,11 @@ impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
     /// What `open` says.
     pub fn new(plan: Plan, mut open: O) -> Result<Self, RowError> {
         let rows = open()?;
-        Ok(Self {
-            plan,
-            open,
-            rows,
-            peeked: None,
-            batch: VecDeque::new(),
-            grid: None,
-            seen: None,
-            pass: 0,
-            offset: 0,
-            number: 0,
-            ended: false,
-        })
+        Ok(Self { plan, open, rows, seen: None, pass: 0, offset: 0, number: 0, ended: false })
     }
 
     /// The next row inside the window, its time from the window's start.
     fn row(&mut self) -> Result<Option<Entry>, RowError> {
-        if let Some(entry) = self.peeked.take() {
-            return Ok(Some(entry));
-        }
         for entry in self.rows.by_ref() {
             let mut entry = entry?;
             let Some(at) = entry.at.checked_sub(self.plan.from.as_nanos()) else { continue };
@@ -170,45 +142,10 @@ impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
         Ok(None)
     }
 
-    /// The next row with batches spread, if that is wanted.
-    fn spread(&mut self) -> Result<Option<Entry>, RowError> {
-        if !self.plan.spread {
-            return self.row();
-        }
-        if self.batch.is_empty() {
-            let Some(first) = self.row()? else { return Ok(None) };
-            let tick = first.at;
-            self.batch.push_back(first);
-            while let Some(entry) = self.row()? {
-                if entry.at.saturating_sub(tick) > TICK {
-                    let distance = entry.at - tick;
-                    self.grid = Some(self.grid.map_or(distance, |grid| grid.min(distance)));
-                    self.peeked = Some(entry);
-                    break;
-                }
-                self.batch.push_back(entry);
-            }
-            self.place(tick);
-        }
-        Ok(self.batch.pop_front())
-    }
-
-    /// Gives the rows of a batch places drawn from the time to the next: what arrivals at random look like, whose clock
-    /// was coarse.
-    fn place(&mut self, tick: u64) {
-        let Some(grid) = self.grid.filter(|_| self.batch.len() > 1) else { return };
-        let mut random = random(self.plan.seed ^ tick);
-        let mut places: Vec<u64> = self.batch.iter().map(|_| scaled(random.next_u64(), grid)).collect();
-        places.sort_unstable();
-        for (entry, place) in self.batch.iter_mut().zip(places) {
-            entry.at = tick + place;
-        }
-    }
-
     /// The next row of this pass or of the next, in trace time.
     fn repeated(&mut self) -> Result<Option<Entry>, RowError> {
         loop {
-            if let Some(entry) = self.spread()? {
+            if let Some(entry) = self.row()? {
                 let (first, last, rows) = self.seen.unwrap_or((entry.at, entry.at, 0));
                 self.seen = Some((first.min(entry.at), last.max(entry.at), rows + 1));
                 return Ok(Some(entry));
@@ -260,11 +197,6 @@ impl<O: FnMut() -> Result<Rows, RowError>> Iterator for Schedule<O> {
 pub fn stretched(nanos: u64, stretch: f64) -> Gap {
     // Whole nanoseconds are kept where nothing is stretched: a double has 53 bits.
     Gap::from_nanos(if stretch == 1.0 { nanos } else { (nanos as f64 * stretch).round() as u64 })
-}
-
-/// A number of 64 random bits scaled to below `most`.
-fn scaled(random: u64, most: u64) -> u64 {
-    ((u128::from(random) * u128::from(most)) >> 64) as u64
 }
 
 /// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
@@ -354,17 +286,6 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_spread_over_its_tick_and_not_beyond() {
-        let plan = Plan { spread: true, ..Plan::default() };
-        let sends = sends(plan, &[0, 0, 1, 0, 3_000, 6_000, 6_000]);
-        let times = millis(&sends);
-        assert!(times[..4].iter().all(|at| *at < 3_000.0) && times[3] > 5.0, "{times:?}");
-        assert_eq!(times[4], 3_000.0);
-        assert!(times[5] >= 6_000.0 && times[6] < 9_000.0 && times[5] != times[6], "{times:?}");
-        assert!(times.is_sorted());
-    }
-
-    #[test]
     fn models_are_renamed_by_the_first_pattern_that_fits() {
         let models = Models::new(vec![("gpt-*".to_owned(), "llama".to_owned()), ("*".to_owned(), "other".to_owned())]);
         assert_eq!(models.at_target(Some("gpt-4")).as_deref(), Some("llama"));
@@ -400,17 +321,6 @@ mod tests {
                 prop_assert!(seen.is_disjoint(&own));
                 seen.extend(own);
             }
-        }
-
-        #[test]
-        fn spreading_keeps_every_row_and_the_order(
-            times in prop::collection::vec(0_u64..50, 0..80), seed: u64,
-        ) {
-            let mut times: Vec<u64> = times.iter().map(|tick| tick * 100).collect();
-            times.sort_unstable();
-            let sends = sends(Plan { spread: true, seed, ..Plan::default() }, &times);
-            prop_assert_eq!(sends.len(), times.len());
-            prop_assert!(sends.windows(2).all(|pair| pair[0].at <= pair[1].at));
         }
     }
 }

@@ -6,18 +6,22 @@ use super::schedule::{RowError, Rows};
 use crate::capture::format::Header;
 use crate::trace::format::{Options, recognised};
 use crate::trace::input::Source;
+use crate::trace::spread::spread;
 
-/// Opens a trace, whose format its content tells.
+/// Opens a trace, whose format its content tells. Its batches are spread where there is a seed to draw places from.
 ///
 /// # Errors
-/// When it cannot be read, or its format is not known.
-pub fn open(path: &Path) -> Result<(Header, Rows), RowError> {
+/// When it cannot be read, its format is not known, or batches are to be spread and there are none.
+pub fn open(path: &Path, spread_by: Option<u64>) -> Result<(Header, Rows), RowError> {
     let source = Source::open(path)?;
     let shown = path.display();
     let format = recognised(&source).ok_or_else(|| {
         format!("{shown}: no known format of traces; `streamgauge trace convert` can be told which it is")
     })?;
     let read = format.read.ok_or_else(|| format!("{shown}: {} cannot be read: {}", format.name, format.but))?;
-    let trace = read(source, &Options::default())?;
+    let mut trace = read(source, &Options::default())?;
+    if let Some(seed) = spread_by {
+        (trace, _) = spread(trace, &shown.to_string(), None, seed)?;
+    }
     Ok((trace.header, Box::new(trace.entries.map(|row| row.map_err(RowError::from)))))
 }

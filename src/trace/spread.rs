@@ -30,7 +30,7 @@ pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<
         ahead.iter().for_each(|entry| arrivals.take(entry.at));
         arrivals.grid().ok_or_else(|| {
             let problem = Problem::new(format!("no batches are seen in the first {LOOKAHEAD} rows"));
-            problem.remedy("say how far apart batches are with --grid").at(name, None)
+            problem.remedy("`trace spread --grid` can be told how far apart batches are").at(name, None)
         })
     };
     let grid = grid.map_or_else(found, Ok)?;
@@ -63,17 +63,19 @@ pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<
                     }
                 }
             }
-            place(&mut batch, grid, &mut random);
+            place(&mut batch, next.as_ref().map(|next| next.at), grid, &mut random);
         }
         batch.pop_front().map(Ok).or_else(|| error.take().map(Err))
     });
     Ok((Trace { header, entries: Box::new(entries), losses }, grid))
 }
 
-/// Draws a moment for each, in the order that they have.
-fn place(batch: &mut VecDeque<Entry>, grid: u64, random: &mut Pcg64Mcg) {
+/// Draws a moment for each, in the order that they have, within the grid and before the next batch.
+fn place(batch: &mut VecDeque<Entry>, next: Option<u64>, grid: u64, random: &mut Pcg64Mcg) {
     let Some(start) = batch.iter().map(|entry| entry.at).min() else { return };
-    let mut places: Vec<u64> = batch.iter().map(|_| random.random_range(0..grid.max(1))).collect();
+    let before_next = next.and_then(|next| next.checked_sub(start)).filter(|length| *length > 0);
+    let length = before_next.map_or(grid, |length| length.min(grid)).max(1);
+    let mut places: Vec<u64> = batch.iter().map(|_| random.random_range(0..length)).collect();
     places.sort_unstable();
     for (entry, place) in batch.iter_mut().zip(places) {
         entry.at = start.saturating_add(place);
