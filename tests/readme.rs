@@ -127,7 +127,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 fn every_flag_is_in_the_readme_and_no_other_is() {
     let verbs =
         ["", "demo", "proxy", "inspect", "replay", "load", "report", "sim", "config", "config schema", "completions"];
-    let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " schema"];
+    let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " schema"];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
     let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());
     let mut told = flags(&readme());

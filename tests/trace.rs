@@ -446,3 +446,59 @@ fn the_schema_knows_every_row_and_is_the_one_that_is_kept() {
     let kept = std::fs::read_to_string(data("streamgauge.schema.json")).unwrap();
     assert_eq!(schema, serde_json::from_str::<Value>(&kept).unwrap(), "keep the output of `streamgauge trace schema`");
 }
+
+#[test]
+fn a_file_is_packed_as_it_is_called_and_read_again_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    for format in ["streamgauge", "mooncake", "azure"] {
+        let plain = trace(&["convert", FIRST60, "--to", format]).stdout;
+        for name in ["t.jsonl.zst", "t.gz", "t.jsonl"] {
+            let path = folder.path().join(name);
+            let path = path.to_str().unwrap();
+            let done = trace(&["convert", FIRST60, "--to", format, "--output", path]);
+            assert!(done.status.success(), "{}", said(&done));
+            let size = std::fs::metadata(path).unwrap().len();
+            assert_eq!(size < plain.len() as u64 / 2, !name.ends_with("jsonl"), "{format} in {name}: {size} bytes");
+            let again = trace(&["convert", path, "--to", format]);
+            assert!(again.stdout == plain, "{format} through {name}: {}", said(&again));
+        }
+    }
+}
+
+#[test]
+fn two_traces_are_compared_in_text_and_json_and_a_difference_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, rows: [(u64, u64, u64); 3]| {
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        let row = |(at, input, output)| {
+            format!(
+                "{{\"timestamp\": {at}, \"input_length\": {input}, \"output_length\": {output}, \"hash_ids\": [1]}}\n"
+            )
+        };
+        std::fs::write(&path, rows.map(row).concat()).unwrap();
+        path
+    };
+    let a = file("a.jsonl", [(0, 100, 5), (1_000, 200, 5), (2_000, 300, 5)]);
+    let b = file("b.jsonl", [(500, 100, 5), (1_506, 200, 5), (2_503, 300, 2)]);
+    let done = trace(&["diff", &a, &b]);
+    let text = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    for line in [
+        "requests                          3       3",
+        "3 rows joined in order of time, within 1.00ms by length",
+        "arrival error  mean 3.00ms, p50 3.00ms, p90 5.40ms, p99 5.94ms, max 6.00ms",
+        "input tokens   100.0 % exact of 3, off by +0.00 on average, by 0.00 either way; KS distance 0.0000",
+        "output tokens  66.7 % exact of 3, off by -1.00 on average, by 1.00 either way; KS distance 0.3333",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+    }
+    let json: Value = serde_json::from_slice(&trace(&["diff", &a, &b, "--json"]).stdout).unwrap();
+    assert_eq!(
+        (&json["joined"], &json["a"]["requests"], &json["input"]["exact_share"]),
+        (&3.into(), &3.into(), &1.0.into())
+    );
+    assert_eq!(json["b"]["reuse"][0]["hit_blocks"], 2);
+    let missing = trace(&["diff", &a, "nowhere.jsonl"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(said(&missing).contains("error: nowhere.jsonl: cannot be read"), "{}", said(&missing));
+}

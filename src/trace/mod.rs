@@ -4,12 +4,14 @@
 //! formats: how each is recognised, what it can hold, how it is read and written. What a format cannot hold is counted
 //! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive.
 //!
-//! What is done with traces: [`info`] tells what is in one, [`cut`], [`scale`], [`merge`], [`anonymize`] and [`spread`]
+//! What is done with traces: [`info`] tells what is in one, [`diff`] how far two are
+//! apart, [`cut`], [`scale`], [`merge`], [`anonymize`] and [`spread`]
 //! make one of others.
 
 pub mod anonymize;
 pub mod blocks;
 pub mod cut;
+pub mod diff;
 pub mod error;
 pub mod fields;
 pub mod format;

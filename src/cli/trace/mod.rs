@@ -1,5 +1,6 @@
 //! `streamgauge trace`: what is in a trace, and one trace made of others.
 
+mod diff;
 mod flags;
 mod picture;
 mod told;
@@ -14,6 +15,7 @@ use crate::capture::format;
 use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, Rounding};
 use crate::trace::cut::{self, Cut};
+use crate::trace::diff as trace_diff;
 use crate::trace::info::{self, LARGEST};
 use crate::trace::merge::{self, Align};
 use crate::trace::scale::{self, Scale};
@@ -67,6 +69,7 @@ enum Verb {
     Merge(MergeArgs),
     Anonymize(AnonymizeArgs),
     Spread(SpreadArgs),
+    Diff(DiffArgs),
     /// Print the JSON Schema of our own format: of a file's first line and of the others
     Schema,
 }
@@ -214,6 +217,32 @@ struct SpreadArgs {
     output: Output,
 }
 
+/// Say how far two traces are apart: their figures side by side, and the rows of one against those of the other
+///
+/// Rows are put in order of time and joined by it, each trace's time counted from its first row. The exit code is 0
+/// whatever the difference, and 2 where a trace cannot be read.
+#[derive(Debug, clap::Args)]
+struct DiffArgs {
+    /// The first trace, as what was planned
+    #[arg(value_name = "A", value_hint = ValueHint::AnyPath)]
+    a: PathBuf,
+
+    /// The second, as what came of it
+    #[arg(value_name = "B", value_hint = ValueHint::AnyPath)]
+    b: PathBuf,
+
+    /// What they are, if that is not to be guessed
+    #[arg(long, value_name = "FORMAT")]
+    input_format: Option<FormatName>,
+
+    #[command(flatten)]
+    reading: flags::Reading,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.verb {
         Verb::Info(args) => info(args),
@@ -252,6 +281,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             super::say(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
             args.output.write(trace, input.format)
         }
+        Verb::Diff(args) => differing(args).or_else(|error| {
+            super::say(&format!("error: {error:#}"));
+            Ok(ExitCode::from(2))
+        }),
         Verb::Schema => super::print(&format!("{:#}\n", format::schema().as_value())),
     }
 }
@@ -270,6 +303,20 @@ fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
     }
     super::print(&picture::render(&info, &input.trace.header, &picture::Screen::of_stdout(args.plain)))
+}
+
+fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
+    let open = |path: &PathBuf| {
+        let input = flags::open(path, args.input_format, &args.reading)?;
+        anyhow::Ok((path.display().to_string(), input.trace))
+    };
+    let (a, b) = (open(&args.a)?, open(&args.b)?);
+    let names = [a.0.clone(), b.0.clone()];
+    let diff = trace_diff::diff(a, b)?;
+    if args.json {
+        return super::print(&format!("{}\n", serde_json::to_string_pretty(&diff)?));
+    }
+    super::print(&diff::render(&diff, [&names[0], &names[1]]))
 }
 
 fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {

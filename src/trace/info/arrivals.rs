@@ -103,7 +103,7 @@ impl Arrivals {
     }
 
     /// Arrivals in windows of so many seconds, from the second of the first to that of the last.
-    fn windows(&self, seconds: usize) -> Option<Vec<u64>> {
+    pub(in crate::trace) fn windows(&self, seconds: usize) -> Option<Vec<u64>> {
         let (first, _) = self.bounds.filter(|_| !self.beyond)?;
         let from = self.seconds.get(usize::try_from(first / SECOND).ok()?..)?;
         Some(from.chunks(seconds).map(|some| some.iter().map(|n| u64::from(*n)).sum()).collect())

@@ -31,17 +31,30 @@ pub struct Distribution {
 }
 
 /// Counts of lengths.
-#[derive(Debug, Default)]
-pub(super) struct Lengths {
+#[derive(Debug)]
+pub(in crate::trace) struct Lengths {
+    /// Significant bits that are kept of a length.
+    bits: u32,
     counts: HashMap<u64, u64>,
     requests: u64,
     sum: u64,
     bounds: Option<(u64, u64)>,
 }
 
+impl Default for Lengths {
+    fn default() -> Self {
+        Self::with_bits(BITS)
+    }
+}
+
 impl Lengths {
-    pub(super) fn take(&mut self, length: u64) {
-        let drop = (u64::BITS - length.leading_zeros()).saturating_sub(BITS);
+    /// Of other things than tokens, which may be told less exactly.
+    pub(in crate::trace) fn with_bits(bits: u32) -> Self {
+        Self { bits, counts: HashMap::new(), requests: 0, sum: 0, bounds: None }
+    }
+
+    pub(in crate::trace) fn take(&mut self, length: u64) {
+        let drop = (u64::BITS - length.leading_zeros()).saturating_sub(self.bits);
         *self.counts.entry(length >> drop << drop).or_default() += 1;
         self.requests += 1;
         self.sum = self.sum.saturating_add(length);
@@ -49,10 +62,9 @@ impl Lengths {
         self.bounds = Some((min.min(length), max.max(length)));
     }
 
-    pub(super) fn distribution(&self) -> Option<Distribution> {
+    pub(in crate::trace) fn distribution(&self) -> Option<Distribution> {
         let (min, max) = self.bounds?;
-        let mut sorted: Vec<(u64, u64)> = self.counts.iter().map(|(length, count)| (*length, *count)).collect();
-        sorted.sort_unstable();
+        let sorted = self.sorted();
         let nth = |n: u64| {
             let mut seen = 0;
             let at = sorted.iter().find(|(_, count)| {
@@ -72,6 +84,31 @@ impl Lengths {
             min,
             max,
         })
+    }
+
+    /// Every length with its count, the shortest first.
+    fn sorted(&self) -> Vec<(u64, u64)> {
+        let mut sorted: Vec<(u64, u64)> = self.counts.iter().map(|(length, count)| (*length, *count)).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    /// The largest difference of the two distribution functions (Kolmogorov-Smirnov); absent where one has no length.
+    pub(in crate::trace) fn ks(&self, other: &Self) -> Option<f64> {
+        if self.requests == 0 || other.requests == 0 {
+            return None;
+        }
+        let (ours, theirs) = (self.sorted(), other.sorted());
+        let (mut ours, mut theirs) = (ours.iter().peekable(), theirs.iter().peekable());
+        let (mut below, mut below_theirs, mut most) = (0, 0, 0.0_f64);
+        while let (Some((one, _)), Some((another, _))) = (ours.peek(), theirs.peek()) {
+            let length = one.min(another);
+            below += ours.next_if(|(at, _)| at == length).map_or(0, |(_, count)| *count);
+            below_theirs += theirs.next_if(|(at, _)| at == length).map_or(0, |(_, count)| *count);
+            let apart = below as f64 / self.requests as f64 - below_theirs as f64 / other.requests as f64;
+            most = most.max(apart.abs());
+        }
+        Some(most)
     }
 
     /// Requests up to and including each power of two, from the first that has any to the last; zero by itself.
@@ -101,6 +138,20 @@ mod tests {
         assert_eq!((d.p50, d.p90, d.p99, d.min, d.max, d.sum), (50, 90, 99, 1, 100, 5050));
         lengths.take(u64::MAX);
         assert_eq!(lengths.distribution().unwrap().max, u64::MAX);
+    }
+
+    #[test]
+    fn the_distance_of_two_distributions_is_where_they_are_furthest_apart() {
+        let of = |lengths: &[u64]| {
+            let mut all = Lengths::default();
+            lengths.iter().for_each(|length| all.take(*length));
+            all
+        };
+        assert_eq!(of(&[1, 2, 3, 4]).ks(&of(&[4, 3, 2, 1])), Some(0.0));
+        assert_eq!(of(&[1, 2]).ks(&of(&[3, 4])), Some(1.0));
+        // Up to 2: two of four, and all of two.
+        assert_eq!(of(&[1, 2, 3, 4]).ks(&of(&[1, 2])), Some(0.5));
+        assert_eq!(of(&[1]).ks(&of(&[])), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::capture::format::{BlockUnit, Blocks, Entry, Header};
 use crate::measure::record::{CountSource, Ending, Outcome};
 pub(super) use arrivals::Arrivals;
 use distinct::Distinct;
-use lengths::Lengths;
+pub(super) use lengths::Lengths;
 use reuse::{Reuse, Seen};
 
 pub use arrivals::Burstiness;
@@ -82,9 +82,9 @@ pub struct Sessions {
 pub struct Pass {
     blocks: Option<Blocks>,
     info: Info,
-    arrivals: Arrivals,
-    input: Lengths,
-    output: Lengths,
+    pub(super) arrivals: Arrivals,
+    pub(super) input: Lengths,
+    pub(super) output: Lengths,
     reuse: Option<Reuse>,
     sessions: Distinct,
     in_session: u64,

@@ -1,0 +1,108 @@
+//! The answer of `trace diff` for people: two columns of figures, and how far the rows are apart.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::measure::time::Gap;
+use crate::trace::diff::{Diff, Difference, MOMENT, Side, Times};
+use crate::trace::info::Distribution;
+
+/// A figure's name, and what it is of a trace.
+type Figure = (&'static str, fn(&Side) -> Option<String>);
+
+const FIGURES: &[Figure] = &[
+    ("requests", |side| Some(side.info.requests.to_string())),
+    ("span", |side| Some(format!("{:.1} s", side.info.span_s))),
+    ("requests per second", |side| side.info.rate.map(|rate| format!("{rate:.3}"))),
+    ("CV of gaps", |side| side.info.burstiness.map(|of| format!("{:.2}", of.gap_cv))),
+    ("input tokens, mean", |side| side.info.input.map(|of| format!("{:.1}", of.mean))),
+    ("input tokens, p50", |side| tokens(side.info.input, |of| of.p50)),
+    ("input tokens, p99", |side| tokens(side.info.input, |of| of.p99)),
+    ("output tokens, mean", |side| side.info.output.map(|of| format!("{:.1}", of.mean))),
+    ("output tokens, p50", |side| tokens(side.info.output, |of| of.p50)),
+    ("output tokens, p99", |side| tokens(side.info.output, |of| of.p99)),
+    ("prefix reuse, endless cache", |side| side.info.reuse.first().map(|cache| percent(cache.token_share))),
+    ("prefix reuse, of the server", |side| side.cached_share.map(percent)),
+    ("sessions", |side| side.info.sessions.map(|sessions| sessions.count.to_string())),
+    ("think time, p50", |side| time(side.think, |of| of.p50_ms)),
+    ("think time, p90", |side| time(side.think, |of| of.p90_ms)),
+    ("aborted", |side| Some(side.info.aborted.to_string())),
+    ("TTFT, p50", |side| time(side.ttft, |of| of.p50_ms)),
+    ("TTFT, p99", |side| time(side.ttft, |of| of.p99_ms)),
+    ("ITL, mean", |side| time(side.itl, |of| of.mean_ms)),
+    ("ITL, p99", |side| time(side.itl, |of| of.p99_ms)),
+];
+
+/// Everything that was found, of traces that are called by these names.
+pub(super) fn render(diff: &Diff, names: [&str; 2]) -> String {
+    let mut table = aligned(&["", "A", "B"]);
+    for (name, of) in FIGURES {
+        let (a, b) = (of(&diff.a), of(&diff.b));
+        if a.is_some() || b.is_some() {
+            table.add_row([(*name).to_owned(), a.unwrap_or_else(unknown), b.unwrap_or_else(unknown)]);
+        }
+    }
+    let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], shown(table));
+    text += &format!("{} rows joined in order of time, within {} by length\n", diff.joined, Gap::from_nanos(MOMENT));
+    if let Some(error) = diff.arrival_error {
+        let of = |millis| gap(millis).to_string();
+        text += &format!(
+            "arrival error  mean {}, p50 {}, p90 {}, p99 {}, max {}\n",
+            of(error.mean_ms),
+            of(error.p50_ms),
+            of(error.p90_ms),
+            of(error.p99_ms),
+            of(error.max_ms)
+        );
+    }
+    let over = &diff.over_time;
+    text +=
+        &format!("rate           {} of requests in another window of {} s\n", percent(over.moved_share), over.window_s);
+    for (name, of) in [("input tokens", diff.input), ("output tokens", diff.output)] {
+        text += &of.map(|of| format!("{name:<15}{}\n", difference(of))).unwrap_or_default();
+    }
+    text
+}
+
+fn difference(of: Difference) -> String {
+    format!(
+        "{} exact of {}, off by {:+.2} on average, by {:.2} either way; KS distance {:.4}",
+        percent(of.exact_share),
+        of.compared,
+        of.mean_error,
+        of.mean_absolute_error,
+        of.ks
+    )
+}
+
+fn aligned(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    table.set_header(header);
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+fn shown(table: Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn tokens(of: Option<Distribution>, which: fn(Distribution) -> u64) -> Option<String> {
+    of.map(|of| which(of).to_string())
+}
+
+fn time(of: Option<Times>, which: fn(Times) -> f64) -> Option<String> {
+    of.map(|of| gap(which(of)).to_string())
+}
+
+fn gap(millis: f64) -> Gap {
+    Gap::from_nanos((millis * 1e6) as u64)
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
