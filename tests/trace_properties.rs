@@ -1,0 +1,216 @@
+//! What holds for every trace: what formats keep, and what cutting, scaling, merging and spreading leave alone.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Scope, Turns};
+use streamgauge::trace::cut::{Cut, cut};
+use streamgauge::trace::fields::Fields;
+use streamgauge::trace::format::{self, Format, Options, TABLE};
+use streamgauge::trace::input::{Source, Stream};
+use streamgauge::trace::losses::Losses;
+use streamgauge::trace::merge::{Align, merge};
+use streamgauge::trace::scale::{Scale, scale};
+use streamgauge::trace::spread::spread;
+use streamgauge::trace::{Trace, output};
+
+const MS: u64 = 1_000_000;
+const BLOCK: u64 = 512;
+
+fn header() -> Header {
+    let blocks = Blocks {
+        size: BLOCK as u32,
+        unit: BlockUnit::Tokens,
+        last: LastBlock::Kept,
+        ids: BlockIds::Chained,
+        scope: Scope::Trace,
+        key: None,
+    };
+    Header { blocks: Some(blocks), turns: Turns::Full, ..Header::new("test") }
+}
+
+/// Prompts of a tree: each row goes down one of its branches, so that prefixes are shared in every way.
+fn rows() -> impl Strategy<Value = Vec<Entry>> {
+    let row = (0_u64..4, prop::collection::vec(0_u64..2, 1..6), 1..=BLOCK, 1_u64..900, prop::option::of(0_u8..3));
+    prop::collection::vec(row, 1..40).prop_map(|rows| {
+        // From zero on: formats with wall-clock times begin with their first row.
+        let mut at = 0;
+        let first = rows[0].0;
+        let row = |(pause, path, of_last, output, session): (u64, Vec<u64>, u64, u64, Option<u8>)| {
+            // Whole seconds, which every format can hold; batches where there is no pause.
+            at += pause * 1_000 * MS;
+            let mut entry = Entry { at: at - first * 1_000 * MS, output_tokens: Some(output), ..Entry::default() };
+            entry.prompt.tokens = Some((path.len() as u64 - 1) * BLOCK + of_last);
+            entry.prompt.blocks = path
+                .iter()
+                .scan(1, |id, branch| {
+                    *id = *id * 2 + branch;
+                    Some(*id)
+                })
+                .collect();
+            entry.session = session.map(|session| format!("s{session}"));
+            entry
+        };
+        rows.into_iter().map(row).collect()
+    })
+}
+
+fn trace(rows: &[Entry]) -> Trace {
+    let entries: Vec<_> = rows.iter().cloned().map(Ok).collect();
+    Trace { header: header(), entries: Box::new(entries.into_iter()), losses: Losses::default() }
+}
+
+fn read(trace: Trace) -> Vec<Entry> {
+    trace.entries.collect::<Result<_, _>>().unwrap()
+}
+
+/// Written in a format, and read again.
+fn through(format: &Format, trace: &mut Trace) -> Trace {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    format::convert(trace, format, output::create(&path).unwrap()).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let source = Source::Stream(Stream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
+    // Its rows do not say how large a block is, and vLLM is told with a flag.
+    let block_size = (format.name == "timed_trace").then_some(BLOCK as u32);
+    (format.read.unwrap())(source, &Options { block_size, ..Options::default() }).unwrap()
+}
+
+/// How many leading blocks each row shares with each row before it: the structure, whatever the ids are called.
+fn shared(rows: &[Entry]) -> Vec<Vec<usize>> {
+    let common =
+        |a: &Entry, b: &Entry| a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count();
+    rows.iter().enumerate().map(|(at, row)| rows[..at].iter().map(|before| common(row, before)).collect()).collect()
+}
+
+/// What a row is but for its time and its names.
+fn shape(row: &Entry) -> (Option<u64>, Option<u64>, usize) {
+    (row.prompt.tokens, row.output_tokens, row.prompt.blocks.len())
+}
+
+fn in_order(rows: &[Entry]) -> bool {
+    rows.windows(2).all(|pair| pair[0].at <= pair[1].at)
+}
+
+/// Formats whose rows are read back one for one, in the order of the file; vllm-vcr's need the times of an answer too.
+fn of_rows() -> impl Iterator<Item = &'static Format> {
+    let other = ["weka", "vllm-vcr"];
+    TABLE
+        .iter()
+        .copied()
+        .filter(move |format| format.read.is_some() && format.write.is_some() && !other.contains(&format.name))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_format_gives_back_what_it_holds(rows in rows()) {
+        for format in of_rows() {
+            let back = read(through(format, &mut trace(&rows)));
+            prop_assert_eq!(back.len(), rows.len(), "{}", format.name);
+            for (row, back) in rows.iter().zip(&back) {
+                prop_assert_eq!(row.output_tokens, back.output_tokens, "{}", format.name);
+                prop_assert_eq!(row.prompt.tokens, back.prompt.tokens, "{}", format.name);
+                prop_assert_eq!(row.at, back.at, "{}", format.name);
+            }
+            // The structure of prefixes stays where ids are of blocks of the same size.
+            let holds_blocks = Fields::of(&rows[0]).without(format.holds) == Fields::default()
+                || back.iter().any(|row| !row.prompt.blocks.is_empty());
+            if holds_blocks && back[0].prompt.blocks.len() == rows[0].prompt.blocks.len() && format.name != "bailian" {
+                prop_assert_eq!(shared(&back), shared(&rows), "{}", format.name);
+            }
+        }
+    }
+
+    #[test]
+    fn writing_what_was_read_loses_nothing_any_more(rows in rows()) {
+        for format in of_rows() {
+            let once = through(format, &mut trace(&rows));
+            let header = once.header.clone();
+            let once = read(once);
+            let again = Trace { header, ..trace(&once) };
+            let again = through(format, &mut { again });
+            let header = again.header.clone();
+            let again = read(again);
+            // Formats whose ids have to be of a kind of their own name them anew; which are alike does not change.
+            let but_names = |row: &Entry| (row.at, shape(row), row.session.is_some(), row.turn, row.think);
+            let all = |rows: &[Entry]| rows.iter().map(but_names).collect::<Vec<_>>();
+            prop_assert_eq!(all(&again), all(&once), "{}", format.name);
+            prop_assert!(shared(&again) == shared(&once) || header.blocks.is_none(), "{}", format.name);
+        }
+    }
+
+    #[test]
+    fn a_cut_has_the_rows_of_its_time_and_no_others(rows in rows(), from in 0_u64..60, length in 0_u64..60) {
+        let (from, to) = (from * 1_000 * MS, (from + length) * 1_000 * MS);
+        let kept = read(cut(trace(&rows), Cut { from, to: Some(to), models: Vec::new() }));
+        let expected: Vec<Entry> = rows.iter().filter(|row| (from..to).contains(&row.at)).cloned().collect();
+        prop_assert_eq!(kept.iter().map(shape).collect::<Vec<_>>(), expected.iter().map(shape).collect::<Vec<_>>());
+        prop_assert_eq!(shared(&kept), shared(&expected));
+        prop_assert!(kept.iter().zip(&expected).all(|(kept, row)| kept.at == row.at - from));
+    }
+
+    #[test]
+    fn twice_the_traffic_is_two_copies_that_share_nothing_and_are_alike_inside(rows in rows(), seed: u64) {
+        let of = Scale { factor: 2.0, offset: 1_000 * MS, seed };
+        let twice = read(scale(of, || Ok::<_, ()>(trace(&rows))).unwrap());
+        prop_assert_eq!(twice.len(), 2 * rows.len());
+        prop_assert!(in_order(&twice));
+        // The first copy has the ids of the trace, and no row of the other has one of them.
+        let ours: BTreeSet<u64> = rows.iter().flat_map(|row| row.prompt.blocks.iter().copied()).collect();
+        let (first, second): (Vec<Entry>, Vec<Entry>) =
+            twice.into_iter().partition(|row| row.prompt.blocks.iter().all(|id| ours.contains(id)));
+        for copy in [&first, &second] {
+            prop_assert_eq!(copy.iter().map(shape).collect::<Vec<_>>(), rows.iter().map(shape).collect::<Vec<_>>());
+            prop_assert_eq!(shared(copy), shared(&rows));
+        }
+        prop_assert!(second.iter().all(|row| row.prompt.blocks.iter().all(|id| !ours.contains(id))));
+    }
+
+    #[test]
+    fn less_traffic_has_whole_sessions_or_none_of_them(rows in rows(), factor in 0.05_f64..0.95, seed: u64) {
+        let kept = read(scale(Scale { factor, offset: 0, seed }, || Ok::<_, ()>(trace(&rows))).unwrap());
+        let count = |rows: &[Entry]| {
+            let mut turns: BTreeMap<String, usize> = BTreeMap::new();
+            rows.iter().filter_map(|row| row.session.clone()).for_each(|session| *turns.entry(session).or_default() += 1);
+            turns
+        };
+        let all = count(&rows);
+        prop_assert!(count(&kept).iter().all(|(session, turns)| all[session] == *turns));
+        // What is kept is as it was, in its order.
+        let mut left = rows.iter();
+        prop_assert!(kept.iter().all(|row| left.any(|before| before == row)));
+    }
+
+    #[test]
+    fn merged_traces_have_every_row_once_in_order(one in rows(), other in rows()) {
+        let both = vec![("one".to_owned(), trace(&one)), ("other".to_owned(), trace(&other))];
+        let merged = read(merge(both, Align::Start).unwrap());
+        prop_assert!(in_order(&merged));
+        let sorted = |rows: Vec<_>| { let mut rows: Vec<_> = rows; rows.sort(); rows };
+        let of = |rows: &[Entry]| rows.iter().map(|row| (row.at, shape(row))).collect::<Vec<_>>();
+        prop_assert_eq!(sorted(of(&merged)), sorted([of(&one), of(&other)].concat()));
+        let ours: BTreeSet<u64> = one.iter().flat_map(|row| row.prompt.blocks.iter().copied()).collect();
+        let (first, second): (Vec<Entry>, Vec<Entry>) =
+            merged.into_iter().partition(|row| row.prompt.blocks.iter().all(|id| ours.contains(id)));
+        prop_assert_eq!((shared(&first), shared(&second)), (shared(&one), shared(&other)));
+    }
+
+    #[test]
+    fn spreading_keeps_every_row_and_the_order_and_leaves_no_batch(rows in rows(), grid in 1_u64..3_000, seed: u64) {
+        let grid = grid * MS;
+        let (spread, _) = spread(trace(&rows), "t", Some(grid), seed).unwrap();
+        let spread = read(spread);
+        prop_assert!(in_order(&spread));
+        prop_assert_eq!(spread.len(), rows.len());
+        for (row, spread) in rows.iter().zip(&spread) {
+            // Batches that are closer than a hundredth of the grid are one.
+            prop_assert!(spread.at >= row.at && spread.at < row.at + grid);
+            prop_assert_eq!(&Entry { at: row.at, ..spread.clone() }, row);
+        }
+    }
+}
