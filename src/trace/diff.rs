@@ -112,15 +112,12 @@ pub struct Difference {
 
 /// Reads two traces to their ends. `names` are for errors.
 pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<Diff, Error> {
-    let mut sides = Vec::new();
-    for (name, trace) in [a, b] {
+    let fold = |(name, trace)| -> Result<_, Error> {
         // Of one trace: its rows in order.
         let Trace { header, entries, .. } = merge(vec![(name, trace)], Align::Clock)?;
-        sides.push((Folded::new(&header), entries));
-    }
-    let (Some((mut b, mut b_rows)), Some((mut a, mut a_rows))) = (sides.pop(), sides.pop()) else {
-        unreachable!("two went in");
+        Ok((Folded::new(&header), entries))
     };
+    let ((mut a, mut a_rows), (mut b, mut b_rows)) = (fold(a)?, fold(b)?);
     let mut joined = Joined::default();
     let (mut moment, mut next) = (Vec::new(), None);
     loop {
@@ -133,7 +130,7 @@ pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<Diff, Error> {
         moment.push(first);
         while moment.len() < MOST_OF_MOMENT {
             match a.next(&mut a_rows)? {
-                Some(row) if row.at - from <= MOMENT => moment.push(row),
+                Some(row) if row.at.abs_diff(from) <= MOMENT => moment.push(row),
                 other => {
                     next = other;
                     break;
