@@ -82,7 +82,7 @@ fn main() -> Result<()> {
         directory: directory.path().to_owned(),
         streamgauge: options.streamgauge,
         streamgauge_arguments: options.with,
-        otlp: sink.address,
+        otlp: Some(sink.address),
     };
     let mut facts = cpu::machine();
     let peers = present(&house, &chosen(options.peers, Peer::value_variants()), &mut facts);

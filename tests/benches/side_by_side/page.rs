@@ -33,7 +33,7 @@ struct Told {
     took: f64,
     /// CPU seconds of the admin port's thread.
     cpu: f64,
-    /// Bytes that readers of the history and of `/api/live` got, per minute.
+    /// Bytes that readers of the history and of `/api/live` get in a minute, at one answer or event a second.
     page: f64,
     live: f64,
 }
@@ -50,7 +50,8 @@ pub(crate) fn measure(house: &House, peers: &[Peer], seconds: u64, rounds: usize
     let mut cpu = table(Measure::most("CPU for both, % of a core", 1.0));
     let reply = Arc::new(Reply::new(Script { events: 1, gap: 0, hangs_up: false }));
     let upstream = Upstream::start(Arc::clone(&reply))?;
-    let house = house.with(["--max-models", &MODELS.to_string(), "--slo", "chat: ttft<=500ms itl.p99<=50ms"]);
+    // Exports are that thread's work as well: far more than a page, and never the same twice.
+    let house = House { otlp: None, ..house.with(["--max-models", &MODELS.to_string()]) };
     let running = house.start(Peer::Streamgauge, upstream.address)?;
     // It listens before it has all of its threads.
     std::thread::sleep(SECOND);
@@ -88,54 +89,58 @@ fn run(running: &Running, reply: &Arc<Reply>, work: Work, watched: bool) -> Resu
         let readers = watched.then(|| (scope.spawn(|| poll(admin, &over)), scope.spawn(|| listen(admin, &over))));
         let outcome = observe(running, &plan);
         over.store(true, Ordering::Relaxed);
-        let read = |reader: std::thread::ScopedJoinHandle<'_, Result<usize>>| {
-            reader.join().map_err(|_| anyhow!("a reader panicked"))?
+        let a_minute = |reader: std::thread::ScopedJoinHandle<'_, Result<(usize, usize)>>| {
+            let (bytes, seconds) = reader.join().map_err(|_| anyhow!("a reader panicked"))??;
+            anyhow::Ok(bytes as f64 / seconds as f64 * 60.0)
         };
         let (page, live) = match readers {
-            Some((page, live)) => (read(page)?, read(live)?),
-            None => (0, 0),
+            Some((page, live)) => (a_minute(page)?, a_minute(live)?),
+            None => (0.0, 0.0),
         };
         anyhow::Ok((outcome?, page, live))
     })?;
     let took = (now() - began) as f64 / 1e9;
     ensure!(outcome.tally.failed() == 0, "{} requests failed", outcome.tally.failed());
-    let per_minute = |bytes: usize| bytes as f64 / took * 60.0;
     Ok(Told {
         requests_per_s: outcome.tally.requests as f64 / took,
         took,
         cpu: (cpu_of_admin(running)? - cpu) as f64 / 1e9,
-        page: per_minute(page),
-        live: per_minute(live),
+        page,
+        live,
     })
 }
 
-/// Asks for what is new once a second, as the page does; bytes of the answers but of the first, which is the history.
-fn poll(admin: SocketAddr, over: &AtomicBool) -> Result<usize> {
-    let (mut next, mut bytes) = (String::new(), 0);
+/// Asks for what is new once a second, as the page does: bytes, and of how many answers. The first, which is the whole
+/// history, is not one of them.
+fn poll(admin: SocketAddr, over: &AtomicBool) -> Result<(usize, usize)> {
+    let (mut next, mut bytes, mut answers) = (String::new(), 0, 0);
     while !over.load(Ordering::Relaxed) {
         let mut socket = TcpStream::connect(admin)?;
         write!(socket, "GET /api/history{next} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n")?;
         let mut answer = String::new();
         socket.read_to_string(&mut answer)?;
-        bytes += if next.is_empty() { 0 } else { answer.len() };
+        if !next.is_empty() {
+            (bytes, answers) = (bytes + answer.len(), answers + 1);
+        }
         let cursor = answer.split("\"next\":\"").nth(1).and_then(|rest| rest.split('"').next());
         next = format!("?after={}", cursor.context("the history has no cursor")?);
         std::thread::sleep(SECOND);
     }
-    Ok(bytes)
+    Ok((bytes, answers))
 }
 
-/// Listens to the events of each second; their bytes.
-fn listen(admin: SocketAddr, over: &AtomicBool) -> Result<usize> {
+/// Listens to the events of each second: bytes, and of how many events.
+fn listen(admin: SocketAddr, over: &AtomicBool) -> Result<(usize, usize)> {
     let mut socket = TcpStream::connect(admin)?;
     write!(socket, "GET /api/live HTTP/1.1\r\nHost: {admin}\r\n\r\n")?;
-    let (mut buffer, mut bytes) = (vec![0; 1 << 20], 0);
+    let (mut buffer, mut bytes, mut events) = (vec![0; 1 << 20], 0, 0);
     while !over.load(Ordering::Relaxed) {
         let n = socket.read(&mut buffer)?;
         ensure!(n > 0, "the proxy cut a live reader off");
         bytes += n;
+        events += buffer[..n].windows(7).filter(|bytes| bytes == b"data: {").count();
     }
-    Ok(bytes)
+    Ok((bytes, events))
 }
 
 /// CPU nanoseconds of the thread that the admin port has.

@@ -56,7 +56,8 @@ pub(crate) struct House {
     pub(crate) directory: PathBuf,
     pub(crate) streamgauge: PathBuf,
     pub(crate) streamgauge_arguments: Vec<String>,
-    pub(crate) otlp: SocketAddr,
+    /// Where it pushes metrics and traces to, if it does.
+    pub(crate) otlp: Option<SocketAddr>,
 }
 
 impl House {
@@ -124,7 +125,9 @@ impl House {
             Peer::Streamgauge | Peer::Capturing => {
                 command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", &listen.to_string()]);
                 command.args(["--admin", &admin.to_string()]).args(&self.streamgauge_arguments);
-                command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", self.otlp));
+                if let Some(otlp) = self.otlp {
+                    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{otlp}"));
+                }
                 command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
                 if peer == Peer::Capturing {
                     command.arg("--capture").arg(place.join("capture"));
