@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 
 use super::counts::{Counts, Fate};
 use super::digest::{Cutting, Digester};
@@ -24,6 +24,8 @@ use crate::measure::framing::coding::Decoder;
 use crate::measure::time::{Gap, Stamp};
 
 const DAY: u64 = 86_400_000_000_000;
+/// How long notes gather while they come: in that time the queue does not fill.
+const NAP: Gap = Gap::from_millis(10);
 /// How often the folder is tidied.
 const TIDY_EVERY: Gap = Gap::from_millis(60_000);
 
@@ -88,9 +90,20 @@ impl Writer {
     /// Writes what comes until it is told to stop.
     pub(super) fn run(&mut self, notes: &Receiver<Note>, stop: &AtomicBool) {
         self.tidy();
+        let mut busy = false;
         loop {
             let wait = self.settings.flush.as_nanos().saturating_sub(self.clock.now().since(self.flushed).as_nanos());
-            match notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()) {
+            let next = match notes.try_recv() {
+                Ok(note) => Ok(note),
+                // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
+                Err(TryRecvError::Empty) if busy => {
+                    std::thread::sleep(NAP.into());
+                    Err(RecvTimeoutError::Timeout)
+                }
+                Err(_) => notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()),
+            };
+            busy = next.is_ok();
+            match next {
                 Ok(note) => self.note(note),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
