@@ -30,6 +30,7 @@ mod promql;
 mod sink;
 mod talk;
 
+mod aiperf_trace;
 mod board;
 mod clients;
 mod collector;

@@ -1,0 +1,106 @@
+//! AIPerf reads what `trace convert --to mooncake` writes, and sends exactly its requests: as many, at the same times, as
+//! long in and out. What it sent is what a capturing proxy before the simulated server received.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use streamgauge::capture::format::Entry;
+use streamgauge::trace::format::{Options, recognised};
+use streamgauge::trace::input::Source;
+use tempfile::tempdir;
+
+use super::gauge::Gauge;
+use super::{machine, parts};
+
+/// 23 requests in 6 s, of Mooncake's trace whose arrivals are those of a Poisson process.
+const TRACE: &str = "tests/data/traces/mooncake/synthetic_first60s.jsonl";
+/// How far an arrival may be off, of a Python program on a busy machine.
+const TOLERANCE_MS: f64 = 250.0;
+
+fn rows(path: &Path) -> Vec<Entry> {
+    let source = Source::open(path).unwrap();
+    let format = recognised(&source).unwrap();
+    let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
+    let mut rows: Vec<Entry> = trace.entries.collect::<Result<_, _>>().unwrap();
+    rows.sort_by_key(|row| row.at);
+    rows
+}
+
+fn trace(arguments: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    let done = command.arg("trace").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Prompt and output tokens of each request, in order of their times, as AIPerf counted them.
+fn of_aiperf(folder: &Path) -> Vec<(u64, u64)> {
+    let text = std::fs::read_to_string(folder.join("profile_export.jsonl")).unwrap();
+    let mut rows: Vec<(u64, (u64, u64))> = text
+        .lines()
+        .map(|line| {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert!(line["error"].is_null(), "{line}");
+            let of = |name: &str| line["metrics"][name]["value"].as_u64().unwrap();
+            let lengths = (of("input_sequence_length"), of("usage_completion_tokens"));
+            (line["metadata"]["request_start_ns"].as_u64().unwrap(), lengths)
+        })
+        .collect();
+    rows.sort_unstable();
+    rows.into_iter().map(|(_, lengths)| lengths).collect()
+}
+
+fn sorted<T: Ord>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable();
+    values
+}
+
+#[test]
+#[ignore = "needs AIPerf: tests/run --real"]
+fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
+    let _turn = machine::alone();
+    let folder = tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let text = |name: &str| at(name).to_str().unwrap().to_owned();
+    trace(&["cut", TRACE, "--to", "6s", "--output-format", "streamgauge", "--output", &text("cut.jsonl.zst")]);
+    trace(&["convert", &text("cut.jsonl.zst"), "--to", "mooncake", "--output", &text("trace.jsonl")]);
+    let wanted = rows(&at("cut.jsonl.zst"));
+    assert_eq!(wanted.len(), 23);
+
+    // Prompts cost nothing, so that answers do not pile up.
+    let sim = parts::sim(&["--model=tiny", "--prefill-rate=10000000"]);
+    let gauge = Gauge::with(sim.addr, |command| {
+        command.arg("--capture").arg(at("captured"));
+    });
+    parts::run("aiperf-trace", &[&format!("http://{}", gauge.addr), &text("aiperf"), &text("trace.jsonl")]);
+    drop(gauge);
+
+    let lengths = |row: &Entry| (row.prompt.tokens.unwrap(), row.output_tokens.unwrap());
+    let theirs = of_aiperf(&at("aiperf"));
+    assert_eq!(sorted(theirs.into_iter()), sorted(wanted.iter().map(lengths)), "lengths as AIPerf counts them");
+
+    let got = rows(&at("captured"));
+    assert_eq!(got.len(), wanted.len());
+    let outputs = |rows: &[Entry]| sorted(rows.iter().map(|row| row.output_tokens));
+    assert_eq!(outputs(&got), outputs(&wanted), "lengths as the proxy counted them");
+    // The words of a longer prompt are more bytes: which request came when is seen in what was received.
+    let bytes = |row: &Entry| row.prompt.bytes.unwrap() as f64;
+    let per_token = got.iter().map(bytes).sum::<f64>() / wanted.iter().map(|row| lengths(row).0 as f64).sum::<f64>();
+    let mut worst = 0.0_f64;
+    for (got_row, wanted_row) in got.iter().zip(&wanted) {
+        // From the middle row, so that a late first one does not count for all.
+        let offset = |rows: &[Entry], row: &Entry| (row.at as f64 - rows[rows.len() / 2].at as f64) / 1e6;
+        worst = worst.max((offset(&got, got_row) - offset(&wanted, wanted_row)).abs());
+    }
+    eprintln!("{} requests, {per_token:.3} bytes per prompt token, arrivals at most {worst:.1} ms off", got.len());
+    assert!(worst < TOLERANCE_MS, "arrivals are {worst} ms off");
+    let by_length = |rows: &[Entry], of: fn(&Entry) -> u64| sorted(rows.iter().map(of));
+    let (sent, planned) =
+        (by_length(&got, |row| row.prompt.bytes.unwrap()), by_length(&wanted, |row| row.prompt.tokens.unwrap()));
+    for (sent, planned) in sent.into_iter().zip(planned) {
+        // A word is a token, and some words are longer: of a short prompt that is much.
+        let expected = planned as f64 * per_token;
+        assert!((sent as f64 - expected).abs() < expected / 10.0 + 100.0, "{sent} bytes for {planned} tokens");
+    }
+}
