@@ -295,7 +295,7 @@ impl Joined {
 fn over_time(a: &Pass, b: &Pass) -> OverTime {
     let span = a.arrivals.span_s().max(b.arrivals.span_s());
     let window = (span / PARTS as f64).ceil().max(1.0) as usize;
-    let windows = |pass: &Pass| pass.arrivals.windows(window).unwrap_or_default();
+    let windows = |pass: &Pass| pass.arrivals.windows(window).map(Iterator::collect::<Vec<_>>).unwrap_or_default();
     let (a, b) = (windows(a), windows(b));
     let count = |windows: &[u64], at: usize| windows.get(at).copied().unwrap_or(0);
     let apart: u64 = (0..a.len().max(b.len())).map(|at| count(&a, at).abs_diff(count(&b, at))).sum();

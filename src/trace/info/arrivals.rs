@@ -94,19 +94,20 @@ impl Arrivals {
         let (ones, tens) = (self.windows(1), self.windows(10));
         Some(Burstiness {
             gap_cv: (self.squares / self.gaps as f64).sqrt() / self.mean,
-            dispersion_1s: ones.as_deref().and_then(dispersion),
-            dispersion_10s: tens.as_deref().and_then(dispersion),
-            peak_1s: ones.as_deref().and_then(peak),
-            peak_10s: tens.as_deref().and_then(peak),
+            dispersion_1s: ones.clone().and_then(dispersion),
+            dispersion_10s: tens.clone().and_then(dispersion),
+            peak_1s: ones.and_then(peak),
+            peak_10s: tens.and_then(peak),
             zero_gaps: self.zero as f64 / self.gaps as f64,
         })
     }
 
-    /// Arrivals in windows of so many seconds, from the second of the first to that of the last.
-    pub(in crate::trace) fn windows(&self, seconds: usize) -> Option<Vec<u64>> {
+    /// Arrivals in windows of so many seconds, from the second of the first to that of the last. They are not kept: there
+    /// may be millions.
+    pub(in crate::trace) fn windows(&self, seconds: usize) -> Option<impl Iterator<Item = u64> + Clone> {
         let (first, _) = self.bounds.filter(|_| !self.beyond)?;
         let from = self.seconds.get(usize::try_from(first / SECOND).ok()?..)?;
-        Some(from.chunks(seconds).map(|some| some.iter().map(|n| u64::from(*n)).sum()).collect())
+        Some(from.chunks(seconds).map(|some| some.iter().map(|n| u64::from(*n)).sum()))
     }
 
     /// The step of a grid on which most arrivals come together, in nanoseconds; none where they do not.
@@ -124,29 +125,31 @@ impl Arrivals {
     /// Arrivals in each of so many equal parts of the span, or fewer where there are fewer seconds.
     pub(in crate::trace) fn over_time(&self, parts: usize) -> Vec<u64> {
         let Some(seconds) = self.windows(1) else { return Vec::new() };
-        let parts = parts.min(seconds.len()).max(1);
+        let length = seconds.clone().count();
+        let parts = parts.min(length).max(1);
         let mut sums = vec![0; parts];
-        for (second, count) in seconds.iter().enumerate() {
-            sums[second * parts / seconds.len()] += count;
+        for (second, count) in seconds.enumerate() {
+            sums[second * parts / length] += count;
         }
         sums
     }
 }
 
-fn mean(windows: &[u64]) -> Option<f64> {
-    let mean = windows.iter().sum::<u64>() as f64 / windows.len() as f64;
-    (windows.len() > 1 && mean > 0.0).then_some(mean)
+fn mean(windows: impl Iterator<Item = u64>) -> Option<f64> {
+    let (sum, count) = windows.fold((0, 0_u64), |(sum, count), n| (sum + n, count + 1));
+    (count > 1 && sum > 0).then(|| sum as f64 / count as f64)
 }
 
-fn dispersion(windows: &[u64]) -> Option<f64> {
-    let mean = mean(windows)?;
-    let squares: f64 = windows.iter().map(|n| (*n as f64 - mean).powi(2)).sum();
-    Some(squares / windows.len() as f64 / mean)
+fn dispersion(windows: impl Iterator<Item = u64> + Clone) -> Option<f64> {
+    let mean = mean(windows.clone())?;
+    let (squares, count) =
+        windows.fold((0.0, 0_u64), |(squares, count), n| (squares + (n as f64 - mean).powi(2), count + 1));
+    Some(squares / count as f64 / mean)
 }
 
-fn peak(windows: &[u64]) -> Option<f64> {
-    let mean = mean(windows)?;
-    windows.iter().max().map(|most| *most as f64 / mean)
+fn peak(windows: impl Iterator<Item = u64> + Clone) -> Option<f64> {
+    let mean = mean(windows.clone())?;
+    windows.max().map(|most| most as f64 / mean)
 }
 
 #[cfg(test)]
