@@ -124,6 +124,11 @@ impl Default for ManualClock {
     }
 }
 
+/// Stops this thread for so long: one of its own, never one that has others' work to do.
+pub fn rest(gap: Gap) {
+    std::thread::sleep(gap.into());
+}
+
 /// A moment given in nanoseconds since 1970 as `20261121T101500Z`, for the names of files.
 pub fn moment(unix_nanos: u64) -> String {
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_nanos / 1_000_000_000);

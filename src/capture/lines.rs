@@ -172,7 +172,8 @@ impl Frames {
         self.file.read_exact(&mut head).map_err(Broken::Io)?;
         let head = FrameHead::read(&head).map_err(Broken::Frame)?;
         self.seq = head.seq;
-        if head.last < self.times.start || head.first >= self.times.end {
+        let later = self.times.end != u64::MAX && head.first >= self.times.end;
+        if head.last < self.times.start || later {
             return self.pass(head.packed);
         }
         // Grows as bytes come: a head that lies makes no room for what is not there.

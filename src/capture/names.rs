@@ -43,7 +43,9 @@ impl Names {
 /// nobody's business.
 pub fn shortened(name: &str) -> &str {
     let is_path = name.starts_with(['/', '.', '~'])
-        || name.contains(['\\', ':']) && name.contains(['/', '\\'])
+        || name.contains('\\')
+        || name.contains("://")
+        || name.starts_with("arn:")
         || name.matches('/').count() > 1;
     let last = name.rsplit(['/', '\\']).find(|segment| !segment.is_empty());
     if is_path { last.unwrap_or(OTHER) } else { name }
@@ -68,6 +70,8 @@ mod tests {
         for (name, kept) in [
             ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
             ("qwen3:8b", "qwen3:8b"),
+            ("alice/qwen3:8b", "alice/qwen3:8b"),
+            ("arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.qwen3", "us.qwen3"),
             ("/data/alice/models/llama", "llama"),
             ("/data/alice/models/", "models"),
             ("~/llama", "llama"),

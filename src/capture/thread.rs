@@ -17,7 +17,7 @@ use super::row::{Asked, Ended, Rounding, row};
 use super::segments::Folder;
 use super::sessions::Sessions;
 use super::tokens::{MAX_BACKLOG, Tokens};
-use crate::clock::Clock;
+use crate::clock::{Clock, rest};
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
 use crate::measure::framing::coding::Decoder;
@@ -97,7 +97,7 @@ impl Writer {
                 Ok(note) => Ok(note),
                 // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
                 Err(TryRecvError::Empty) if busy => {
-                    std::thread::sleep(NAP.into());
+                    rest(NAP);
                     Err(RecvTimeoutError::Timeout)
                 }
                 Err(_) => notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()),

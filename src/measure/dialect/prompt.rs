@@ -116,10 +116,14 @@ impl RequestBody {
             Value::Bool(value) => *value,
             _ => true,
         };
-        let any = |keys: &[&str]| keys.iter().find_map(|key| self.anywhere(key)).map(some);
+        // Most bodies have none of the places below the top.
+        let nested = NESTED.iter().filter_map(|place| self.0.get(*place)?.as_object());
+        let places: Vec<&Map<String, Value>> = std::iter::once(&self.0).chain(nested).collect();
+        let anywhere = |key: &str| places.iter().find_map(|place| place.get(key));
+        let any = |keys: &[&str]| keys.iter().find_map(|key| anywhere(key)).map(some);
         Extras {
-            min_tokens: ["min_tokens", "min_new_tokens"].iter().find_map(|key| self.anywhere(key)?.as_u64()),
-            ignore_eos: self.anywhere("ignore_eos").and_then(Value::as_bool),
+            min_tokens: ["min_tokens", "min_new_tokens"].iter().find_map(|key| anywhere(key)?.as_u64()),
+            ignore_eos: anywhere("ignore_eos").and_then(Value::as_bool),
             logprobs: any(&["logprobs", "top_logprobs", "return_logprob", "responseLogprobs"]),
             tools: any(&["tools", "functions", "toolConfig"]),
             structured: any(&[
@@ -132,11 +136,6 @@ impl RequestBody {
                 "format",
             ]),
         }
-    }
-
-    fn anywhere(&self, key: &str) -> Option<&Value> {
-        let nested = || NESTED.iter().find_map(|place| self.0.get(*place)?.as_object()?.get(key));
-        self.0.get(key).or_else(nested)
     }
 
     /// The string or number at a path of keys, as in `metadata.user_id`.
