@@ -31,7 +31,8 @@ fn streamgauge(args: &[&str]) -> String {
 fn run(folder: &Path) {
     let server = sim();
     let target = format!("http://{}", server.local_addr());
-    let load = ["load", "--target", &target, "--rate", "60", "--requests", "30", "--isl", "100", "--osl", "7"];
+    let load =
+        ["load", "--target", &target, "--rate", "60", "--requests", "30", "--isl", "100", "--osl", "7", "--no-audit"];
     let out = folder.to_str().unwrap();
     let more =
         ["--out", out, "--out-format", "aiperf,vllm", "--slo", "x: ttft<=1h", "--warmup", "10req", "--max-lag", "1h"];

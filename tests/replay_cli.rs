@@ -28,7 +28,12 @@ struct Done {
     stderr: String,
 }
 
+/// Without the audit, which takes its time and has tests of its own.
 fn program(args: &[&str]) -> Command {
+    audited(&[args, &["--no-audit"]].concat())
+}
+
+fn audited(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +41,11 @@ fn program(args: &[&str]) -> Command {
 }
 
 fn run(args: &[&str]) -> Done {
-    let output = program(args).output().unwrap();
+    ended(program(args))
+}
+
+fn ended(mut command: Command) -> Done {
+    let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
@@ -285,9 +294,11 @@ fn a_first_signal_ends_with_a_valid_partial_result_and_a_second_ends_at_once() {
         std::thread::sleep(std::time::Duration::from_millis(1_500));
         let signal = || kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
         signal();
-        line.clear();
-        stderr.read_line(&mut line).unwrap();
-        assert!(line.starts_with("stopping: ") && line.ends_with("Ctrl-C cuts them\n"), "{line}");
+        while !line.starts_with("stopping: ") {
+            line.clear();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the program ended");
+        }
+        assert!(line.ends_with("Ctrl-C cuts them\n"), "{line}");
         if signals == 2 {
             signal();
         }
@@ -300,4 +311,55 @@ fn a_first_signal_ends_with_a_valid_partial_result_and_a_second_ends_at_once() {
         assert!(sent > 5 && outcomes == &serde_json::json!({expected: sent}), "{report}");
         assert_eq!(rows(&out).len() as u64, sent, "every request has its row");
     }
+}
+
+#[test]
+fn before_a_run_this_machine_is_tried_at_its_rate_and_the_result_tells_what_was_found() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
+    let load =
+        ["load", "--target", &target, "--rate", "40", "--arrivals", "constant", "--requests", "21", "--osl", "5"];
+    let load = [&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat();
+    let done = ended(audited(&load));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("audit: 40 requests/s of 5 tokens: send lag p50 "), "{}", done.stderr);
+    let audit = &told(&out)["audit"];
+    assert_eq!((audit["requests_per_second"].as_f64(), audit["tokens_per_request"].as_u64()), (Some(40.0), Some(5)));
+    assert_eq!(audit["beat"], 20_000_000);
+    // Two seconds of it, four gaps each; how long they were is the machine's.
+    assert_eq!((audit["lag"]["count"].as_u64(), audit["observed"]["count"].as_u64()), (Some(80), Some(320)));
+    assert!(audit["cpu_us_per_event"].as_f64().unwrap() > 0.0);
+    assert_eq!(rows(&out).len(), 21, "what was tried is no part of the run");
+}
+
+#[test]
+fn a_strict_run_that_this_machine_cannot_carry_sends_nothing() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
+    let load = ["load", "--target", &target, "--rate", "40", "--requests", "21", "--max-lag", "1ns"];
+    let done = ended(audited(&[&load[..], &["--strict", "--out", out.to_str().unwrap()]].concat()));
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("error: --strict: on this machine requests would be sent late, p99 "),
+        "{}",
+        done.stderr
+    );
+    assert!(!out.exists());
+}
+
+#[test]
+fn a_run_without_an_audit_says_so() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
+    let load = ["load", "--target", &target, "--rate", "40", "--requests", "3", "--max-lag", "1h"];
+    let done = run(&[&load[..], &["--out", out.to_str().unwrap()]].concat());
+    assert!(done.stderr.contains("no audit: nobody knows what this machine adds"), "{}", done.stderr);
+    assert_eq!(told(&out)["audit"], Value::Null);
+}
+
+fn told(run: &Path) -> Value {
+    serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
 }

@@ -262,19 +262,22 @@ fn warned(rows: &[Entry], told: &Value) -> Vec<String> {
 
 #[test]
 fn every_doubt_is_told_and_none_without_reason() {
-    let warm = json!({"summary": {"measured": {"from": 1}}});
+    let warm = json!({"audit": {}, "summary": {"measured": {"from": 1}}});
     let steady = |count: u64| -> Vec<Entry> {
         let row = |at: u64| success(at * 10 + 1, at * 10 + 1, 100, 300, &[(20, Some(1)); 10]);
         (0..count).map(row).collect()
     };
     let many = steady(10_000);
     assert_eq!(warned(&many, &warm), [""; 0]);
-    assert_eq!(warned(&many, &json!({})), ["no_warmup"]);
+    assert_eq!(warned(&many, &json!({})), ["no_audit", "no_warmup"]);
+    let late = json!({"audit": {"doubts": ["requests would be sent late"]}, "summary": {"measured": {"from": 1}}});
+    assert_eq!(warned(&many, &late), ["machine"]);
     assert_eq!(warned(&many[..2_000], &warm), ["too_few"]);
     assert_eq!(warned(&[], &warm), ["empty"]);
-    let closed = json!({"closed_loop": true, "summary": {"measured": {"from": 1}}});
+    let closed = json!({"audit": {}, "closed_loop": true, "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &closed), ["closed_loop"]);
-    let invalid = json!({"valid": false, "invalid_because": ["late"], "summary": {"measured": {"from": 1}}});
+    let invalid =
+        json!({"audit": {}, "valid": false, "invalid_because": ["late"], "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &invalid), ["not_valid"]);
     let with = |change: &dyn Fn(usize, &mut Entry)| {
         let mut rows = many.clone();

@@ -28,8 +28,11 @@ are never repeated.
 Prompts are made of words, from the trace's block ids and lengths: the same ids give the same text in every run, and \
 prompts share exactly the prefixes that they share in the trace. No text of a reply is kept.
 
+Before it sends, it tries for two seconds what this machine makes of the plan's rate, at a server in this process whose \
+beat is known, and says which numbers of the run would be wrong, and by how much.
+
 The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, 3 when the run is not valid: the target could not be \
-reached, or requests were sent late.
+reached, requests were sent late, or --strict and this machine cannot carry the plan.
 
 Examples:
   Five times as fast, for one minute, against a server on port 8000:

@@ -57,7 +57,15 @@ struct Run {
     slots: Option<u32>,
     seed: Option<u64>,
     stopped: bool,
+    audit: Option<Audited>,
     summary: Measuring,
+}
+
+/// What the machine was found to be worth before the run.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Audited {
+    doubts: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -91,6 +99,11 @@ pub struct Source {
     pub closed_loop: bool,
     /// Whether a warm-up was left out.
     pub warmed_up: bool,
+    /// Whether the machine that sent was tried before.
+    pub audited: bool,
+    /// What of the figures that machine would spoil.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
     /// Why the run is not valid, if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_valid: Vec<String>,
@@ -142,6 +155,8 @@ impl Opened {
             source.closed_loop = told.closed_loop;
             source.warmed_up = measured.from > 0;
             source.slos = told.slos;
+            source.audited = told.audit.is_some();
+            source.doubts = told.audit.unwrap_or_default().doubts;
             (source.slots, source.seed, source.stopped) = (told.slots, told.seed, told.stopped);
             if told.valid == Some(false) {
                 source.not_valid = told.invalid_because;

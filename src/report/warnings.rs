@@ -32,6 +32,10 @@ pub enum Warning {
         /// Why.
         why: String,
     },
+    /// Nobody tried what the machine that sent adds.
+    NoAudit,
+    /// The machine that sent spoils a figure.
+    Machine(String),
     /// Part of a source is missing.
     Damage(String),
     /// Several sources, of which not all tell the wall clock.
@@ -102,6 +106,8 @@ impl Warning {
         match self {
             Self::Empty => "empty",
             Self::NotValid { .. } => "not_valid",
+            Self::NoAudit => "no_audit",
+            Self::Machine(_) => "machine",
             Self::Damage(_) => "damage",
             Self::NoClock => "no_clock",
             Self::NoOutcome(_) => "no_outcome",
@@ -122,6 +128,8 @@ impl Warning {
         match self {
             Self::Empty => "there are no requests".to_owned(),
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
+            Self::NoAudit => "the machine that sent was not tried before, so nobody knows what it adds".to_owned(),
+            Self::Machine(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
             Self::Damage(what) => format!("a part is missing: {what}"),
             Self::NoClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
@@ -159,6 +167,8 @@ impl Warning {
         match self {
             Self::Empty => "check the path, and whether warm-up leaves anything",
             Self::NotValid { .. } => "do not compare its figures; remove the cause and run again",
+            Self::NoAudit => "leave out --no-audit",
+            Self::Machine(_) => "send from a machine with less to do, or send less",
             Self::Damage(_) => "its other rows are counted; look at what stopped the writer",
             Self::NoClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
@@ -188,6 +198,7 @@ pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], perce
     for source in sources {
         let why = source.not_valid.iter();
         warnings.extend(why.map(|why| Warning::NotValid { path: source.path.clone(), why: why.clone() }));
+        warnings.extend(source.doubts.iter().cloned().map(Warning::Machine));
         warnings.extend(source.damage.iter().cloned().map(Warning::Damage));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
@@ -196,6 +207,7 @@ pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], perce
     let runs = || sources.iter().filter(|source| source.run);
     let doubts = [
         figures.outcomes.get(UNKNOWN).map(|rows| Warning::NoOutcome(*rows)),
+        runs().any(|run| !run.audited).then_some(Warning::NoAudit),
         runs().any(|run| !run.warmed_up).then_some(Warning::NoWarmup),
         runs().any(|run| run.closed_loop).then_some(Warning::ClosedLoop),
         too_few(summary, percentiles),

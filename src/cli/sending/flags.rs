@@ -111,6 +111,14 @@ pub(in crate::cli) struct Sending {
     #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Judgement")]
     pub(in crate::cli) fail_if: Option<f64>,
 
+    /// Do not try this machine before the run, which takes 2.5 seconds; the result then says so
+    #[arg(long, help_heading = "Judgement")]
+    pub(in crate::cli) no_audit: bool,
+
+    /// Send nothing (exit code 3) if the audit finds that this machine cannot carry the plan
+    #[arg(long, conflicts_with = "no_audit", help_heading = "Judgement")]
+    pub(in crate::cli) strict: bool,
+
     /// The run is not valid (exit code 3) if 1 % of requests were sent later than this
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = gap, help_heading = "Judgement")]
     pub(in crate::cli) max_lag: Gap,

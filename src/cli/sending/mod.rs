@@ -1,5 +1,6 @@
 //! What every verb does that sends: its flags, the reading of what is to be sent, the figures while it runs, the result.
 
+mod audit;
 mod beside;
 mod calibrate;
 pub(super) mod flags;
@@ -37,6 +38,7 @@ const CLOSED: &str = "closed_loop";
 
 /// Sends what `wanted` makes of a verb's own flags.
 pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wanted>) -> anyhow::Result<ExitCode> {
+    raise_descriptors();
     let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare::prepare(sending, wanted));
     let prepared = match prepared {
         Ok(prepared) => prepared,
@@ -44,14 +46,13 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
             super::say(&format!("error: {error:#}"));
             return Ok(ExitCode::from(WRONG_USAGE));
         }
-        Err(Refused::Unreachable(said)) => {
+        Err(Refused::Unreachable(said) | Refused::Machine(said)) => {
             super::say(&format!("error: {said}"));
             return Ok(ExitCode::from(NOT_VALID));
         }
     };
     let Prepared { config, plan, open, output, whole, about, notes } = prepared;
     notes.iter().for_each(|note| super::say(note));
-    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let mut stop = Stop::new().context("cannot wait for signals")?;

@@ -7,6 +7,7 @@ use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
 use super::CLOSED;
+use super::audit::{Audit, Load, audit};
 use super::calibrate::{Calibrated, calibrate};
 use super::flags::{Overhead, Sending, Warmup};
 use super::screen::Whole;
@@ -29,6 +30,7 @@ use crate::replay::target::{Target, reach};
 pub(super) enum Refused {
     Usage(anyhow::Error),
     Unreachable(String),
+    Machine(String),
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Refused {
@@ -75,7 +77,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
     let targets = args.targets().map_err(usage)?;
     let encoder = |added| encoder(args, &wanted, &targets, added);
-    let (whole, measured) = extent(args, &wanted, &encoder(0)?)?;
+    let (whole, measured, load) = extent(args, &wanted, &encoder(0)?)?;
     let tls = match targets.iter().any(|target| target.tls) {
         true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
         false => None,
@@ -92,6 +94,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     }
     let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
     let half = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
+    let workers = args.workers.map_or(half, |workers| workers as usize);
     let config = |encoder, begin| Config {
         targets: targets.clone(),
         tls: tls.clone(),
@@ -105,7 +108,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
         stretch: wanted.plan.stretch,
         slos: Arc::clone(&slos),
         stall: DEFAULT_STALL,
-        workers: args.workers.map_or(half, |workers| workers as usize),
+        workers,
         measured,
         begin,
     };
@@ -116,6 +119,17 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
         whole.length.map_or(String::new(), |length| format!(" in {:.1} s", length.as_secs())),
         names.join(", ")
     )];
+    let audit = (!args.no_audit).then(|| audit(args, load, workers)).transpose()?;
+    match &audit {
+        Some(audit) => {
+            notes.push(audit.told());
+            notes.extend(audit.doubts.iter().map(|doubt| format!("audit: on this machine {doubt}")));
+        }
+        None => notes.push("note: no audit: nobody knows what this machine adds to the figures".to_owned()),
+    }
+    if let Some(doubt) = audit.iter().flat_map(|audit| &audit.doubts).next().filter(|_| args.strict) {
+        return Err(Refused::Machine(format!("--strict: on this machine {doubt}")));
+    }
     let calibrated = match args.prompt_overhead {
         Overhead::Tokens(added) => Calibrated { added, said: None },
         Overhead::Auto => {
@@ -125,7 +139,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     };
     notes.extend(calibrated.said);
     let config = config(encoder(calibrated.added)?, begin);
-    let about = about(args, &wanted, &targets, calibrated.added);
+    let about = about(args, &wanted, &targets, calibrated.added, audit);
     notes.extend(wanted.notes);
     let output = match &args.out {
         Some(folder) => {
@@ -141,7 +155,7 @@ fn row(error: RowError) -> Refused {
     Refused::Usage(anyhow::Error::from_boxed(error))
 }
 
-fn about(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Value {
+fn about(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64, audit: Option<Audit>) -> Value {
     let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
     json!({
         "streamgauge_run": 1,
@@ -154,6 +168,7 @@ fn about(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Val
         "stretch": wanted.plan.stretch,
         "slots": wanted.slots,
         "prompt_overhead": added,
+        "audit": audit,
         CLOSED: wanted.arrivals == Loop::Closed,
         "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
@@ -181,14 +196,17 @@ fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> R
 /// Sends that are counted before the run where its length is known without: a second's work.
 const MOST_COUNTED: u64 = 1_000_000;
 
-/// How much there is to do and which of it counts, by going through the schedule once.
-fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Measured), Refused> {
+/// Tokens of a reply whose length nobody plans.
+const USUAL_TOKENS: u64 = 128;
+
+/// How much there is to do, which of it counts, and how dense it is, by going through the schedule once.
+fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Measured, Load), Refused> {
     let mut measured = Measured::default();
     if let Some(Warmup::For(gap)) = args.warmup {
         measured.from = gap.as_nanos();
     }
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
-    let (mut requests, mut last) = (0, Gap::ZERO);
+    let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
     let most = if wanted.plan.duration.is_some() { MOST_COUNTED } else { u64::MAX };
     for send in sends(wanted)? {
         let send = send.map_err(row)?;
@@ -199,6 +217,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
             measured.from = send.at.as_nanos();
         }
         requests += 1;
+        tokens += send.entry.output_tokens.unwrap_or(USUAL_TOKENS);
         last = last.max(send.at);
         if requests == most {
             break;
@@ -213,7 +232,11 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
     if let (Some(cooldown), Some(length)) = (args.cooldown, whole.length) {
         measured.to = Some(length.as_nanos().saturating_sub(cooldown.as_nanos()));
     }
-    Ok((whole, measured))
+    let load = match wanted.arrivals {
+        Loop::Open => Load::open(requests, last, tokens),
+        Loop::Closed => Load::closed(wanted.slots, requests, tokens),
+    };
+    Ok((whole, measured, load))
 }
 
 fn sends(wanted: &Wanted) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {
