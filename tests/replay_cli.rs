@@ -154,6 +154,7 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
         ),
         (&["replay", MOONCAKE, "--start-at", "2020-01-01T00:00:00Z"], "--start-at has passed"),
         (&["load", "--rate", "5"], "--requests"),
+        (&["load", "--num-prompts", "5"], "error: --num-prompts of vllm bench is --requests here\n"),
         (&["load", "--requests", "5"], "--rate"),
     ] {
         let done = run(&[args, &target].concat());

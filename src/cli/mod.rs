@@ -74,14 +74,22 @@ enum Verb {
     Completions(completions::Args),
 }
 
+/// The exit code for a command line that makes no sense.
+const WRONG_USAGE: u8 = 2;
+
 /// Parses the command line, runs the verb, and gives the process's exit code.
 pub fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
+            let sends = std::env::args_os().nth(1).is_some_and(|verb| verb == "load" || verb == "replay");
+            if let Some(answer) = sending::foreign::answer(&error).filter(|_| sends) {
+                say(&answer);
+                return ExitCode::from(WRONG_USAGE);
+            }
             // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
             error.print().ok();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE));
         }
     };
     let done = match cli.verb {

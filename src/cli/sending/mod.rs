@@ -4,6 +4,7 @@ mod audit;
 mod beside;
 mod calibrate;
 pub(super) mod flags;
+pub(super) mod foreign;
 mod prepare;
 mod screen;
 
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use super::WRONG_USAGE;
 use super::standing::Standing;
 use super::stop::Stop;
 use crate::clock::Clock;
@@ -30,7 +32,6 @@ const EVERY_ELSEWHERE: Gap = Gap::from_millis(10_000);
 const LOOKS: Gap = Gap::from_millis(50);
 
 const SLO_MISSED: u8 = 1;
-const WRONG_USAGE: u8 = 2;
 const NOT_VALID: u8 = 3;
 
 /// The key that says that slots and no times decided when a request was sent.

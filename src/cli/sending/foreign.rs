@@ -1,0 +1,102 @@
+//! Flags of other load generators, answered with ours of the same meaning.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// vLLM's `vllm bench serve`.
+const VLLM: &str = "vllm bench";
+/// NVIDIA's AIPerf.
+const AIPERF: &str = "AIPerf";
+/// GuideLLM.
+const GUIDELLM: &str = "GuideLLM";
+
+/// Their flag, whose it is, and what does the same here.
+const TABLE: &[(&str, &str, &str)] = &[
+    ("--artifact-dir", AIPERF, "--out DIR"),
+    ("--base-url", VLLM, "--target URL"),
+    ("--benchmark-duration", AIPERF, "--duration, as in 60s"),
+    ("--burstiness", VLLM, "--arrivals gamma:SHAPE"),
+    ("--cooldown-percent", GUIDELLM, "--cooldown, a time"),
+    ("--custom-dataset-type", AIPERF, "`streamgauge replay TRACE`, which finds the format out"),
+    ("--data", GUIDELLM, "--isl and --osl, or `streamgauge replay TRACE`"),
+    ("--dataset-path", VLLM, "`streamgauge replay TRACE`"),
+    ("--endpoint-type", AIPERF, "--dialect, as in openai.chat"),
+    ("--fixed-schedule", AIPERF, "`streamgauge replay TRACE`, which keeps the trace's times"),
+    ("--goodput", VLLM, "--slo, as in 'chat: ttft<=500ms tpot<=50ms'"),
+    ("--ignore-eos", VLLM, "--exact-output on"),
+    ("--input-file", AIPERF, "`streamgauge replay TRACE`"),
+    ("--input-len", VLLM, "--isl"),
+    ("--max-concurrency", VLLM, "--concurrency, or --max-in-flight beside --rate"),
+    ("--max-requests", GUIDELLM, "--requests"),
+    ("--max-seconds", GUIDELLM, "--duration, as in 60s"),
+    ("--metric-percentiles", VLLM, "`streamgauge report --percentiles`"),
+    ("--num-prompts", VLLM, "--requests"),
+    ("--num-warmups", VLLM, "--warmup, as in 10req"),
+    ("--output-len", VLLM, "--osl"),
+    ("--output-path", GUIDELLM, "--out DIR"),
+    ("--output-tokens-mean", AIPERF, "--osl"),
+    ("--output-tokens-stddev", AIPERF, "--osl normal:MEAN:SD"),
+    ("--profile", GUIDELLM, "--arrivals constant or poisson with --rate, or --concurrency"),
+    ("--random-input-len", VLLM, "--isl"),
+    ("--random-output-len", VLLM, "--osl"),
+    ("--random-prefix-len", VLLM, "--shared-prefix"),
+    ("--random-seed", AIPERF, "--seed"),
+    ("--rate-type", GUIDELLM, "--arrivals constant or poisson with --rate, or --concurrency"),
+    ("--request-cancellation-delay", AIPERF, "--cancel-after"),
+    ("--request-cancellation-rate", AIPERF, "--cancel-rate, as in 20%"),
+    ("--request-count", AIPERF, "--requests"),
+    ("--request-rate", VLLM, "--rate"),
+    ("--request-rate-mode", AIPERF, "--arrivals"),
+    ("--result-dir", VLLM, "--out DIR"),
+    ("--save-result", VLLM, "--out DIR"),
+    ("--streaming", AIPERF, "what is done without --no-stream"),
+    ("--synthetic-input-tokens-mean", AIPERF, "--isl"),
+    ("--synthetic-input-tokens-stddev", AIPERF, "--isl normal:MEAN:SD"),
+    ("--url", AIPERF, "--target URL"),
+    ("--warmup-percent", GUIDELLM, "--warmup, a time or a number as in 100req"),
+    ("--warmup-request-count", AIPERF, "--warmup, as in 10req"),
+];
+
+/// One line for whoever typed another tool's flag.
+pub(in crate::cli) fn answer(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg) else { return None };
+    let (flag, tool, ours) = TABLE.iter().find(|(flag, ..)| *flag == typed.as_str())?;
+    (error.kind() == ErrorKind::UnknownArgument).then(|| format!("error: {flag} of {tool} is {ours} here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::command;
+
+    fn flags(verb: &str) -> Vec<String> {
+        let mut whole = command();
+        let verb = whole.find_subcommand_mut(verb).unwrap();
+        verb.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect()
+    }
+
+    #[test]
+    fn every_answer_is_a_flag_of_ours_and_no_question_is() {
+        let (ours, report) = ([flags("load"), flags("replay")].concat(), flags("report"));
+        assert!(TABLE.is_sorted());
+        for (flag, _, answer) in TABLE {
+            assert!(!ours.contains(&(*flag).to_owned()), "{flag} is ours");
+            let named = answer.split([' ', '`', ',']).filter(|word| word.starts_with("--"));
+            let known = |word: &str| ours.iter().chain(&report).any(|flag| flag == word);
+            assert!(named.clone().all(known), "{answer}");
+            assert!(named.count() > 0 || answer.contains("streamgauge replay"), "{answer}");
+        }
+    }
+
+    #[test]
+    fn only_flags_of_other_tools_are_answered() {
+        let said = |args: &[&str]| {
+            let error = command().try_get_matches_from([&["streamgauge"], args].concat()).unwrap_err();
+            answer(&error)
+        };
+        let typed = ["load", "--target", "http://h", "--request-rate", "5"];
+        assert_eq!(said(&typed).as_deref(), Some("error: --request-rate of vllm bench is --rate here"));
+        let joined = ["load", "--target", "http://h", "--num-prompts=5"];
+        assert_eq!(said(&joined).as_deref(), Some("error: --num-prompts of vllm bench is --requests here"));
+        assert_eq!(said(&["load", "--request-ratio", "5"]), None);
+    }
+}
