@@ -101,6 +101,7 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
             asked += 20;
             holds()
         });
+        until("all are counted", || records(&run, "disk") + records(&run, "whole") == asked);
     };
     ask_until("the disk was full", &|| records(&run, "disk") >= 20);
     let full = segments(&inside);

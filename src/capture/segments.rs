@@ -3,6 +3,7 @@
 //! Segments are called `00000017-20261121T101500Z.jsonl.zst`: their number, by which they are in order, and the moment
 //! they were begun. A segment is only ever added to, frame by frame. It is closed at [`SEGMENT_BYTES`] or
 //! [`SEGMENT_AGE`], and when writing fails: what may be torn then stays behind, and the next frame begins another.
+//! So it is when somebody removes the segment that is open, who needs its room: what a file without a name takes is lost.
 //!
 //! # When is it on disk?
 //! A frame is handed to the system with one write, and from then on outlives the process, however that ends. A segment
@@ -10,6 +11,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::clock;
@@ -87,6 +89,9 @@ impl Folder {
             Some(segment) => segment,
             None => self.begin(unix_nanos)?,
         };
+        if segment.file.metadata()?.nlink() == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the segment that was being written has been removed"));
+        }
         if let Err(error) = segment.file.write_all(frame) {
             // Half a frame would be skipped by every reader; it only takes room, where there may be none.
             // Of a segment that has nothing else the name is too much: a disk may be full for days.
@@ -224,5 +229,17 @@ mod tests {
         fs::create_dir(&inner).unwrap();
         open.write(b"one", 1).unwrap();
         assert_eq!((names(&inner).len(), open.next_frame()), (1, 1));
+    }
+
+    #[test]
+    fn a_segment_that_was_removed_takes_nothing_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut open = Folder::open(folder.path(), ALL).unwrap();
+        open.write(b"one", 1).unwrap();
+        fs::remove_file(folder.path().join(&names(folder.path())[0])).unwrap();
+        let lost = open.write(b"two", 1).unwrap_err();
+        assert_eq!(lost.to_string(), "the segment that was being written has been removed");
+        open.write(b"three", 1).unwrap();
+        assert_eq!(fs::read(folder.path().join(&names(folder.path())[0])).unwrap(), b"three");
     }
 }
