@@ -102,6 +102,7 @@ impl Proxy {
             capture: capturing::start(&config.capture, Clock::Monotonic)?,
             sampler: plane.sampler(),
             renew: Notify::new(),
+            beat: Notify::new(),
             open: Arc::default(),
             config: ArcSwap::from_pointee(config),
         });
@@ -244,6 +245,7 @@ fn control(
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
         let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
+        let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
         let stopped = async move {
             shared.gauges.set_ready(true);
             let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
@@ -251,6 +253,7 @@ fn control(
             accepting.abort();
             let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
             renewing.abort();
+            beating.abort();
             let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
         };
         plane.run(Some(admin), stopped, FLUSH).await;

@@ -29,6 +29,8 @@ pub(super) struct Shared {
     pub(super) sampler: Option<Sampler>,
     /// Certificates are to be looked at now.
     pub(super) renew: Notify,
+    /// Workers are to look at what waits.
+    pub(super) beat: Notify,
     /// Streams that are open, on all workers.
     pub(super) open: Arc<AtomicUsize>,
 }

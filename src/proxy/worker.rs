@@ -2,13 +2,18 @@
 //!
 //! A request lives on one thread from its first byte to its last: no token wakes another core, and what a worker owns
 //! needs no lock. The acceptor gives each new connection to the worker that has the fewest.
+//!
+//! # It sets no timer
+//! One that waited would be set in the kernel and taken back around every event of a stream. What has to be looked at
+//! some time is looked at with a [`beat`], which another thread makes: idle connections, and clients that keep a
+//! connection waiting. Only what is rare, such as connecting, has a timer of its own while it lasts.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
@@ -16,10 +21,14 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use super::Drain;
 use super::downstream;
 use super::shared::Shared;
-use super::upstream::{Connector, TIDY_EVERY, Upstream};
+use super::upstream::{Connector, Upstream};
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::export::queue::Reporter;
+use crate::measure::time::{Gap, Stamp};
+
+/// How often workers look at what waits: time limits of connections are kept to this.
+const BEAT: Gap = Gap::from_millis(250);
 
 /// A connection on its way from the acceptor to a worker.
 pub(super) struct Accepted {
@@ -58,8 +67,7 @@ pub(super) struct Worker {
     connections: Arc<AtomicUsize>,
     draining: Cell<bool>,
     stopped: Cell<bool>,
-    /// Who to wake when draining begins: every connection's task.
-    seats: RefCell<HashMap<u64, Option<Waker>>>,
+    seats: RefCell<HashMap<u64, Rc<Wait>>>,
     next_seat: Cell<u64>,
 }
 
@@ -93,16 +101,38 @@ impl Worker {
 
     fn drain(&self) {
         self.draining.set(true);
-        for waker in self.seats.borrow_mut().values_mut().filter_map(Option::take) {
-            waker.wake();
+        self.wake(|_| true);
+    }
+
+    /// Looks after what waits.
+    fn look(&self) {
+        self.upstream.tidy();
+        let now = Clock::Monotonic.now();
+        self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));
+    }
+
+    fn wake(&self, which: impl Fn(&Wait) -> bool) {
+        for wait in self.seats.borrow().values().filter(|wait| which(wait)) {
+            if let Some(waker) = wait.waker.take() {
+                waker.wake();
+            }
         }
     }
 }
 
-/// A connection's place at its worker, which wakes it when draining begins.
+/// What a connection's task waits for.
+#[derive(Default)]
+struct Wait {
+    /// Wakes it when draining begins, and at `until`.
+    waker: Cell<Option<Waker>>,
+    until: Cell<Option<Stamp>>,
+}
+
+/// A connection's place at its worker, which wakes it when draining begins and when it has waited too long.
 pub(super) struct Seat {
     worker: Rc<Worker>,
     number: u64,
+    wait: Rc<Wait>,
     _permit: OwnedSemaphorePermit,
     _counted: Counted,
 }
@@ -110,17 +140,30 @@ pub(super) struct Seat {
 impl Seat {
     fn take(worker: Rc<Worker>, permit: OwnedSemaphorePermit, counted: Counted) -> Self {
         let number = worker.next_seat.replace(worker.next_seat.get() + 1);
-        worker.seats.borrow_mut().insert(number, None);
-        Self { worker, number, _permit: permit, _counted: counted }
+        let wait = Rc::<Wait>::default();
+        worker.seats.borrow_mut().insert(number, Rc::clone(&wait));
+        Self { worker, number, wait, _permit: permit, _counted: counted }
     }
 
     /// Wakes this task when draining begins.
     pub(super) fn watch_drain(&self, waker: &Waker) {
-        if let Some(slot) = self.worker.seats.borrow_mut().get_mut(&self.number)
-            && slot.as_ref().is_none_or(|known| !known.will_wake(waker))
-        {
-            *slot = Some(waker.clone());
+        let known = self.wait.waker.take().filter(|known| known.will_wake(waker));
+        self.wait.waker.set(Some(known.unwrap_or_else(|| waker.clone())));
+    }
+
+    /// Ready when `until` has passed, to the precision of a beat. Wakes this task when draining begins, too.
+    pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
+        if Clock::Monotonic.now() >= until {
+            return Poll::Ready(());
         }
+        self.watch_drain(cx.waker());
+        self.wait.until.set(Some(until));
+        Poll::Pending
+    }
+
+    /// What was waited for has come.
+    pub(super) fn waits_no_more(&self) {
+        self.wait.until.set(None);
     }
 
     pub(super) fn worker(&self) -> &Rc<Worker> {
@@ -157,7 +200,7 @@ pub(super) fn run(
             seats: RefCell::default(),
             next_seat: Cell::new(0),
         });
-        tokio::task::spawn_local(tidy(Rc::downgrade(&worker)));
+        tokio::task::spawn_local(look_after(Rc::downgrade(&worker), Arc::clone(worker.shared())));
         serve(&worker, inbox, drain).await;
     });
     Ok(())
@@ -187,7 +230,7 @@ async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut dra
     while worker.connections.load(Ordering::Relaxed) > 0 && *drain.borrow() != Drain::Stop {
         tokio::select! {
             _ = drain.changed() => {}
-            () = clock.sleep(crate::measure::time::Gap::from_millis(10)) => {}
+            () = clock.sleep(Gap::from_millis(10)) => {}
         }
     }
     worker.stopped.set(true);
@@ -201,11 +244,19 @@ fn begin(worker: &Rc<Worker>, accepted: Accepted) {
     }
 }
 
-/// Looks after the idle connections.
-async fn tidy(worker: std::rc::Weak<Worker>) {
+/// Looks after what waits, with every beat.
+async fn look_after(worker: std::rc::Weak<Worker>, shared: Arc<Shared>) {
     loop {
-        Clock::Monotonic.sleep(TIDY_EVERY).await;
+        shared.beat.notified().await;
         let Some(worker) = worker.upgrade() else { return };
-        worker.upstream.tidy();
+        worker.look();
+    }
+}
+
+/// Makes the workers' beat; belongs on a thread that forwards nothing.
+pub(super) async fn beat(shared: Arc<Shared>) {
+    loop {
+        Clock::Monotonic.sleep(BEAT).await;
+        shared.beat.notify_waiters();
     }
 }

@@ -169,12 +169,12 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
     };
     let plain = (extension.is_empty() || extension.trim_ascii_start().starts_with(b";"))
         && extension.iter().all(|byte| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..));
-    let text = std::str::from_utf8(size).map_err(|_| BodyError::ChunkSize)?;
     // 15 digits: no chunk is a petabyte, and no arithmetic on it can overflow.
     if !plain || size.is_empty() || size.len() > 15 {
         return Err(BodyError::ChunkSize);
     }
-    u64::from_str_radix(text, 16).map_err(|_| BodyError::ChunkSize)
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(u64::from);
+    size.iter().try_fold(0, |sum, byte| Some(sum << 4 | digit(byte)?)).ok_or(BodyError::ChunkSize)
 }
 
 /// Room that [`ChunkWriter`] keeps before a payload for its chunk size.

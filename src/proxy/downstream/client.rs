@@ -3,7 +3,6 @@
 use std::io;
 use std::task::{Context, Poll, ready};
 
-use super::timer::Timer;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::net::http1::head::end_of_head;
@@ -33,7 +32,6 @@ pub(super) struct Client {
     /// To be written, from `written` on.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
-    timer: Timer,
 }
 
 /// What came instead of a request, or a request.
@@ -50,7 +48,7 @@ pub(super) enum Begun {
 
 impl Client {
     pub(super) fn new(io: Io) -> Self {
-        Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0, timer: Timer::default() }
+        Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0 }
     }
 
     /// Waits for a request head.
@@ -58,7 +56,7 @@ impl Client {
         let limits = seat.worker().config().limits;
         let mut searched = 0;
         let waiting_since = Clock::Monotonic.now();
-        std::future::poll_fn(|cx| {
+        let begun = std::future::poll_fn(|cx| {
             loop {
                 // Clients of old send an empty line after a body.
                 let empty = self.inbox.chunks(2).take_while(|line| *line == b"\r\n").count();
@@ -88,13 +86,12 @@ impl Client {
                 if idle && seat.worker().is_draining() {
                     return Poll::Ready(Begun::Closed);
                 }
-                seat.watch_drain(cx.waker());
                 let deadline = match self.arrival {
                     // What was sent ahead could not be read before; its time begins when it can.
                     Some(arrival) if !idle => arrival.at.max(waiting_since).after(limits.head_timeout),
                     _ => waiting_since.after(limits.idle_timeout),
                 };
-                ready!(self.timer.poll(cx, deadline));
+                ready!(seat.poll_until(cx, deadline));
                 return Poll::Ready(match idle {
                     true => Begun::Closed,
                     false => Begun::Refused(Refusal::new(
@@ -105,7 +102,9 @@ impl Client {
                 });
             }
         })
-        .await
+        .await;
+        seat.waits_no_more();
+        begun
     }
 
     /// Reads into the inbox; false at the client's end.

@@ -5,7 +5,6 @@ mod h1;
 mod h2;
 mod overhear;
 mod relay;
-mod timer;
 mod tunnel;
 
 use tokio::net::TcpStream;

@@ -28,8 +28,6 @@ use crate::proxy::forward::Additions;
 pub(super) const HIGH_WATER: usize = 64 * 1024;
 /// Largest request body that is kept until its connection has taken it, in bytes.
 const MOST_KEPT: u64 = 64 * 1024;
-/// How often idle connections are looked at.
-pub(super) const TIDY_EVERY: Gap = Gap::from_millis(250);
 
 /// Why an exchange broke.
 #[derive(Debug, thiserror::Error)]

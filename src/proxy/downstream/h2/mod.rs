@@ -24,7 +24,6 @@ use self::call::Call;
 use self::reply::{Relayed, Reply, ReplyBody};
 use super::client::LINGER;
 use super::overhear;
-use super::timer::Timer;
 use crate::clock::Clock;
 use crate::measure::record::Ending;
 use crate::net::http1::{Framing, Head};
@@ -65,13 +64,12 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
     });
     let idle_at_most = limits.idle_timeout;
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let (mut closing, mut idle_since, mut timer) = (false, None, Timer::default());
+    let (mut closing, mut idle_since) = (false, None);
     std::future::poll_fn(|cx| {
         if !closing && seat.worker().is_draining() {
             closing = true;
             connection.as_mut().graceful_shutdown();
         }
-        seat.watch_drain(cx.waker());
         loop {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 if let Err(error) = ended {
@@ -83,7 +81,7 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
             let now = Clock::Monotonic.now();
             idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_none());
             let since = idle_since.unwrap_or(now);
-            ready!(timer.poll(cx, since.after(if closing { LINGER } else { idle_at_most })));
+            ready!(seat.poll_until(cx, since.after(if closing { LINGER } else { idle_at_most })));
             if closing {
                 return Poll::Ready(());
             }
