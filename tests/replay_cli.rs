@@ -215,10 +215,10 @@ fn a_goodput_that_is_too_low_ends_with_one() {
     let target = format!("http://{}", server.local_addr());
     let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "6", "--isl", "8", "--osl", "3"];
     let judged = |slo: &str| run(&[&load[..], &["--slo", slo, "--fail-if", "goodput<95%"]].concat());
-    let done = judged("s: tpot<=1us");
+    let done = judged("s: ttft<=1us");
     assert_eq!(done.code, Some(1), "{}", done.stderr);
     assert!(done.stdout.contains("s: 0 of 6 met it from the planned moment (0.0 %)"), "{}", done.stdout);
-    assert_eq!(judged("s: tpot<=1h").code, Some(0));
+    assert_eq!(judged("s: ttft<=1h").code, Some(0));
 }
 
 #[test]
