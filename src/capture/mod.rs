@@ -20,6 +20,8 @@
 //! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged at once, then once a minute. The
 //! end of the process waits three seconds for the disk, and no longer.
 //!
+//! What servers said of themselves during a run is beside its records, in rows of another kind ([`scrapes`]).
+//!
 //! # What leaks
 //! No text, header, address of a client or user's id is written. What whoever has the records can still learn:
 //!
@@ -47,6 +49,7 @@ pub mod names;
 pub mod reader;
 pub mod recorder;
 mod row;
+pub mod scrapes;
 pub mod segments;
 pub mod sessions;
 mod thread;

@@ -6,6 +6,8 @@
 //! moment that it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
+//! What servers say of themselves meanwhile is asked for by [`scrape`], on a thread of its own.
+//!
 //! # Open is open
 //! A moment that is planned stays planned. A server that stalls makes requests pile up in flight and latencies grow, as
 //! it would with users; it never makes the next request later. Every record has the planned moment and the real one.
@@ -22,6 +24,7 @@ pub mod request;
 pub mod results;
 pub mod run;
 pub mod schedule;
+pub mod scrape;
 pub mod source;
 pub mod summary;
 pub mod synth;

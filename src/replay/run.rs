@@ -239,6 +239,11 @@ impl Run {
         Ok(Self { begin, order, counters, fold, feeder, workers, folder })
     }
 
+    /// Time zero.
+    pub fn begin(&self) -> Stamp {
+        self.begin
+    }
+
     /// Where it stands.
     pub fn progress(&self) -> Progress {
         let summary = self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(LOOKED_AT));

@@ -1,16 +1,22 @@
 //! A report as CSV: one line per number, in five columns, so that any tool can read and filter it.
 //!
 //! `scope,metric,unit,stat,value`: the scope is `all`, `from=10s` of a slice, or the group's values as `model=a;status=200`;
-//! counts, rates and goodput are metrics too.
+//! counts, rates and goodput are metrics too. What a server said of itself has the scope `server=URL`, of a slice
+//! `from=10s;server=URL`.
 
+use super::servers::{Server, Went};
 use super::{Report, Summary};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
     summary(&mut text, "all", &report.whole);
+    report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
     for slice in &report.slices {
         summary(&mut text, &format!("from={}s", slice.from_s), &slice.summary);
+        for of in &slice.servers {
+            server(&mut text, &format!("from={}s;server={}", slice.from_s, of.url), of);
+        }
     }
     for group in &report.groups {
         let values: Vec<String> = group.by.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -57,6 +63,30 @@ fn summary(text: &mut String, scope: &str, summary: &Summary) {
         for (stat, value) in metric.columns() {
             line(key, unit, &stat, value.to_string());
         }
+    }
+}
+
+fn server(text: &mut String, scope: &str, server: &Server) {
+    let scope = field(scope);
+    let mut line = |metric: &str, unit: &str, stat: &str, value: f64| {
+        *text += &format!("{scope},{metric},{unit},{stat},{value}\n");
+    };
+    line("scrapes", "scrapes", "count", server.scrapes as f64);
+    line("scrapes", "scrapes", "failed", server.failed as f64);
+    for (figure, went) in &server.figures {
+        match *went {
+            Went::Level { unit, avg, min, max } => {
+                let stats = [("avg", avg), ("min", min), ("max", max)];
+                stats.iter().for_each(|(stat, value)| line(figure.label(), unit, stat, *value));
+            }
+            Went::Counter { unit, total, per_second } => {
+                line(figure.label(), unit, "total", total);
+                line(figure.label(), &format!("{unit}/s"), "rate", per_second);
+            }
+        }
+    }
+    if let Some(rate) = server.prefix_hit_rate {
+        line("prefix hit rate", "1", "share", rate);
     }
 }
 

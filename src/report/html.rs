@@ -42,6 +42,9 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
         _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text}. <i>Advice:</i> {advice}.</p>");
     }
     page += &table("Figures", &latencies(&report.whole, shown));
+    for server in &report.servers {
+        page += &table("Server", &server.table());
+    }
     for (metric, bins) in &report.pictures {
         page += &histogram(metric.label(planned(&report.whole)), *metric, bins);
     }

@@ -12,6 +12,7 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
         text += &if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") };
     }
     text += &drawn(&latencies(&report.whole, shown));
+    report.servers.iter().for_each(|server| text += &drawn(&server.table()));
     for table in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
         text += &drawn(&table);
     }

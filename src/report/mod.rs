@@ -27,7 +27,8 @@
 //! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by who counted the output |
 //! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
-//! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `metrics` |
+//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`Figure`](crate::capture::scrapes::Figure)): `unit`, `avg`, `min`, `max` of a level, `total`, `per_second` of a counter; `prefix_hit_rate` |
+//! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by`, a value for each key, and the same |
 //! | `warnings[]` | `warning` (a name for scripts), `text`, `advice` |
 //!
@@ -44,6 +45,7 @@ pub mod html;
 pub mod markdown;
 pub mod metric;
 pub mod request;
+pub mod servers;
 pub mod source;
 pub mod text;
 pub mod vllm;
@@ -60,6 +62,7 @@ use crate::measure::time::{Gap, Stamp};
 use definitions::Definitions;
 use fold::{Figures, Fold};
 use metric::{Metric, Unit};
+use servers::Server;
 use source::Source;
 use warnings::Told;
 
@@ -80,6 +83,9 @@ pub struct Report {
     /// What all requests came to.
     #[serde(flatten)]
     pub whole: Summary,
+    /// What servers said of themselves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<Server>,
     /// Slices of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<Slice>,
@@ -204,6 +210,9 @@ pub struct Slice {
     /// The requests that began in it.
     #[serde(flatten)]
     pub summary: Summary,
+    /// What servers said of themselves in it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<Server>,
 }
 
 /// Requests that have something in common.
@@ -214,6 +223,11 @@ pub struct Group {
     /// What they came to.
     #[serde(flatten)]
     pub summary: Summary,
+}
+
+/// What the servers of all sources said of themselves at these times.
+fn servers_of(sources: &[Source], times: &impl Fn(i64) -> bool) -> Vec<Server> {
+    sources.iter().flat_map(|source| &source.servers).map(|watched| Server::of(watched, times)).collect()
 }
 
 fn secs(at: Stamp) -> f64 {
@@ -323,7 +337,9 @@ impl Report {
             let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
             // The first and the last are not measured over their whole length.
             let seconds = (to_s.min(window.1) - from_s.max(window.0)).max(0.0);
-            Slice { from_s, to_s, summary: Summary::of(figures, seconds, &settings.slos, percentiles) }
+            let within = |at: i64| (from_s * 1e9..to_s * 1e9).contains(&(at as f64));
+            let summary = Summary::of(figures, seconds, &settings.slos, percentiles);
+            Slice { from_s, to_s, summary, servers: servers_of(&sources, &within) }
         };
         let group = |(values, figures): (&Vec<String>, &mut Figures)| Group {
             by: settings.by.iter().map(|key| key.name()).zip(values.iter().cloned()).collect(),
@@ -331,6 +347,7 @@ impl Report {
         };
         let summary = Summary::of(whole, seconds, &settings.slos, percentiles);
         let slices = slices.iter_mut().map(slice).collect();
+        let servers = servers_of(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
         let warnings = warnings::of(&summary, whole, &sources, percentiles);
         let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
@@ -344,6 +361,7 @@ impl Report {
             definitions: settings.definitions.name(),
             sources,
             whole: summary,
+            servers,
             slices,
             groups,
             warnings: warnings.iter().map(Told::of).collect(),

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::fold::{Fold, TooManySlices};
 use super::request::Request;
+use super::servers::Watched;
 use crate::capture::gaps::NotGaps;
 use crate::capture::reader::{RECORDS, ReadError, Reader};
+use crate::capture::scrapes::{self, SCRAPES, Scrape, ScrapesHeader};
 
 /// The file that makes a folder a run's.
 const RUN: &str = "run.json";
@@ -25,6 +27,14 @@ pub enum SourceError {
     /// What a run says of itself cannot be read.
     #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS} itself", path.display())]
     Run {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// What servers said of themselves cannot be read.
+    #[error("cannot read {}: {reason}. Without the file there is a report of the requests alone", path.display())]
+    Scrapes {
         /// The file.
         path: PathBuf,
         /// What is wrong.
@@ -113,6 +123,9 @@ pub struct Source {
     /// When its time zero was, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
+    /// What servers said of themselves.
+    #[serde(skip)]
+    pub servers: Vec<Watched>,
     /// Requests in flight at most.
     #[serde(skip)]
     pub slots: Option<u32>,
@@ -133,6 +146,7 @@ pub struct Opened {
     pub source: Source,
     path: PathBuf,
     reader: Reader,
+    scrapes: Option<(ScrapesHeader, Vec<Scrape>)>,
     measured: Measured,
 }
 
@@ -144,7 +158,7 @@ impl Opened {
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let run = path.join(RUN);
         let mut source = Source { path: path.display().to_string(), ..Source::default() };
-        let (mut measured, mut rows) = (Measured::default(), path.to_owned());
+        let (mut measured, mut rows, mut scrapes) = (Measured::default(), path.to_owned(), None);
         if run.is_file() {
             let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
             let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
@@ -162,10 +176,12 @@ impl Opened {
                 source.not_valid = told.invalid_because;
             }
             rows = path.join(RECORDS);
+            let path = path.join(SCRAPES);
+            scrapes = scrapes::read(&path).map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;
         }
         let reader = Reader::open(&rows)?;
         source.started_unix_ns = reader.header().started_unix_ns;
-        Ok(Self { source, path: path.to_owned(), reader, measured })
+        Ok(Self { source, path: path.to_owned(), reader, scrapes, measured })
     }
 
     /// Hands out its requests, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
@@ -190,6 +206,19 @@ impl Opened {
                 reason,
             })?;
             take(request)?;
+        }
+        if let Some((header, scrapes)) = &self.scrapes {
+            let measured = self.measured;
+            // Without a warm-up what a server said before time zero is where its counters begin.
+            let counts = |at: i64| {
+                let at = at.max(0).unsigned_abs();
+                at >= measured.from && measured.to.is_none_or(|to| at < to)
+            };
+            let of = |(number, url): (usize, &String)| {
+                let scrapes = scrapes.iter().filter(|scrape| scrape.server == number);
+                Watched::of(url.clone(), scrapes, shift, counts)
+            };
+            self.source.servers = header.servers.iter().enumerate().map(of).collect();
         }
         self.source.damage = self.reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)

@@ -4,7 +4,9 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::draw::{bar, columns, grouped, value};
 use super::metric::Metric;
+use super::servers::{IN_SLICES, Server, together};
 use super::{Distribution, Report, Summary, name_of};
+use crate::capture::scrapes::Figure;
 
 /// The percentiles that a screen has room for, where nobody asks for others.
 pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
@@ -34,6 +36,9 @@ pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
     }
     if !report.whole.metrics.is_empty() {
         text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
+    }
+    for server in &report.servers {
+        text += &format!("\n{}", aligned(&server.table()));
     }
     for (metric, bins) in &report.pictures {
         text += &histogram(metric.label(planned(&report.whole)), *metric, bins, screen);
@@ -94,6 +99,11 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
                 goodput.tokens_per_second
             ),
         ));
+    }
+    for (at, server) in report.servers.iter().enumerate() {
+        let failed = if server.failed > 0 { format!(", {} failed", grouped(server.failed)) } else { String::new() };
+        let name = if at == 0 { "servers" } else { "" };
+        lines.push((name, format!("{}: {} scrapes{failed}", server.url, grouped(server.scrapes))));
     }
     lines.into_iter().map(|(name, told)| (name, printed(&told))).collect()
 }
@@ -158,14 +168,17 @@ pub(super) enum Part {
     Groups,
 }
 
+/// A part: its name, its requests, and what servers said of themselves in it.
+type Row<'a> = (String, &'a Summary, &'a [Server]);
+
 /// The table of parts; `None` without any.
 pub(super) fn part(report: &Report, which: Part) -> Option<Vec<Vec<String>>> {
-    let slices = report.slices.iter().map(|slice| (format!("{}s", slice.from_s), &slice.summary));
+    let slices = report.slices.iter().map(|slice| (format!("{}s", slice.from_s), &slice.summary, &*slice.servers));
     let groups = report.groups.iter().map(|group| {
         let values: Vec<&str> = group.by.values().map(String::as_str).collect();
-        (values.join(" "), &group.summary)
+        (values.join(" "), &group.summary, &[][..])
     });
-    let (name, parts): (String, Vec<(String, &Summary)>) = match which {
+    let (name, parts): (String, Vec<Row<'_>>) = match which {
         Part::Slices => ("from".to_owned(), slices.collect()),
         Part::Groups => {
             let keys: Vec<&str> = report.groups.first().map(|group| group.by.keys().copied().collect())?;
@@ -182,7 +195,10 @@ pub(super) fn part(report: &Report, which: Part) -> Option<Vec<Vec<String>>> {
         format!("{metric} {}", name_of(*percent))
     }));
     head.extend(report.whole.goodput.iter().map(|goodput| goodput.slo.clone()));
-    let row = |(name, summary): &(String, &Summary)| {
+    let figures = IN_SLICES.into_iter().filter(|_| which == Part::Slices);
+    let figures: Vec<Figure> = figures.filter(|figure| together(&report.servers, *figure).is_some()).collect();
+    head.extend(figures.iter().map(|figure| figure.label().to_owned()));
+    let row = |(name, summary, servers): &Row<'_>| {
         let success = summary.outcomes.get("success").copied().unwrap_or(0);
         let rate = &summary.throughput;
         let mut row = vec![name.clone(), grouped(summary.requests), grouped(success)];
@@ -193,6 +209,7 @@ pub(super) fn part(report: &Report, which: Part) -> Option<Vec<Vec<String>>> {
         );
         let share = |share: f64| format!("{:.1} %", share * 100.0);
         row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, share)));
+        row.extend(figures.iter().map(|figure| together(servers, *figure).unwrap_or_else(dash)));
         row
     };
     (!parts.is_empty()).then(|| std::iter::once(head).chain(parts.iter().map(row)).collect())

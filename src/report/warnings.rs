@@ -5,7 +5,9 @@ use serde::Serialize;
 use super::Summary;
 use super::fold::{Figures, UNKNOWN};
 use super::metric::Metric;
+use super::servers::{Server, Went};
 use super::source::Source;
+use crate::capture::scrapes::Figure;
 use crate::measure::record::{CountSource, Outcome};
 use crate::measure::time::Gap;
 
@@ -76,6 +78,29 @@ pub enum Warning {
     Estimated(u64),
     /// Gaps were not kept.
     LostGaps(u64),
+    /// More and more requests waited at a server.
+    QueueGrew {
+        /// The server.
+        url: String,
+        /// Requests that waited, on average, in each quarter of its scrapes.
+        quarters: [f64; 4],
+    },
+    /// A server put requests off that it had begun.
+    Preempted {
+        /// The server.
+        url: String,
+        /// How often.
+        times: f64,
+    },
+    /// A server did not always say how it was.
+    NotScraped {
+        /// The server.
+        url: String,
+        /// Scrapes without figures.
+        failed: u64,
+        /// All scrapes.
+        of: u64,
+    },
     /// More and more requests were open.
     Saturation {
         /// Requests in flight, on average, in each quarter of the time.
@@ -119,6 +144,9 @@ impl Warning {
             Self::MultiTokenChunks { .. } => "multi_token_chunks",
             Self::Estimated(_) => "estimated_tokens",
             Self::LostGaps(_) => "lost_gaps",
+            Self::QueueGrew { .. } => "queue_grew",
+            Self::Preempted { .. } => "preempted",
+            Self::NotScraped { .. } => "not_scraped",
             Self::Saturation { .. } => "saturation",
         }
     }
@@ -154,6 +182,19 @@ impl Warning {
                 format!("output tokens of {requests} requests are a number of events, usually too low")
             }
             Self::LostGaps(gaps) => format!("{gaps} gaps of very long streams were not kept; those have no TPOT"),
+            Self::QueueGrew { url, quarters } => format!(
+                "more and more requests waited at {url} ({:.0}, {:.0}, {:.0}, {:.0} in the quarters of its scrapes): the \
+                 longer it is sent to, the longer they will wait",
+                quarters[0], quarters[1], quarters[2], quarters[3]
+            ),
+            Self::Preempted { url, times } => {
+                format!(
+                    "{url} put off {times:.0} requests that it had begun: its KV cache was full, and it did work twice"
+                )
+            }
+            Self::NotScraped { url, failed, of } => {
+                format!("{failed} of {of} times {url} did not say how it was, and the figures are of the other times")
+            }
             Self::Saturation { quarters } => format!(
                 "more and more requests were open ({:.0}, {:.0}, {:.0}, {:.0} in the quarters of the time): the server \
                  cannot keep up, and latencies depend on how long it lasted",
@@ -180,6 +221,11 @@ impl Warning {
             Self::MultiTokenChunks { .. } => "read the row `gap` for what a client sees",
             Self::Estimated(_) => "ask for usage: stream_options.include_usage, or --ask-usage at the proxy",
             Self::LostGaps(_) => "their TTFT and E2E are whole",
+            Self::QueueGrew { .. } => {
+                "send less, or give it more room (batch size, another replica); --slice shows the growth"
+            }
+            Self::Preempted { .. } => "give the KV cache more memory, or send fewer or shorter requests at once",
+            Self::NotScraped { .. } => "run.json says why it failed first",
             Self::Saturation { .. } => "send less, or say how long it was sent; --slice shows the growth",
         }
     }
@@ -203,6 +249,20 @@ pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], perce
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
         warnings.push(Warning::NoClock);
+    }
+    for watched in sources.iter().flat_map(|source| &source.servers) {
+        let url = || watched.url.clone();
+        let server = Server::of(watched, &|_| true);
+        let grew = watched.queue_by_quarter().filter(grows);
+        let preempted = match server.figures.get(&Figure::Preemptions) {
+            Some(Went::Counter { total, .. }) if *total > 0.0 => Some(*total),
+            _ => None,
+        };
+        let failed = Some(server.failed).filter(|failed| *failed > 0);
+        let of = server.failed + server.scrapes;
+        warnings.extend(grew.map(|quarters| Warning::QueueGrew { url: url(), quarters }));
+        warnings.extend(preempted.map(|times| Warning::Preempted { url: url(), times }));
+        warnings.extend(failed.map(|failed| Warning::NotScraped { url: url(), failed, of }));
     }
     let runs = || sources.iter().filter(|source| source.run);
     let doubts = [
@@ -265,7 +325,12 @@ fn saturation(figures: &Figures) -> Option<Warning> {
         counts[quarter] += 1;
     }
     let quarters = [0, 1, 2, 3].map(|at: usize| sums[at] as f64 / counts[at].max(1) as f64);
-    let grows = counts.iter().all(|count| *count > 0) && quarters.windows(2).all(|pair| pair[1] > pair[0]);
-    (grows && quarters[3] >= 2.0 * quarters[1] && quarters[3] >= quarters[1] + 4.0)
-        .then_some(Warning::Saturation { quarters })
+    (counts.iter().all(|count| *count > 0) && grows(&quarters)).then_some(Warning::Saturation { quarters })
+}
+
+/// Whether something grows from quarter to quarter, and to the double from the second to the last.
+fn grows(quarters: &[f64; 4]) -> bool {
+    quarters.windows(2).all(|pair| pair[1] > pair[0])
+        && quarters[3] >= 2.0 * quarters[1]
+        && quarters[3] >= quarters[1] + 4.0
 }

@@ -11,6 +11,7 @@ use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::replay::encode::Cancel;
 use crate::replay::request::ExactOutput;
+use crate::replay::scrape::Page;
 use crate::replay::target::Target;
 use crate::replay::{Connections, Leave};
 
@@ -28,6 +29,11 @@ pub(in crate::cli) struct Sending {
     /// Also write what another tool would have written, by its definitions; may be repeated
     #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out")]
     pub(in crate::cli) out_formats: Vec<Format>,
+
+    /// Also write down what this server says of itself once a second (its queue, its KV cache, its preemptions): the URL
+    /// of its Prometheus page, where http://HOST:PORT alone is that of /metrics; may be repeated
+    #[arg(long = "server-metrics", value_name = "URL", requires = "out")]
+    pub(in crate::cli) server_metrics: Vec<String>,
 
     /// Print the summary as one JSON object
     #[arg(long)]
@@ -181,6 +187,20 @@ impl Sending {
         parsed.collect()
     }
 
+    /// The pages of `--server-metrics`. One that is at a target gets the header lines and the key of requests too; nobody
+    /// else is told them.
+    pub(super) fn pages(&self, targets: &[Target]) -> Result<Vec<Page>, String> {
+        let mut fields = self.fields()?;
+        fields.extend(self.key()?.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+        let page = |text: &String| -> Result<Page, String> {
+            let target: Target = text.parse().map_err(|error| format!("--server-metrics: {error}"))?;
+            let same = |other: &Target| (other.tls, &other.host, other.port) == (target.tls, &target.host, target.port);
+            let fields = if targets.iter().any(same) { fields.clone() } else { Vec::new() };
+            Ok(Page { target, fields })
+        };
+        self.server_metrics.iter().map(page).collect()
+    }
+
     /// The header lines, as (name, value).
     pub(super) fn fields(&self) -> Result<Vec<(String, String)>, String> {
         self.headers.iter().map(|line| header(line).map_err(|error| format!("--header: {error}"))).collect()
@@ -258,6 +278,32 @@ fn header(text: &str) -> Result<(String, String), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_page_at_a_target_is_told_what_requests_are() {
+        use clap::{Args as _, FromArgMatches as _};
+        let typed = [
+            "x",
+            "--target",
+            "http://h:1/v1",
+            "--out",
+            "run",
+            "--header",
+            "x-tenant: one",
+            "--server-metrics",
+            "http://h:1/metrics",
+            "--server-metrics",
+            "http://h:2",
+            "--server-metrics",
+            "https://h:1/metrics",
+        ];
+        let matches = Sending::augment_args(clap::Command::new("x")).get_matches_from(typed);
+        let sending = Sending::from_arg_matches(&matches).unwrap();
+        let pages = sending.pages(&sending.targets().unwrap()).unwrap();
+        let told: Vec<_> = pages.iter().map(|page| (page.url(), page.fields.len())).collect();
+        let expected = [("http://h:1/metrics", 1), ("http://h:2/metrics", 0), ("https://h:1/metrics", 0)];
+        assert_eq!(told, expected.map(|(url, fields)| (url.to_owned(), fields)));
+    }
 
     #[test]
     fn values_are_taken_in_the_forms_that_the_help_shows() {

@@ -29,6 +29,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("--max-requests", GUIDELLM, "--requests"),
     ("--max-seconds", GUIDELLM, "--duration, as in 60s"),
     ("--metric-percentiles", VLLM, "`streamgauge report --percentiles`"),
+    ("--no-server-metrics", AIPERF, "what is done without --server-metrics"),
     ("--num-prompts", VLLM, "--requests"),
     ("--num-warmups", VLLM, "--warmup, as in 10req"),
     ("--output-len", VLLM, "--osl"),

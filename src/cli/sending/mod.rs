@@ -8,6 +8,7 @@ pub(super) mod foreign;
 mod prepare;
 mod screen;
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -22,6 +23,7 @@ use crate::replay::Run;
 use crate::replay::output::write_run;
 use crate::replay::run::{Ended, Order};
 use crate::replay::schedule::Schedule;
+use crate::replay::scrape::{Scraped, Scraper};
 use flags::Sending;
 pub(super) use prepare::Wanted;
 use prepare::{Prepared, Refused};
@@ -52,25 +54,35 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
             return Ok(ExitCode::from(NOT_VALID));
         }
     };
-    let Prepared { config, plan, open, output, whole, about, notes } = prepared;
+    let Prepared { config, plan, open, output, whole, pages, tls, about, notes } = prepared;
     notes.iter().for_each(|note| super::say(note));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(async {
+    let (ended, scraped) = runtime.block_on(async {
         let mut stop = Stop::new().context("cannot wait for signals")?;
         let schedule = move || Schedule::new(plan, move || open());
         let run = Run::start(config, schedule, output).context("cannot start to send")?;
-        watch(&run, whole, &mut stop).await;
-        Ok::<_, anyhow::Error>(run.finish())
+        let scraper = match &sending.out {
+            Some(folder) if !pages.is_empty() => {
+                let started = Scraper::start(folder, pages, tls, run.begin());
+                Some(started.context("cannot write down what servers say of themselves")?)
+            }
+            _ => None,
+        };
+        let last = watch(&run, whole, scraper.as_ref(), &mut stop).await;
+        let ended = run.finish();
+        let scraped = scraper.map(|scraper| scraper.finish(last != Order::Halt));
+        Ok::<_, anyhow::Error>((ended, scraped))
     })?;
-    conclude(sending, about, &ended)
+    conclude(sending, about, &ended, scraped)
 }
 
-/// Shows where the run stands until it is over.
-async fn watch(run: &Run, whole: Whole, stop: &mut Stop) {
+/// Shows where the run stands until it is over, and gives the last order.
+async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, stop: &mut Stop) -> Order {
     let (clock, mut standing) = (Clock::Monotonic, Standing::on_stderr());
     let every = if standing.is_terminal() { EVERY_ON_TERMINAL } else { EVERY_ELSEWHERE };
     let mut next = clock.now().after(every);
     let mut orders = [Order::Drain, Order::Halt].into_iter();
+    let mut last = Order::Run;
     while !run.is_over() {
         tokio::select! {
             () = clock.sleep(LOOKS) => {}
@@ -82,7 +94,12 @@ async fn watch(run: &Run, whole: Whole, stop: &mut Stop) {
                     super::say(&format!("stopping: {open} requests are open and may end; Ctrl-C cuts them"));
                 }
                 run.order(order);
+                last = order;
             }
+        }
+        for news in scraper.map(Scraper::news).unwrap_or_default() {
+            standing.clear();
+            super::say(&news);
         }
         if clock.now() >= next {
             next = clock.now().after(every);
@@ -94,10 +111,16 @@ async fn watch(run: &Run, whole: Whole, stop: &mut Stop) {
         }
     }
     standing.clear();
+    last
 }
 
 /// Prints the summary, writes it beside the records, and judges the run.
-fn conclude(args: &Sending, about: Value, ended: &Ended) -> anyhow::Result<ExitCode> {
+fn conclude(
+    args: &Sending,
+    about: Value,
+    ended: &Ended,
+    scraped: Option<(Vec<Scraped>, io::Result<()>)>,
+) -> anyhow::Result<ExitCode> {
     let summary = &ended.summary;
     let late = summary.lag.filter(|lag| about[CLOSED] == false && lag.p99 > args.max_lag.as_nanos());
     let unreached = summary.requests > 0 && summary.statuses.is_empty();
@@ -115,6 +138,10 @@ fn conclude(args: &Sending, about: Value, ended: &Ended) -> anyhow::Result<ExitC
     if unreached {
         invalid.push("no request was answered".to_owned());
     }
+    let (scraped, written) = scraped.map_or((None, Ok(())), |(scraped, written)| (Some(scraped), written));
+    if let Err(error) = written {
+        invalid.push(format!("cannot write what servers said of themselves: {error}"));
+    }
     let mut report = about;
     let more = json!({
         "began_unix_ns": ended.began_unix_ns,
@@ -122,6 +149,7 @@ fn conclude(args: &Sending, about: Value, ended: &Ended) -> anyhow::Result<ExitC
         "sent": ended.sent,
         "valid": invalid.is_empty(),
         "invalid_because": invalid,
+        "server_metrics": scraped,
         "summary": summary,
     });
     if let (Value::Object(report), Value::Object(more)) = (&mut report, more) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustls::ClientConfig;
 use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
@@ -23,6 +24,7 @@ use crate::replay::encode::Encoder;
 use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
+use crate::replay::scrape::Page;
 use crate::replay::summary::Measured;
 use crate::replay::target::{Target, reach};
 
@@ -67,6 +69,10 @@ pub(super) struct Prepared {
     pub(super) open: Open,
     pub(super) output: Option<Output>,
     pub(super) whole: Whole,
+    /// The pages of servers that are written down meanwhile.
+    pub(super) pages: Vec<Page>,
+    /// The client's side of TLS, if a target or a page speaks it.
+    pub(super) tls: Option<Arc<ClientConfig>>,
     /// What the result says of it. No header's value is in it.
     pub(super) about: Value,
     /// What people should know before it starts.
@@ -78,7 +84,8 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     let targets = args.targets().map_err(usage)?;
     let encoder = |added| encoder(args, &wanted, &targets, added);
     let (whole, measured, load) = extent(args, &wanted, &encoder(0)?)?;
-    let tls = match targets.iter().any(|target| target.tls) {
+    let pages = args.pages(&targets).map_err(usage)?;
+    let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
         true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
         false => None,
     };
@@ -148,7 +155,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
         }
         None => None,
     };
-    Ok(Prepared { config, plan: wanted.plan, open: wanted.open, output, whole, about, notes })
+    Ok(Prepared { config, plan: wanted.plan, open: wanted.open, output, whole, pages, tls, about, notes })
 }
 
 fn row(error: RowError) -> Refused {

@@ -12,6 +12,7 @@ pub mod capture {
     pub mod gaps;
     mod lines;
     pub mod reader;
+    pub mod scrapes;
     pub mod writer;
 }
 #[path = "../../../src/config/mod.rs"]
@@ -33,7 +34,13 @@ pub mod measure;
 pub mod net {
     pub mod http1;
 }
-
+#[path = "../../../src/replay"]
+pub mod replay {
+    pub mod scrape {
+        pub mod names;
+        pub mod text;
+    }
+}
 #[path = "../../../src/trace/mod.rs"]
 pub mod trace;
 

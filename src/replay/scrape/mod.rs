@@ -1,0 +1,308 @@
+//! Asks servers once a second what they say of themselves, and writes it down beside the records.
+//!
+//! One thread does it for all of them, which shares nothing with those that send; each server is a task of its own, so that
+//! one that is slow delays no other, and is asked again at the next whole second after its answer. The first time is
+//! before time zero and the last after the last reply, so that counters can be told from what was there before.
+//!
+//! A page is believed to be hostile: it has five seconds and 4 MiB, and of what it says only numbers under names
+//! that are known are kept ([`names`]). A scrape that fails is a row that says why; it stops nothing.
+
+pub mod names;
+pub mod text;
+
+use std::cell::RefCell;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HOST};
+use http::{HeaderName, HeaderValue, Request};
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::target::{Connector, Target};
+use crate::capture::scrapes::{SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+use crate::net::io::Stamped;
+
+/// How often a server is asked.
+pub const EVERY: Gap = Gap::from_millis(1_000);
+/// How long it may take to answer. A busy Python server takes a second or two.
+const PATIENCE: Gap = Gap::from_millis(5_000);
+/// How long the last answer is waited for when everything else has ended.
+const LAST_PATIENCE: Gap = Gap::from_millis(2_000);
+/// The largest page: vLLM's are 60 KB, those of a machine of eight GPUs 100.
+const MOST_BYTES: usize = 4 << 20;
+/// The first time is so long before time zero.
+const BEFORE: Gap = Gap::from_millis(250);
+/// Where servers have their figures, unless the URL says.
+const USUAL_PATH: &str = "/metrics";
+
+/// A page to be asked for.
+#[derive(Clone)]
+pub struct Page {
+    /// Where it is; its path is the page's.
+    pub target: Target,
+    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
+    pub fields: Vec<(String, String)>,
+}
+
+/// What became of the scrapes of one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Scraped {
+    /// The page.
+    pub url: String,
+    /// How many had figures.
+    pub scrapes: u64,
+    /// How many had none.
+    pub failed: u64,
+    /// Why the first of these had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_failure: Option<String>,
+}
+
+/// Scrapes that go on.
+pub struct Scraper {
+    order: watch::Sender<Order>,
+    state: Arc<Mutex<State>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Run,
+    /// Ask once more, and end.
+    Last,
+    /// End.
+    Stop,
+}
+
+#[derive(Debug)]
+struct State {
+    scraped: Vec<Scraped>,
+    /// Failures that nobody has been told of.
+    news: Vec<String>,
+}
+
+impl Page {
+    /// The URL, as it is shown.
+    pub fn url(&self) -> String {
+        let Target { tls, .. } = &self.target;
+        format!("{}://{}{}", if *tls { "https" } else { "http" }, self.target.authority(), self.path())
+    }
+
+    fn path(&self) -> &str {
+        if self.target.base.is_empty() { USUAL_PATH } else { &self.target.base }
+    }
+}
+
+impl Scraper {
+    /// Begins to ask. `begin` is time zero of the run, whose folder is given.
+    ///
+    /// # Errors
+    /// When the file cannot be made, or the system gives no thread.
+    pub fn start(folder: &Path, pages: Vec<Page>, tls: Option<Arc<ClientConfig>>, begin: Stamp) -> io::Result<Self> {
+        let header = ScrapesHeader {
+            streamgauge_server_metrics: VERSION,
+            started_unix_ns: Clock::Monotonic.unix_nanos(begin),
+            servers: pages.iter().map(Page::url).collect(),
+        };
+        let scraped = header.servers.iter().map(|url| Scraped { url: url.clone(), ..Scraped::default() }).collect();
+        let state = Arc::new(Mutex::new(State { scraped, news: Vec::new() }));
+        let writer = ScrapesWriter::create(&folder.join(SCRAPES), &header)?;
+        let (order, orders) = watch::channel(Order::Run);
+        let told = Arc::clone(&state);
+        let thread = thread::Builder::new().name("server-metrics".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+            runtime.block_on(scrape_all(pages, tls, begin, orders, told, writer))
+        })?;
+        Ok(Self { order, state, thread })
+    }
+
+    /// What people should know that they have not been told: of each server its first failure.
+    pub fn news(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
+    }
+
+    /// Ends, after one more scrape if there is time for it; what became of all of them, and whether they are written.
+    pub fn finish(self, once_more: bool) -> (Vec<Scraped>, io::Result<()>) {
+        self.order.send_replace(if once_more { Order::Last } else { Order::Stop });
+        let panicked = || Err(io::Error::other("the thread of --server-metrics panicked"));
+        let written = self.thread.join().unwrap_or_else(|_| panicked());
+        (self.state.lock().unwrap_or_else(PoisonError::into_inner).scraped.clone(), written)
+    }
+}
+
+/// Where the rows go: the first failure to write ends the writing, and is told at the end.
+struct Rows {
+    writer: ScrapesWriter,
+    written: io::Result<()>,
+    state: Arc<Mutex<State>>,
+}
+
+async fn scrape_all(
+    pages: Vec<Page>,
+    tls: Option<Arc<ClientConfig>>,
+    begin: Stamp,
+    orders: watch::Receiver<Order>,
+    state: Arc<Mutex<State>>,
+    writer: ScrapesWriter,
+) -> io::Result<()> {
+    let rows = Rc::new(RefCell::new(Rows { writer, written: Ok(()), state }));
+    let tasks: Vec<_> = pages
+        .into_iter()
+        .enumerate()
+        .map(|(server, page)| {
+            let tls = tls.clone().filter(|_| page.target.tls);
+            let connector = Connector::new(page.target.clone(), tls, PATIENCE);
+            let each = Each { server, page, connector, begin, rows: Rc::clone(&rows) };
+            tokio::task::spawn_local(each.run(orders.clone()))
+        })
+        .collect();
+    for task in tasks {
+        task.await.map_err(io::Error::other)?;
+    }
+    match Rc::into_inner(rows).map(RefCell::into_inner) {
+        Some(Rows { writer, written, .. }) => written.and(writer.finish()),
+        None => Err(io::Error::other("a scrape has not ended")),
+    }
+}
+
+/// One server.
+struct Each {
+    server: usize,
+    page: Page,
+    connector: Connector,
+    begin: Stamp,
+    rows: Rc<RefCell<Rows>>,
+}
+
+impl Each {
+    async fn run(self, mut orders: watch::Receiver<Order>) {
+        let clock = Clock::Monotonic;
+        let mut next = Stamp::from_nanos(self.begin.as_nanos().saturating_sub(BEFORE.as_nanos()));
+        loop {
+            let order = *orders.borrow_and_update();
+            if order == Order::Run && next > clock.now() {
+                tokio::select! {
+                    () = clock.sleep_until(next) => {}
+                    // Whoever gave orders is gone: there is nobody to scrape for.
+                    changed = orders.changed() => if changed.is_err() { return } else { continue },
+                }
+            }
+            let patience = match order {
+                Order::Run => PATIENCE,
+                Order::Last => LAST_PATIENCE,
+                Order::Stop => return,
+            };
+            let at = clock.now();
+            let answer = clock.timeout(patience, self.ask());
+            let answer = tokio::select! {
+                answer = answer => answer,
+                // The end does not wait for an answer that it will ask for again.
+                changed = orders.wait_for(|now| *now != order) => if changed.is_err() { return } else { continue },
+            };
+            let answer = answer.unwrap_or_else(|| Err(format!("no answer within {patience}")));
+            self.keep(at, answer);
+            if order == Order::Last {
+                return;
+            }
+            let since = clock.now().since(self.begin).as_nanos();
+            let before_zero = clock.now() < self.begin;
+            let whole = if before_zero { 0 } else { since / EVERY.as_nanos() + 1 };
+            next = self.begin.after(Gap::from_nanos(whole * EVERY.as_nanos()));
+        }
+    }
+
+    /// The text of the page.
+    async fn ask(&self) -> Result<String, String> {
+        let io = self.connector.connect().await.map_err(|error| format!("cannot connect: {error}"))?;
+        let talk = |error: hyper::Error| format!("the connection broke: {error}");
+        let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::default()));
+        let (mut sender, connection) = handshake::<_, Empty<Bytes>>(io).await.map_err(talk)?;
+        // Ends with this, whatever becomes of the answer.
+        let mut driven = JoinSet::new();
+        driven.spawn_local(connection);
+        let (head, body) = sender.send_request(self.request()).await.map_err(talk)?.into_parts();
+        if !head.status.is_success() {
+            return Err(format!("answered {}", head.status.as_u16()));
+        }
+        if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+            return Err("answered in a coding that was not asked for".to_owned());
+        }
+        let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| {
+            match error.downcast_ref::<LengthLimitError>() {
+                Some(_) => format!("the page is larger than {} MiB", MOST_BYTES >> 20),
+                None => format!("the connection broke: {error}"),
+            }
+        })?;
+        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
+    }
+
+    fn request(&self) -> Request<Empty<Bytes>> {
+        let mut request = Request::new(Empty::new());
+        // A path of a URL is one of a request.
+        *request.uri_mut() = self.page.path().parse().unwrap_or_default();
+        let own = [
+            (HOST, self.page.target.authority()),
+            (ACCEPT, "text/plain;version=0.0.4".to_owned()),
+            (ACCEPT_ENCODING, "identity".to_owned()),
+        ];
+        let given = self.page.fields.iter().filter_map(|(name, value)| Some((name.parse().ok()?, value.clone())));
+        for (name, value) in own.into_iter().chain(given) {
+            let name: HeaderName = name;
+            if let Ok(value) = HeaderValue::try_from(value) {
+                request.headers_mut().insert(name, value);
+            }
+        }
+        request
+    }
+
+    /// Writes the row, and counts it.
+    fn keep(&self, at: Stamp, answer: Result<String, String>) {
+        let took = Clock::Monotonic.now().since(at).as_nanos();
+        let figures = answer.map(|page| names::figures(&page)).and_then(|figures| match figures.is_empty() {
+            true => Err("the page has no figure of a server that is known".to_owned()),
+            false => Ok(figures),
+        });
+        let mut rows = self.rows.borrow_mut();
+        {
+            let mut state = rows.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let State { scraped, news } = &mut *state;
+            let of = &mut scraped[self.server];
+            match &figures {
+                Ok(_) => of.scrapes += 1,
+                Err(why) => {
+                    of.failed += 1;
+                    if of.first_failure.is_none() {
+                        of.first_failure = Some(why.clone());
+                        news.push(format!(
+                            "note: no figures from {} (--server-metrics): {why}; the run goes on",
+                            of.url
+                        ));
+                    }
+                }
+            }
+        }
+        let (figures, failed) = match figures {
+            Ok(figures) => (figures, None),
+            Err(why) => (Default::default(), Some(why)),
+        };
+        let late = at.since(self.begin).as_nanos();
+        let early = self.begin.since(at).as_nanos();
+        let at = late.cast_signed() - early.cast_signed();
+        if rows.written.is_ok() {
+            let row = Scrape { at, server: self.server, took, figures, failed };
+            rows.written = rows.writer.write(&row);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! A server's page: whatever it is, figures are finite, come of what the page says, and are read again as they were
+//! written; comments and nonsense between its lines change nothing.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use streamgauge_fuzz::capture::scrapes::Scrape;
+use streamgauge_fuzz::replay::scrape::names::figures;
+use streamgauge_fuzz::replay::scrape::text::samples;
+
+fuzz_target!(|page: &str| {
+    for sample in samples(page) {
+        assert!(page.contains(sample.name));
+        if let Some(value) = sample.label("priority") {
+            assert!(page.contains(value));
+        }
+    }
+    let found = figures(page);
+    assert!(found.values().all(|value| value.is_finite()));
+    let between: Vec<&str> = page.lines().flat_map(|line| ["# HELP x y", line, "{", ""]).collect();
+    assert_eq!(figures(&between.join("\n")), found);
+    let row = Scrape { at: -1, figures: found, ..Scrape::default() };
+    let written = serde_json::to_vec(&row).expect("numbers and names");
+    let again: Scrape = serde_json::from_slice(&written).expect("a row");
+    assert_eq!(again.figures.len(), row.figures.len());
+});

@@ -1,0 +1,237 @@
+//! `--server-metrics`: what a server says of itself is beside the records, at the right time, and a page that is slow, large
+//! or not there stops nothing.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use streamgauge::capture::reader::Reader;
+use streamgauge::capture::scrapes::{Figure, SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, read};
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+use support::client::Client;
+use support::upstream::Upstream;
+
+fn sim(step: Gap, max_num_seqs: u32) -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
+    let options = Options { cost, kv_blocks: 1 << 16, max_num_seqs, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+fn load(target: SocketAddr, out: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["load", "--no-audit", "--prompt-overhead", "0", "--max-lag", "1h", "--isl", "64", "--json"]);
+    command.args(["--target", &format!("http://{target}"), "--out", out.to_str().unwrap()]).args(more);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn ended(mut command: Command) -> (Value, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{said}");
+    (serde_json::from_slice(&stdout).unwrap(), said)
+}
+
+fn scrapes(out: &Path) -> (ScrapesHeader, Vec<Scrape>) {
+    read(&out.join(SCRAPES)).unwrap().unwrap()
+}
+
+fn report(out: &Path, more: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(["report", out.to_str().unwrap()]).args(more).output();
+    String::from_utf8(output.unwrap().stdout).unwrap()
+}
+
+/// A figure of the sim's own page, by its name there.
+fn own(server: SocketAddr, name: &str) -> f64 {
+    let mut client = Client::connect(server);
+    let page = client.send("GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").response().text();
+    let line = page.lines().find(|line| line.starts_with(&format!("vllm:{name}{{"))).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
+    // Two are worked on at a time, and each takes two seconds: at the first second two run and one waits, at the third
+    // the last one runs.
+    let server = sim(Gap::from_millis(20), 2);
+    let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
+    let out = folder.path().join("run");
+    let url = format!("http://{address}");
+    let flags = ["--concurrency", "3", "--requests", "3", "--osl", "100", "--server-metrics", &url];
+    let (run, said) = ended(load(address, &out, &flags));
+    let (header, rows) = scrapes(&out);
+    assert_eq!(header.servers, [format!("{url}/metrics")]);
+    let records = Reader::open(&out.join("records.jsonl.zst")).unwrap();
+    let began = records.header().started_unix_ns.unwrap();
+    assert!(header.started_unix_ns.abs_diff(began) < 1_000_000_000, "one line of time");
+    let requests: Vec<_> = records.map(Result::unwrap).collect();
+    let last_end = requests.iter().map(|row| row.at + row.timing.ended.unwrap()).max().unwrap().cast_signed();
+    assert!(rows.is_sorted_by_key(|row| row.at) && rows.iter().all(|row| row.failed.is_none()), "{rows:?}");
+    assert!(rows[0].at < 0 && rows.last().unwrap().at >= last_end, "before the first request and after the last");
+    let at = |second: i64| {
+        let row = rows.iter().find(|row| row.at >= second * 1_000_000_000).unwrap();
+        [Figure::Running, Figure::Waiting].map(|figure| row.figures[&figure])
+    };
+    assert_eq!((at(1), at(3)), ([2.0, 1.0], [1.0, 0.0]), "{rows:?}");
+    for (figure, name) in [
+        (Figure::PromptTokens, "prompt_tokens_total"),
+        (Figure::GenerationTokens, "generation_tokens_total"),
+        (Figure::PrefixQueries, "prefix_cache_queries_total"),
+        (Figure::PrefixHits, "prefix_cache_hits_total"),
+        (Figure::KvUsage, "kv_cache_usage_perc"),
+        (Figure::Running, "num_requests_running"),
+        (Figure::Waiting, "num_requests_waiting"),
+        (Figure::Preemptions, "num_preemptions_total"),
+    ] {
+        assert!((rows.last().unwrap().figures[&figure] - own(address, name)).abs() < 1e-9, "{name}");
+    }
+    assert_eq!(
+        run["server_metrics"],
+        json!([{"url": format!("{url}/metrics"), "scrapes": rows.len(), "failed": 0}]),
+        "{said}"
+    );
+    let told: Value = serde_json::from_str(&report(&out, &["--json", "--slice", "2s"])).unwrap();
+    let figures = &told["servers"][0]["figures"];
+    assert_eq!(figures["prompt_tokens"]["total"], run["summary"]["input"]["tokens"].as_f64().unwrap(), "{figures}");
+    assert_eq!(figures["generation_tokens"]["total"], 300.0);
+    let most = |figure: Figure, until: i64| {
+        rows.iter().filter(|row| row.at < until).map(|row| row.figures[&figure]).fold(0.0, f64::max)
+    };
+    let whole = [most(Figure::Running, i64::MAX), most(Figure::Waiting, i64::MAX)];
+    assert_eq!([&figures["running"]["max"], &figures["waiting"]["max"]], whole.map(Value::from).each_ref());
+    let (slice, first) = (&told["slices"][0], most(Figure::Waiting, 2_000_000_000));
+    assert_eq!((&slice["to_s"], &slice["servers"][0]["figures"]["waiting"]["max"]), (&2.0.into(), &first.into()));
+    let text = report(&out, &["--slice", "2s"]);
+    assert!(text.contains(&format!("servers      {url}/metrics: {} scrapes\n", rows.len())), "{text}");
+    for (figure, cells) in [("running", ["2"].as_slice()), ("generated tokens", &["300"])] {
+        let line = text.lines().find(|line| line.starts_with(figure)).unwrap_or_else(|| panic!("{text}"));
+        assert!(cells.iter().all(|cell| line.split_whitespace().any(|word| word == *cell)), "{line}");
+    }
+    assert!(text.lines().any(|line| line.starts_with("from") && line.contains("waiting  running  KV usage")), "{text}");
+    assert!(report(&out, &["--csv"]).contains(&format!("server={url}/metrics,generated tokens,tokens,total,300\n")));
+    assert!(report(&out, &["--markdown"]).contains("| generated tokens |  |  |  | 300 |"));
+    assert!(report(&out, &["--html"]).contains("<td>generated tokens</td>"));
+}
+
+#[test]
+fn a_page_that_is_not_there_is_told_once_and_stops_nothing() {
+    let server = sim(Gap::from_millis(10), 8);
+    let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
+    let out = folder.path().join("run");
+    let large =
+        Upstream::answering(format!("HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n{}", "x".repeat(5 << 20)));
+    let other = Upstream::answering("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nup 1\n");
+    let pages = [
+        "http://127.0.0.1:9/metrics".to_owned(),
+        format!("http://{address}/none"),
+        format!("http://{}", large.addr),
+        format!("http://{}", other.addr),
+    ];
+    let mut flags = vec!["--rate", "20", "--arrivals", "constant", "--requests", "30", "--osl", "10"];
+    flags.extend(pages.iter().flat_map(|page| ["--server-metrics", page]));
+    let (run, said) = ended(load(address, &out, &[&flags[..], &["--header", "x-tenant: very-secret"]].concat()));
+    assert_eq!(run["summary"]["outcomes"], json!({"success": 30}));
+    let expected =
+        ["cannot connect: ", "answered 404", "the page is larger than 4 MiB", "the page has no figure of a server"];
+    for ((page, why), told) in pages.iter().zip(expected).zip(run["server_metrics"].as_array().unwrap()) {
+        assert!(told["url"].as_str().unwrap().starts_with(page.as_str()), "{told}");
+        assert!(told["first_failure"].as_str().unwrap().starts_with(why), "{told}");
+        assert!(told["scrapes"] == 0 && told["failed"].as_u64().unwrap() >= 3, "{told}");
+        let url = told["url"].as_str().unwrap();
+        assert_eq!(said.matches(&format!("note: no figures from {url} ")).count(), 1, "{said}");
+    }
+    assert!(other.heads().iter().all(|head| !head.contains("very-secret")), "only a target is told what requests are");
+    assert!(other.heads()[0].starts_with("GET /metrics HTTP/1.1\r\n"), "{:?}", other.heads());
+    assert_eq!(report(&out, &[]).matches("did not say how it was").count(), 4);
+}
+
+#[test]
+fn a_signal_ends_the_scrapes_with_the_run_even_where_a_server_never_answers() {
+    let server = sim(Gap::from_millis(20), 8);
+    let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
+    let out = folder.path().join("run");
+    let silent = Upstream::start(|mut connection| {
+        connection.request();
+        connection.closed();
+    });
+    let pages = [format!("http://{address}"), format!("http://{}", silent.addr)];
+    let flags = ["--rate", "20", "--duration", "2h", "--osl", "5"];
+    let pages = ["--server-metrics", &pages[0], "--server-metrics", &pages[1]];
+    let mut child = load(address, &out, &[&flags[..], &pages].concat()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    while scrapes_so_far(&out) < 3 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(output.status.success() && run["stopped"] == true, "{run}");
+    let (_, rows) = scrapes(&out);
+    let of = |server: usize| rows.iter().filter(move |row| row.server == server);
+    let tokens = of(0).next_back().map(|row| row.figures[&Figure::GenerationTokens]);
+    assert_eq!(tokens, run["summary"]["output"]["tokens"].as_f64(), "the last row is of the end");
+    let why: Vec<_> = of(1).map(|row| row.failed.clone().unwrap()).collect();
+    assert!(!why.is_empty() && why.iter().all(|why| why.starts_with("no answer within")), "{why:?}");
+}
+
+/// Rows of servers that answered, while the run still writes.
+fn scrapes_so_far(out: &Path) -> usize {
+    match read(&out.join(SCRAPES)) {
+        Ok(Some((_, rows))) => rows.iter().filter(|row| row.failed.is_none()).count(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_queue_that_grows_and_requests_that_are_put_off_are_warnings() {
+    let server = sim(Gap::from_millis(1), 8);
+    let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
+    let (out, url) = (folder.path().join("run"), format!("http://{address}"));
+    let flags = ["--rate", "20", "--requests", "3", "--osl", "2", "--server-metrics", &url];
+    ended(load(address, &out, &flags));
+    assert!(!report(&out, &[]).contains("waited at"));
+    let (header, _) = scrapes(&out);
+    let mut writer = ScrapesWriter::create(&out.join(SCRAPES), &header).unwrap();
+    for second in 0..8_u32 {
+        let figures = [(Figure::Waiting, f64::from(second)), (Figure::Preemptions, f64::from(second / 4))].into();
+        writer.write(&Scrape { at: i64::from(second) * 1_000_000_000, figures, ..Scrape::default() }).unwrap();
+    }
+    writer.finish().unwrap();
+    let text = report(&out, &[]);
+    let grew = format!("warning: more and more requests waited at {url}/metrics (0, 2, 4, 6 in the quarters");
+    assert!(text.contains(&grew), "{text}");
+    assert!(text.contains(&format!("warning: {url}/metrics put off 1 requests that it had begun")), "{text}");
+    let told: Value = serde_json::from_str(&report(&out, &["--json"])).unwrap();
+    let names: Vec<_> = told["warnings"].as_array().unwrap().iter().map(|told| told["warning"].clone()).collect();
+    assert!(names.contains(&json!("queue_grew")) && names.contains(&json!("preempted")), "{names:?}");
+}
+
+#[test]
+fn wrong_usage_names_the_flag_and_no_secret() {
+    for (args, said) in [
+        (
+            ["--out", "x", "--server-metrics", "http://u:very-secret@h"],
+            "--server-metrics: expected a URL without credentials",
+        ),
+        (["--seed", "1", "--server-metrics", "http://h"], "--out <DIR>"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+        command.args(["load", "--target", "http://127.0.0.1:9", "--rate", "1", "--requests", "1"]).args(args);
+        let output = command.current_dir(tempfile::tempdir().unwrap().path()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(said) && !stderr.contains("very-secret"), "{stderr}");
+    }
+}
