@@ -216,6 +216,8 @@ const ITL: &[f64] = &[
 const CHUNK: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0];
 const OVERHEAD: &[f64] =
     &[0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+/// From what a good clock does to what nobody would call a schedule.
+const LAG: &[f64] = &[0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, SERVER_ADDRESS, SERVER_PORT];
 const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, SERVER_ADDRESS, SERVER_PORT, ERROR_TYPE];
@@ -283,6 +285,14 @@ catalog! {
         "Bytes that the capture has written.";
     CaptureQueue = Gauge, "streamgauge.capture.queue_depth", "{record}", &[],
         "Records that wait to be captured.";
+    ReplayLag = seconds(LAG, |_| false), "streamgauge.replay.schedule_lag", "s", &[],
+        "How much later than planned requests of a run were sent.";
+    ReplayRequests = Counter, "streamgauge.replay.requests", "{request}", &["outcome"],
+        "Requests of a run that ended, by what became of them.";
+    ReplayPlanned = Gauge, "streamgauge.replay.planned", "{request}", &[],
+        "Requests that a run has planned, where its end is known.";
+    ReplaySent = ObservedCounter, "streamgauge.replay.sent", "{request}", &[],
+        "Requests that a run has sent.";
     ExportDropped = Counter, "streamgauge.export.dropped", "{record}", &["exporter", "reason"],
         "Records that were measured and not exported.";
     BuildInfo = Info, "streamgauge.build_info", "", &["version"],
@@ -332,6 +342,7 @@ mod tests {
         assert_eq!((bounds(Id::TimeToFirstToken).len(), bounds(Id::TimeToPhase).len()), (22, 22));
         assert_eq!((bounds(Id::TimePerOutputToken).len(), bounds(Id::HttpDuration).len()), (15, 18));
         assert_eq!((bounds(Id::InterTokenLatency).len(), bounds(Id::ProxyOverhead).len()), (21, 12));
+        assert_eq!(bounds(Id::ReplayLag).len(), 12);
         assert_eq!(bounds(Id::TokensPerChunk), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0]);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::capturing;
 use super::catalog::Id;
 use super::endings::OTHER;
+use super::running::Running;
 use super::snapshot::{Data, Snapshot};
 use crate::capture::counts::Counts;
 
@@ -53,6 +54,8 @@ pub struct Gauges {
     models: Mutex<HashMap<Box<str>, Arc<Levels>>>,
     /// The capture's own, where there is one.
     capture: OnceLock<Arc<Counts>>,
+    /// What this process sends, where it sends by itself; then it forwards nothing.
+    running: OnceLock<Running>,
 }
 
 /// Open requests of one model.
@@ -109,7 +112,7 @@ impl Gauges {
 
     /// Whether a reply of the upstream has ever said that it is simulated.
     pub fn simulated(&self) -> bool {
-        self.simulated.load(Relaxed)
+        self.simulated.load(Relaxed) || self.running().is_some_and(|running| (running.levels)().simulated)
     }
 
     /// How the last attempt to connect went.
@@ -126,7 +129,17 @@ impl Gauges {
         let _first = self.capture.set(counts).is_ok();
     }
 
-    /// Whether the proxy takes requests: set when it listens, cleared when it drains.
+    /// This process sends a run.
+    pub fn set_running(&self, running: Running) {
+        let _first = self.running.set(running).is_ok();
+    }
+
+    /// The run that this process sends, if it does.
+    pub(super) fn running(&self) -> Option<&Running> {
+        self.running.get()
+    }
+
+    /// Whether the proxy takes requests, or a run sends them: set when it listens, cleared when it drains.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Relaxed);
     }
@@ -138,11 +151,17 @@ impl Gauges {
 
     /// Open requests.
     pub fn active_requests(&self) -> i64 {
+        if let Some([requests, ..]) = self.running().map(Running::open) {
+            return requests;
+        }
         self.active.iter().map(|active| active.load(Relaxed)).sum()
     }
 
     /// Streams without and with a first token.
     pub fn streams(&self) -> (i64, i64) {
+        if let Some([_, waiting, streaming]) = self.running().map(Running::open) {
+            return (waiting, streaming);
+        }
         (self.waiting.load(Relaxed), self.streaming.load(Relaxed))
     }
 
@@ -159,6 +178,14 @@ impl Gauges {
 
     /// Adds the exported levels to a snapshot.
     pub(super) fn observe(&self, snapshot: &mut Snapshot, scheme: &'static str, created: u64) {
+        let (waiting, streaming) = self.streams();
+        for (phase, level) in [("waiting", waiting), ("streaming", streaming)] {
+            snapshot.observe(Id::ActiveStreams, [phase.into()], created, Data::Level(level));
+        }
+        if let Some(running) = self.running() {
+            running.observe(snapshot, created);
+            return;
+        }
         for (method, active) in METHODS.iter().zip(&self.active) {
             let active = active.load(Relaxed);
             // GET and POST are what there is; the others appear only while there are some.
@@ -166,15 +193,9 @@ impl Gauges {
                 snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, Data::Level(active));
             }
         }
-        let (waiting, streaming) = self.streams();
         let (idle, busy) = self.connections();
-        for (id, name, level) in [
-            (Id::ActiveStreams, "waiting", waiting),
-            (Id::ActiveStreams, "streaming", streaming),
-            (Id::UpstreamConnections, "idle", idle),
-            (Id::UpstreamConnections, "active", busy),
-        ] {
-            snapshot.observe(id, [name.into()], created, Data::Level(level));
+        for (state, level) in [("idle", idle), ("active", busy)] {
+            snapshot.observe(Id::UpstreamConnections, [state.into()], created, Data::Level(level));
         }
         if let Some(counts) = self.capture.get() {
             capturing::observe(counts, snapshot, created);

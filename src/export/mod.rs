@@ -41,6 +41,7 @@ pub mod otlp;
 mod process;
 pub mod prometheus;
 pub mod queue;
+pub mod running;
 mod series;
 pub mod snapshot;
 mod telemetry;

@@ -27,6 +27,8 @@ const CAPACITY: usize = 4_096;
 pub(super) enum Report {
     /// A request has ended.
     Finished(Box<(RequestRecord, Option<RequestTrace>)>),
+    /// A request of a run has ended, which was sent so much later than planned.
+    Replayed(Box<(RequestRecord, Gap)>),
     /// A long stream has moved.
     Progress(Box<Progress>),
 }
@@ -46,6 +48,11 @@ impl Reporter {
     /// A request has ended. `trace` is the one made at its beginning, if tracing is on.
     pub fn finished(&self, record: RequestRecord, trace: Option<RequestTrace>) {
         self.push(Report::Finished(Box::new((record, trace))));
+    }
+
+    /// A request of a run has ended, which was sent so much later than planned.
+    pub fn replayed(&self, record: RequestRecord, lag: Gap) {
+        self.push(Report::Replayed(Box::new((record, lag))));
     }
 
     /// A long stream has moved.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::aggregate::{self, Aggregate};
+use super::catalog::Id;
 use super::drops::Drops;
 use super::figures::{Cut, InFlight, Streams};
 use super::gauges::{Gauges, known_method};
@@ -11,6 +12,7 @@ use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
 use super::process;
 use super::queue::{Inbox, Report};
+use super::running;
 use super::snapshot::{Moment, Snapshot};
 use super::trace_context::RequestTrace;
 use crate::clock::Clock;
@@ -138,6 +140,11 @@ impl Telemetry {
         for report in self.inbox.drain() {
             match report {
                 Report::Progress(progress) => state.aggregate.progress(&progress, moment),
+                Report::Replayed(replayed) => {
+                    let (record, lag) = &*replayed;
+                    state.aggregate.replayed(record, *lag, moment);
+                    state.remember(record, moment);
+                }
                 Report::Finished(finished) => {
                     let (record, trace) = &*finished;
                     self.finished(&mut state, record, trace.as_ref(), moment);
@@ -152,12 +159,18 @@ impl Telemetry {
         if let (Some(trace), Some(queue)) = (kept, &self.spans) {
             queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
         }
-        if state.recent.len() == MOST_RECENT {
-            state.recent.pop_front();
+        state.remember(record, moment);
+    }
+}
+
+impl State {
+    fn remember(&mut self, record: &RequestRecord, moment: Moment) {
+        if self.recent.len() == MOST_RECENT {
+            self.recent.pop_front();
         }
         let recent = Recent {
             unix: moment.unix_of(record.times.ended),
-            model: record.shape.model.as_deref().map(|model| state.aggregate.shown(model).into()),
+            model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model).into()),
             route: record.shape.route(),
             status: record.status,
             outcome: record.outcome.name(),
@@ -165,12 +178,14 @@ impl Telemetry {
             duration: record.duration(),
             output_tokens: record.output_tokens,
         };
-        if state.access_log {
+        if self.access_log {
             recent.log(record);
         }
-        state.recent.push_back(recent);
+        self.recent.push_back(recent);
     }
+}
 
+impl Telemetry {
     /// Everything there is to export, what has been reported up to now included.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.drain();
@@ -204,6 +219,14 @@ impl Telemetry {
             streams.streaming += open.streaming;
         }
         InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model, streams_by_model }
+    }
+
+    /// What the page shows of a run, where there is one.
+    pub(super) fn running(&self) -> Option<running::Told<'_>> {
+        let running = self.gauges.running()?;
+        self.drain();
+        let counted = [Id::ReplayLag, Id::ReplayRequests];
+        Some(running.told(&self.lock().aggregate.snapshot_of(&counted, Moment::now(&self.clock))))
     }
 
     /// The figures of this moment.

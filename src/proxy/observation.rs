@@ -24,8 +24,6 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::{Head, Known};
 use crate::net::io::Arrival;
 
-/// What `streamgauge sim` calls itself in the `server` field of every reply.
-const SIMULATED: &[u8] = b"streamgauge-sim (simulated)";
 /// Where gRPC says how a call ended: among the trailers, or in the head of an answer that has nothing else.
 const GRPC_STATUS: &str = "grpc-status";
 
@@ -135,7 +133,7 @@ impl Observation {
 
     /// The response head arrived.
     pub(super) fn head(&mut self, arrival: Arrival, head: &Head) {
-        if head.value("server") == Some(SIMULATED) {
+        if head.is_simulated() {
             self.worker.shared().gauges.set_simulated();
         }
         if let Some(observer) = &mut self.observer {

@@ -74,6 +74,8 @@ pub(super) struct Exchange {
     observer: Option<Box<StreamObserver>>,
     gaps: Vec<TokenEvent>,
     lost_gaps: u64,
+    /// Whether it is counted as one that has a token.
+    has_token: bool,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -103,6 +105,7 @@ impl Exchange {
             observer: None,
             gaps: Vec::new(),
             lost_gaps: 0,
+            has_token: false,
             _slot: slot,
         }
     }
@@ -225,6 +228,13 @@ impl Exchange {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return End::Broken(Trouble::Reset),
                 Err(_) => return End::Broken(Trouble::Closed),
             }
+            if !self.has_token && observer.has_token() {
+                self.has_token = true;
+                self.worker.has_token();
+                if reply.simulated {
+                    self.worker.is_simulated();
+                }
+            }
             if let Some(Leave::Tokens(most)) = leave
                 && observer.output_tokens().is_some_and(|count| count.tokens >= most)
             {
@@ -249,7 +259,7 @@ impl Exchange {
             gaps: std::mem::take(&mut self.gaps),
             trouble,
         };
-        self.worker.ended(done);
+        self.worker.ended(done, self.has_token);
     }
 }
 
@@ -275,6 +285,8 @@ struct Reply {
     inbox: Vec<u8>,
     body: Option<BodyDecoder>,
     keep: bool,
+    /// The server says that it is.
+    simulated: bool,
 }
 
 impl Reply {
@@ -333,6 +345,7 @@ impl Reply {
             }
             let framing = head.response_framing(false).map_err(|_| Trouble::Malformed)?;
             self.keep = head.keeps_alive() && framing != Framing::UntilClose;
+            self.simulated = head.is_simulated();
             let response = ResponseHead {
                 status: head.status(),
                 content_type: head.get(Known::ContentType).unwrap_or_default(),

@@ -9,7 +9,7 @@
 //! records behind; then the lag says so.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -39,6 +39,9 @@ const RECORDS: usize = 65_536;
 
 /// Requests whose latencies are shown while the run goes on.
 const LOOKED_AT: usize = 4_096;
+
+/// Is called with every record, on the thread that folds them.
+pub type Watcher = Box<dyn FnMut(&Done) + Send>;
 
 /// What decides when a request is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,9 +114,26 @@ pub struct Counters {
     planned: AtomicU64,
     sent: AtomicU64,
     in_flight: AtomicU32,
+    streaming: AtomicU32,
+    simulated: AtomicBool,
 }
 
 impl Counters {
+    /// Requests that have been due and sent.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// Requests without an end yet.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Those of them that have a first token.
+    pub fn streaming(&self) -> u32 {
+        self.streaming.load(Relaxed)
+    }
+
     pub(super) fn planned(&self) {
         self.planned.fetch_add(1, Relaxed);
     }
@@ -123,8 +143,24 @@ impl Counters {
         self.in_flight.fetch_add(1, Relaxed)
     }
 
-    pub(super) fn ended(&self) {
+    /// Whether a reply has said that its server is simulated.
+    pub fn simulated(&self) -> bool {
+        self.simulated.load(Relaxed)
+    }
+
+    pub(super) fn is_simulated(&self) {
+        self.simulated.store(true, Relaxed);
+    }
+
+    pub(super) fn has_token(&self) {
+        self.streaming.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn ended(&self, had_token: bool) {
         self.in_flight.fetch_sub(1, Relaxed);
+        if had_token {
+            self.streaming.fetch_sub(1, Relaxed);
+        }
     }
 }
 
@@ -199,6 +235,22 @@ impl Run {
     where
         S: Iterator<Item = Result<Planned, RowError>>,
     {
+        Self::start_watched(config, schedule, output, None)
+    }
+
+    /// The same, and somebody is told of every record.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    pub fn start_watched<S>(
+        config: Config,
+        schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
+        output: Option<Output>,
+        watcher: Option<Watcher>,
+    ) -> io::Result<Self>
+    where
+        S: Iterator<Item = Result<Planned, RowError>>,
+    {
         crate::net::io::ask_for_stamps();
         let soon = Clock::Monotonic.now().after(RUN_UP);
         let begin = config.begin.map_or(soon, |begin| begin.max(soon));
@@ -234,9 +286,14 @@ impl Run {
             let (fold, config) = (Arc::clone(&fold), Arc::clone(&config));
             thread::Builder::new()
                 .name("records".to_owned())
-                .spawn(move || collect(&records, &fold, &config, begin, output))?
+                .spawn(move || collect(&records, &fold, &config, begin, output, watcher))?
         };
         Ok(Self { begin, order, counters, fold, feeder, workers, folder })
+    }
+
+    /// Its counts, which go on.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
     }
 
     /// Time zero.
@@ -292,12 +349,16 @@ fn collect(
     config: &Config,
     begin: Stamp,
     output: Option<Output>,
+    mut watcher: Option<Watcher>,
 ) -> io::Result<()> {
     let places: Vec<String> = config.targets.iter().map(Target::authority).collect();
     let mut output = output.map(|output| output.begin(Clock::Monotonic.unix_nanos(begin))).transpose()?;
     let mut written = Ok(());
     for done in records {
         fold.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+        if let Some(watcher) = &mut watcher {
+            watcher(&done);
+        }
         if let (Some(output), Ok(())) = (&mut output, &written) {
             written = output.row(&done.row(begin, &places[done.target % places.len()]));
         }

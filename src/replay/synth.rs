@@ -9,6 +9,8 @@ use super::schedule::random;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope};
 use crate::measure::time::Gap;
 
+/// Where such a trace says that it comes from.
+pub const SYNTHETIC: &str = "synthetic";
 /// The longest length that is drawn, in tokens.
 const MOST_TOKENS: f64 = 16_777_216.0;
 
@@ -108,7 +110,7 @@ impl Synthetic {
             scope: Scope::Trace,
             key: None,
         });
-        Header { blocks, ..Header::new("synthetic") }
+        Header { blocks, ..Header::new(SYNTHETIC) }
     }
 
     /// Its rows: the same for the same seed.

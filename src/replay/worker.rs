@@ -113,10 +113,20 @@ impl Worker {
         self.counters.opened()
     }
 
-    /// A request has ended.
-    pub(super) fn ended(&self, done: Done) {
+    /// A reply says that its server is simulated.
+    pub(super) fn is_simulated(&self) {
+        self.counters.is_simulated();
+    }
+
+    /// A request has its first token.
+    pub(super) fn has_token(&self) {
+        self.counters.has_token();
+    }
+
+    /// A request has ended, of which it may have been told that it has a token.
+    pub(super) fn ended(&self, done: Done, had_token: bool) {
         self.open.set(self.open.get() - 1);
-        self.counters.ended();
+        self.counters.ended(had_token);
         self.turn_ended(&done);
         // Whoever folds them ends after us.
         let _taken = self.done.send(Box::new(done)).is_ok();

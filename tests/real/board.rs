@@ -114,7 +114,7 @@ fn tells(promql: &PromQl, query: &str) -> bool {
 fn every_query_tells_something_about_real_proxies_at_work() {
     let _turn = machine::beside();
     let directory = tempfile::tempdir().unwrap();
-    let [demo_listen, demo_admin, listen, admin, nobody, prometheus] = [(); 6].map(|()| address());
+    let [demo_listen, demo_admin, listen, admin, run_admin, nobody, prometheus] = [(); 7].map(|()| address());
 
     // Clients that leave, replies that break off, an SLO that is missed, and a collector that is not there.
     let demo = [
@@ -128,9 +128,15 @@ fn every_query_tells_something_about_real_proxies_at_work() {
     let capture = format!("--capture={}", directory.path().join("capture").display());
     let proxy = || program(&["proxy", &upstream, "--slo=thinks: ttft<=1s", &capture], listen, admin, &[]);
     let before = proxy();
+    let _run = Running::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+        let target = format!("http://{demo_listen}");
+        command.args(["load", "--rate", "2", "--duration", "1h", "--no-audit", "--target", &target]);
+        command.arg(format!("--admin={run_admin}"));
+    });
 
-    let targets = [demo_admin, admin].map(|target| target.to_string());
-    let arguments = [&prometheus.port().to_string(), directory.path().to_str().unwrap(), &targets[0], &targets[1]];
+    let targets = [demo_admin, admin, run_admin].map(|target| target.to_string());
+    let port = prometheus.port().to_string();
+    let arguments = [&port, directory.path().to_str().unwrap(), &targets[0], &targets[1], &targets[2]];
     let _prometheus = start("prometheus", &arguments).ready(prometheus, || get(prometheus, "/-/ready").status() == 200);
     let promql = PromQl { addr: prometheus, more: "" };
 

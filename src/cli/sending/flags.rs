@@ -1,5 +1,6 @@
 //! The flags that every verb has that sends: where to, how, and by what the answers are judged.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -34,6 +35,10 @@ pub(in crate::cli) struct Sending {
     /// of its Prometheus page, where http://HOST:PORT alone is that of /metrics; may be repeated
     #[arg(long = "server-metrics", value_name = "URL", requires = "out")]
     pub(in crate::cli) server_metrics: Vec<String>,
+
+    /// Address of the live page, metrics and health while it runs, as the proxy has them
+    #[arg(long, value_name = "IP:PORT")]
+    pub(in crate::cli) admin: Option<SocketAddr>,
 
     /// Print the summary as one JSON object
     #[arg(long)]
@@ -199,6 +204,14 @@ impl Sending {
             Ok(Page { target, fields })
         };
         self.server_metrics.iter().map(page).collect()
+    }
+
+    /// The port of the live page.
+    pub(super) fn listener(&self) -> Result<Option<TcpListener>, String> {
+        let bound = |address: SocketAddr| {
+            TcpListener::bind(address).map_err(|error| format!("cannot listen on {address} (--admin): {error}"))
+        };
+        self.admin.map(bound).transpose()
     }
 
     /// The header lines, as (name, value).

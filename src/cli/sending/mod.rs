@@ -5,6 +5,7 @@ mod beside;
 mod calibrate;
 pub(super) mod flags;
 pub(super) mod foreign;
+mod live;
 mod prepare;
 mod screen;
 
@@ -25,6 +26,7 @@ use crate::replay::run::{Ended, Order};
 use crate::replay::schedule::Schedule;
 use crate::replay::scrape::{Scraped, Scraper};
 use flags::Sending;
+use live::Live;
 pub(super) use prepare::Wanted;
 use prepare::{Prepared, Refused};
 use screen::Whole;
@@ -54,13 +56,17 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
             return Ok(ExitCode::from(NOT_VALID));
         }
     };
-    let Prepared { config, plan, open, output, whole, pages, tls, about, notes } = prepared;
+    let Prepared { config, plan, open, output, whole, pages, tls, listener, live: of_live, about, notes } = prepared;
     notes.iter().for_each(|note| super::say(note));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ended, scraped) = runtime.block_on(async {
         let mut stop = Stop::new().context("cannot wait for signals")?;
         let schedule = move || Schedule::new(plan, move || open());
-        let run = Run::start(config, schedule, output).context("cannot start to send")?;
+        let (live, watcher) = Live::start(listener, &of_live)?;
+        let run = Run::start_watched(config, schedule, output, watcher).context("cannot start to send")?;
+        if let Some(live) = &live {
+            live.of(of_live, &run);
+        }
         let scraper = match &sending.out {
             Some(folder) if !pages.is_empty() => {
                 let started = Scraper::start(folder, pages, tls, run.begin());
@@ -68,16 +74,26 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
             }
             _ => None,
         };
-        let last = watch(&run, whole, scraper.as_ref(), &mut stop).await;
+        let last = watch(&run, whole, scraper.as_ref(), live.as_ref(), &mut stop).await;
         let ended = run.finish();
         let scraped = scraper.map(|scraper| scraper.finish(last != Order::Halt));
+        if let Some(live) = live {
+            live.ending();
+            // Telemetry may wait for a collector; whoever asks again does not.
+            tokio::select! {
+                _ended = tokio::task::spawn_blocking(|| live.finish()) => {}
+                () = stop.asked() => {}
+            }
+        }
         Ok::<_, anyhow::Error>((ended, scraped))
     })?;
+    // A thread that waits for a collector is not waited for.
+    runtime.shutdown_background();
     conclude(sending, about, &ended, scraped)
 }
 
 /// Shows where the run stands until it is over, and gives the last order.
-async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, stop: &mut Stop) -> Order {
+async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<&Live>, stop: &mut Stop) -> Order {
     let (clock, mut standing) = (Clock::Monotonic, Standing::on_stderr());
     let every = if standing.is_terminal() { EVERY_ON_TERMINAL } else { EVERY_ELSEWHERE };
     let mut next = clock.now().after(every);
@@ -95,6 +111,7 @@ async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, stop: &mut St
                 }
                 run.order(order);
                 last = order;
+                live.inspect(|live| live.ending());
             }
         }
         for news in scraper.map(Scraper::news).unwrap_or_default() {

@@ -1,5 +1,6 @@
 //! From flags to a run: everything is read once before anything is sent.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
@@ -11,6 +12,7 @@ use super::CLOSED;
 use super::audit::{Audit, Load, audit};
 use super::calibrate::{Calibrated, calibrate};
 use super::flags::{Overhead, Sending, Warmup};
+use super::live;
 use super::screen::Whole;
 use crate::capture::format::Header;
 use crate::clock::Clock;
@@ -26,6 +28,7 @@ use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
 use crate::replay::scrape::Page;
 use crate::replay::summary::Measured;
+use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
 
 /// Why nothing is sent.
@@ -73,6 +76,9 @@ pub(super) struct Prepared {
     pub(super) pages: Vec<Page>,
     /// The client's side of TLS, if a target or a page speaks it.
     pub(super) tls: Option<Arc<ClientConfig>>,
+    /// The port of the live page, and what it is of.
+    pub(super) listener: Option<TcpListener>,
+    pub(super) live: live::Plan,
     /// What the result says of it. No header's value is in it.
     pub(super) about: Value,
     /// What people should know before it starts.
@@ -85,6 +91,7 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     let encoder = |added| encoder(args, &wanted, &targets, added);
     let (whole, measured, load) = extent(args, &wanted, &encoder(0)?)?;
     let pages = args.pages(&targets).map_err(usage)?;
+    let listener = args.listener().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
         true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
         false => None,
@@ -148,6 +155,8 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     let config = config(encoder(calibrated.added)?, begin);
     let about = about(args, &wanted, &targets, calibrated.added, audit);
     notes.extend(wanted.notes);
+    // What a synthetic trace is called has every number of it.
+    let live_name = if wanted.header.source == SYNTHETIC { "a synthetic load".to_owned() } else { wanted.name };
     let output = match &args.out {
         Some(folder) => {
             let made = Output::new(folder, wanted.header);
@@ -155,7 +164,9 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
         }
         None => None,
     };
-    Ok(Prepared { config, plan: wanted.plan, open: wanted.open, output, whole, pages, tls, about, notes })
+    let live = live::Plan { name: live_name, targets, whole, slos };
+    let (plan, open) = (wanted.plan, wanted.open);
+    Ok(Prepared { config, plan, open, output, whole, pages, tls, listener, live, about, notes })
 }
 
 fn row(error: RowError) -> Refused {

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::measure::time::Gap;
 use crate::replay::run::Progress;
-use crate::replay::summary::{Lengths, Spread, Summary};
+use crate::replay::summary::{Goodput, Lengths, Spread, Summary};
 
 /// How much there is to do, where that is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,31 +17,68 @@ pub(super) struct Whole {
 
 /// Where the run stands, in one line.
 pub(super) fn line(now: &Progress, whole: Whole) -> String {
-    let summary = &now.summary;
-    let of = whole.requests.map_or(String::new(), |requests| format!(" of {requests}"));
-    format!(
-        "{:.0} s{}: sent {}{of}, {} in flight, {} done, {} not successful, TTFT from planned p50 {} p99 {}, \
-         ITL p50 {}, lag p99 {}",
-        now.age.as_secs(),
-        whole.length.map_or(String::new(), |length| format!(" of {:.0} s", length.as_secs())),
-        now.sent,
-        now.in_flight,
-        summary.requests + summary.outside,
-        failed(summary),
-        shown(summary.ttft_from_planned, |spread| spread.p50),
-        shown(summary.ttft_from_planned, |spread| spread.p99),
-        shown(summary.itl, |spread| spread.p50),
-        shown(summary.lag, |spread| spread.p99),
-    )
+    let lines = [counts(now, whole), rates(now), latencies_so_far(now), goodput(now)].concat();
+    format!("{}: {}", time(now, whole), lines.join(", "))
 }
 
 /// The same, for a terminal.
 pub(super) fn block(now: &Progress, whole: Whole) -> String {
-    let mut text = line(now, whole).replacen(": ", "\n", 1).replace(", TTFT", "\nTTFT");
-    for goodput in &now.summary.goodput {
-        _ = write!(text, "\n{}: {} of {} met", goodput.slo, goodput.met, goodput.counted);
+    let mut text = time(now, whole);
+    for line in [counts(now, whole), rates(now), latencies_so_far(now), goodput(now)] {
+        text += if line.is_empty() { "" } else { "\n" };
+        text += &line.join("   ");
     }
     text + "\n"
+}
+
+fn time(now: &Progress, whole: Whole) -> String {
+    let of = whole.length.map_or(String::new(), |length| format!(" of {:.0} s", length.as_secs()));
+    let left = left(now, whole).map_or(String::new(), |left| format!(", {:.0} s to go", left.as_secs()));
+    format!("{:.0} s{of}{left}", now.age.as_secs())
+}
+
+/// How much longer it will send: by its plan, or at the pace of what has ended.
+fn left(now: &Progress, whole: Whole) -> Option<Gap> {
+    if let Some(length) = whole.length {
+        return Some(Gap::from_nanos(length.as_nanos().saturating_sub(now.age.as_nanos())));
+    }
+    let (done, planned) = (ended(&now.summary), whole.requests?);
+    let each = now.age.as_nanos().checked_div(done)?;
+    Some(Gap::from_nanos(each.saturating_mul(planned.saturating_sub(done))))
+}
+
+fn counts(now: &Progress, whole: Whole) -> Vec<String> {
+    let planned = whole.requests.map(|requests| format!("{requests} planned"));
+    let counts = [
+        format!("{} sent", now.sent),
+        format!("{} in flight", now.in_flight),
+        format!("{} done", ended(&now.summary)),
+        format!("{} not successful", failed(&now.summary)),
+    ];
+    planned.into_iter().chain(counts).collect()
+}
+
+fn rates(now: &Progress) -> Vec<String> {
+    let summary = &now.summary;
+    let rate = summary.sent_rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    vec![format!("{rate} requests/s sent"), format!("{:.0} tokens/s", summary.output_rate)]
+}
+
+fn latencies_so_far(now: &Progress) -> Vec<String> {
+    let summary = &now.summary;
+    let of = |name: &str, spread: Option<Spread>| {
+        let (middle, high) = (shown(spread, |spread| spread.p50), shown(spread, |spread| spread.p99));
+        format!("{name} p50 {middle} p99 {high}")
+    };
+    vec![of("TTFT from planned", summary.ttft_from_planned), of("ITL", summary.itl), of("lag", summary.lag)]
+}
+
+fn goodput(now: &Progress) -> Vec<String> {
+    let of = |goodput: &Goodput| {
+        let Goodput { slo, met, counted, per_second } = goodput;
+        format!("{slo}: {met} of {counted} met ({per_second:.2}/s)")
+    };
+    now.summary.goodput.iter().map(of).collect()
 }
 
 /// The whole run, for people.
@@ -95,6 +132,11 @@ fn cached(summary: &Summary) -> String {
     if summary.cached > 0 { format!(", {share:.1} % from the server's cache") } else { String::new() }
 }
 
+/// Requests that have ended, warm-up and cool-down included.
+fn ended(summary: &Summary) -> u64 {
+    summary.requests + summary.outside
+}
+
 /// Requests that did not succeed, warm-up and cool-down left out.
 fn failed(summary: &Summary) -> u64 {
     summary.requests - summary.outcomes.get("success").copied().unwrap_or(0)
@@ -128,4 +170,54 @@ fn latencies(summary: &Summary) -> String {
 
 fn shown(spread: Option<Spread>, which: fn(Spread) -> u64) -> String {
     spread.map_or("-".to_owned(), |spread| Gap::from_nanos(which(spread)).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::measure::time::Stamp;
+    use crate::replay::summary::{Fold, Measured};
+
+    fn progress() -> Progress {
+        let fold = Fold::new(Stamp::default(), Arc::default(), Measured::default());
+        let good = Goodput { slo: "chat".to_owned(), met: 20, counted: 24, per_second: 1.5 };
+        let spread = Spread { count: 9, mean: 0.0, min: 0, p50: 5_000_000, p90: 0, p99: 70_000_000, p999: 0, max: 0 };
+        let summary = Summary {
+            requests: 24,
+            outside: 2,
+            outcomes: [("success", 21), ("failed", 3)].into(),
+            sent_rate: Some(2.5),
+            output_rate: 320.0,
+            ttft_from_planned: Some(spread),
+            goodput: vec![good],
+            ..fold.summary(None)
+        };
+        Progress { age: Gap::from_millis(12_000), read: 100, sent: 30, in_flight: 4, summary }
+    }
+
+    #[test]
+    fn a_line_and_a_block_say_the_same() {
+        let whole = Whole { requests: Some(162), length: Some(Gap::from_millis(57_000)) };
+        let line = line(&progress(), whole);
+        assert_eq!(
+            line,
+            "12 s of 57 s, 45 s to go: 162 planned, 30 sent, 4 in flight, 26 done, 3 not successful, 2.50 requests/s sent, \
+             320 tokens/s, TTFT from planned p50 5.00ms p99 70.0ms, ITL p50 - p99 -, lag p50 - p99 -, \
+             chat: 20 of 24 met (1.50/s)"
+        );
+        let words =
+            |text: &str| text.replace([':', ','], " ").split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let block = block(&progress(), whole);
+        assert_eq!((words(&block), block.lines().count()), (words(&line), 5));
+    }
+
+    #[test]
+    fn what_is_left_of_a_closed_load_goes_by_its_pace() {
+        let whole = Whole { requests: Some(78), length: None };
+        assert_eq!(left(&progress(), whole), Some(Gap::from_millis(24_000)));
+        assert_eq!(left(&progress(), Whole::default()), None);
+        assert!(line(&progress(), Whole::default()).starts_with("12 s: 30 sent, "));
+    }
 }

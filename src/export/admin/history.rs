@@ -29,6 +29,15 @@
 //! [`Distribution`](crate::export::figures::second::Distribution), in seconds. Requests count when they end, tokens and
 //! gaps as they come.
 //!
+//! Of a run (`streamgauge replay`, `load`) there is
+//! ```json
+//! "replay": {
+//!   "name": "trace.jsonl", "planned": 162, "length_s": 57.0, "age_s": 12.3, "sent": 30, "in_flight": 4, "ended": 26,
+//!   "failed": 0, "lag_ms": {"p50": 0.1, "p90": 0.4, "p99": 0.9}
+//! }
+//! ```
+//! where `planned`, `length_s` and `lag_ms` are `null` while they are not known.
+//!
 //! `run` is when the process started. `whole` says that `seconds` begins with the oldest that is kept. `models` is there
 //! where `whole` is true or it has changed since the cursor. `simulated` is true once a reply of the upstream has said
 //! so of itself. `state` is as in `/api/state`; `since_unix_ms` is when it was first seen so.
@@ -48,6 +57,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::config::otlp::decoded;
 use crate::export::figures::Cut;
 use crate::export::gauges::Upstream;
+use crate::export::running;
 use crate::export::telemetry::Telemetry;
 
 /// How far it reaches back.
@@ -144,6 +154,7 @@ impl History {
                 since_unix_ms: kept.upstream.map(|(_, since)| since),
                 reason: telemetry.gauges.upstream_failure(),
             },
+            replay: telemetry.running(),
             models: (whole || kept.models_changed >= from).then(|| kept.models.keys().map(|name| &**name).collect()),
             models_left_out: kept.left_out,
             slos,
@@ -235,6 +246,8 @@ struct Told<'a> {
     ready: bool,
     simulated: bool,
     upstream: OfUpstream<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<running::Told<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<Vec<&'a str>>,
     models_left_out: usize,

@@ -11,6 +11,9 @@
 //! | `/api/history` | the last quarter of an hour, second by second; see [`history`] |
 //! | `/page/…` | what the live page is made of; see [`page`] |
 //!
+//! Of a run, which sends and forwards nothing (`streamgauge replay`, `load`), all of it is the run's: `/readyz` is 200 while
+//! it sends.
+//!
 //! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
 //! in number and in age, a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
 //! are all there is.

@@ -56,12 +56,12 @@ impl Admin {
                     json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
                 }
             },
-            "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, self.upstream.as_deref())),
+            "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, self.upstream())),
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", Vec::new()),
             "/api/live" => self.live(seat),
             "/api/history" => {
                 let asked = Asked::of(request.uri().query().unwrap_or_default());
-                let told = self.history.tell(&asked, &self.telemetry, self.upstream.as_deref());
+                let told = self.history.tell(&asked, &self.telemetry, self.upstream());
                 packed(reply(StatusCode::OK, JSON, Vec::new()), told, request.headers())
             }
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
@@ -79,9 +79,16 @@ impl Admin {
         varying(response, "accept, accept-encoding")
     }
 
+    /// Where requests go to.
+    fn upstream(&self) -> Option<&str> {
+        let of_run = || self.telemetry.gauges.running().map(|running| &*running.targets);
+        self.upstream.as_deref().or_else(of_run)
+    }
+
     fn unready(&self) -> Option<&'static str> {
         let gauges = &self.telemetry.gauges;
         match (gauges.ready(), gauges.upstream()) {
+            (false, _) if gauges.running().is_some() => Some("the run sends no more: open requests may end"),
             (false, _) => Some("the proxy takes no requests: it is starting or draining"),
             (true, Upstream::Unreachable) => Some("the upstream cannot be reached"),
             (true, Upstream::Reachable | Upstream::Unknown) => None,

@@ -14,6 +14,8 @@
 //! }
 //! ```
 //!
+//! Of a run (`streamgauge replay`, `load`) there is `replay` as in `/api/history`.
+//!
 //! `recent` begins with the latest; a value that is not known is `null`. `state` is `unknown`, `reachable` or
 //! `unreachable`.
 
@@ -21,6 +23,7 @@ use serde::Serialize;
 
 use crate::export::figures::InFlight;
 use crate::export::gauges::Upstream;
+use crate::export::running;
 use crate::export::telemetry::{Recent, Telemetry};
 use crate::measure::time::Gap;
 
@@ -34,6 +37,8 @@ pub(super) struct State<'a> {
     upstream: UpstreamState<'a>,
     in_flight: InFlight,
     upstream_connections: Connections,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<running::Told<'a>>,
     recent: Vec<Request>,
 }
 
@@ -63,7 +68,7 @@ struct Request {
 }
 
 impl<'a> State<'a> {
-    pub(super) fn of(telemetry: &Telemetry, upstream: Option<&'a str>) -> Self {
+    pub(super) fn of(telemetry: &'a Telemetry, upstream: Option<&'a str>) -> Self {
         let recent = telemetry.recent();
         let (idle, active) = telemetry.gauges.connections();
         Self {
@@ -75,6 +80,7 @@ impl<'a> State<'a> {
             upstream: UpstreamState { url: upstream, state: telemetry.gauges.upstream().name() },
             in_flight: telemetry.in_flight(),
             upstream_connections: Connections { idle, active },
+            replay: telemetry.running(),
             recent: recent.into_iter().map(Request::of).collect(),
         }
     }

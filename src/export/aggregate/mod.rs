@@ -5,7 +5,8 @@
 //!
 //! | instrument | taken from |
 //! |---|---|
-//! | `http.*` | every request |
+//! | `http.*` | every request that was served; those of a run are not |
+//! | `replay.*` | every request of a run |
 //! | everything below | requests of a dialect |
 //! | request duration | all, with `error.type` where there was no whole answer |
 //! | TTFT, phases, TPOT, the gaps that are left at the end | successes only; TPOT with two tokens or more |
@@ -128,8 +129,21 @@ impl Aggregate {
     /// One finished request. `kept` is its trace, if its spans are exported: an exemplar must lead somewhere.
     pub fn finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: Moment) {
         let exemplar = kept.map(|trace| (record.times.ended, trace));
-        let mut entry = Entry { moment, exemplar, model: Sym::default() };
+        let entry = Entry { moment, exemplar, model: Sym::default() };
         self.http(record, entry);
+        self.measured(record, entry);
+    }
+
+    /// One finished request of a run, which was sent so much later than planned.
+    pub fn replayed(&mut self, record: &RequestRecord, lag: Gap, moment: Moment) {
+        let entry = Entry { moment, exemplar: None, model: Sym::default() };
+        let outcome = self.symbols.text(record.outcome.name());
+        self.count(Id::ReplayRequests, &[outcome], 1, entry);
+        self.record(Id::ReplayLag, &[], lag.as_nanos(), entry);
+        self.measured(record, entry);
+    }
+
+    fn measured(&mut self, record: &RequestRecord, mut entry: Entry<'_>) {
         let Some(dialect) = record.shape.dialect else { return };
         let answered = matches!(record.status, Some(200..=299));
         entry.model = self.models.admit(record.shape.model.as_deref(), answered, &mut self.symbols);

@@ -269,7 +269,11 @@ impl Counts {
 
 impl Quantiles {
     fn between(now: Option<&Histogram>, before: Option<&Histogram>) -> Option<Self> {
-        let window = grown(now, before)?;
+        Self::of(&*grown(now, before)?)
+    }
+
+    /// Those of a distribution of times; none of an empty one.
+    pub(super) fn of(window: &Histogram) -> Option<Self> {
         let millis = |q| window.quantile(q).map(|seconds| (seconds * 1e6).round() / 1e3);
         Some(Self { p50: millis(0.5)?, p90: millis(0.9)?, p99: millis(0.99)? })
     }

@@ -41,6 +41,8 @@ function update() {
   showConnection(lost, state);
   if (!state) return;
   byId("upstream").textContent = state.upstream.url ?? "an upstream";
+  setText(byId("role"), state.replay ? `sending ${state.replay.name} to` : "in front of");
+  tables.run(state.replay);
   byId("version").textContent = `Streamgauge ${state.version}.`;
   showModels();
   if (document.hidden) return;
@@ -88,10 +90,10 @@ function showConnection(lost, state) {
   document.title = `${lost ? "Disconnected: " : ""}Streamgauge${state?.upstream.url ? `, ${state.upstream.url}` : ""}`;
   const { upstream } = state ?? {};
   const since = (ms) => (ms ? ` since ${clock(ms)}` : "");
-  banner("disconnected", "down", lost && ["Disconnected", `${since(lost.since)}: the proxy's admin port does not answer. What is shown is old; trying again every second.`]);
+  banner("disconnected", "down", lost && ["Disconnected", `${since(lost.since)}: ${state?.replay ? "the run has ended, or its admin port does not answer" : "the proxy's admin port does not answer"}. What is shown is old; trying again every second.`]);
   banner("upstream-down", "down", !lost && upstream?.state === "unreachable" && ["Upstream down", `${since(upstream.since_unix_ms)}: ${upstream.reason ?? "it cannot be reached"}.`]);
-  banner("not-ready", "down", !lost && state && !state.ready && ["Not ready", ": the proxy takes no requests; it is starting or stopping."]);
-  banner("simulated", "simulated", state?.simulated && ["Simulated", ": the server behind this proxy is simulated. Its times are of a cost model and say nothing about any hardware; the proxy and its measurements are real."]);
+  banner("not-ready", "down", !lost && state && !state.ready && (state.replay ? ["Ending", ": nothing more is sent; open requests may end."] : ["Not ready", ": the proxy takes no requests; it is starting or stopping."]));
+  banner("simulated", "simulated", state?.simulated && ["Simulated", ": the server is simulated. Its times are of a cost model and say nothing about any hardware; the measurements are real."]);
   banner("left-out", "note", state?.models_left_out > 0 && ["Many models", `: ${state.models_left_out} of them have no history of their own and count only in ${ALL}.`]);
 }
 

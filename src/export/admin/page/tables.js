@@ -56,6 +56,23 @@ function line({ name, about, cells, headings = [] }) {
 export class Tables {
   constructor() {
     for (const id of ["latency", "traffic", "slos", "endings"]) this[id] = document.getElementById(id);
+    this.ofRun = document.getElementById("run");
+  }
+
+  // What a run has come to; `run` is undefined where this is a proxy.
+  run(run) {
+    this.ofRun.hidden = !run;
+    if (!run) return;
+    const rows = [
+      ["planned", run.planned === null ? "–" : number(run.planned)],
+      ["sent", number(run.sent)],
+      ["in flight", number(run.in_flight)],
+      ["ended", number(run.ended)],
+      ["not successful", number(run.failed)],
+      ["send lag p99, ms", run.lag_ms ? number(run.lag_ms.p99) : "–"],
+      ["seconds", `${number(Math.floor(run.age_s))}${run.length_s === null ? "" : ` of ${number(Math.round(run.length_s))}`}`],
+    ];
+    fill(this.ofRun, rows.map(([name, cell]) => ({ name, cells: [cell] })));
   }
 
   // `window` ends with `second`; `all` is of everything that is shown; `slos` are the objectives by name.
@@ -79,7 +96,7 @@ export class Tables {
         cells: [percent(met, met + missed), number(window.perSecond(met)), number(window.perSecond(tokens))],
       };
     };
-    fill(this.slos, slos.map(goodput), "No SLO is set: start the proxy with --slo 'chat: ttft<=500ms'.");
+    fill(this.slos, slos.map(goodput), "No SLO is set: --slo 'chat: ttft<=500ms' sets one.");
     const hows = [...all.ended.keys()].sort((a, b) => (b === "done") - (a === "done") || a.localeCompare(b));
     const ending = (how) => ({ name: how, cells: [number(window.ended.get(how) ?? 0), number(all.ended.get(how))] });
     fill(this.endings, hows.map(ending), "None has ended yet.");

@@ -1,0 +1,137 @@
+//! A run that can be watched: the admin port and OTLP of the proxy, fed from the thread that folds the records. The
+//! threads that send know nothing of it.
+
+use std::env;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+
+use super::screen::Whole;
+use crate::cli::logging;
+use crate::clock::Clock;
+use crate::config::otlp::Otlp;
+use crate::config::{Log, LogFormat, LogLevel, TailKeep};
+use crate::export::aggregate;
+use crate::export::catalog::Convention;
+use crate::export::control::{ControlPlane, Rules};
+use crate::export::gauges::Gauges;
+use crate::export::running::{Levels, Running};
+use crate::measure::observer::DEFAULT_STALL;
+use crate::measure::record::RequestRecord;
+use crate::measure::slo::Slos;
+use crate::measure::time::Gap;
+use crate::replay::Run;
+use crate::replay::results::Done;
+use crate::replay::run::Watcher;
+use crate::replay::target::Target;
+
+/// How long the last exports may take.
+const FLUSH: Gap = Gap::from_millis(5_000);
+
+/// See the module.
+pub(super) struct Live {
+    gauges: Arc<Gauges>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// What a live run is made of.
+pub(super) struct Plan {
+    /// What is sent.
+    pub(super) name: String,
+    pub(super) targets: Vec<Target>,
+    pub(super) whole: Whole,
+    pub(super) slos: Arc<Slos>,
+}
+
+impl Live {
+    /// Begins, if there is a port or a collector to tell; and what is to be called with every record.
+    pub(super) fn start(listener: Option<TcpListener>, plan: &Plan) -> anyhow::Result<(Option<Self>, Option<Watcher>)> {
+        let (mut otlp, warnings) = Otlp::of_environment(|name| env::var(name).ok());
+        // A span is of a request that was forwarded.
+        otlp.traces = None;
+        if listener.is_none() && otlp.metrics.is_none() {
+            return Ok((None, None));
+        }
+        logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
+        let aggregate = aggregate::Settings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
+        let rules = Rules { aggregate, tail_keep: TailKeep::default(), ..Rules::default() };
+        let plane = ControlPlane::new(rules, &otlp, None, Clock::Monotonic)?;
+        let (gauges, reporter) = (plane.gauges(), plane.reporter());
+        let (stop, stopped) = oneshot::channel::<()>();
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+            crate::cli::say(&format!("live: http://{}/", listener.local_addr()?));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                let listener = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok());
+                // Whoever would stop it is gone: that is a stop too.
+                let stopped = async { _ = stopped.await.is_ok() };
+                plane.run(listener, stopped, FLUSH).await;
+            });
+        })?;
+        let servers: Vec<_> =
+            plan.targets.iter().map(|target| (Arc::<str>::from(&*target.host), target.port)).collect();
+        let watcher: Watcher = Box::new(move |done: &Done| {
+            let server = servers[done.target % servers.len()].clone();
+            reporter.replayed(felt(done, server), done.lag());
+        });
+        Ok((Some(Self { gauges, stop, thread }), Some(watcher)))
+    }
+
+    /// This is the run that is watched.
+    pub(super) fn of(&self, plan: Plan, run: &Run) {
+        let targets: Vec<String> = plan.targets.iter().map(ToString::to_string).collect();
+        let (counters, begin) = (run.counters(), run.begin());
+        self.gauges.set_running(Running {
+            name: plan.name,
+            targets: targets.join(", "),
+            planned: plan.whole.requests,
+            length: plan.whole.length,
+            levels: Box::new(move || Levels {
+                age: Clock::Monotonic.now().since(begin),
+                sent: counters.sent(),
+                in_flight: counters.in_flight(),
+                streaming: counters.streaming(),
+                simulated: counters.simulated(),
+            }),
+        });
+        self.gauges.set_ready(true);
+    }
+
+    /// Nothing more is sent.
+    pub(super) fn ending(&self) {
+        self.gauges.set_ready(false);
+    }
+
+    /// Exports what has not been exported, and ends.
+    pub(super) fn finish(self) {
+        // Its thread has ended already if nobody listens.
+        _ = self.stop.send(()).is_ok();
+        if self.thread.join().is_err() {
+            crate::cli::say("note: a thread of --admin panicked; the result is not touched by that");
+        }
+    }
+}
+
+/// The record as a user would have felt it: who waits, waits from the planned moment. It has every gap, since none was
+/// told before its end.
+fn felt(done: &Done, server: (Arc<str>, u16)) -> RequestRecord {
+    let mut record = done.record.clone();
+    record.times.received = done.planned;
+    let mut shape = (*record.shape).clone();
+    shape.server = Some(server);
+    record.shape = Arc::new(shape);
+    record.gaps = done.gaps.clone().into_boxed_slice();
+    let stalls = done.gaps.iter().filter(|gap| gap.gap() > DEFAULT_STALL).count();
+    record.stalls = u32::try_from(stalls).unwrap_or(u32::MAX);
+    record.tokens_reported = 0;
+    record
+}

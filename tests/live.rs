@@ -1,0 +1,189 @@
+//! A run that is watched: the admin port and the collector of a replay have its own counts, to the last one.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+#[path = "exposition/parse.rs"]
+#[allow(dead_code, reason = "other tests read the other formats")]
+mod parse;
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use prost::Message;
+use serde_json::Value;
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+use support::captured::until;
+use support::client::Client;
+use support::upstream::Upstream;
+
+fn sim() -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(5), step_per_seq: Gap::ZERO };
+    let options = Options { cost, kv_blocks: 1 << 16, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+/// Twenty requests within a second, and one that comes in an hour.
+fn trace(folder: &Path) -> String {
+    let row =
+        |at: u64| format!("{{\"timestamp\":{at},\"input_length\":64,\"output_length\":10,\"hash_ids\":[{at}]}}\n");
+    let path = folder.join("trace.jsonl");
+    let rows: String = (0..20).map(|number| row(number * 40)).chain([row(3_600_000)]).collect();
+    std::fs::write(&path, rows).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A replay of it, in which some clients leave.
+fn replay(trace: &str, target: SocketAddr) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    let target = format!("http://{target}");
+    command.args(["replay", trace, "--target", &target, "--no-audit", "--prompt-overhead", "0", "--max-lag", "1h"]);
+    command.args(["--cancel-rate", "30%", "--cancel-after", "3tok", "--slo", "all: ttft<=1h", "--json"]);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Stops it, and gives its result.
+fn stopped(mut child: Child) -> Value {
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    serde_json::from_str(&told).unwrap()
+}
+
+fn get(address: SocketAddr, path: &str, accept: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
+    let response = Client::connect(address).send(request).response();
+    (response.status(), response.text())
+}
+
+/// The sum of a family's samples, for those that have these labels.
+fn sum(page: &str, name: &str, labels: &str) -> f64 {
+    let of = |line: &&str| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} "));
+    let lines = page.lines().filter(of).filter(|line| line.contains(labels));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+#[test]
+fn what_is_scraped_of_a_run_is_what_its_summary_says() {
+    let (server, folder) = (sim(), tempfile::tempdir().unwrap());
+    let trace = trace(folder.path());
+    let mut child = replay(&trace, server.local_addr()).args(["--admin", "127.0.0.1:0"]).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let live = said.find_map(|line| Some(line.strip_prefix("live: http://")?.trim_end_matches('/').to_owned()));
+    let admin: SocketAddr = live.unwrap().parse().unwrap();
+    let metrics = || get(admin, "/metrics", "*/*").1;
+    until("all requests but the last have ended", || sum(&metrics(), "streamgauge_replay_requests_total", "") == 20.0);
+    let page = metrics();
+
+    assert_eq!(get(admin, "/livez", "*/*").0, 200);
+    assert_eq!(get(admin, "/readyz", "*/*").0, 200);
+    assert!(get(admin, "/", "text/html").1.starts_with("<!doctype html>"));
+    for path in ["/api/state", "/api/history"] {
+        let told: Value = serde_json::from_str(&get(admin, path, "*/*").1).unwrap();
+        let run = &told["replay"];
+        assert_eq!(run["name"], trace, "{path}: {told}");
+        assert_eq!(told["upstream"]["url"], format!("http://{}", server.local_addr()));
+        let counts = ["planned", "sent", "in_flight", "ended", "length_s"].map(|name| run[name].as_f64().unwrap());
+        assert_eq!(counts, [21.0, 20.0, 0.0, 20.0, 3_600.0], "{path}: {run}");
+        assert!(path == "/api/state" || told["simulated"] == true, "the sim says so of itself");
+        assert!(run["lag_ms"]["p99"].as_f64().is_some() && run["failed"].as_u64() > Some(0), "{run}");
+    }
+
+    let report = stopped(child);
+    let summary = &report["summary"];
+    let outcomes: BTreeMap<String, f64> = serde_json::from_value(summary["outcomes"].clone()).unwrap();
+    assert!(outcomes.len() == 2 && outcomes["success"] > 5.0, "some left and some did not: {outcomes:?}");
+    for (outcome, count) in &outcomes {
+        let label = format!("outcome=\"{outcome}\"");
+        assert_eq!(sum(&page, "streamgauge_replay_requests_total", &label), *count, "{outcome}");
+    }
+    let number = |path: &str| summary.pointer(path).unwrap().as_f64().unwrap();
+    for (name, labels, expected) in [
+        ("streamgauge_replay_sent_total", "", 20.0),
+        ("streamgauge_replay_planned", "", 21.0),
+        ("streamgauge_replay_schedule_lag_seconds_count", "", number("/lag/count")),
+        ("gen_ai_server_request_duration_seconds_count", "", number("/requests")),
+        ("gen_ai_server_time_to_first_token_seconds_count", "", number("/ttft_from_planned/count")),
+        ("streamgauge_stream_inter_token_latency_seconds_count", "", number("/itl/count")),
+        ("streamgauge_stream_output_tokens_total", "", number("/output/tokens")),
+        ("gen_ai_client_token_usage_sum", "gen_ai_token_type=\"input\"", number("/input/tokens")),
+        ("streamgauge_slo_requests_total", "result=\"met\"", number("/goodput/0/met")),
+        ("streamgauge_stream_active", "", 0.0),
+        ("streamgauge_export_dropped_total", "", 0.0),
+    ] {
+        assert_eq!(sum(&page, name, labels), expected, "{name} {labels}");
+    }
+    // Latencies begin at the planned moment, and lag is what lies between.
+    for (name, spread) in [
+        ("gen_ai_server_time_to_first_token_seconds_sum", "ttft_from_planned"),
+        ("streamgauge_replay_schedule_lag_seconds_sum", "lag"),
+    ] {
+        let expected = number(&format!("/{spread}/mean")) * number(&format!("/{spread}/count")) / 1e9;
+        assert!((sum(&page, name, "") / expected - 1.0).abs() < 1e-6, "{name}: {expected}");
+    }
+    for of_proxy in ["http_server_", "streamgauge_proxy_", "streamgauge_capture_"] {
+        assert!(!page.contains(of_proxy), "a run serves nobody: {of_proxy}");
+    }
+}
+
+#[test]
+fn what_a_collector_gets_of_a_run_is_what_its_summary_says() {
+    let (server, folder) = (sim(), tempfile::tempdir().unwrap());
+    let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let kept = Arc::clone(&bodies);
+    let collector = Upstream::start(move |mut connection| {
+        while let Some(request) = connection.request() {
+            kept.lock().unwrap().push(request.body);
+            connection.send("HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let last = || {
+        let body = bodies.lock().unwrap().last().cloned()?;
+        Some(parse::otlp(&ExportMetricsServiceRequest::decode(&*body).unwrap().resource_metrics[0]))
+    };
+    let mut command = replay(&trace(folder.path()), server.local_addr());
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.addr));
+    command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf").env("OTEL_METRIC_EXPORT_INTERVAL", "100");
+    let child = command.spawn().unwrap();
+    let ended = |table: &parse::Table| {
+        let of = table.iter().filter(|((name, _), _)| name == "streamgauge_replay_requests_total");
+        of.map(|(_, series)| series.value).sum::<f64>()
+    };
+    until("a collector has twenty requests", || last().is_some_and(|table| ended(&table) == 20.0));
+    let report = stopped(child);
+    let table = last().unwrap();
+    let outcomes: BTreeMap<String, f64> = serde_json::from_value(report["summary"]["outcomes"].clone()).unwrap();
+    let told: BTreeMap<String, f64> = table
+        .iter()
+        .filter(|((name, _), _)| name == "streamgauge_replay_requests_total")
+        .map(|((_, labels), series)| (labels["outcome"].clone(), series.value))
+        .collect();
+    assert_eq!(told, outcomes);
+    let lag = table.iter().find(|((name, _), _)| name == "streamgauge_replay_schedule_lag_seconds").unwrap().1;
+    assert_eq!(Some(lag.count), report["summary"]["lag"]["count"].as_u64());
+    assert!(
+        collector.heads().iter().all(|head| head.starts_with("POST /v1/metrics ")),
+        "no traces: nothing is forwarded"
+    );
+}
+
+#[test]
+fn a_port_that_is_taken_is_wrong_usage() {
+    let (server, folder) = (sim(), tempfile::tempdir().unwrap());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = replay(&trace(folder.path()), server.local_addr()).args(["--admin", &address]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains(&format!("cannot listen on {address} (--admin): ")), "{stderr}");
+}
