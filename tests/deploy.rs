@@ -108,6 +108,7 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
                 "streamgauge_proxy",
                 "streamgauge_export",
                 "streamgauge_capture",
+                "streamgauge_replay",
                 "streamgauge_stream_active",
                 "process_",
             ];

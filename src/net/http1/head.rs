@@ -40,9 +40,6 @@ pub enum HeadError {
     UnknownCoding,
 }
 
-/// How `streamgauge sim` calls itself.
-const SIMULATED: &[u8] = b"streamgauge-sim (simulated)";
-
 /// One message head. Its buffers are reused from message to message.
 #[derive(Debug, Default)]
 pub struct Head {
@@ -280,11 +277,6 @@ impl Head {
     /// Every value of a known field.
     pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
         self.fields.iter().filter(move |field| field.known == known).map(|field| &self.bytes[field.value.clone()])
-    }
-
-    /// Whether it says that whoever sent it is `streamgauge sim`.
-    pub fn is_simulated(&self) -> bool {
-        self.value("server") == Some(SIMULATED)
     }
 
     /// The first value of a field, by name.

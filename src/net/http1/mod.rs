@@ -13,6 +13,7 @@ mod framing;
 mod grpc;
 pub mod head;
 mod known;
+mod simulated;
 
 pub use body::BodyDecoder;
 pub use framing::Framing;
