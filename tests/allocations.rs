@@ -173,7 +173,7 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
     let body = br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
     observer.request(body);
-    following.request(body);
+    capture.request(&mut following, body);
     observer.sent(Stamp::default(), None);
     capture.sent(&mut following, observer.shape().dialect);
     let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };

@@ -7,11 +7,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
+use streamgauge::capture::digest::{Cutting, Digester};
 use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Timing};
 use streamgauge::capture::frame::{FrameHead, HEAD};
 use streamgauge::capture::gaps;
+use streamgauge::capture::key::Key;
 use streamgauge::capture::reader::{ReadError, Reader};
 use streamgauge::capture::writer::TraceWriter;
+use streamgauge::measure::dialect::named;
+use streamgauge::measure::dialect::prompt::RequestBody;
+use streamgauge::measure::record::Outcome;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use tempfile::TempDir;
@@ -47,6 +53,49 @@ fn refused(path: &Path) -> String {
     let error = Reader::open(path).map(|mut reader| reader.find_map(Result::err));
     let error = error.unwrap_or_else(Some).expect("an error");
     error.to_string().replace(&path.display().to_string(), "FILE")
+}
+
+/// A capture that version 1 made, of a conversation whose second turn is asked with an image, and again of a model that
+/// is not there.
+const VERSION_1: &str = "tests/data/traces/streamgauge/version-1.jsonl.zst";
+/// What stood in its `capture.key`.
+const KEY_1: &str = "2a47fb8fa8307286ef524a0aa2b7c61424e8abca111fb34f5e506d5b565734e5";
+
+#[test]
+fn what_version_1_wrote_is_read_and_its_ids_are_made_again_for_the_same_prompts() {
+    let folder = TempDir::new().unwrap();
+    let key = Key::of_folder(folder.path(), Some(&file(&folder, "key", KEY_1))).unwrap();
+    let mut reader = Reader::open(Path::new(VERSION_1)).unwrap();
+    let (header, blocks) = (reader.header().clone(), reader.header().blocks.clone().unwrap());
+    assert_eq!((header.streamgauge_trace, blocks.size, blocks.unit), (1, 512, BlockUnit::Bytes));
+    assert_eq!(blocks.key, Some(key.id()));
+    let rows: Vec<Entry> = reader.by_ref().map(Result::unwrap).collect();
+    assert!(reader.damage().is_empty());
+    let ends = rows.iter().map(|row| (row.status, row.outcome, row.output_tokens, row.turn));
+    let expected = [
+        (Some(200), Some(Outcome::Success), Some(6), Some(0)),
+        (Some(200), Some(Outcome::Success), Some(3), Some(0)),
+        (Some(404), Some(Outcome::Refused), None, Some(1)),
+    ];
+    assert_eq!(ends.collect::<Vec<_>>(), expected);
+    assert_eq!(gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), 5);
+
+    let system = json!({"role": "system", "content": "Be plain and short. ".repeat(60)});
+    let one = json!([system, {"role": "user", "content": "one"}]);
+    let image = "data:image/gif;base64,R0lGODlhAgADAPAAAAAAAP///yH5BAAAAAAALAAAAAACAAMAAAICRF4AOw==";
+    let three = json!([{"type": "text", "text": "three"}, {"type": "image_url", "image_url": {"url": image}}]);
+    let two = json!({"role": "assistant", "content": "two"});
+    let three = json!([one[0], one[1], two, {"role": "user", "content": three}]);
+    let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {}}}]);
+    let bodies = [json!({"messages": one}), json!({"messages": three, "tools": tools}), json!({"messages": three})];
+    for (body, row) in bodies.iter().zip(&rows) {
+        let mut digester = Digester::new(&key, Cutting::Bytes(512));
+        let body = body.to_string();
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
+        let made = digester.finish();
+        assert_eq!((&made.blocks, Some(made.bytes)), (&row.prompt.blocks, row.prompt.bytes));
+        assert_eq!(made.parts, row.prompt.parts);
+    }
 }
 
 #[test]

@@ -233,7 +233,8 @@ impl Alone {
         let shape = RequestShape::of("POST", "/v1/chat/completions", &Routes::default());
         let now = Clock::Manual(self.clock.clone()).now();
         let mut following = self.capture.follow(|name| (name == "x-user").then_some(b"alice"), 0);
-        following.request(asked(&"the same words ".repeat(20)).to_string().as_bytes());
+        let body = asked(&"the same words ".repeat(20)).to_string();
+        self.capture.request(&mut following, body.as_bytes());
         self.capture.sent(&mut following, named("openai.chat"));
         (following, StreamObserver::begin(shape, b"", None, now))
     }

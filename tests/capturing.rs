@@ -120,6 +120,55 @@ fn a_session_is_what_a_header_or_a_field_says() {
 }
 
 #[test]
+fn a_row_tells_who_else_was_being_answered_and_the_first_token_in_three_ways() {
+    let folder = TempDir::new().unwrap();
+    let reasoning = json!({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]});
+    let chunks = [format!("data: {reasoning}\n\n"), event("yes")];
+    let length = chunks.concat().len();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(HEAD);
+        for chunk in &chunks {
+            conn.chunk(chunk);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The first client waits for more until it leaves.
+        conn.closed();
+    });
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    let asks = || {
+        let mut client = proxy.client();
+        client.send(chat("{\"stream\":true,\"messages\":[]}")).head();
+        client.at_least(length);
+        client
+    };
+    let (first, second) = (asks(), asks());
+    drop((first, second));
+    proxy.stop(Duration::from_secs(5));
+    let rows = rows(folder.path());
+    assert_eq!(rows.iter().map(|row| row.in_flight).collect::<Vec<_>>(), [Some(0), Some(1)]);
+    for row in rows {
+        let [evidence, token, output] = [row.timing.evidence, row.timing.first_token, row.timing.first_output];
+        assert!(evidence.is_some() && evidence == token && token < output, "{:?}", row.timing);
+    }
+}
+
+#[test]
+fn a_models_name_is_written_from_the_success_on_that_was_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(1));
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_names", "3")]);
+    let mut client = proxy.client();
+    for _ in 0..4 {
+        client.send(chat("{\"model\":\"rare\",\"stream\":true,\"messages\":[]}")).response();
+    }
+    drop(proxy);
+    let rows = rows(folder.path());
+    let models: Vec<_> = rows.iter().map(|row| row.model.as_deref().unwrap()).collect();
+    assert_eq!(models, ["_other", "_other", "rare", "rare"]);
+}
+
+#[test]
 fn a_client_that_leaves_is_told_with_what_it_had_got() {
     let folder = TempDir::new().unwrap();
     let upstream = Upstream::start(|mut conn| {

@@ -15,15 +15,19 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::format::{Part, PartKind};
-use super::key::{Key, cut};
+use super::key::{Key, begin, cut};
 use super::media;
 use super::tokens::{MAX_TEXT, Tokens, pieces};
 use crate::measure::dialect::prompt::{Medium, Place, PromptSink};
 
+/// What the ids of blocks are for.
+const BLOCK: &[u8] = b"block";
 /// Parts that are told of one request.
 const MAX_PARTS: usize = 256;
 /// Messages whose end may turn out to be where the next turn goes on.
 const MAX_MESSAGES: usize = 4_096;
+/// Pieces are digested together up to this length, in bytes: many are of one byte or one word, and each has its price.
+const TOGETHER: usize = 4 << 10;
 /// Base64 of a part that is decoded to find its size in pixels, in bytes: cameras put that much before it.
 const MEDIA_HEAD: usize = 128 << 10;
 
@@ -81,68 +85,65 @@ mod tag {
 pub struct Digester<'a> {
     key: &'a Key,
     cutting: Cutting<'a>,
-    block_key: Key,
-    /// The block that is being filled, and how full it is.
+    /// The block that is being filled, of tokens.
     block: blake3::Hasher,
+    /// How many they are.
     filled: usize,
+    /// The block of bytes that is being filled, which is digested when it is full: what is left of it in the end has no id.
+    partial: Vec<u8>,
     /// Text that a tokenizer was given.
     tokenized: usize,
     /// Everything so far, for the messages' ends.
     all: blake3::Hasher,
+    /// What has come and is not in `all` yet, nor in blocks of bytes.
+    waiting: Vec<u8>,
     digested: Digested,
 }
 
 impl<'a> Digester<'a> {
     /// Blocks of so much.
     pub fn new(key: &'a Key, cutting: Cutting<'a>) -> Self {
-        let block_key = cutting.key(key);
         let tokens = matches!(cutting, Cutting::Tokens(..)).then_some(0);
         let mut digester = Self {
             key,
             cutting,
-            block: block_key.hasher(b"block"),
-            block_key,
+            block: cutting.key(key).hasher(BLOCK),
             filled: 0,
+            partial: Vec::new(),
             tokenized: 0,
             all: key.hasher(b"messages"),
+            waiting: Vec::with_capacity(TOGETHER),
             digested: Digested { tokens, ..Digested::default() },
         };
-        digester.begin_block(&[0; 32]);
+        digester.block.update(&[0; 32]);
         digester
     }
 
     /// What is kept.
     pub fn finish(mut self) -> Digested {
+        self.settle();
         if !self.digested.parts.is_empty() {
             self.digested.tokens = None;
         }
         self.digested
     }
 
-    fn begin_block(&mut self, chain: &[u8; 32]) {
-        self.block = self.block_key.hasher(b"block");
-        self.block.update(chain);
-        self.filled = 0;
-    }
-
-    /// So much has come into the block.
-    fn fill(&mut self, more: usize, size: usize) {
-        self.filled += more;
-        if self.filled == size {
-            let chain = *self.block.finalize().as_bytes();
-            self.digested.blocks.push(cut(&chain));
-            self.begin_block(&chain);
-        }
+    /// The block is full.
+    fn block_ends(&mut self) {
+        let chain = *self.block.finalize().as_bytes();
+        self.digested.blocks.push(cut(&chain));
+        begin(self.block.reset(), BLOCK).update(&chain);
     }
 
     /// The next bytes of the canonical prompt, in blocks of `size` of them.
     fn bytes(&mut self, mut bytes: &[u8], size: usize) {
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(size - self.filled));
-            self.block.update(now);
-            self.fill(now.len(), size);
+        while let Some((now, later)) = bytes.split_at_checked(size - self.partial.len()) {
+            self.block.update(&self.partial).update(now);
+            self.partial.clear();
+            self.block_ends();
             bytes = later;
         }
+        self.partial.extend_from_slice(bytes);
     }
 
     /// The next token, in blocks of `size` of them.
@@ -151,52 +152,69 @@ impl<'a> Digester<'a> {
             *tokens += 1;
             // The length makes it plain where a word ends.
             self.block.update(&[tag]).update(&(token.len() as u32).to_le_bytes()).update(token);
-            self.fill(1, size);
+            self.filled += 1;
+            if self.filled == size {
+                self.filled = 0;
+                self.block_ends();
+            }
         }
     }
 
     /// Everything that comes is in here, whatever blocks are cut by.
     fn everything(&mut self, bytes: &[u8]) {
         self.digested.bytes += bytes.len() as u64;
+        if self.waiting.len() + bytes.len() > TOGETHER {
+            self.settle();
+        }
+        if bytes.len() > TOGETHER {
+            self.digest(bytes);
+        } else {
+            self.waiting.extend_from_slice(bytes);
+        }
+    }
+
+    /// Digests what waits.
+    fn settle(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.digest(&waiting);
+        waiting.clear();
+        self.waiting = waiting;
+    }
+
+    fn digest(&mut self, bytes: &[u8]) {
         self.all.update(bytes);
+        if let Cutting::Bytes(size) = self.cutting {
+            self.bytes(bytes, size);
+        }
     }
 }
 
 impl PromptSink for Digester<'_> {
     fn mark(&mut self, mark: &[u8]) {
         self.everything(mark);
-        match self.cutting {
-            Cutting::Bytes(size) => self.bytes(mark, size),
-            Cutting::Tokens(..) => _ = self.block.update(mark),
-            Cutting::Nothing => {}
+        if let Cutting::Tokens(..) = self.cutting {
+            self.block.update(mark);
         }
     }
 
     fn text(&mut self, text: &str) {
         self.everything(text.as_bytes());
-        match self.cutting {
-            Cutting::Bytes(size) => self.bytes(text.as_bytes(), size),
-            Cutting::Tokens(size, tokens) => {
-                for piece in pieces(text) {
-                    self.tokenized += piece.len();
-                    let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
-                    let Some(ids) = fits.then(|| tokens.of(piece)).flatten() else {
-                        self.digested.tokens = None;
-                        break;
-                    };
-                    ids.iter().for_each(|id| self.token(tag::TOKEN, &id.to_le_bytes(), size));
-                }
-            }
-            Cutting::Nothing => {}
+        let Cutting::Tokens(size, tokens) = self.cutting else { return };
+        for piece in pieces(text) {
+            self.tokenized += piece.len();
+            let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
+            let Some(ids) = fits.then(|| tokens.of(piece)).flatten() else {
+                self.digested.tokens = None;
+                break;
+            };
+            ids.iter().for_each(|id| self.token(tag::TOKEN, &id.to_le_bytes(), size));
         }
     }
 
     fn word(&mut self, word: &str) {
         self.everything(word.as_bytes());
-        match self.cutting {
-            Cutting::Bytes(size) => self.bytes(word.as_bytes(), size),
-            Cutting::Tokens(size, _) => self.token(tag::WORD, word.as_bytes(), size),
-            Cutting::Nothing => {}
+        if let Cutting::Tokens(size, _) = self.cutting {
+            self.token(tag::WORD, word.as_bytes(), size);
         }
     }
 
@@ -208,10 +226,8 @@ impl PromptSink for Digester<'_> {
         // The content stands in the prompt as its digest: pixels are not text, and are no bytes of it.
         let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();
         self.everything(digest.as_bytes());
-        match self.cutting {
-            Cutting::Bytes(size) => self.bytes(digest.as_bytes(), size),
-            Cutting::Tokens(..) => _ = self.block.update(&[tag::PART]).update(digest.as_bytes()),
-            Cutting::Nothing => {}
+        if let Cutting::Tokens(..) = self.cutting {
+            self.block.update(&[tag::PART]).update(digest.as_bytes());
         }
         if self.digested.parts.len() == MAX_PARTS {
             return;
@@ -233,6 +249,7 @@ impl PromptSink for Digester<'_> {
 
     fn message_ends(&mut self) {
         if self.digested.messages.len() < MAX_MESSAGES {
+            self.settle();
             self.digested.messages.push(cut(self.all.finalize().as_bytes()));
         }
     }

@@ -68,9 +68,14 @@ impl Key {
 
     pub(super) fn hasher(&self, purpose: &'static [u8]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose);
+        begin(&mut hasher, purpose);
         hasher
     }
+}
+
+/// What a digest begins with that is for one purpose.
+pub(super) fn begin<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
+    hasher.update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose)
 }
 
 /// The first 64 bits of a digest.

@@ -30,10 +30,12 @@ impl Names {
             let known = self.seen.get(name).is_some_and(|seen| *seen >= self.needed);
             return if known { shortened(name).to_owned() } else { OTHER.to_owned() };
         }
-        if !self.seen.contains_key(name) && self.seen.len() == MOST {
-            return OTHER.to_owned();
-        }
-        let seen = self.seen.entry(name.to_owned()).or_default();
+        let full = self.seen.len() == MOST;
+        let seen = match self.seen.get_mut(name) {
+            Some(seen) => seen,
+            None if full => return OTHER.to_owned(),
+            None => self.seen.entry(name.to_owned()).or_default(),
+        };
         *seen = seen.saturating_add(1);
         if *seen >= self.needed { shortened(name).to_owned() } else { OTHER.to_owned() }
     }

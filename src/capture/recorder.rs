@@ -5,8 +5,9 @@
 //! counted ([`Fate`]), and the stream never knows.
 //!
 //! # Memory
-//! Bodies are held until the thread has digested them, [`MAX_BODY`] each and [`MAX_BODIES`] of all; gaps up to
-//! [`MAX_GAPS`] per stream; [`WAITING`] notes in the queue.
+//! Bodies are held until the thread has digested them, [`MAX_BODY`] each and [`MAX_BODIES`] of all, and besides them what
+//! is no longer than [`SHORT`] until the request ends: one note is half the price of two. Gaps are held up to
+//! [`MAX_GAPS`] per stream, and [`WAITING`] notes in the queue.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ use crate::measure::timeline::TokenEvent;
 pub const MAX_BODY: usize = 8 << 20;
 /// Bodies that are held at one time, in bytes.
 pub const MAX_BODIES: usize = 64 << 20;
+/// A body up to this length is handed over with the request's end, in bytes.
+pub const SHORT: usize = 2 << 10;
 /// Gaps that are kept of one stream; 512 KiB.
 pub const MAX_GAPS: usize = 65_536;
 /// Notes that may wait: a second of the busiest proxy that was measured.
@@ -82,8 +85,9 @@ pub struct CaptureError {
 pub struct Capture {
     queue: SyncSender<Note>,
     counts: Arc<Counts>,
-    held: Arc<AtomicUsize>,
-    backlog: Arc<AtomicUsize>,
+    bodies: Arc<Bodies>,
+    /// Bodies up to this length are handed over with the request's end.
+    short: usize,
     folder: PathBuf,
     session: Option<SessionField>,
     clock: Clock,
@@ -94,7 +98,7 @@ pub struct Capture {
 
 pub(super) enum Note {
     /// A request was sent.
-    Asked { body: Held, encoding: Vec<u8>, dialect: &'static Dialect, answer: Arc<OnceLock<Asked>> },
+    Asked { body: Vec<u8>, room: Room, encoding: Vec<u8>, dialect: &'static Dialect, answer: Arc<OnceLock<Asked>> },
     /// A request has ended.
     Ended(Box<Gone>),
     /// Write what there is.
@@ -106,90 +110,104 @@ pub(super) struct Gone {
     pub(super) ended: Ended,
     /// What a header says of its session.
     pub(super) session: Option<Vec<u8>>,
-    pub(super) asked: Arc<OnceLock<Asked>>,
+    pub(super) said: Said,
     pub(super) oversize: bool,
 }
 
-/// A body that is held, within the bounds of all.
-pub(super) struct Held {
-    pub(super) bytes: Vec<u8>,
+/// Where the body of a request is.
+pub(super) enum Said {
+    /// It was not sent whole, or was too much.
+    Nothing,
+    /// It was handed over before.
+    Before(Arc<OnceLock<Asked>>),
+    /// Here.
+    Here { body: Vec<u8>, encoding: Vec<u8> },
+}
+
+/// Bodies that are held, and those of them that wait for the thread, in bytes.
+#[derive(Default)]
+struct Bodies {
+    held: AtomicUsize,
+    backlog: AtomicUsize,
+}
+
+/// What a body takes of the room that all have.
+pub(super) struct Room {
+    bodies: Arc<Bodies>,
     reserved: usize,
-    all: Arc<AtomicUsize>,
-    /// All that waits for the thread, and what of it this is, once it does.
-    backlog: Arc<AtomicUsize>,
+    /// What of the backlog it is, once it waits.
     waits: usize,
 }
 
 /// What a small prompt counts among those that wait, in bytes: it takes time of its own.
 const LEAST_WORK: usize = 4 << 10;
 
-impl Held {
-    fn wait(&mut self) {
-        self.waits = self.bytes.len().max(LEAST_WORK);
-        self.backlog.fetch_add(self.waits, Ordering::Relaxed);
+impl Room {
+    fn wait(&mut self, length: usize) {
+        self.waits = length.max(LEAST_WORK);
+        self.bodies.backlog.fetch_add(self.waits, Ordering::Relaxed);
     }
 
     /// Bytes of the prompts that wait behind it.
     pub(super) fn backlog(&self) -> usize {
-        self.backlog.load(Ordering::Relaxed).saturating_sub(self.waits)
+        self.bodies.backlog.load(Ordering::Relaxed).saturating_sub(self.waits)
     }
 
-    fn push(&mut self, more: &[u8]) -> Result<(), ()> {
-        let needed = self.bytes.len() + more.len();
+    /// Room for a body that grows to so many bytes; false where there is none.
+    fn grow(&mut self, body: &mut Vec<u8>, needed: usize) -> bool {
         if needed > MAX_BODY {
-            return Err(());
+            return false;
         }
-        if needed > self.reserved {
-            let grown = needed.next_power_of_two();
-            let before = self.all.fetch_add(grown - self.reserved, Ordering::Relaxed);
-            let grew = grown - self.reserved;
-            self.reserved = grown;
-            if before + grew > MAX_BODIES {
-                return Err(());
-            }
-            self.bytes.reserve_exact(grown - self.bytes.len());
+        if needed <= self.reserved {
+            return true;
         }
-        self.bytes.extend_from_slice(more);
-        Ok(())
+        let grown = needed.next_power_of_two();
+        let before = self.bodies.held.fetch_add(grown - self.reserved, Ordering::Relaxed);
+        let grew = grown - std::mem::replace(&mut self.reserved, grown);
+        let fits = before + grew <= MAX_BODIES;
+        if fits {
+            body.reserve_exact(grown - body.len());
+        }
+        fits
     }
 }
 
-impl Drop for Held {
+impl Drop for Room {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.reserved, Ordering::Relaxed);
-        self.backlog.fetch_sub(self.waits, Ordering::Relaxed);
+        self.bodies.held.fetch_sub(self.reserved, Ordering::Relaxed);
+        if self.waits > 0 {
+            self.bodies.backlog.fetch_sub(self.waits, Ordering::Relaxed);
+        }
     }
 }
 
 /// One request, for the capture.
+#[derive(Default)]
 pub struct Following {
-    body: Option<Held>,
+    body: Vec<u8>,
+    /// Of a body that is not short.
+    room: Option<Room>,
+    sent: bool,
     encoding: Vec<u8>,
     session: Option<Vec<u8>>,
     in_flight: u32,
     gaps: Vec<TokenEvent>,
     lost: u64,
-    answer: Arc<OnceLock<Asked>>,
+    answer: Option<Arc<OnceLock<Asked>>>,
     /// Its body was too large.
     oversize: bool,
 }
 
 impl Following {
-    /// A piece of the request's body.
-    pub fn request(&mut self, piece: &[u8]) {
-        if let Some(body) = &mut self.body
-            && body.push(piece).is_err()
-        {
-            self.body = None;
-            self.oversize = true;
-        }
-    }
-
     /// Gaps of a stream that goes on.
     pub fn progress(&mut self, gaps: &[TokenEvent]) {
         let room = (MAX_GAPS - self.gaps.len()).min(gaps.len());
         self.gaps.extend_from_slice(&gaps[..room]);
         self.lost += (gaps.len() - room) as u64;
+    }
+
+    fn forget_body(&mut self) {
+        (self.body, self.room, self.oversize) = (Vec::new(), None, true);
     }
 }
 
@@ -205,6 +223,8 @@ impl Capture {
         let (queue, notes) = sync_channel(WAITING);
         let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let (session, directory) = (settings.session.clone(), settings.folder.clone());
+        // Tokens take long, so that what waits for them is counted; ids are of the day on which a request was sent.
+        let short = if tokens.is_some() || settings.rotate { 0 } else { SHORT };
         let counted = Arc::clone(&counts);
         let mut writer =
             Writer::new(settings.clone(), folder, (key, tokens), counted, clock.clone()).map_err(failed)?;
@@ -218,17 +238,7 @@ impl Capture {
         };
         thread::Builder::new().name("capture".to_owned()).spawn(body).map_err(failed)?;
         let ended = Mutex::new(ended);
-        Ok(Self {
-            queue,
-            counts,
-            held: Arc::default(),
-            backlog: Arc::default(),
-            folder: directory,
-            session,
-            clock,
-            stop,
-            ended,
-        })
+        Ok(Self { queue, counts, bodies: Arc::default(), short, folder: directory, session, clock, stop, ended })
     }
 
     /// What became of the records.
@@ -243,31 +253,38 @@ impl Capture {
             _ => None,
         };
         Following {
-            body: Some(Held {
-                bytes: Vec::new(),
-                reserved: 0,
-                all: Arc::clone(&self.held),
-                backlog: Arc::clone(&self.backlog),
-                waits: 0,
-            }),
             encoding: header("content-encoding").unwrap_or_default().to_vec(),
             session,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
-            gaps: Vec::new(),
-            lost: 0,
-            answer: Arc::default(),
-            oversize: false,
+            ..Following::default()
         }
+    }
+
+    /// A piece of the request's body.
+    pub fn request(&self, following: &mut Following, piece: &[u8]) {
+        if following.oversize || following.sent {
+            return;
+        }
+        let needed = following.body.len() + piece.len();
+        if needed > self.short {
+            let new = || Room { bodies: Arc::clone(&self.bodies), reserved: 0, waits: 0 };
+            if !following.room.get_or_insert_with(new).grow(&mut following.body, needed) {
+                return following.forget_body();
+            }
+        }
+        following.body.extend_from_slice(piece);
     }
 
     /// The request was sent whole.
     pub fn sent(&self, following: &mut Following, dialect: Option<&'static Dialect>) {
-        let (Some(mut body), Some(dialect)) = (following.body.take(), dialect) else { return };
-        body.wait();
-        let answer = Arc::clone(&following.answer);
-        let encoding = std::mem::take(&mut following.encoding);
+        following.sent = true;
+        let Some(mut room) = following.room.take() else { return };
+        let (body, encoding) = (std::mem::take(&mut following.body), std::mem::take(&mut following.encoding));
+        let Some(dialect) = dialect else { return };
+        room.wait(body.len());
+        let answer = Arc::clone(following.answer.get_or_insert_default());
         // Without it the row has no prompt; the record's own fate is counted when it ends.
-        if self.queue.try_send(Note::Asked { body, encoding, dialect, answer }).is_err() {
+        if self.queue.try_send(Note::Asked { body, room, encoding, dialect, answer }).is_err() {
             following.oversize = true;
         }
     }
@@ -278,9 +295,14 @@ impl Capture {
         if record.shape.dialect.is_none() {
             return;
         }
-        let Following { gaps, lost, in_flight, session, answer: asked, oversize, .. } = following;
+        let Following { body, sent, encoding, gaps, lost, in_flight, session, answer, oversize, .. } = following;
+        let said = match answer {
+            Some(answer) => Said::Before(answer),
+            None if sent && !body.is_empty() => Said::Here { body, encoding },
+            None => Said::Nothing,
+        };
         let ended = Ended::of(record, gaps, lost, in_flight);
-        let gone = Gone { ended, session, asked, oversize };
+        let gone = Gone { ended, session, said, oversize };
         self.counts.joined();
         if self.queue.try_send(Note::Ended(Box::new(gone))).is_err() {
             self.counts.left(1);

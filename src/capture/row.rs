@@ -7,6 +7,7 @@ use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing};
 use super::gaps;
 use super::names::Names;
 use super::sessions::Turn;
+use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::Extras;
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome, RequestRecord, Times, TokenCount, Usage};
 use crate::measure::shape::RequestShape;
@@ -49,6 +50,11 @@ impl Ended {
             lost_gaps: lost,
             in_flight,
         }
+    }
+
+    /// The dialect that was spoken.
+    pub(super) fn dialect(&self) -> Option<&'static Dialect> {
+        self.shape.dialect
     }
 }
 

@@ -193,6 +193,17 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_is_due_at_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut open = Folder::open(folder.path(), ALL).unwrap();
+        let half = vec![7; SEGMENT_BYTES as usize / 2];
+        open.write(&half, 1).unwrap();
+        assert!(!open.is_due(1));
+        open.write(&half, 1).unwrap();
+        assert!(open.is_due(1));
+    }
+
+    #[test]
     fn a_folder_is_one_processes() {
         let folder = tempfile::tempdir().unwrap();
         let first = Folder::open(folder.path(), ALL).unwrap();

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
 
 use super::counts::{Counts, Fate};
 use super::digest::{Cutting, Digester};
@@ -12,7 +12,7 @@ use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, Scope};
 use super::frame::Filling;
 use super::key::Key;
 use super::names::Names;
-use super::recorder::{Held, MAX_BODY, Note, SessionField, Settings};
+use super::recorder::{Gone, MAX_BODY, Note, Said, SessionField, Settings};
 use super::row::{Asked, Ended, Rounding, row};
 use super::segments::Folder;
 use super::sessions::Sessions;
@@ -26,6 +26,8 @@ use crate::measure::time::{Gap, Stamp};
 const DAY: u64 = 86_400_000_000_000;
 /// How long notes gather while they come: in that time the queue does not fill.
 const NAP: Gap = Gap::from_millis(10);
+/// Notes that are taken before the time is looked at.
+const AT_ONCE: usize = 256;
 /// How often the folder is tidied.
 const TIDY_EVERY: Gap = Gap::from_millis(60_000);
 
@@ -90,23 +92,26 @@ impl Writer {
     /// Writes what comes until it is told to stop.
     pub(super) fn run(&mut self, notes: &Receiver<Note>, stop: &AtomicBool) {
         self.tidy();
-        let mut busy = false;
         loop {
-            let wait = self.settings.flush.as_nanos().saturating_sub(self.clock.now().since(self.flushed).as_nanos());
-            let next = match notes.try_recv() {
-                Ok(note) => Ok(note),
-                // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
-                Err(TryRecvError::Empty) if busy => {
-                    rest(NAP);
-                    Err(RecvTimeoutError::Timeout)
+            let mut taken = 0;
+            for note in notes.try_iter().take(AT_ONCE) {
+                self.note(note);
+                taken += 1;
+            }
+            if taken == 0 {
+                let since = self.clock.now().since(self.flushed);
+                let wait = self.settings.flush.as_nanos().saturating_sub(since.as_nanos());
+                match notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()) {
+                    Ok(note) => {
+                        self.note(note);
+                        rest(NAP);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
                 }
-                Err(_) => notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()),
-            };
-            busy = next.is_ok();
-            match next {
-                Ok(note) => self.note(note),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            } else if taken < AT_ONCE {
+                // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
+                rest(NAP);
             }
             let now = self.clock.now();
             if now.since(self.flushed) >= self.settings.flush {
@@ -132,17 +137,22 @@ impl Writer {
     fn note(&mut self, note: Note) {
         self.turn_of_day();
         match note {
-            Note::Asked { body, encoding, dialect, answer } => {
-                let asked = self.asked(&body, &encoding, dialect);
-                drop(body);
+            Note::Asked { body, room, encoding, dialect, answer } => {
+                let asked = self.asked(&body, room.backlog(), &encoding, dialect);
+                drop((body, room));
                 let _first = answer.set(asked).is_ok();
             }
             Note::Ended(gone) => {
-                let mut asked = gone.asked.get().cloned().unwrap_or_default();
-                if asked.day != self.day {
-                    asked.forget_ids();
-                }
-                self.ended(&gone.ended, gone.session.as_deref(), asked, gone.oversize);
+                let Gone { ended, session, said, oversize } = *gone;
+                let asked = match (said, ended.dialect()) {
+                    (Said::Here { body, encoding }, Some(dialect)) => self.asked(&body, 0, &encoding, dialect),
+                    // Whoever was to answer has answered, and is gone: its note came first.
+                    (Said::Before(answer), _) => {
+                        Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default()
+                    }
+                    _ => Asked::default(),
+                };
+                self.ended(&ended, session.as_deref(), asked, oversize);
             }
             Note::Stop => {}
         }
@@ -157,11 +167,11 @@ impl Writer {
     }
 
     /// What a body says that may be kept.
-    fn asked(&self, held: &Held, encoding: &[u8], dialect: &Dialect) -> Asked {
+    fn asked(&self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> Asked {
         let nothing = Asked { day: self.day, ..Asked::default() };
-        let Some(plain) = decoded(&held.bytes, encoding) else { return nothing };
-        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(&held.bytes)) else { return nothing };
-        let behind = self.tokens.is_some() && held.backlog() > MAX_BACKLOG;
+        let Some(plain) = decoded(body, encoding) else { return nothing };
+        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
+        let behind = self.tokens.is_some() && backlog > MAX_BACKLOG;
         let mut digester = Digester::new(&self.key, if behind { Cutting::Nothing } else { self.cutting() });
         let found = body.prompt(dialect, &mut digester);
         let session = match &self.settings.session {
@@ -172,7 +182,10 @@ impl Writer {
         Asked { prompt, extras: body.extras(), session, uncut: behind, ..nothing }
     }
 
-    fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, asked: Asked, oversize: bool) {
+    fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, mut asked: Asked, oversize: bool) {
+        if asked.day != self.day {
+            asked.forget_ids();
+        }
         let (arrived, at) = (ended.times.received, ended.times.ended);
         let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
         let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
@@ -224,9 +237,12 @@ impl Writer {
 
     /// Takes up the key of today, where each day has its own.
     fn turn_of_day(&mut self) {
+        if !self.settings.rotate {
+            return;
+        }
         // By the line that the rows' times are on, whatever is done to the machine's clock meanwhile.
         let today = self.started.saturating_add(self.clock.now().since(self.zero).as_nanos()) / DAY;
-        if self.settings.rotate && today != self.day {
+        if today != self.day {
             self.flush();
             // A header that found no row is of yesterday's key.
             self.filling.clear();

@@ -237,7 +237,7 @@ pub(super) fn whole(number: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -306,7 +306,8 @@ mod tests {
         }
     }
 
-    fn json() -> impl Strategy<Value = serde_json::Value> {
+    /// Any document.
+    pub(in crate::measure) fn json() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),
             any::<bool>().prop_map(Into::into),

@@ -27,6 +27,7 @@
 
 mod buffer;
 pub mod dialect;
+mod document;
 pub mod framing;
 pub mod histogram;
 pub mod json;

@@ -103,8 +103,8 @@ impl Observation {
         if let Some(observer) = &mut self.observer {
             observer.request(payload);
         }
-        if let Some(following) = &mut self.following {
-            following.request(payload);
+        if let (Some(following), Some(capture)) = (&mut self.following, &self.worker.shared().capture) {
+            capture.request(following, payload);
         }
     }
 

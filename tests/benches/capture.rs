@@ -1,8 +1,9 @@
-//! What capturing costs: a request of 200 tokens and a prompt of 4 kB, as the stream's thread hands it over and as the
-//! capture's thread writes it.
+//! What capturing costs: a short request, and one of 200 tokens with a prompt of 4 kB, as the stream's thread hands them
+//! over and as the capture's thread writes them.
 //!
 //! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, of the whole process besides
 //! it, and what a thousand requests a second come to; and the bytes on disk. `TOKENIZER=FILE` adds blocks of its tokens.
+//! With `--shape NAME --events N` it only captures so many requests of that shape, for `tests/benches/instructions`.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
 
@@ -20,13 +21,22 @@ use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
 
-const TOKENS: u64 = 200;
+/// What is captured.
+struct Work {
+    name: &'static str,
+    tokens: u64,
+    body: fn(u64) -> String,
+}
+
+const WORK: [Work; 2] =
+    [Work { name: "capture-short", tokens: 1, body: short }, Work { name: "capture-stream", tokens: 200, body: long }];
+
 /// Requests that are handed over between two rests: their notes fit into the queue.
-const BATCH: u64 = 1_000;
+const BATCH: u64 = 1_024;
 const BATCHES: u64 = 20;
 
 /// A stream of so many tokens, some 20 ms apart.
-fn record(number: u64) -> RequestRecord {
+fn record(number: u64, tokens: u64) -> RequestRecord {
     let dialect = dialect::for_path("/v1/chat/completions");
     let shape = RequestShape { dialect, server: Some(("127.0.0.1".into(), 8000)), ..RequestShape::default() };
     let mut now = Stamp::from_nanos(number * 1_000_000);
@@ -37,19 +47,30 @@ fn record(number: u64) -> RequestRecord {
     observer.head(now, head, StampSource::Read);
     // Jitter as of a busy server: within some milliseconds, never twice the same.
     let mut noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for _ in 0..TOKENS {
+    for _ in 0..tokens {
         noise ^= noise << 13;
         noise ^= noise >> 7;
         noise ^= noise << 17;
         now = now.after(Gap::from_nanos(18_000_000 + noise % 4_000_000));
         observer.bytes(now, b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n");
     }
-    observer.bytes(now, b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":900,\"completion_tokens\":200}}\n\n");
+    observer.bytes(
+        now,
+        format!("data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":900,\"completion_tokens\":{tokens}}}}}\n\n")
+            .as_bytes(),
+    );
     observer.end(now, Ending::Complete)
 }
 
+/// The request of the bench beside other proxies.
+fn short(number: u64) -> String {
+    format!(
+        r#"{{"model":"meta-llama/Llama-3.1-8B-Instruct","stream":true,"temperature":0.7,"max_tokens":1024,"messages":[{{"role":"system","content":"You are a helpful assistant who answers in short sentences."}},{{"role":"user","content":"What does stream gauge {number} measure, and why is it left in the river?"}}]}}"#
+    )
+}
+
 /// A prompt of 4 kB: what a system says to all, and what one asks.
-fn body(number: u64) -> String {
+fn long(number: u64) -> String {
     let system = "You are a helpful assistant that answers in short and plain words. ".repeat(30);
     let asked = format!("Question number {number} of a long and winding conversation. ").repeat(36);
     format!(
@@ -80,25 +101,35 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
     capturing::start(&config, Clock::Monotonic).unwrap().unwrap()
 }
 
-fn measure(name: &str, tokenizer: Option<PathBuf>) {
+/// Hands the requests over, and waits until they are written.
+fn hand_over(capture: &Capture, requests: &[(String, RequestRecord)]) -> f64 {
+    let own = cpu(UsageWho::RUSAGE_THREAD);
+    for (body, record) in requests {
+        let mut following = capture.follow(|_| None, 7);
+        capture.request(&mut following, body.as_bytes());
+        capture.sent(&mut following, record.shape.dialect);
+        capture.ended(following, record);
+    }
+    let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
+    while capture.counts().waiting() > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    handed
+}
+
+fn requests(work: &Work, from: u64) -> Vec<(String, RequestRecord)> {
+    (from..from + BATCH).map(|n| ((work.body)(n), record(n, work.tokens))).collect()
+}
+
+fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>) {
     let folder = tempfile::tempdir().unwrap();
     let capture = capture(folder.path(), tokenizer);
     let (mut handing, mut writing) = (0.0, 0.0);
     for batch in 0..BATCHES {
-        let requests: Vec<_> = (0..BATCH).map(|n| batch * BATCH + n).map(|n| (body(n), record(n))).collect();
+        let requests = requests(work, batch * BATCH);
         let (own, all) = (cpu(UsageWho::RUSAGE_THREAD), cpu(UsageWho::RUSAGE_SELF));
-        for (body, record) in &requests {
-            let mut following = capture.follow(|_| None, 7);
-            following.request(body.as_bytes());
-            capture.sent(&mut following, record.shape.dialect);
-            capture.ended(following, record);
-        }
-        let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
-        while capture.counts().waiting() > 0 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        handing += hand_over(&capture, &requests);
         let rested = cpu(UsageWho::RUSAGE_THREAD) - own;
-        handing += handed;
         writing += cpu(UsageWho::RUSAGE_SELF) - all - rested;
     }
     let requests = (BATCH * BATCHES) as f64;
@@ -107,14 +138,34 @@ fn measure(name: &str, tokenizer: Option<PathBuf>) {
     let bytes: u64 = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     let (handing, writing) = (handing / requests, writing / requests);
     let share = (handing + writing) * 1_000.0 / 1e6 * 100.0;
-    println!("{name:<20} {handing:>14.2} {writing:>14.2} {share:>18.1} {:>16.0}", bytes as f64 / requests);
+    let bytes = bytes as f64 / requests;
+    println!("{:<16} {name:<12} {handing:>14.2} {writing:>14.2} {share:>18.1} {bytes:>14.0}", work.name);
 }
 
 fn main() {
-    let columns = ("blocks of", "hand over, µs", "write, µs", "% of a core at 1k/s", "bytes/request");
-    println!("{:<20} {:>14} {:>14} {:>18} {:>16}", columns.0, columns.1, columns.2, columns.3, columns.4);
-    measure("512 bytes", None);
-    if let Some(file) = std::env::var_os("TOKENIZER") {
-        measure("16 tokens", Some(file.into()));
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|at| arguments.get(at + 1));
+    if let Some(name) = value("--shape") {
+        let events: u64 = value("--events").and_then(|n| n.parse().ok()).unwrap_or(10 * BATCH);
+        for work in WORK.iter().filter(|work| work.name == name) {
+            let folder = tempfile::tempdir().unwrap();
+            let (capture, requests) = (capture(folder.path(), None), requests(work, 0));
+            for batch in std::iter::repeat_n(&requests[..], (events / BATCH) as usize) {
+                hand_over(&capture, batch);
+            }
+            capture.finish();
+        }
+        return;
+    }
+    let columns = ("request", "blocks of", "hand over, µs", "write, µs", "% of a core at 1k/s", "bytes/request");
+    println!(
+        "{:<16} {:<12} {:>14} {:>14} {:>18} {:>14}",
+        columns.0, columns.1, columns.2, columns.3, columns.4, columns.5
+    );
+    for work in &WORK {
+        measure(work, "512 bytes", None);
+        if let Some(file) = std::env::var_os("TOKENIZER") {
+            measure(work, "16 tokens", Some(file.into()));
+        }
     }
 }

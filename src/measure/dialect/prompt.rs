@@ -5,9 +5,8 @@
 //! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a
 //! gRPC request is a tensor whose name and type are the model's own, and is not read.
 
-use serde_json::{Map, Value};
-
 use super::Dialect;
+use crate::measure::document::{Object, Value};
 
 /// Marks between the pieces: bytes that UTF-8 never has.
 mod mark {
@@ -72,16 +71,16 @@ pub struct Extras {
 }
 
 /// The JSON body of one request.
-pub struct RequestBody(Map<String, Value>);
+pub struct RequestBody<'a>(Object<'a>);
 
 /// Where sampling parameters stand besides the top.
 const NESTED: [&str; 6] = ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text"];
 /// Says what a cache should do with a message, and moves from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
-impl RequestBody {
+impl<'a> RequestBody<'a> {
     /// Reads a body; `None` if it is no JSON object.
-    pub fn read(body: &[u8]) -> Option<Self> {
+    pub fn read(body: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(body).ok().map(Self)
     }
 
@@ -89,11 +88,11 @@ impl RequestBody {
     pub fn prompt(&self, dialect: &Dialect, sink: &mut dyn PromptSink) -> bool {
         let mut found = false;
         for (number, key) in (0_u8..).zip(dialect.prompt) {
-            let Some(value) = self.0.get(*key).filter(|value| !value.is_null()) else { continue };
+            let Some(value) = self.0.get(key).filter(|value| **value != Value::Null) else { continue };
             found = true;
             sink.mark(&[mark::FIELD, number]);
             match value {
-                Value::Array(messages) if messages.iter().all(Value::is_object) => {
+                Value::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
                     for message in messages {
                         sink.mark(&[mark::ITEM]);
                         walk(message, None, key, sink);
@@ -109,7 +108,7 @@ impl RequestBody {
 
     /// What else is asked for.
     pub fn extras(&self) -> Extras {
-        let some = |value: &Value| match value {
+        let some = |value: &Value<'_>| match value {
             Value::Null => false,
             Value::Array(list) => !list.is_empty(),
             Value::Object(map) => map.get("type").and_then(Value::as_str) != Some("text"),
@@ -117,8 +116,8 @@ impl RequestBody {
             _ => true,
         };
         // Most bodies have none of the places below the top.
-        let nested = NESTED.iter().filter_map(|place| self.0.get(*place)?.as_object());
-        let places: Vec<&Map<String, Value>> = std::iter::once(&self.0).chain(nested).collect();
+        let nested = NESTED.iter().filter_map(|place| self.0.get(place)?.as_object());
+        let places: Vec<&Object<'_>> = std::iter::once(&self.0).chain(nested).collect();
         let anywhere = |key: &str| places.iter().find_map(|place| place.get(key));
         let any = |keys: &[&str]| keys.iter().find_map(|key| anywhere(key)).map(some);
         Extras {
@@ -143,10 +142,10 @@ impl RequestBody {
         let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
         let mut value = self.0.get(first)?;
         for key in rest.into_iter().flat_map(|rest| rest.split('.')) {
-            value = value.get(key)?;
+            value = value.as_object()?.get(key)?;
         }
         match value {
-            Value::String(text) => Some(text.clone()),
+            Value::String(text) => Some(text.clone().into_owned()),
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         }
@@ -154,7 +153,7 @@ impl RequestBody {
 }
 
 /// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
-fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptSink) {
+fn walk(value: &Value<'_>, medium: Option<Medium>, key: &str, sink: &mut dyn PromptSink) {
     match value {
         Value::String(text) => match place(text, medium, key) {
             Some((medium, place)) => {
@@ -172,8 +171,8 @@ fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptS
         Value::Object(map) => {
             let medium = declared(map).or(medium);
             // Who speaks comes before what is said: a prefix then is one of the conversation.
-            let role = map.get_key_value("role");
-            let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(&key.as_str()));
+            let role = map.get("role").map(|role| ("role", role));
+            let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(key));
             for (key, value) in role.into_iter().chain(rest) {
                 sink.mark(&[mark::KEY]);
                 sink.text(key);
@@ -181,12 +180,16 @@ fn walk(value: &Value, medium: Option<Medium>, key: &str, sink: &mut dyn PromptS
                 walk(value, named(key).or(medium), key, sink);
             }
         }
-        word => {
-            sink.mark(&[mark::WORD]);
-            sink.word(&word.to_string());
-        }
+        Value::Number(number) => word(&number.to_string(), sink),
+        Value::Bool(truth) => word(if *truth { "true" } else { "false" }, sink),
+        Value::Null => word("null", sink),
     }
     sink.mark(&[mark::END]);
+}
+
+fn word(word: &str, sink: &mut dyn PromptSink) {
+    sink.mark(&[mark::WORD]);
+    sink.word(word);
 }
 
 /// What a key says of what stands under it.
@@ -201,8 +204,8 @@ fn named(key: &str) -> Option<Medium> {
 }
 
 /// What an object says that it is, by its type of content.
-fn declared(map: &Map<String, Value>) -> Option<Medium> {
-    let declared = ["media_type", "mime_type", "mimeType"].iter().find_map(|key| map.get(*key)?.as_str());
+fn declared(map: &Object<'_>) -> Option<Medium> {
+    let declared = ["media_type", "mime_type", "mimeType"].iter().find_map(|key| map.get(key)?.as_str());
     declared.map(of_type)
 }
 
