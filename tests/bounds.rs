@@ -1,9 +1,12 @@
 //! Whatever a server sends, what the observer holds is bounded and the time it takes grows with the bytes and no faster.
+//! However long a trace is, what each verb of `trace` holds of it is bounded.
 
+#[path = "support/big_trace.rs"]
+mod big_trace;
 #[path = "support/counting.rs"]
 mod counting;
 
-use std::io::Write;
+use std::io::{BufReader, Write, sink};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
@@ -13,6 +16,16 @@ use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
+use streamgauge::trace::Trace;
+use streamgauge::trace::anonymize::{Rounding, anonymize};
+use streamgauge::trace::cut::{Cut, cut};
+use streamgauge::trace::diff::diff;
+use streamgauge::trace::format::{self, Format, Options, TABLE};
+use streamgauge::trace::info::{LARGEST, info};
+use streamgauge::trace::input::{Source, Stream};
+use streamgauge::trace::merge::{Align, merge};
+use streamgauge::trace::scale::{Scale, scale};
+use streamgauge::trace::spread::spread;
 
 const EVENTS: &str = "text/event-stream";
 const DOCUMENT: &str = "application/json";
@@ -161,4 +174,66 @@ fn processor_time(work: impl FnOnce()) -> Duration {
     let before = now();
     work();
     now() - before
+}
+
+/// What a verb of `trace` may hold: room for the program itself is left below 200 MB.
+const MOST_OF_VERB: usize = 170 << 20;
+
+/// Mooncake's rows, so many bytes of them.
+fn big(bytes: u64) -> Trace {
+    let rows = Box::new(BufReader::new(big_trace::BigTrace::of(bytes)));
+    let source = Source::Stream(Stream::new("big", rows).expect("rows"));
+    let format = format::recognised(&source).expect("Mooncake's rows are known");
+    (format.read.expect("a format that is read"))(source, &Options::default()).expect("a trace")
+}
+
+fn written(mut trace: Trace, format: &Format) {
+    format::convert(&mut trace, format, Box::new(sink())).expect("nobody refuses");
+}
+
+/// What a verb does to a trace of so many bytes.
+struct Verb {
+    name: &'static str,
+    done: fn(u64),
+}
+
+const VERBS: [Verb; 8] = [
+    Verb { name: "info", done: |bytes| drop(info(&mut big(bytes), Some(LARGEST)).expect("a trace")) },
+    Verb { name: "cut", done: |bytes| written(cut(big(bytes), Cut { from: 1, ..Cut::default() }), TABLE[0]) },
+    Verb {
+        name: "scale",
+        done: |bytes| {
+            let twice = Scale { factor: 2.0, offset: 60_000_000_000, seed: 1 };
+            written(scale(twice, || Ok::<_, ()>(big(bytes))).expect("a trace"), TABLE[0]);
+        },
+    },
+    Verb {
+        name: "merge",
+        done: |bytes| {
+            let traces = ["one", "other"].map(|name| (name.to_owned(), big(bytes)));
+            written(merge(traces.into(), Align::Start).expect("traces"), TABLE[0]);
+        },
+    },
+    Verb { name: "anonymize", done: |bytes| written(anonymize(big(bytes), Rounding { time: 7, length: 7 }), TABLE[0]) },
+    Verb { name: "spread", done: |bytes| written(spread(big(bytes), "big", None, 1).expect("batches").0, TABLE[0]) },
+    Verb { name: "diff", done: |bytes| drop(diff(("a".to_owned(), big(bytes)), ("b".to_owned(), big(bytes)))) },
+    Verb {
+        name: "convert",
+        done: |bytes| {
+            TABLE.iter().filter(|format| format.write.is_some()).for_each(|format| written(big(bytes), format))
+        },
+    },
+];
+
+#[test]
+#[cfg_attr(debug_assertions, ignore = "hundreds of megabytes: cargo test --release")]
+fn what_a_verb_holds_does_not_grow_with_the_trace() {
+    // At the smaller size every table has all that it will have.
+    const SMALL: u64 = 100 << 20;
+    for Verb { name, done } in VERBS {
+        let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting::most_held(|| done(bytes)));
+        println!("{name}: {} MiB of {} MiB, {} MiB of thrice as much", small >> 20, SMALL >> 20, large >> 20);
+        assert!(large <= MOST_OF_VERB, "{name}: {large} bytes were held");
+        assert!(large <= small + small / 10, "{name}: {small} bytes were held, {large} of a trace three times as long");
+    }
 }

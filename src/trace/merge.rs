@@ -10,12 +10,12 @@ use super::blocks::mixed;
 use super::error::{Error, Problem};
 use super::losses::Losses;
 use super::{Entries, Trace};
-use crate::capture::format::{Blocks, Entry, Header};
+use crate::capture::format::{Blocks, Entry, Header, Part};
 
 /// Rows that wait for earlier ones.
 pub const MOST_WAITING: usize = 1 << 16;
-/// Block ids that the waiting rows may have together: 48 MiB.
-const MOST_IDS: usize = 6 << 20;
+/// What the waiting rows may hold together, in bytes. Two traces that are compared have twice as much.
+const MOST_HELD: usize = 40 << 20;
 
 /// Where the times of several traces begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +109,14 @@ pub(super) fn rename(entry: &mut Entry, copy: u64) {
     }
 }
 
+/// What a row that waits holds, in bytes.
+pub(super) fn held(entry: &Entry) -> usize {
+    let texts = [&entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
+    let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
+    let ids = entry.prompt.blocks.capacity() * size_of::<u64>();
+    size_of::<Waiting>() + texts + ids + entry.prompt.parts.capacity() * size_of::<Part>()
+}
+
 struct Waiting {
     at: u64,
     /// Rows of one time stay in the order of traces, and of the file.
@@ -143,7 +151,7 @@ pub(super) struct Merged {
     /// The rows, how many of each wait, and what each lost.
     traces: Vec<(Entries, usize, Losses)>,
     waiting: BinaryHeap<Waiting>,
-    ids: usize,
+    held: usize,
     last: u64,
     row: u64,
     losses: Losses,
@@ -153,7 +161,7 @@ pub(super) struct Merged {
 impl Merged {
     pub(super) fn new(traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
         let traces = traces.into_iter().map(|(entries, of_one)| (entries, 0, of_one)).collect();
-        Self { traces, waiting: BinaryHeap::new(), ids: 0, last: 0, row: 0, losses, failed: false }
+        Self { traces, waiting: BinaryHeap::new(), held: 0, last: 0, row: 0, losses, failed: false }
     }
 
     /// Reads until every trace that goes on has a fair share of the rows that wait.
@@ -161,12 +169,12 @@ impl Merged {
         let share = (MOST_WAITING / self.traces.len().max(1)).max(1);
         let mut ended = Vec::new();
         for (number, (entries, waiting, _)) in self.traces.iter_mut().enumerate() {
-            while *waiting < share && (*waiting == 0 || self.ids < MOST_IDS) {
+            while *waiting < share && (*waiting == 0 || self.held < MOST_HELD) {
                 match entries.next() {
                     Some(entry) => {
                         let entry = entry?;
                         (*waiting, self.row) = (*waiting + 1, self.row + 1);
-                        self.ids += entry.prompt.blocks.len();
+                        self.held += held(&entry);
                         self.waiting.push(Waiting { at: entry.at, trace: number, row: self.row, entry });
                     }
                     None => {
@@ -199,7 +207,7 @@ impl Iterator for Merged {
         }
         let Waiting { at, trace, entry, .. } = self.waiting.pop()?;
         self.traces[trace].1 -= 1;
-        self.ids -= entry.prompt.blocks.len();
+        self.held -= held(&entry);
         if at < self.last {
             self.losses.count("rows too far out of order to be put in order");
         }

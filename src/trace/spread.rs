@@ -11,19 +11,26 @@ use rand_pcg::Pcg64Mcg;
 
 use super::Trace;
 use super::error::{Error, Problem};
+use super::merge::held;
 use crate::capture::format::Entry;
 
 /// Rows from which a grid is found.
 const LOOKAHEAD: usize = 4_096;
 /// Requests of one batch.
 const MOST_OF_BATCH: usize = 1 << 16;
+/// What the rows of one batch, and those from which a grid is found, may hold, in bytes: what more there is of a batch is
+/// spread for itself.
+const MOST_HELD: usize = 40 << 20;
 
 /// The trace with every batch spread over the `grid` after its timestamp, in nanoseconds; found where it is not given.
 pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<(Trace, u64), Error> {
     let Trace { header, mut entries, losses } = trace;
     let mut ahead: VecDeque<Entry> = VecDeque::new();
-    for entry in entries.by_ref().take(LOOKAHEAD) {
-        ahead.push_back(entry?);
+    let mut of_ahead = 0;
+    while ahead.len() < LOOKAHEAD && of_ahead < MOST_HELD {
+        let Some(entry) = entries.next().transpose()? else { break };
+        of_ahead += held(&entry);
+        ahead.push_back(entry);
     }
     let found = || {
         let mut arrivals = super::info::Arrivals::default();
@@ -46,11 +53,14 @@ pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<
                 return Some(Err(error));
             }
             batch.extend(next.take());
+            let mut of_batch = 0;
             for entry in coming.by_ref() {
                 match entry {
                     Ok(entry) => {
                         let first = batch.front().map_or(entry.at, |first| first.at);
-                        let same = entry.at.abs_diff(first) <= tolerance && batch.len() < MOST_OF_BATCH;
+                        of_batch += held(&entry);
+                        let fits = batch.len() < MOST_OF_BATCH && of_batch < MOST_HELD;
+                        let same = fits && entry.at.abs_diff(first) <= tolerance;
                         if !same {
                             next = Some(entry);
                             break;
