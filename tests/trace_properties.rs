@@ -7,6 +7,10 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Scope, Turns};
+use streamgauge::capture::gaps;
+use streamgauge::measure::record::FinishReason;
+use streamgauge::measure::time::Gap;
+use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace::cut::{Cut, cut};
 use streamgauge::trace::fields::Fields;
 use streamgauge::trace::format::{self, Format, Options, TABLE};
@@ -95,13 +99,88 @@ fn in_order(rows: &[Entry]) -> bool {
     rows.windows(2).all(|pair| pair[0].at <= pair[1].at)
 }
 
-/// Formats whose rows are read back one for one, in the order of the file; vllm-vcr's need the times of an answer too.
+/// How many leading blocks rows share once their blocks are `split` in so many, and only full ones have an id.
+fn shared_when_full(rows: &[Entry], split: u64) -> Vec<Vec<usize>> {
+    let full = |row: &Entry| row.prompt.tokens.unwrap() / (BLOCK / split);
+    let less = |at: usize, before: usize, whole: usize| {
+        (whole as u64 * split).min(full(&rows[at])).min(full(&rows[before])) as usize
+    };
+    let of_row = |(at, row): (usize, Vec<usize>)| {
+        row.into_iter().enumerate().map(|(before, whole)| less(at, before, whole)).collect()
+    };
+    shared(rows).into_iter().enumerate().map(of_row).collect()
+}
+
+/// The rows of each session together, in the order of their first; what has none is one of its own.
+fn by_session(rows: &[Entry]) -> Vec<Vec<Entry>> {
+    let mut sessions: Vec<Vec<Entry>> = Vec::new();
+    for row in rows {
+        match sessions.iter_mut().find(|session| row.session.is_some() && session[0].session == row.session) {
+            Some(session) => session.push(row.clone()),
+            None => sessions.push(vec![row.clone()]),
+        }
+    }
+    sessions
+}
+
+/// The same with an answer that came at some time, one or two tokens at once.
+fn answered(mut rows: Vec<Entry>, mut seed: u64) -> Vec<Entry> {
+    let mut next = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    for row in &mut rows {
+        let (mut left, mut events) = (row.output_tokens.unwrap() - 1, Vec::new());
+        while left > 0 {
+            let tokens = (1 + next(2)).min(left);
+            events.push(TokenEvent::new(Gap::from_nanos(next(90_000) * 1_000), Some(tokens as u32)));
+            left -= tokens;
+        }
+        row.timing.first_token = Some(next(5_000_000) * 1_000);
+        row.timing.first_tokens = Some(1);
+        row.timing.gaps = (!events.is_empty()).then(|| gaps::pack(&events));
+        (row.in_flight, row.prompt.cached) = (Some(next(9) as u32), Some(next(row.prompt.tokens.unwrap() + 1)));
+        row.finish = Some([FinishReason::Stop, FinishReason::Length, FinishReason::Abort][next(3) as usize]);
+        row.model = Some("m".to_owned());
+    }
+    rows
+}
+
+/// Formats whose rows are read back one for one, in the order of the file; the others have tests of their own below.
 fn of_rows() -> impl Iterator<Item = &'static Format> {
     let other = ["weka", "vllm-vcr"];
     TABLE
         .iter()
         .copied()
         .filter(move |format| format.read.is_some() && format.write.is_some() && !other.contains(&format.name))
+}
+
+proptest! {
+    // Each case is a hundred conversions.
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn every_format_becomes_every_other_with_all_lengths(rows in rows(), seed: u64) {
+        let rows = by_session(&answered(rows, seed)).concat();
+        let lengths = |rows: &[Entry]| {
+            let mut lengths: Vec<_> = rows.iter().map(|row| (row.prompt.tokens, row.output_tokens)).collect();
+            lengths.sort_unstable();
+            lengths
+        };
+        let both = || TABLE.iter().copied().filter(|format| format.read.is_some() && format.write.is_some());
+        for from in both() {
+            let once = through(from, &mut trace(&rows));
+            let (header, once) = (once.header.clone(), read(once));
+            prop_assert_eq!(lengths(&once), lengths(&rows), "{}", from.name);
+            // A recording is of answers: it takes only what has the gaps of its tokens.
+            let has_gaps = once.iter().all(|row| row.timing.gaps.is_some() == (row.output_tokens > Some(1)));
+            let has_gaps = has_gaps && once.iter().all(|row| row.timing.first_token.is_some());
+            for to in both().filter(|to| to.name != "vllm-vcr" || has_gaps) {
+                let mut once = Trace { header: header.clone(), ..trace(&once) };
+                prop_assert_eq!(lengths(&read(through(to, &mut once))), lengths(&rows), "{} to {}", from.name, to.name);
+            }
+        }
+    }
 }
 
 proptest! {
@@ -142,6 +221,43 @@ proptest! {
             prop_assert_eq!(all(&again), all(&once), "{}", format.name);
             prop_assert!(shared(&again) == shared(&once) || header.blocks.is_none(), "{}", format.name);
         }
+    }
+
+    #[test]
+    fn sessions_of_weka_keep_their_turns_lengths_times_and_prefixes(rows in rows()) {
+        let sessions = by_session(&rows);
+        let together = sessions.concat();
+        let back = read(through(format::named("weka").unwrap(), &mut trace(&together)));
+        prop_assert_eq!(back.len(), rows.len());
+        // A session's times count from its first request, and blocks are of 64 tokens that are full.
+        let mut read = back.iter();
+        for session in &sessions {
+            for (turn, (row, back)) in session.iter().zip(read.by_ref()).enumerate() {
+                prop_assert_eq!(back.at, row.at - session[0].at);
+                prop_assert_eq!(back.turn, Some(turn as u32));
+                prop_assert!(row.session.is_none() || back.session == row.session);
+                prop_assert_eq!((back.prompt.tokens, back.output_tokens), (row.prompt.tokens, row.output_tokens));
+                prop_assert_eq!(back.prompt.blocks.len() as u64, row.prompt.tokens.unwrap() / 64);
+            }
+        }
+        prop_assert_eq!(shared(&back), shared_when_full(&together, BLOCK / 64));
+    }
+
+    #[test]
+    fn recordings_of_vcr_keep_every_gap_and_what_they_hold_besides(rows in rows(), seed: u64) {
+        let rows = answered(rows, seed);
+        let back = read(through(format::named("vllm-vcr").unwrap(), &mut trace(&rows)));
+        prop_assert_eq!(back.len(), rows.len());
+        for (row, back) in rows.iter().zip(&back) {
+            prop_assert_eq!((back.at, &back.model, back.finish), (row.at, &row.model, row.finish));
+            prop_assert_eq!((back.prompt.tokens, back.output_tokens), (row.prompt.tokens, row.output_tokens));
+            prop_assert_eq!((back.prompt.cached, back.in_flight), (row.prompt.cached, row.in_flight));
+            prop_assert_eq!(back.prompt.blocks.len() as u64, row.prompt.tokens.unwrap() / BLOCK);
+            prop_assert_eq!(back.timing.first_token, row.timing.first_token);
+            prop_assert_eq!(&back.timing.gaps, &row.timing.gaps);
+            prop_assert!(row.timing.gaps.is_none() || back.timing.first_tokens == row.timing.first_tokens);
+        }
+        prop_assert_eq!(shared(&back), shared_when_full(&rows, 1));
     }
 
     #[test]
