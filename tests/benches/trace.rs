@@ -1,0 +1,84 @@
+//! What `trace info` costs beside jq and DuckDB, which only sum the lengths of the same rows.
+//!
+//! `cargo bench --bench trace` prints CPU seconds and elapsed ones, the best of three; ratios within one run mean
+//! something. jq and, for the Python that `PYTHON` names, DuckDB are measured where they are installed. With
+//! `--write BYTES` it writes so much of a trace to stdout instead, for tries with traces that fit into no memory:
+//!
+//! ```text
+//! cargo bench --bench trace -- --write 10000000000 | streamgauge trace info -
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
+
+#[path = "../support/big_trace.rs"]
+mod big_trace;
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use big_trace::BigTrace;
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Bytes of the file that is read.
+const SIZE: u64 = 200 << 20;
+
+const JQ: &str = "reduce inputs as $row ([0, 0, 0]; \
+    [.[0] + 1, .[1] + $row.input_length, .[2] + $row.output_length]) | @tsv";
+const DUCKDB: &str = "import duckdb, sys; duckdb.sql(\"set threads = 1\"); print(*duckdb.sql(\
+    f\"select count(*), sum(input_length), sum(output_length) from read_json('{sys.argv[1]}', format = \
+    'newline_delimited', columns = {{input_length: 'BIGINT', output_length: 'BIGINT'}})\").fetchone())";
+
+fn cpu() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
+}
+
+/// CPU and elapsed seconds of the best of three runs; `None` where the program cannot do it.
+fn measure(command: &mut Command) -> Option<(f64, f64)> {
+    let runs = (0..3).map(|_| {
+        let (used, begun) = (cpu(), Instant::now());
+        let done = command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+        done.then(|| (cpu() - used, begun.elapsed().as_secs_f64()))
+    });
+    runs.collect::<Option<Vec<_>>>()?.into_iter().min_by(|one, other| one.0.total_cmp(&other.0))
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--write") {
+        let bytes = arguments.get(at + 1).and_then(|bytes| bytes.parse().ok()).expect("--write BYTES");
+        // Whoever closes the pipe has read enough.
+        let _closed =
+            io::copy(&mut io::BufReader::with_capacity(1 << 16, BigTrace::of(bytes)), &mut io::stdout()).is_err();
+        return;
+    }
+    // What runs all targets as tests wants no table.
+    if !arguments.iter().any(|argument| argument == "--bench") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.jsonl");
+    let bytes = io::copy(&mut BigTrace::of(SIZE), &mut std::fs::File::create(&file).unwrap()).unwrap();
+    let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+    let mut commands = [
+        ("streamgauge trace info", Command::new(env!("CARGO_BIN_EXE_streamgauge"))),
+        ("duckdb, sums", Command::new(python)),
+        ("jq, sums", Command::new("jq")),
+    ];
+    commands[0].1.args(["trace", "info", "--json"]).arg(&file);
+    commands[1].1.args(["-c", DUCKDB]).arg(&file);
+    commands[2].1.args(["-n", "-r", JQ]).arg(&file);
+    println!("{:<24} {:>8} {:>10} {:>10} {:>8}", "", "CPU, s", "elapsed, s", "MB/s CPU", "ratio");
+    let mut ours = None;
+    for (name, mut command) in commands {
+        let Some((used, elapsed)) = measure(&mut command) else {
+            println!("{name:<24} not installed");
+            continue;
+        };
+        let ratio = used / *ours.get_or_insert(used);
+        println!("{name:<24} {used:>8.2} {elapsed:>10.2} {:>10.0} {ratio:>8.2}", bytes as f64 / 1e6 / used);
+    }
+}
