@@ -232,7 +232,6 @@ fn what_a_verb_holds_does_not_grow_with_the_trace() {
     const SMALL: u64 = 100 << 20;
     for Verb { name, done } in VERBS {
         let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting::most_held(|| done(bytes)));
-        println!("{name}: {} MiB of {} MiB, {} MiB of thrice as much", small >> 20, SMALL >> 20, large >> 20);
         assert!(large <= MOST_OF_VERB, "{name}: {large} bytes were held");
         assert!(large <= small + small / 10, "{name}: {small} bytes were held, {large} of a trace three times as long");
     }
