@@ -74,9 +74,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     max_in_flight: Option<u32>,
 
-    /// Begin here in the trace
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = gap, help_heading = "Timing")]
-    from: Gap,
+    /// Begin here in the trace [default: at its first row]
+    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    from: Option<Gap>,
 
     /// End here in the trace
     #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
@@ -130,7 +130,7 @@ impl Args {
         }
         let plan = Plan {
             stretch,
-            from: self.from,
+            from: self.from.unwrap_or(Gap::from_nanos(first)),
             to: self.to,
             duration: self.duration,
             repeat: self.repeat,
@@ -161,7 +161,9 @@ impl Args {
         let mut found = Found::default();
         for entry in rows {
             let entry = entry?;
-            if entry.at < self.from.as_nanos() || self.to.is_some_and(|to| entry.at >= to.as_nanos()) {
+            if self.from.is_some_and(|from| entry.at < from.as_nanos())
+                || self.to.is_some_and(|to| entry.at >= to.as_nanos())
+            {
                 continue;
             }
             found.rows += 1;

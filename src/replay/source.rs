@@ -1,4 +1,5 @@
-//! Where rows come from: a trace in any format that [`crate::trace`] reads.
+//! Where rows come from: a trace in any format that [`crate::trace`] reads, put in the order of its times. A capture has
+//! its rows in the order in which they ended, and sessions of some formats begin at zero one after the other.
 
 use std::path::Path;
 
@@ -6,6 +7,7 @@ use super::schedule::{RowError, Rows};
 use crate::capture::format::Header;
 use crate::trace::format::{Options, recognised};
 use crate::trace::input::Source;
+use crate::trace::merge::{Align, merge};
 use crate::trace::spread::spread;
 
 /// Opens a trace, whose format its content tells. Its batches are spread where there is a seed to draw places from.
@@ -19,7 +21,8 @@ pub fn open(path: &Path, spread_by: Option<u64>) -> Result<(Header, Rows), RowEr
         format!("{shown}: no known format of traces; `streamgauge trace convert` can be told which it is")
     })?;
     let read = format.read.ok_or_else(|| format!("{shown}: {} cannot be read: {}", format.name, format.but))?;
-    let mut trace = read(source, &Options::default())?;
+    let trace = read(source, &Options::default())?;
+    let mut trace = merge(vec![(shown.to_string(), trace)], Align::Start)?;
     if let Some(seed) = spread_by {
         (trace, _) = spread(trace, &shown.to_string(), None, seed)?;
     }

@@ -1,0 +1,166 @@
+//! Whole public traces, replayed against the simulated server: every request is sent at its moment, every length is
+//! exact, every prefix is shared, and every pause is kept. Each takes a minute, nearly all of it waiting.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use streamgauge::capture::format::{Entry, Header};
+use streamgauge::capture::reader::Reader;
+use streamgauge::measure::time::Gap;
+use streamgauge::replay::source;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::trace::format::{self, recognised};
+use streamgauge::trace::info::info;
+use streamgauge::trace::input::Source;
+
+/// Tokens of a block of the simulated server's cache.
+const CACHE_BLOCK: u64 = 16;
+
+/// What was asked for and what came of it.
+struct Replayed {
+    /// The trace, in order of time.
+    trace: Vec<Entry>,
+    /// The result, in the order of its plan.
+    rows: Vec<Entry>,
+    summary: Value,
+    /// Tokens that an endless cache would have had.
+    reusable: u64,
+}
+
+/// A server whose cache never forgets.
+fn server() -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
+    let options =
+        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+/// Sends a trace of tests/data/traces that many times as fast.
+fn replayed(name: &str, speed: u32) -> Replayed {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let (path, out) = (format!("tests/data/traces/{name}"), folder.path().join("run"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["replay", &path, "--json", "--no-audit", "--models=*=sim", "--max-lag=1h"]);
+    // Without a chat template a prompt may be as short as the shortest of Azure's.
+    command.args(["--dialect=openai.completions", "--prompt-overhead=0"]);
+    command.arg(format!("--speed={speed}")).arg(format!("--target=http://{}", server.local_addr()));
+    command.arg("--out").arg(&out).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let mut rows: Vec<Entry> = Reader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
+    rows.sort_by_key(|row| row.planned);
+    let opened = || {
+        let source = Source::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(&path)).unwrap();
+        (recognised(&source).unwrap().read.unwrap())(source, &format::Options::default()).unwrap()
+    };
+    let mut trace: Vec<Entry> = opened().entries.map(Result::unwrap).collect();
+    trace.sort_by_key(|row| row.at);
+    let size = opened().header.blocks.map_or(0, |blocks| u64::from(blocks.size));
+    let reusable = info(&mut opened(), None).unwrap().reuse.first().map_or(0, |cache| cache.hit_blocks * size);
+    Replayed { trace, rows, summary: report["summary"].clone(), reusable }
+}
+
+impl Replayed {
+    /// Fails unless every request was answered, as long in and out as in the trace, and shared what it shares there.
+    fn assert_whole(&self) {
+        let (summary, requests) = (&self.summary, self.trace.len() as u64);
+        assert_eq!(self.rows.len() as u64, requests);
+        assert_eq!(summary["outcomes"], json!({"success": requests}), "{summary}");
+        let sum = |of: fn(&Entry) -> Option<u64>| self.trace.iter().filter_map(of).sum::<u64>();
+        let (input, output) = (&summary["input"], &summary["output"]);
+        assert_eq!((&input["exact"], &input["tokens"]), (&json!(requests), &json!(sum(|row| row.prompt.tokens))));
+        assert_eq!((&output["exact"], &output["tokens"]), (&json!(requests), &json!(sum(|row| row.output_tokens))));
+        let cached = summary["cached"].as_u64().unwrap();
+        let least = self.reusable.saturating_sub(requests * CACHE_BLOCK);
+        assert!((least..=self.reusable).contains(&cached), "{cached} of {} came from the cache", self.reusable);
+    }
+
+    /// Fails unless every request was planned for its own moment, that many times as early.
+    fn assert_planned(&self, speed: u64) {
+        let first = self.trace[0].at;
+        let wanted: Vec<u64> = self.trace.iter().map(|row| (row.at - first) / speed).collect();
+        let planned: Vec<u64> = self.rows.iter().filter_map(|row| row.planned).collect();
+        let off = wanted.iter().zip(&planned).map(|(wanted, planned)| wanted.abs_diff(*planned)).max();
+        assert_eq!(planned.len(), wanted.len());
+        assert!(off <= Some(1), "{off:?} ns, more than rounding");
+    }
+}
+
+#[test]
+fn mooncakes_first_five_minutes_are_replayed_five_times_as_fast() {
+    let replayed = replayed("mooncake/conversation_first300s.jsonl", 5);
+    assert_eq!(replayed.trace.len(), 918);
+    replayed.assert_whole();
+    replayed.assert_planned(5);
+}
+
+#[test]
+fn azures_first_five_minutes_are_replayed() {
+    let replayed = replayed("azure/conv2023_first300s.csv", 5);
+    assert_eq!(replayed.trace.len(), 1_445);
+    replayed.assert_whole();
+    replayed.assert_planned(5);
+}
+
+#[test]
+fn an_agents_session_is_replayed_with_its_pauses() {
+    const SPEED: u64 = 10;
+    let replayed = replayed("kv-cache-tester/trace_0057.json", 10);
+    replayed.assert_whole();
+    let seconds: Vec<u64> =
+        replayed.trace.iter().filter_map(|row| row.think).map(|think| think / 1_000_000_000).collect();
+    assert_eq!(seconds[seconds.len() - 7..], [5, 13, 5, 9, 4, 29, 5]);
+    for (pair, seconds) in replayed.rows.windows(2).zip(&seconds[seconds.len() - 7..]) {
+        // The answer that this turn waited for is the replay's, not the trace's.
+        let ended = pair[0].at + pair[0].timing.ended.unwrap();
+        assert_eq!(pair[1].planned, Some(ended + seconds * 1_000_000_000 / SPEED));
+        assert!(pair[1].prompt.cached > Some(pair[0].prompt.tokens.unwrap() * 9 / 10), "the history is in the cache");
+    }
+}
+
+/// Rows of our own format, in this order, at these times in milliseconds.
+fn captured(times: &[u64]) -> tempfile::NamedTempFile {
+    let mut lines = serde_json::to_string(&Header::new("test")).unwrap() + "\n";
+    for at in times {
+        let row = Entry { at: at * 1_000_000, output_tokens: Some(1), ..Entry::default() };
+        lines += &(serde_json::to_string(&row).unwrap() + "\n");
+    }
+    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    file
+}
+
+#[test]
+fn rows_are_sent_in_the_order_of_their_times_whatever_the_order_of_the_file() {
+    let file = captured(&[700, 30, 500, 20]);
+    let (_, rows) = source::open(file.path(), None).unwrap();
+    let times: Vec<u64> = rows.map(|row| row.unwrap().at / 1_000_000).collect();
+    assert_eq!(times, [20, 30, 500, 700]);
+}
+
+#[test]
+fn the_first_row_is_not_waited_for_unless_the_trace_is_to_begin_elsewhere() {
+    const DAY: u64 = 86_400_000;
+    let file = captured(&[DAY + 40, DAY]);
+    let planned = |more: &[&str]| {
+        let server = server();
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("run");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+        command.arg("replay").arg(file.path()).args(["--no-audit", "--prompt-overhead=0", "--max-lag=1h"]).args(more);
+        command.arg(format!("--target=http://{}", server.local_addr())).arg("--out").arg(&out);
+        assert!(command.output().unwrap().status.success());
+        let rows = Reader::open(&out.join("records.jsonl.zst")).unwrap();
+        let mut planned: Vec<u64> = rows.filter_map(|row| row.unwrap().planned).collect();
+        planned.sort_unstable();
+        planned
+    };
+    assert_eq!(planned(&[]), [0, 40_000_000]);
+    assert_eq!(planned(&["--from=86399.99s"]), [10_000_000, 50_000_000]);
+}
