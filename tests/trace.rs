@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use streamgauge::capture::format::{BlockIds, Entry, Header, LastBlock, Scope};
+use streamgauge::capture::format::{BlockIds, Entry, Header, LastBlock, Scope, Timing};
+use streamgauge::measure::record::Ending;
+use streamgauge::trace::blocks::expected_ids;
 use streamgauge::trace::format::{self, Options, TABLE};
 use streamgauge::trace::info::{self, Info, Warning};
 use streamgauge::trace::input::{Source, Stream};
+use streamgauge::trace::lengths::{self, Lengths};
+use streamgauge::trace::losses::Losses;
 use streamgauge::trace::{Trace, scale};
 
 fn data(name: &str) -> PathBuf {
@@ -328,6 +332,49 @@ fn scaled_traffic_keeps_its_reuse() {
     near(twice.reuse[0].token_share, 0.374, 0.001);
     assert!((5_400..6_600).contains(&half.requests), "{}", half.requests);
     near(half.reuse[0].token_share, 0.374, 0.05);
+}
+
+#[test]
+fn scaled_lengths_keep_every_block_and_what_prompts_share() {
+    let path = data("mooncake/conversation_first300s.jsonl");
+    let (header, whole) = rows(&path);
+    let by = |input| lengths::scale(open(&path).1, Lengths { input, output: 0.1 });
+    let mut scaled = by(1.0 / 128.0).unwrap();
+    let blocks = scaled.header.blocks.clone().unwrap();
+    assert_eq!((header.blocks.unwrap().size, blocks.size), (512, 4));
+    for was in whole {
+        let row = scaled.entries.next().unwrap().unwrap();
+        let tokens = |entry: &Entry| entry.prompt.tokens.unwrap();
+        assert_eq!((row.at, &row.prompt.blocks), (was.at, &was.prompt.blocks));
+        assert_eq!(tokens(&row), tokens(&was).div_ceil(128));
+        assert_eq!(expected_ids(&blocks, tokens(&row)), was.prompt.blocks.len() as u64);
+        let output = was.output_tokens.unwrap();
+        assert_eq!(row.output_tokens.unwrap(), ((output as f64 / 10.0).round() as u64).max(1));
+    }
+    assert!(scaled.entries.next().is_none());
+    let refused = by(0.01).err().unwrap();
+    assert_eq!(
+        refused,
+        "blocks of 512 tokens would be 5.12 tokens long; 0.009765625x makes them 5, and keeps what prompts share"
+    );
+}
+
+#[test]
+fn a_scaled_reply_forgets_when_its_tokens_came_but_not_when_its_client_left() {
+    let timing = Timing { sent: Some(1), first_token: Some(2), ended: Some(3), ..Timing::default() };
+    let done = Entry { output_tokens: Some(10), timing, ..Entry::default() };
+    let gone = Entry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(4), ..done.clone() };
+    let trace = Trace {
+        header: Header::new("test"),
+        entries: Box::new([Ok(done), Ok(gone)].into_iter()),
+        losses: Losses::default(),
+    };
+    let scaled = lengths::scale(trace, Lengths { input: 1.0, output: 0.5 }).unwrap();
+    let rows: Vec<Entry> = scaled.entries.map(Result::unwrap).collect();
+    let ended = |row: &Entry| (row.timing.sent, row.timing.ended);
+    assert_eq!(rows.iter().map(ended).collect::<Vec<_>>(), [(None, None), (Some(1), Some(3))]);
+    assert!(rows.iter().all(|row| row.timing.first_token.is_none() && row.output_tokens == Some(5)));
+    assert_eq!(rows[1].abort_tokens, Some(2));
 }
 
 // ------------------------------------------------------------------------------------------------------- the command line

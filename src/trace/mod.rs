@@ -5,8 +5,8 @@
 //! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive.
 //!
 //! What is done with traces: [`info`] tells what is in one, [`diff`] how far two are
-//! apart, [`cut`], [`scale`], [`merge`], [`anonymize`] and [`spread`]
-//! make one of others.
+//! apart, [`cut`], [`scale`], [`lengths`], [`merge`], [`anonymize`] and
+//! [`spread`] make one of others.
 
 pub mod anonymize;
 pub mod blocks;
@@ -18,6 +18,7 @@ pub mod format;
 pub mod info;
 pub mod input;
 mod json;
+pub mod lengths;
 pub mod losses;
 pub mod merge;
 pub mod output;

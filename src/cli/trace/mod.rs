@@ -17,6 +17,7 @@ use crate::trace::anonymize::{self, Rounding};
 use crate::trace::cut::{self, Cut};
 use crate::trace::diff as trace_diff;
 use crate::trace::info::{self, LARGEST};
+use crate::trace::lengths::{self, Lengths};
 use crate::trace::merge::{self, Align};
 use crate::trace::scale::{self, Scale};
 use crate::trace::spread;
@@ -143,21 +144,31 @@ struct CutArgs {
     output: Output,
 }
 
-/// Make more or less of the same traffic, with the structure of its prefixes
+/// Make more or less of the same traffic, or longer or shorter, with the structure of its prefixes
 ///
-/// More is copies laid over each other, with ids of their own; less leaves out whole sessions.
+/// More is copies laid over each other, with ids of their own; less leaves out whole sessions. Blocks of prompts are
+/// scaled with the prompts.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["rate", "isl", "osl"])))]
 struct ScaleArgs {
     #[command(flatten)]
     input: Input,
 
     /// How many times the traffic, as in 2x, 1.5x or 0.25x
     #[arg(long, value_name = "TIMES")]
-    rate: Times,
+    rate: Option<Times>,
 
     /// Time over which the copies begin: bursts of copies meet if it is short
     #[arg(long, value_name = "TIME", default_value = "10s")]
     offset: Gap,
+
+    /// How many times as long prompts are, as in 0.0625x for a server that holds a 16th
+    #[arg(long, value_name = "TIMES")]
+    isl: Option<Times>,
+
+    /// The same of replies
+    #[arg(long, value_name = "TIMES")]
+    osl: Option<Times>,
 
     #[command(flatten)]
     output: Output,
@@ -320,7 +331,8 @@ fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
-    let factor = args.rate.0;
+    let times = |times: Option<Times>| times.map_or(1.0, |times| times.0);
+    let factor = times(args.rate);
     let stdin = args.input.trace.as_os_str() == "-";
     anyhow::ensure!(
         !stdin || factor <= 1.0,
@@ -335,5 +347,7 @@ fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
         format.get_or_insert(input.format);
         anyhow::Ok(input.trace)
     })?;
+    let by = Lengths { input: times(args.isl), output: times(args.osl) };
+    let trace = lengths::scale(trace, by).map_err(anyhow::Error::msg)?;
     args.output.write(trace, format.context("no trace was read")?)
 }
