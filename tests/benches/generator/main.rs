@@ -1,20 +1,50 @@
 //! What a replay can carry on this machine, against the simulated server beside it: how late it sends, what it costs,
-//! and what 10,000 open streams take. `cargo bench --bench replay`; half a minute, on a machine that does nothing else.
+//! and what 10,000 open streams take. `cargo bench --bench generator`; half a minute, on a machine that does nothing else.
+//!
+//! `-- --peers streamgauge,oha,wrk,vllm,aiperf` then compares it with other generators, of which it takes those that are
+//! named: what a request costs each, a streamed token, its memory, and how late requests come. `tests/parts/setup --bench
+//! --real` installs them; five minutes.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark stops where it cannot go on, and prints")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark stops where it cannot go on, prints, and takes the time of others"
+)]
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+
+use peers::Peer;
+
+#[path = "../side_by_side/cpu.rs"]
+#[expect(dead_code, reason = "the other benchmark needs more of it")]
+mod cpu;
+mod peers;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamgauge");
 
+/// What 5,000 requests a second are to keep: the rate within this share, and lags in microseconds (p50, p99, p99.9).
+const RATE_ERROR: f64 = 0.001;
+const LAGS: [(&str, f64); 3] = [("p50", 50.0), ("p99", 200.0), ("p999", 1_000.0)];
+/// MiB in which 10,000 streams are to be open.
+const MEMORY: u64 = 512;
+
+/// A process that listens.
+struct Served {
+    process: Child,
+    addr: SocketAddr,
+}
+
 /// A server that answers at once and then every `step`.
 struct Sim {
-    process: Child,
-    address: String,
+    served: Served,
     /// Reads on, so that the server never waits for a reader.
     _log: JoinHandle<()>,
 }
@@ -36,14 +66,15 @@ impl Sim {
         let mut process = command.spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
         let listening = lines.find(|line| line.starts_with("listening on ")).unwrap();
-        let address = listening.trim_start_matches("listening on ").to_owned();
-        Self { process, address, _log: thread::spawn(move || lines.for_each(drop)) }
+        let addr = listening.trim_start_matches("listening on http://").trim_end_matches("/v1").parse().unwrap();
+        Self { served: Served { process, addr }, _log: thread::spawn(move || lines.for_each(drop)) }
     }
 
     /// The summary of a load, the seconds of CPU that it took, and the most memory that it held in MiB.
     fn load(&self, flags: &[&str]) -> (Value, f64, u64) {
         let mut command = Command::new(PROGRAM);
-        command.args(["load", "--json", "--max-lag=1h", "--prompt-overhead=0", "--isl=64", "--target", &self.address]);
+        command.args(["load", "--json", "--max-lag=1h", "--prompt-overhead=0", "--isl=64", "--no-audit"]);
+        command.arg(format!("--target=http://{}", self.served.addr));
         let mut child = command.args(flags).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let pid = child.id();
         let watched = thread::spawn(move || {
@@ -62,7 +93,15 @@ impl Sim {
     }
 }
 
-impl Drop for Sim {
+impl Served {
+    /// Lets it end by itself.
+    fn end(mut self) {
+        kill(Pid::from_raw(self.process.id().cast_signed()), Signal::SIGTERM).unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Served {
     fn drop(&mut self) {
         self.process.kill().ok();
         self.process.wait().ok();
@@ -79,6 +118,10 @@ fn looked_at(pid: u32) -> Option<(f64, u64)> {
     Some((ticks / 100.0, most.split_whitespace().next()?.parse::<u64>().ok()? / 1_024))
 }
 
+fn reached(is_so: bool) -> &'static str {
+    if is_so { "reached" } else { "MISSED" }
+}
+
 fn main() {
     // `cargo test --benches` runs this too, and wants to know that it works.
     let seconds: u32 = if std::env::args().any(|arg| arg == "--bench") { 8 } else { 1 };
@@ -90,15 +133,22 @@ fn main() {
         let (rate_flag, duration) = (format!("--rate={rate}"), format!("--duration={seconds}s"));
         let (summary, cpu, _) = sim.load(&[&rate_flag, &duration, "--osl=2"]);
         let ratio = summary["sent_rate"].as_f64().unwrap() / summary["planned_rate"].as_f64().unwrap();
-        let lag = |which: &str| summary["lag"][which].as_f64().unwrap() / 1e3;
+        let lags = LAGS.map(|(which, most)| (summary["lag"][which].as_f64().unwrap() / 1e3, most));
         let each = cpu * 1e6 / summary["requests"].as_f64().unwrap();
-        let (p50, p99, p999) = (lag("p50"), lag("p99"), lag("p999"));
-        println!("{rate:>10}   {ratio:>12.5}   {p50:>5.0} µs  {p99:>5.0} µs  {p999:>5.0} µs   {each:>8.0}");
+        let [p50, p99, p999] = lags.map(|(lag, _)| lag);
+        let kept = (ratio - 1.0).abs() <= RATE_ERROR && lags.iter().all(|(lag, most)| lag <= most);
+        let kept = reached(kept);
+        println!("{rate:>10}   {ratio:>12.5}   {p50:>5.0} µs  {p99:>5.0} µs  {p999:>5.0} µs   {each:>8.0}   {kept}");
     }
     drop(sim);
     // Ten tokens a second apart, so that the streams of several seconds are open together.
     let sim = Sim::start("1s");
     let (summary, _, most) = sim.load(&["--rate=2000", &format!("--duration={seconds}s"), "--osl=10"]);
-    println!("{} streams open at once took {most} MiB", summary["most_in_flight"]);
+    println!("{} streams open at once took {most} MiB   {}", summary["most_in_flight"], reached(most <= MEMORY));
     assert_eq!(summary["outcomes"]["success"], summary["requests"], "{summary}");
+    drop(sim);
+    let Some(named) = std::env::args().skip_while(|arg| arg != "--peers").nth(1) else { return };
+    let sim = Sim::start("1ms");
+    let peers = Peer::ALL.into_iter().filter(|peer| named.split(',').any(|name| name == peer.name()));
+    peers::print(&peers.map(|peer| (peer, peer.cost(&sim.served))).collect::<Vec<_>>());
 }
