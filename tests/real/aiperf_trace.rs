@@ -15,14 +15,14 @@ use super::gauge::Gauge;
 use super::{machine, parts};
 
 /// 23 requests in 6 s, of Mooncake's trace whose arrivals are those of a Poisson process.
-const TRACE: &str = "tests/data/traces/mooncake/synthetic_first60s.jsonl";
+pub(super) const TRACE: &str = "tests/data/traces/mooncake/synthetic_first60s.jsonl";
 /// How far an arrival may be off, of a Python program on a busy machine.
 const TOLERANCE_MS: f64 = 250.0;
 
 /// Requests that are planned this close may come in any order, of a program with several processes.
 const MOMENT_MS: u64 = 50;
 
-fn rows(path: &Path) -> Vec<Entry> {
+pub(super) fn rows(path: &Path) -> Vec<Entry> {
     let source = Source::open(path).unwrap();
     let format = recognised(&source).unwrap();
     let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
@@ -31,7 +31,7 @@ fn rows(path: &Path) -> Vec<Entry> {
     rows
 }
 
-fn trace(arguments: &[&str]) {
+pub(super) fn trace(arguments: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     let done = command.arg("trace").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -24,13 +24,13 @@ const TOKENS: f64 = 100.0;
 
 /// One request, in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times {
+pub(super) struct Times {
     /// From the request to the first token.
     ttft: f64,
     /// From the request to the last token.
     last: f64,
     /// What the client spent before the request had left it.
-    before: f64,
+    pub(super) before: f64,
     /// The gaps between events with tokens: their sum, and how many there are.
     gaps: (f64, usize),
 }
@@ -62,7 +62,7 @@ fn of_proxy(sink: &Sink, first: &str) -> BTreeMap<String, Times> {
 }
 
 /// What AIPerf wrote, by the id that vLLM gives the reply.
-fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
+pub(super) fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
     let text = std::fs::read_to_string(directory.join("profile_export.jsonl")).unwrap();
     let record = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -83,7 +83,7 @@ fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
 ///
 /// To version 0.32 the event with the role is the first token, so its first gap is from there to the first text: none
 /// between tokens, and not compared.
-fn of_vllm_bench(directory: &Path) -> BTreeMap<usize, Times> {
+pub(super) fn of_vllm_bench(directory: &Path) -> BTreeMap<usize, Times> {
     let sent = std::fs::read_to_string(directory.join("sent.jsonl")).unwrap();
     let sent: Vec<Value> = sent.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let before: BTreeMap<usize, f64> =
@@ -108,7 +108,7 @@ fn number(id: &str) -> Option<usize> {
     id.rsplit('-').next()?.parse().ok()
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -153,7 +153,7 @@ fn traced(upstream: SocketAddr, sink: &Sink) -> Gauge {
     })
 }
 
-fn url(address: SocketAddr) -> String {
+pub(super) fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 

@@ -1,0 +1,294 @@
+//! The same load by AIPerf, by vLLM's own benchmark and by `streamgauge load`, in turns against one vLLM: what each tool
+//! reports, and what we report by its definitions.
+//!
+//! Runs differ, so each tool is run several times, forwards and backwards in turns. Our median over the runs has to be
+//! within the tool's own spread (max - min) of the tool's median, and 1 ms or 1 % more, which is a client's own work.
+//!
+//! A client that takes more of the machine leaves the engine less, and then the engine is slower and not the client's
+//! clock. So what is compared of a latency is what it has beyond the engine's own, of the same run; and of a rate the
+//! requests that it makes of that latency, rate times E2E: a closed loop has always as many.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use super::clients::{median, of_aiperf, of_vllm_bench, url};
+use super::gauge::{count, sum};
+use super::talk::get;
+use super::{machine, parse, parts};
+
+/// Runs of each.
+const ROUNDS: usize = 5;
+/// What `tests/parts/start` has the others send.
+const LOAD: [&str; 4] = ["--requests=40", "--concurrency=4", "--isl=50", "--osl=100"];
+
+/// What a figure is.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Milliseconds, beside what the engine has under this name.
+    Latency(&'static str),
+    /// The same, which begins before the request has left the client.
+    Whole(&'static str),
+    /// Per second.
+    Rate,
+    Tokens,
+}
+
+impl Kind {
+    /// How far two tools may be apart without a spread, in that figure.
+    fn allowance(self, told: f64, compared: f64) -> f64 {
+        match self {
+            Self::Latency(_) | Self::Whole(_) => f64::max(1.0, told / 100.0),
+            Self::Rate => compared / 100.0,
+            Self::Tokens => 0.0,
+        }
+    }
+
+    fn of_engine(self) -> Option<&'static str> {
+        match self {
+            Self::Latency(name) | Self::Whole(name) => Some(name),
+            Self::Rate | Self::Tokens => None,
+        }
+    }
+}
+
+/// One number, and where it stands in the result of each.
+struct Figure {
+    name: &'static str,
+    kind: Kind,
+    ours: &'static str,
+    aiperf: &'static str,
+    vllm: fn(&Value) -> Option<f64>,
+}
+
+const FIGURES: [Figure; 8] = [
+    Figure {
+        name: "TTFT, mean ms",
+        kind: Kind::Whole("vllm:time_to_first_token_seconds"),
+        ours: "/metrics/ttft/avg",
+        aiperf: "/time_to_first_token/avg",
+        vllm: |told| told["mean_ttft_ms"].as_f64(),
+    },
+    Figure {
+        name: "ITL, mean ms",
+        kind: Kind::Latency("vllm:inter_token_latency_seconds"),
+        ours: "/metrics/itl/avg",
+        aiperf: "/inter_token_latency/avg",
+        vllm: |told| told["mean_itl_ms"].as_f64(),
+    },
+    Figure {
+        name: "TPOT, mean ms",
+        kind: Kind::Latency("vllm:request_time_per_output_token_seconds"),
+        ours: "/metrics/tpot/avg",
+        // It has none.
+        aiperf: "/tpot",
+        vllm: |told| told["mean_tpot_ms"].as_f64(),
+    },
+    Figure {
+        name: "E2E, mean ms",
+        kind: Kind::Whole("vllm:e2e_request_latency_seconds"),
+        ours: "/metrics/e2e/avg",
+        aiperf: "/request_latency/avg",
+        vllm: |told| told["mean_e2el_ms"].as_f64(),
+    },
+    Figure {
+        name: "requests/s",
+        kind: Kind::Rate,
+        ours: "/throughput/requests",
+        aiperf: "/request_throughput/avg",
+        vllm: |told| told["request_throughput"].as_f64(),
+    },
+    Figure {
+        name: "output tokens/s",
+        kind: Kind::Rate,
+        ours: "/throughput/output_tokens",
+        aiperf: "/output_token_throughput/avg",
+        vllm: |told| told["output_throughput"].as_f64(),
+    },
+    Figure {
+        name: "ISL p50",
+        kind: Kind::Tokens,
+        ours: "/metrics/isl/p50",
+        aiperf: "/input_sequence_length/p50",
+        vllm: |told| lengths(&told["input_lens"]),
+    },
+    Figure {
+        name: "OSL p50",
+        kind: Kind::Tokens,
+        ours: "/metrics/osl/p50",
+        aiperf: "/output_sequence_length/p50",
+        vllm: |told| lengths(&told["output_lens"]),
+    },
+];
+
+fn lengths(all: &Value) -> Option<f64> {
+    Some(median(all.as_array()?.iter().filter_map(Value::as_f64)))
+}
+
+/// E2E among [`FIGURES`].
+const E2E: usize = 3;
+
+/// One run: every figure of [`FIGURES`], what the engine said meanwhile, and what the client says that it spent before a
+/// request had left it.
+struct Ran {
+    figures: Vec<Option<f64>>,
+    engine: Vec<Option<f64>>,
+    before: f64,
+}
+
+impl Ran {
+    /// What is compared of a figure.
+    fn compared(&self, at: usize) -> Option<f64> {
+        let (figure, engine) = (self.figures[at]?, self.engine[at]);
+        Some(match FIGURES[at].kind {
+            Kind::Latency(_) => figure - engine?,
+            Kind::Whole(_) => figure - self.before - engine?,
+            Kind::Rate => figure * self.figures[E2E]? / 1e3,
+            Kind::Tokens => figure,
+        })
+    }
+}
+
+/// Sums and counts of the engine's own latencies so far.
+fn clocks(vllm: SocketAddr) -> Vec<Option<(f64, f64)>> {
+    let table = parse::text(&get(vllm, "/metrics").text());
+    let of = |figure: &Figure| {
+        let name = figure.kind.of_engine()?;
+        Some((sum(&table, name, &[]) * 1e3, count(&table, name, &[]) as f64))
+    };
+    FIGURES.iter().map(of).collect()
+}
+
+/// The engine's means, in milliseconds, while `run` runs.
+fn beside<T>(vllm: SocketAddr, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
+    let began = clocks(vllm);
+    let done = run();
+    let grown = began.into_iter().zip(clocks(vllm)).map(|(began, ended)| {
+        let ((sum, count), (sum_after, count_after)) = (began?, ended?);
+        Some((sum_after - sum) / (count_after - count))
+    });
+    (done, grown.collect())
+}
+
+fn result(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn aiperf(vllm: SocketAddr) -> Ran {
+    let folder = tempdir().unwrap();
+    let ((), engine) = beside(vllm, || parts::run("aiperf", &[&url(vllm), folder.path().to_str().unwrap()]));
+    let told = result(&folder.path().join("profile_export_aiperf.json"));
+    let figures = FIGURES.iter().map(|figure| told.pointer(figure.aiperf)?.as_f64()).collect();
+    Ran { figures, engine, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
+}
+
+fn vllm_bench(vllm: SocketAddr) -> Ran {
+    let folder = tempdir().unwrap();
+    let ((), engine) = beside(vllm, || parts::run("vllm-bench", &[&url(vllm), folder.path().to_str().unwrap()]));
+    let told = result(&folder.path().join("vllm_bench.json"));
+    let figures = FIGURES.iter().map(|figure| (figure.vllm)(&told)).collect();
+    Ran { figures, engine, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
+}
+
+fn streamgauge(arguments: &[&str]) -> Vec<u8> {
+    let done = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    done.stdout
+}
+
+/// Ours, by the definitions of AIPerf and by those of vLLM's benchmark. The others leave it to the server's template to
+/// make prompts longer, and so does this.
+fn ours(vllm: SocketAddr) -> [Ran; 2] {
+    let folder = tempdir().unwrap();
+    let (out, tokenizer) = (folder.path().join("run"), parts::folder().join("models/tokenizer/tokenizer.json"));
+    let (out, tokenizer) = (out.to_str().unwrap(), tokenizer.to_str().unwrap());
+    let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
+    let url = url(vllm);
+    let load = [&["load", "--target", &url], &LOAD[..], &flags].concat();
+    let (_, engine) = beside(vllm, || streamgauge(&load));
+    ["aiperf", "vllm"].map(|definitions| {
+        let told = streamgauge(&["report", out, "--json", "--definitions", definitions]);
+        let told: Value = serde_json::from_slice(&told).unwrap();
+        let figures = FIGURES.iter().map(|figure| told.pointer(figure.ours)?.as_f64()).collect();
+        Ran { figures, engine: engine.clone(), before: 0.0 }
+    })
+}
+
+/// The values of one figure over the runs: median, least and greatest.
+#[derive(Clone, Copy)]
+struct Over {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+fn over(runs: &[Ran], of: impl Fn(&Ran) -> Option<f64>) -> Option<Over> {
+    let values: Vec<f64> = runs.iter().filter_map(of).collect();
+    let (min, max) = (values.iter().copied().fold(f64::INFINITY, f64::min), values.iter().copied().fold(0.0, f64::max));
+    (values.len() == runs.len()).then(|| Over { median: median(values), min, max })
+}
+
+fn shown(over: Option<Over>) -> String {
+    over.map_or_else(String::new, |of| format!("{:.2} ({:.2} to {:.2})", of.median, of.min, of.max))
+}
+
+/// Adds two cells to a row; what is wrong if ours is too far off.
+fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &[Ran]) -> Option<String> {
+    let (told, own) = (over(theirs, |ran| ran.figures[at]), over(ours, |ran| ran.figures[at]));
+    if told.is_none() {
+        row.push_str(" – | – |");
+        return None;
+    }
+    _ = write!(row, " {} | {} |", shown(told), shown(own));
+    let (theirs, own) = (over(theirs, |ran| ran.compared(at))?, over(ours, |ran| ran.compared(at))?);
+    let (apart, spread) = ((own.median - theirs.median).abs(), theirs.max - theirs.min);
+    let most = spread + figure.kind.allowance(told?.median, theirs.median);
+    let said = || format!("{}: {:.3} and ours {:.3}, {most:.3} is the most", figure.name, theirs.median, own.median);
+    (apart > most).then(said)
+}
+
+#[test]
+#[ignore = "needs vLLM and AIPerf: tests/run --real"]
+fn aiperf_and_vllm_bench_say_of_the_same_load_what_we_say_by_their_definitions() {
+    let _turn = machine::alone();
+    let vllm = parts::vllm();
+    // What an engine does only once.
+    ours(vllm.addr);
+    let (mut of_aiperf, mut of_vllm, mut as_aiperf, mut as_vllm) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        for turn in 0..3 {
+            match if round % 2 == 0 { turn } else { 2 - turn } {
+                0 => of_aiperf.push(aiperf(vllm.addr)),
+                1 => of_vllm.push(vllm_bench(vllm.addr)),
+                _ => {
+                    let [by_aiperf, by_vllm] = ours(vllm.addr);
+                    as_aiperf.push(by_aiperf);
+                    as_vllm.push(by_vllm);
+                }
+            }
+        }
+    }
+    eprintln!(
+        "| median (min to max) of {ROUNDS} runs | AIPerf | ours by its definitions | vLLM bench | ours by its definitions |"
+    );
+    eprintln!("|---|---|---|---|---|");
+    let before = |runs: &[Ran]| shown(over(runs, |ran| Some(ran.before)));
+    eprintln!("| before the request had left, ms | {} | | {} | |", before(&of_aiperf), before(&of_vllm));
+    let mut far = Vec::new();
+    for (at, figure) in FIGURES.iter().enumerate() {
+        let mut row = format!("| {} |", figure.name);
+        far.extend(compare(&mut row, figure, at, &of_aiperf, &as_aiperf).map(|said| format!("AIPerf, {said}")));
+        far.extend(compare(&mut row, figure, at, &of_vllm, &as_vllm).map(|said| format!("vLLM bench, {said}")));
+        eprintln!("{row}");
+        if figure.kind.of_engine().is_some() {
+            let all = [&of_aiperf, &as_aiperf, &of_vllm, &as_vllm];
+            let engine = all.map(|runs| shown(over(runs, |ran| ran.engine[at])));
+            eprintln!("| the same by the engine | {} |", engine.join(" | "));
+        }
+    }
+    assert!(far.is_empty(), "{far:#?}");
+}
