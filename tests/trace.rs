@@ -391,6 +391,18 @@ fn said(output: &Output) -> String {
 const FIRST60: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 
 #[test]
+fn lengths_are_scaled_by_factors_that_leave_blocks_whole() {
+    let done = trace(&["scale", FIRST60, "--isl", "0.0078125x", "--osl", "0.0625x"]);
+    assert!(said(&done).contains("note: blocks are of 4 tokens"), "{}", said(&done));
+    let first: Value = serde_json::from_slice(done.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+    // 6,758 and 500 in the trace.
+    assert_eq!((&first["input_length"], &first["output_length"]), (&53.into(), &31.into()));
+    let refused = trace(&["scale", FIRST60, "--isl", "0.01x"]);
+    assert!(!refused.status.success());
+    assert!(said(&refused).contains("0.009765625x makes them 5"), "{}", said(&refused));
+}
+
+#[test]
 fn a_format_is_guessed_and_said_and_what_is_lost_is_counted() {
     let done = trace(&["convert", FIRST60, "--to", "azure"]);
     let said = said(&done);

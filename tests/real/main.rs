@@ -3,8 +3,8 @@
 //! What the other tests hold in one process is held here over processes and sockets: that the numbers which a real
 //! backend stores are those of the requests that were made, that a real server's answers come through as they were, and
 //! that no request is lost. `cargo test --release --test real` runs it once `tests/parts/setup` has installed the
-//! parts; plain `cargo test` leaves it out. Tests that need gigabytes of parts are ignored unless `tests/run --real` asks
-//! for them.
+//! parts; plain `cargo test` leaves it out. Tests that need gigabytes of parts, or minutes, are ignored unless
+//! `tests/run --real` asks for them.
 //!
 //! Every process is a child of the test that started it and ends with it, however that ends; every port is of
 //! 127.0.0.1. A test that measures time has the machine to itself ([`machine::alone`]).

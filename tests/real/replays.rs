@@ -76,6 +76,7 @@ fn replay_mooncake(engine: &Part, name: &str, counters: [&[&str]; 2]) {
 }
 
 #[test]
+#[ignore = "takes a minute and more: tests/run --real"]
 fn mooncakes_first_five_minutes_five_times_as_fast_reach_llama_server_whole() {
     let _turn = machine::alone();
     let llama = parts::llama();
