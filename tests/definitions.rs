@@ -56,7 +56,7 @@ impl Recorded {
             },
             ..Entry::default()
         };
-        Request::of(row, 0).unwrap()
+        Request::of(row, 0, None).unwrap()
     }
 }
 

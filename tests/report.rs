@@ -324,7 +324,7 @@ fn what_cannot_be_read_is_named_with_the_remedy() {
     let at = |name: &str| folder.path().join(name);
     let said = |path: &Path, args: &[&str]| {
         let done = streamgauge(&[path], args);
-        assert_eq!((done.code, &*done.stdout), (Some(1), ""), "{}", done.stderr);
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{}", done.stderr);
         done.stderr
     };
     assert!(said(&at("nowhere"), &[]).contains("nowhere"));
@@ -370,7 +370,7 @@ fn every_format_tells_the_same() {
     assert!(markdown.contains("| ITL | 4 | 27.5ms | 20.0ms | 41.0ms | 50.0ms | 13.0ms |"), "{markdown}");
     let html = shown(&["--html", "--percentiles", "90"]);
     assert!(html.contains("<tr><td>ITL</td><td>4</td><td>27.5ms</td><td>20.0ms</td><td>41.0ms</td>"), "{html}");
-    assert!(html.matches("<svg").count() == 3 && html.contains("<b>Warning:</b>"), "{html}");
+    assert!(html.matches("<svg").count() == 4 && html.contains("<b>Warning:</b>"), "{html}");
     assert_eq!(streamgauge(&[&path], &["--json", "--csv"]).code, Some(2));
 }
 

@@ -223,6 +223,9 @@ pub struct Entry {
     /// Requests in flight when it arrived, itself left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u32>,
+    /// What a replay had wanted of it.
+    #[serde(skip_serializing_if = "Wanted::is_empty")]
+    pub wanted: Wanted,
     /// Host and port of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
@@ -259,6 +262,33 @@ pub struct Params {
 }
 
 impl Params {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a replay wanted of a request; what came of it stands in the row's other fields.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Wanted {
+    /// Prompt tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    /// Output tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    /// Nanoseconds between the end of the answer before and this request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub think: Option<u64>,
+    /// Output tokens with which the client was to leave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort_tokens: Option<u64>,
+    /// Nanoseconds after arrival at which the client was to leave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort_after: Option<u64>,
+}
+
+impl Wanted {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -37,6 +37,7 @@
 //!   few people use can tell who they are.
 //! * **Images and sounds**: their number, kind, size, and width and height in pixels.
 
+pub mod blocks;
 pub mod counts;
 pub mod digest;
 pub mod format;

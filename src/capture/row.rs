@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::digest::Digested;
-use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing};
+use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing, Wanted};
 use super::gaps;
 use super::names::Names;
 use super::sessions::Turn;
@@ -201,6 +201,7 @@ pub(super) fn row(
         },
         abort_tokens: (ended.ending == Ending::DownstreamGone).then(|| ended.output.map_or(0, |count| count.tokens)),
         in_flight: Some(ended.in_flight),
+        wanted: Wanted::default(),
         upstream: shape.server.as_ref().map(|(host, port)| format!("{host}:{port}")),
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::sending::flags::{Sending, at_least_one, positive};
@@ -183,12 +184,13 @@ impl Args {
 }
 
 /// By which a result tells what was sent; a folder has none.
-fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
+pub(super) fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
     if trace.is_dir() {
         return Ok(None);
     }
     let mut hasher = blake3::Hasher::new();
-    io::copy(&mut File::open(trace)?, &mut hasher)?;
+    let read = File::open(trace).and_then(|mut file| io::copy(&mut file, &mut hasher));
+    read.with_context(|| format!("cannot read {}", trace.display()))?;
     Ok(Some(format!("blake3:{}", hasher.finalize().to_hex())))
 }
 

@@ -1,19 +1,23 @@
 //! `streamgauge report`: what captures and runs came to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 use comfy_table::Table;
 
+use super::replay::digest;
 use super::sending::flags::condition;
 use super::sim::gap;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
+use crate::replay::source;
 use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Key, Settings};
-use crate::report::source::{Opened, read};
+use crate::report::request::Request;
+use crate::report::source::{Opened, Window, read};
 use crate::report::text::Screen;
 use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
 
@@ -31,7 +35,10 @@ sending. SLOs are judged now: nothing has to be measured again.
 Tools differ in what they call ITL and TPOT. --definitions gives the numbers as another tool would have reported them, so \
 that they can be held against what it reported.
 
-The exit code is 0 done, 1 when --fail-if holds or the records cannot be read, 2 wrong usage.
+Of a run it also says how true it was: what was planned against what was sent and came. --source names the trace that was \
+sent; if it is a capture, production's latencies stand beside the run's.
+
+The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, or records that cannot be read.
 
 Examples:
   How was it?
@@ -42,6 +49,9 @@ Examples:
 
   Four shards of one run, as JSON, by model:
     streamgauge report shard-1 shard-2 shard-3 shard-4 --by model --json
+
+  Was it like production? The capture that the run was made from says:
+    streamgauge report run1 --source capture/
 
   In CI: fail if fewer than 95 % of requests meet the objectives
     streamgauge report run1 --slo 'chat: ttft<=500ms' --fail-if 'goodput<95%'";
@@ -68,6 +78,10 @@ pub(super) struct Args {
     /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
     #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Judgement")]
     fail_if: Option<f64>,
+
+    /// The trace that the runs were made from: what it came to when it was captured stands beside them
+    #[arg(long, value_name = "TRACE", value_hint = ValueHint::AnyPath)]
+    source: Option<PathBuf>,
 
     /// What the numbers mean: ours, or as that tool defines them
     #[arg(long, value_name = "WHOSE", default_value = "streamgauge", value_parser = names(Definitions::ALL.map(Definitions::name)))]
@@ -108,6 +122,13 @@ pub(super) struct Args {
 
 /// Reads, adds up, prints, judges.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    judged(args).or_else(|error| {
+        super::say(&format!("error: {error:#}"));
+        Ok(ExitCode::from(super::WRONG_USAGE))
+    })
+}
+
+fn judged(args: &Args) -> anyhow::Result<ExitCode> {
     let opened = args.paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>, _>>()?;
     let settings = Settings {
         definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
@@ -124,7 +145,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let given = !args.percentiles.is_empty();
     let percentiles = if given { &args.percentiles[..] } else { &PERCENTILES };
     let shown = if given { &args.percentiles[..] } else { &text::PERCENTILES };
-    let report = Report::of(&mut fold, sources, percentiles);
+    let window = sources.iter().find(|source| source.run).map_or_else(Window::default, |source| source.trace_window);
+    let sent = sources.iter().find_map(|source| source.trace_digest.clone());
+    let mut report = Report::of(&mut fold, sources, percentiles);
+    if let Some(source) = &args.source {
+        if sent.is_some() && sent != digest(source)? {
+            super::say(&format!("note: {} is not the trace that was sent: its bytes are others", source.display()));
+        }
+        let mut production = production(source, window, fold.settings.definitions)?;
+        report = report.beside(source.display().to_string(), &mut production, percentiles);
+    }
     let words = match () {
         () if args.json => report.json(),
         () if args.csv => csv::render(&report),
@@ -135,6 +165,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let printed = super::print(&words)?;
     let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
     Ok(if missed { ExitCode::FAILURE } else { printed })
+}
+
+/// What a part of a trace came to when it was captured.
+pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -> anyhow::Result<Fold> {
+    let mut fold = Fold::new(Settings { definitions, ..Settings::default() });
+    let (_, rows) = source::open(trace, None).map_err(anyhow::Error::from_boxed)?;
+    for (row, number) in rows.zip(1_u64..) {
+        let row = row.map_err(anyhow::Error::from_boxed)?;
+        if part.has(row.at) {
+            let request = Request::of(row, 0, None);
+            fold.add(&request.with_context(|| format!("{}, request {number}", trace.display()))?)?;
+        }
+    }
+    Ok(fold)
 }
 
 impl Args {

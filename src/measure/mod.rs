@@ -27,13 +27,16 @@
 
 mod buffer;
 pub mod dialect;
+pub mod difference;
 mod document;
 pub mod framing;
 pub mod histogram;
 pub mod json;
+pub mod lengths;
 pub mod observer;
 pub mod peers;
 pub mod record;
+pub mod reuse;
 pub mod scan;
 pub mod shape;
 pub mod slo;

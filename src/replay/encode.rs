@@ -3,9 +3,9 @@
 use super::content::Content;
 use super::exchange::Leave;
 use super::request::{ExactOutput, Form, wire};
-use super::schedule::{Planned, drawn, name_hash};
+use super::schedule::{Planned, drawn, name_hash, stretched};
 use super::target::Target;
-use crate::capture::format::Entry;
+use crate::capture::format::{Entry, Wanted};
 use crate::measure::record::Ending;
 use crate::measure::time::Gap;
 
@@ -79,9 +79,17 @@ impl Encoder {
         (number % self.targets.len() as u64) as usize
     }
 
-    /// Tokens that a row's prompt should have.
-    pub fn prompt_tokens(&self, send: &Planned) -> u64 {
-        self.content.tokens(send)
+    /// What a row's request is to be, where a nanosecond of the trace is `stretch` nanoseconds of the run.
+    pub fn wanted(&self, send: &Planned, stretch: f64) -> Wanted {
+        let (entry, leave) = (&send.entry, self.leave(send));
+        Wanted {
+            input_tokens: Some(self.content.tokens(send)),
+            output_tokens: entry.output_tokens.filter(|_| entry.ending != Some(Ending::DownstreamGone)),
+            think: entry.think.map(|think| stretched(think, stretch).as_nanos()),
+            abort_tokens: leave.and_then(|leave| if let Leave::Tokens(tokens) = leave { Some(tokens) } else { None }),
+            abort_after: leave
+                .and_then(|leave| if let Leave::After(gap) = leave { Some(gap.as_nanos()) } else { None }),
+        }
     }
 
     /// When the client of a row leaves.

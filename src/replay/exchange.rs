@@ -15,6 +15,7 @@ use super::request::Form;
 use super::results::{Done, Trouble};
 use super::schedule::Planned;
 use super::worker::Worker;
+use crate::capture::format::Wanted;
 use crate::clock::Clock;
 use crate::measure::dialect::Routes;
 use crate::measure::observer::{ResponseHead, StreamObserver};
@@ -53,8 +54,7 @@ pub(super) struct Job {
     pub(super) form: &'static Form,
     /// Which target.
     pub(super) target: usize,
-    /// Tokens that its prompt was made to have.
-    pub(super) prompt_tokens: u64,
+    pub(super) wanted: Wanted,
     pub(super) leave: Option<Leave>,
     /// It waits for the turn before it.
     pub(super) follows: bool,
@@ -69,6 +69,8 @@ pub(super) struct Exchange {
     planned: Stamp,
     /// When its first byte was written, or would have been.
     began: Stamp,
+    /// The end of the answer before it in its session.
+    after: Option<Stamp>,
     held: bool,
     in_flight: u32,
     observer: Option<Box<StreamObserver>>,
@@ -92,6 +94,7 @@ impl Exchange {
         worker: &Rc<Worker>,
         job: Job,
         planned: Stamp,
+        after: Option<Stamp>,
         held: bool,
         slot: Option<OwnedSemaphorePermit>,
     ) -> Self {
@@ -99,6 +102,7 @@ impl Exchange {
             worker: Rc::clone(worker),
             job: Some(job),
             planned,
+            after,
             began: Clock::Monotonic.now(),
             held,
             in_flight: worker.opened(),
@@ -249,7 +253,8 @@ impl Exchange {
         keep(&mut self.gaps, &mut self.lost_gaps, &record.gaps);
         let done = Done {
             target: job.target,
-            prompt_tokens: job.prompt_tokens,
+            wanted: job.wanted,
+            think: self.after.map(|after| self.began.since(after)),
             send: job.send,
             planned: self.planned,
             held: self.held,

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::target::Target;
 use crate::capture::format::{Entry, Params};
 use crate::measure::dialect::{self, Dialect};
+use crate::measure::record::Ending;
 
 /// How a dialect's requests look.
 #[derive(Debug)]
@@ -62,6 +63,21 @@ static FORMS: &[Form] = &[
 /// Hosts of public APIs, which refuse fields that they do not know.
 const STRICT: [&str; 5] = ["openai.com", "azure.com", "anthropic.com", "googleapis.com", "amazonaws.com"];
 
+/// Tokens that are asked for beyond those with which a client left, where the trace does not tell its limit.
+const BEYOND: u64 = 256;
+
+/// The limit on output tokens that a row's request asks for. A client that left would have got more than the trace has.
+pub fn limit(entry: &Entry) -> Option<u64> {
+    let asked = entry.params.max_tokens;
+    let limit = match entry.output_tokens {
+        Some(got) if entry.ending == Some(Ending::DownstreamGone) => {
+            asked.filter(|asked| *asked > got).or(Some(got.saturating_add(BEYOND)))
+        }
+        output => output.or(asked),
+    };
+    limit.map(|tokens| tokens.max(1))
+}
+
 /// Whether replies are to be as long as the trace says, whatever the model would say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExactOutput {
@@ -112,7 +128,7 @@ impl Form {
             model: entry.model.as_deref(),
             params: &entry.params,
             stream: entry.stream.unwrap_or(true),
-            output: entry.output_tokens.or(entry.params.max_tokens).map(|tokens| tokens.max(1)),
+            output: limit(entry),
             exact: exact && entry.output_tokens.is_some(),
         };
         let mut body = Map::new();
@@ -307,6 +323,15 @@ mod tests {
         let unknown = body("openai.completions", &Entry { params, stream: Some(false), ..Entry::default() }, true);
         assert_eq!((&unknown["max_tokens"], unknown.get("ignore_eos")), (&json!(9), None));
         assert_eq!((unknown.get("model"), unknown.get("stream_options")), (None, None));
+    }
+
+    #[test]
+    fn a_client_that_left_asks_for_more_than_it_got() {
+        let left = Entry { ending: Some(Ending::DownstreamGone), ..entry() };
+        let limited = |max_tokens| limit(&Entry { params: Params { max_tokens, ..Params::default() }, ..left.clone() });
+        assert_eq!((limited(Some(40)), limited(Some(7)), limited(None)), (Some(40), Some(263), Some(263)));
+        assert_eq!(body("openai.chat", &left, true)["min_tokens"], 263);
+        assert_eq!(limit(&entry()), Some(7));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What became of each request, as a row of the result.
 
+use super::request::limit;
 use super::schedule::Planned;
-use crate::capture::format::{Entry, Params, Prompt, Timing};
+use crate::capture::format::{Entry, Params, Prompt, Timing, Wanted};
 use crate::capture::gaps::pack;
-use crate::measure::record::{CountSource, RequestRecord};
+use crate::measure::record::{CountSource, Ending, RequestRecord};
+use crate::measure::reuse::mixed;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
@@ -54,8 +56,10 @@ pub struct Done {
     pub in_flight: u32,
     /// Which target.
     pub target: usize,
-    /// Tokens that the prompt was made to have.
-    pub prompt_tokens: u64,
+    /// What it was to be; its prompt was made to have so many tokens.
+    pub wanted: Wanted,
+    /// From the end of the answer before it in its session, where there was one.
+    pub think: Option<Gap>,
     /// What the observer says. Its `received` is the moment of the first byte sent.
     pub record: RequestRecord,
     /// Every gap between token events.
@@ -82,6 +86,12 @@ impl Done {
         self.record.times.ended.since(self.planned)
     }
 
+    /// The ids of its blocks. Another pass over the trace has other texts, and so other ids.
+    fn blocks(&self) -> Vec<u64> {
+        let (pass, ids) = (u64::from(self.send.pass), self.send.entry.prompt.blocks.iter());
+        ids.map(|id| if pass > 0 { mixed(*id, pass) } else { *id }).collect()
+    }
+
     /// The row of the result. `begin` is time zero.
     pub fn row(&self, begin: Stamp, upstream: &str) -> Entry {
         let (record, times) = (&self.record, &self.record.times);
@@ -94,19 +104,18 @@ impl Done {
             dialect: record.shape.dialect.map(|dialect| dialect.name.to_owned()),
             model: asked.model.clone(),
             stream: record.shape.stream,
-            // The planned length is what the request asked for.
-            params: Params { max_tokens: asked.output_tokens.or(asked.params.max_tokens), ..asked.params.clone() },
+            params: Params { max_tokens: limit(asked), ..asked.params.clone() },
             prompt: Prompt {
                 bytes: None,
-                tokens: usage.input.or(Some(self.prompt_tokens)),
+                tokens: usage.input.or(self.wanted.input_tokens),
                 source: usage.input.map(|_| CountSource::Usage),
                 cached: usage.cached,
-                blocks: asked.prompt.blocks.clone(),
+                blocks: self.blocks(),
                 parts: Vec::new(),
             },
             session: asked.session.clone(),
             turn: asked.turn,
-            think: asked.think,
+            think: self.think.map(Gap::as_nanos),
             status: record.status,
             ending: Some(record.ending),
             outcome: Some(record.outcome),
@@ -123,8 +132,10 @@ impl Done {
                 gaps: (!self.gaps.is_empty()).then(|| pack(&self.gaps)),
                 lost_gaps: Some(self.lost_gaps).filter(|lost| *lost > 0),
             },
-            abort_tokens: None,
+            abort_tokens: (record.ending == Ending::DownstreamGone)
+                .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
             in_flight: Some(self.in_flight),
+            wanted: self.wanted.clone(),
             upstream: Some(upstream.to_owned()),
         }
     }

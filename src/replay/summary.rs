@@ -280,7 +280,7 @@ impl Fold {
             *self.sources.entry(tokens.source.name()).or_default() += 1;
         }
         if let Some(input) = record.usage.input {
-            self.input.add(Some(done.prompt_tokens), input);
+            self.input.add(done.wanted.input_tokens, input);
             self.cached += record.usage.cached.unwrap_or(0);
         }
         if record.outcome == Outcome::Success {

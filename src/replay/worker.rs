@@ -18,7 +18,6 @@ use super::exchange::{Exchange, Job, Wire};
 use super::pool::{Connections, Pool};
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
-use super::schedule::stretched;
 use super::target::Connector;
 use crate::clock::{Clock, Pacer};
 use crate::measure::slo::Slos;
@@ -81,7 +80,7 @@ impl Ord for Due {
 struct Session {
     /// A turn is queued or open, or one before those that wait is still to come.
     busy: bool,
-    /// When the last answer ended.
+    /// When the last answer ended; nothing while the next turn is open.
     ended: Option<Stamp>,
     waiting: VecDeque<Job>,
 }
@@ -167,16 +166,13 @@ impl Worker {
 
     /// When a turn is due whose predecessor's answer ended: after the pause of the trace, stretched like the rest of it.
     fn turn_due(&self, job: &Job, ended: Stamp) -> Stamp {
-        match job.send.entry.think {
-            Some(think) => ended.after(stretched(think, self.config.stretch)),
+        match job.wanted.think {
+            Some(think) => ended.after(Gap::from_nanos(think)),
             None => self.begin.after(job.send.at).max(ended),
         }
     }
 
     fn turn_ended(&self, done: &Done) {
-        if self.config.sessions != Sessions::Live {
-            return;
-        }
         let Some(name) = &done.send.entry.session else { return };
         let mut sessions = self.sessions.borrow_mut();
         let Some(session) = sessions.get_mut(name) else { return };
@@ -211,9 +207,11 @@ impl Worker {
     /// Writes a request.
     fn fire(self: &Rc<Self>, due: Due, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
         let Due { job, .. } = due;
-        let session = job.send.entry.session.clone().filter(|_| self.config.connections == Connections::PerSession);
+        let session = job.send.entry.session.clone();
+        let after = session.clone().and_then(|name| self.sessions.borrow_mut().entry(name).or_default().ended.take());
+        let session = session.filter(|_| self.config.connections == Connections::PerSession);
         let io = self.pool(job.target).take(session.as_deref(), Clock::Monotonic.now());
-        let mut exchange = Exchange::new(self, job, planned, held, slot);
+        let mut exchange = Exchange::new(self, job, planned, after, held, slot);
         match io {
             Some(mut io) => {
                 let (written, sent) = exchange.write_now(&mut io);

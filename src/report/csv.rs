@@ -1,9 +1,11 @@
 //! A report as CSV: one line per number, in five columns, so that any tool can read and filter it.
 //!
 //! `scope,metric,unit,stat,value`: the scope is `all`, `from=10s` of a slice, or the group's values as `model=a;status=200`;
-//! counts, rates and goodput are metrics too. What a server said of itself has the scope `server=URL`, of a slice
-//! `from=10s;server=URL`.
+//! counts, rates and goodput are metrics too. Of a run there is the scope `fidelity`, and `production` with `--source`.
+//! What a server said of itself has the scope `server=URL`, of a slice `from=10s;server=URL`.
 
+use super::distribution::Distribution;
+use super::fidelity::Fidelity;
 use super::servers::{Server, Went};
 use super::{Report, Summary};
 
@@ -12,6 +14,12 @@ pub fn render(report: &Report) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
     summary(&mut text, "all", &report.whole);
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
+    if let Some(fidelity) = &report.fidelity {
+        planned(&mut text, fidelity);
+    }
+    if let Some(production) = &report.production {
+        summary(&mut text, "production", &production.summary);
+    }
     for slice in &report.slices {
         summary(&mut text, &format!("from={}s", slice.from_s), &slice.summary);
         for of in &slice.servers {
@@ -57,12 +65,50 @@ fn summary(text: &mut String, scope: &str, summary: &Summary) {
         line(&name, "1/s", "requests", goodput.requests_per_second.to_string());
         line(&name, "1/s", "tokens", goodput.tokens_per_second.to_string());
     }
-    for metric in &summary.metrics {
-        let (key, unit) = (metric.metric.key(), metric.metric.unit().name());
-        line(key, "values", "count", metric.count.to_string());
-        for (stat, value) in metric.columns() {
-            line(key, unit, &stat, value.to_string());
+    summary.metrics.iter().for_each(|metric| distribution(&mut line, metric.metric.key(), metric));
+}
+
+fn distribution(line: &mut impl FnMut(&str, &str, &str, String), name: &str, of: &Distribution) {
+    line(name, "values", "count", of.count.to_string());
+    for (stat, value) in of.columns() {
+        line(name, of.metric.unit().name(), &stat, value.to_string());
+    }
+}
+
+fn planned(text: &mut String, fidelity: &Fidelity) {
+    let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
+        *text += &format!("fidelity,{metric},{unit},{stat},{value}\n");
+    };
+    let Fidelity { arrival_error, rate, isl, osl, prefix, think, aborts } = fidelity;
+    if let Some(error) = arrival_error {
+        distribution(&mut line, "arrival_error", error);
+    }
+    if let Some(rate) = rate {
+        for (stat, value) in [("planned", rate.planned_per_second), ("sent", rate.sent_per_second)] {
+            value.into_iter().for_each(|value| line("rate", "1/s", stat, value.to_string()));
         }
+        line("rate", "1", "moved_share", rate.moved_share.to_string());
+    }
+    let abort_tokens = aborts.and_then(|aborts| aborts.tokens);
+    for (name, of) in [("isl", isl), ("osl", osl), ("abort_tokens", &abort_tokens)] {
+        let Some(of) = of else { continue };
+        line(name, "values", "compared", of.compared.to_string());
+        line(name, "1", "exact_share", of.exact_share.to_string());
+        line(name, "tokens", "mean_error", of.mean_error.to_string());
+        line(name, "tokens", "mean_absolute_error", of.mean_absolute_error.to_string());
+        line(name, "1", "ks", of.ks.to_string());
+    }
+    if let Some(prefix) = prefix {
+        line("prefix", "1", "offered_share", prefix.offered_share.to_string());
+        prefix.cached_share.into_iter().for_each(|share| line("prefix", "1", "cached_share", share.to_string()));
+    }
+    for (stat, of) in think.iter().flat_map(|think| [("planned", think.planned), ("achieved", think.achieved)]) {
+        for (name, value) in [("avg", of.mean_ms), ("p50", of.p50_ms), ("p90", of.p90_ms), ("max", of.max_ms)] {
+            line("think", "ms", &format!("{stat} {name}"), value.to_string());
+        }
+    }
+    for (stat, count) in aborts.iter().flat_map(|aborts| [("planned", aborts.planned), ("done", aborts.done)]) {
+        line("aborts", "requests", stat, count.to_string());
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::Load;
 use super::definitions::Definitions;
+use super::fidelity::Kept;
 use super::metric::Metric;
 use super::request::Request;
 use crate::measure::dialect;
@@ -126,23 +127,29 @@ impl Figures {
         self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
     }
 
-    /// Requests in flight in equal parts of the time in which requests came, each itself included; a part in which none
-    /// came is as the one before.
-    pub fn load_over_time(&self) -> Load {
+    /// The load; `None` where no request tells how many were in flight.
+    pub fn load(&self) -> Option<Load> {
         let times = || self.load.iter().map(|(at, _)| at.as_nanos());
-        let (Some(first), Some(last)) = (times().min(), times().max()) else { return Load::default() };
+        let open = || self.load.iter().map(|(_, others)| others.saturating_add(1));
+        let (first, last, max) = (times().min()?, times().max()?, open().max()?);
         let mut parts = [(0_u64, 0_u64); PARTS];
-        for (at, in_flight) in &self.load {
+        for ((at, _), open) in self.load.iter().zip(open()) {
             let place = u128::from(at.as_nanos() - first) * PARTS as u128 / (u128::from(last - first) + 1);
             let (sum, of) = &mut parts[place as usize];
-            (*sum, *of) = (*sum + u64::from(*in_flight) + 1, *of + 1);
+            (*sum, *of) = (*sum + u64::from(open), *of + 1);
         }
+        let sum: u64 = parts.iter().map(|(sum, _)| sum).sum();
         let mut before = 0.0;
         let mean = |(sum, of): &(u64, u64)| {
             before = if *of > 0 { *sum as f64 / *of as f64 } else { before };
             before
         };
-        Load { seconds: (last - first) as f64 / 1e9, in_flight: parts.iter().map(mean).collect() }
+        Some(Load {
+            seconds: (last - first) as f64 / 1e9,
+            mean: sum as f64 / self.load.len() as f64,
+            max,
+            over_time: parts.iter().map(mean).collect(),
+        })
     }
 
     fn add(&mut self, request: &Request, settings: &Settings, verdicts: &[Option<bool>]) {
@@ -197,6 +204,8 @@ pub struct Fold {
     pub slices: BTreeMap<u64, Figures>,
     /// By the values of the keys.
     pub groups: BTreeMap<Vec<String>, Figures>,
+    /// All requests beside their plan.
+    pub fidelity: Kept,
 }
 
 /// There are more slices than are told apart.
@@ -217,6 +226,7 @@ impl Fold {
     pub fn add(&mut self, request: &Request) -> Result<(), TooManySlices> {
         let verdicts = verdicts(request, &self.settings);
         self.whole.add(request, &self.settings, &verdicts);
+        self.fidelity.add(request);
         if let Some(length) = self.settings.slice {
             let number = request.begun().as_nanos() / length.as_nanos().max(1);
             if number >= MOST_SLICES {
@@ -283,7 +293,7 @@ mod tests {
             timing: Timing { first_token: Some(1), gaps: Some(pack(&events)), ..Timing::default() },
             ..Entry::default()
         };
-        let request = Request::of(row, 0).unwrap();
+        let request = Request::of(row, 0, None).unwrap();
         let mut fold = Fold::default();
         (0..10).for_each(|_| fold.add(&request).unwrap());
         let bytes: usize = fold.whole.samples.iter().map(Samples::bytes).sum();

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::Report;
 use super::draw::{printable, value};
+use super::fidelity::words;
 use super::metric::Metric;
 use super::text::{Part, latencies, lines, part, planned};
-use super::{Load, Report};
 
 /// Width and height of a picture.
 const WIDTH: f64 = 720.0;
@@ -20,7 +21,7 @@ dl{display:grid;grid-template-columns:9rem 1fr;gap:.1rem 1rem}dt{color:var(--sof
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
 th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
 th:first-child,td:first-child{text-align:left}\
-svg{max-width:100%;height:auto}rect,polygon{fill:var(--fill)}text{fill:var(--soft);font-size:11px}\
+svg{max-width:100%;height:auto}rect,polygon{fill:var(--fill)}polyline{fill:none;stroke:var(--ink);stroke-width:2}text{fill:var(--soft);font-size:11px}\
 .warning{border-left:4px solid #c98a00;padding:.1rem .8rem;margin:.6rem 0}";
 
 /// The whole page, with these percentiles.
@@ -31,12 +32,9 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
-         <h1>{title}</h1>\n<dl>\n"
+         <h1>{title}</h1>\n"
     );
-    for (name, told) in lines(report) {
-        _ = writeln!(page, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(&told));
-    }
-    page += "</dl>\n";
+    page += &listed(lines(report));
     for warning in &report.warnings {
         let (text, advice) = (escaped(&warning.text), escaped(warning.advice));
         _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text}. <i>Advice:</i> {advice}.</p>");
@@ -45,14 +43,26 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     for server in &report.servers {
         page += &table("Server", &server.table());
     }
+    let fidelity = words::lines(report);
+    if !fidelity.is_empty() {
+        page += "<h2>Fidelity: what was planned, sent and achieved</h2>\n";
+        page += &listed(fidelity);
+    }
+    page += &words::beside(report, shown).map_or(String::new(), |beside| table("Production and this run", &beside));
+    page += &rate(report);
     for (metric, bins) in &report.pictures {
         page += &histogram(metric.label(planned(&report.whole)), *metric, bins);
     }
-    page += &curve(&report.load);
+    page += &load(report);
     for (name, part) in [("Slices", part(report, Part::Slices)), ("Groups", part(report, Part::Groups))] {
         page += &part.map_or(String::new(), |part| table(name, &part));
     }
     page
+}
+
+fn listed(lines: Vec<(&str, String)>) -> String {
+    let line = |(name, told): (&str, String)| format!("<dt>{}</dt><dd>{}</dd>\n", escaped(name), escaped(&told));
+    format!("<dl>\n{}</dl>\n", lines.into_iter().map(line).collect::<String>())
 }
 
 /// A table whose first row is its head.
@@ -87,24 +97,49 @@ fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)]) -> String {
     picture(name, &format!("requests or gaps by {name}"), &bars)
 }
 
-/// Requests in flight as an area over time.
-fn curve(load: &Load) -> String {
-    let most = load.in_flight.iter().copied().fold(0.0, f64::max);
+/// Requests in flight over time, with those of production as a line.
+fn load(report: &Report) -> String {
+    let Some(load) = &report.in_flight else { return String::new() };
+    let production = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
+    let (name, line) = match production {
+        Some(production) => ("In flight over time; the line is production", &production.over_time[..]),
+        None => ("In flight over time", &[][..]),
+    };
+    curves(name, "requests in flight over time", &load.over_time, line, load.seconds)
+}
+
+/// Requests sent over time, with those planned as a line.
+fn rate(report: &Report) -> String {
+    let Some(rate) = words::over_time(report) else { return String::new() };
+    let counts = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect::<Vec<_>>();
+    let (sent, planned) = (counts(&rate.sent), counts(&rate.planned));
+    let seconds = rate.window_s as f64 * sent.len().max(planned.len()) as f64;
+    let name = format!("Requests sent in windows of {} s; the line is the plan", rate.window_s);
+    curves(&name, "requests planned and sent over time", &sent, &planned, seconds)
+}
+
+/// An area over time, and a line over it.
+fn curves(name: &str, told: &str, area: &[f64], line: &[f64], seconds: f64) -> String {
+    let most = area.iter().chain(line).copied().fold(0.0, f64::max);
     if most == 0.0 {
         return String::new();
     }
-    let step = WIDTH / (load.in_flight.len() - 1).max(1) as f64;
+    let step = WIDTH / (area.len().max(line.len()) - 1).max(1) as f64;
     let bottom = HEIGHT + 16.0;
-    let points = load.in_flight.iter().enumerate();
-    let points: String =
-        points.map(|(at, open)| format!("{:.1},{:.1} ", at as f64 * step, bottom - open / most * HEIGHT)).collect();
+    let points = |values: &[f64]| -> String {
+        let point =
+            |(at, value): (usize, &f64)| format!("{:.1},{:.1} ", at as f64 * step, bottom - value / most * HEIGHT);
+        values.iter().enumerate().map(point).collect()
+    };
+    let end = area.len().saturating_sub(1) as f64 * step;
+    let over = if line.is_empty() { String::new() } else { format!("<polyline points=\"{}\"/>", points(line)) };
     let drawn = format!(
-        "<polygon points=\"0,{bottom} {points}{WIDTH},{bottom}\"/><text x=\"2\" y=\"10\">{most:.0}</text>\
-         <text x=\"0\" y=\"{0}\">0s</text><text x=\"{WIDTH}\" y=\"{0}\" text-anchor=\"end\">{1:.0}s</text>",
+        "<polygon points=\"0,{bottom} {points}{end:.1},{bottom}\"/>{over}<text x=\"2\" y=\"10\">{most:.0}</text>\
+         <text x=\"0\" y=\"{0}\">0s</text><text x=\"{WIDTH}\" y=\"{0}\" text-anchor=\"end\">{seconds:.0}s</text>",
         HEIGHT + 30.0,
-        load.seconds
+        points = points(area)
     );
-    picture("In flight over time", "requests in flight over time", &drawn)
+    picture(name, told, &drawn)
 }
 
 fn picture(name: &str, told: &str, drawn: &str) -> String {

@@ -2,17 +2,22 @@
 
 use super::Report;
 use super::draw::printable;
+use super::fidelity::words;
 use super::text::{Part, latencies, lines, part, sentence};
 
 /// The whole report, with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
     let mut text = String::new();
-    for (name, told) in lines(report) {
-        let told = escaped(&told);
-        text += &if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") };
-    }
+    text += &listed(lines(report));
     text += &drawn(&latencies(&report.whole, shown));
     report.servers.iter().for_each(|server| text += &drawn(&server.table()));
+    let fidelity = words::lines(report);
+    if !fidelity.is_empty() {
+        text += &format!("\nFidelity: what was planned, sent and achieved\n\n{}", listed(fidelity));
+    }
+    if let Some(beside) = words::beside(report, shown) {
+        text += &drawn(&beside);
+    }
     for table in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
         text += &drawn(&table);
     }
@@ -21,6 +26,14 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
             &format!("\n> **Warning:** {} *Advice:* {}.\n", escaped(&sentence(&warning.text)), escaped(warning.advice));
     }
     text
+}
+
+fn listed(lines: Vec<(&str, String)>) -> String {
+    let line = |(name, told): (&str, String)| {
+        let told = escaped(&told);
+        if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") }
+    };
+    lines.into_iter().map(line).collect()
 }
 
 /// A table whose first row is its head; the first column is left, the others right.

@@ -28,17 +28,31 @@
 //! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
 //! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`Figure`](crate::capture::scrapes::Figure)): `unit`, `avg`, `min`, `max` of a level, `total`, `per_second` of a counter; `prefix_hit_rate` |
+//! | `in_flight` | requests open when one was sent, that one included: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
+//! | `fidelity` | of a run, planned against sent and achieved ([`fidelity`] has the definitions); see below |
+//! | `production` | with `--source`: `path`, and of its rows `in_flight` and every key from `requests` to `metrics` |
 //! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by`, a value for each key, and the same |
 //! | `warnings[]` | `warning` (a name for scripts), `text`, `advice` |
 //!
-//! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares nothing.
+//! | key of `fidelity` | what |
+//! |---|---|
+//! | `arrival_error` | sent − planned: as a metric, with p50, p90, p99 and p99.9 |
+//! | `rate` | `planned_per_second`, `sent_per_second`; requests in windows of `window_s`: `planned[]`, `sent[]`; `moved_share`, the share in another window |
+//! | `isl`, `osl` | `compared`, `exact_share`, `mean_error`, `mean_absolute_error`, `ks` (the KS distance) |
+//! | `prefix` | `blocks`, `repeated_blocks`, `offered_share` of the prompt tokens; `cached_tokens`, `cached_share` as the server says |
+//! | `think` | `planned`, `achieved`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms` |
+//! | `aborts` | `planned`, `done`, and `tokens` with the keys of `osl` |
+//!
+//! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares no two runs.
 
 pub mod aiperf;
 mod column;
 pub mod csv;
 pub mod definitions;
+pub mod distribution;
 pub mod draw;
+pub mod fidelity;
 pub mod fold;
 pub mod hlog;
 pub mod html;
@@ -53,13 +67,13 @@ pub mod warnings;
 
 use std::collections::BTreeMap;
 
-use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use crate::measure::slo::Slos;
-use crate::measure::spread::Sorted;
 use crate::measure::time::{Gap, Stamp};
 use definitions::Definitions;
+use distribution::Distribution;
+use fidelity::Fidelity;
 use fold::{Figures, Fold};
 use metric::{Metric, Unit};
 use servers::Server;
@@ -97,18 +111,41 @@ pub struct Report {
     /// TTFT and ITL by size, for pictures.
     #[serde(skip)]
     pub pictures: Vec<(Metric, Vec<(f64, u64)>)>,
-    /// Requests in flight, in equal parts of the time in which requests came, for a picture.
-    #[serde(skip)]
-    pub load: Load,
+    /// Requests in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<Load>,
+    /// What was sent and came beside what was planned. Runs only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fidelity: Option<Fidelity>,
+    /// What the trace that a run was made from came to when it was captured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub production: Option<Production>,
 }
 
-/// Requests in flight over the time in which requests came.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Requests in flight when one was sent, that one included.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Load {
-    /// How long that was.
+    /// The time in which requests came.
     pub seconds: f64,
-    /// In equal parts of it, on average.
-    pub in_flight: Vec<f64>,
+    /// The mean over all requests.
+    pub mean: f64,
+    /// The most.
+    pub max: u32,
+    /// On average in equal parts of the time; a part in which none came is as the one before.
+    pub over_time: Vec<f64>,
+}
+
+/// What a run was made from.
+#[derive(Debug, Serialize)]
+pub struct Production {
+    /// As it was named.
+    pub path: String,
+    /// Requests in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<Load>,
+    /// What its requests came to.
+    #[serde(flatten)]
+    pub summary: Summary,
 }
 
 /// What some requests came to.
@@ -179,27 +216,6 @@ pub struct Goodput {
     pub tokens_per_second: f64,
 }
 
-/// One number over many requests, in its outer unit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Distribution {
-    /// Which number.
-    pub metric: Metric,
-    /// Values.
-    pub count: u64,
-    /// Their mean.
-    pub avg: f64,
-    /// The least.
-    pub min: f64,
-    /// The percentiles, as (percent, value).
-    pub percentiles: Vec<(f64, f64)>,
-    /// The greatest.
-    pub max: f64,
-    /// Their standard deviation.
-    pub std: f64,
-    /// Their sum.
-    pub sum: f64,
-}
-
 /// A slice of time.
 #[derive(Debug, Serialize)]
 pub struct Slice {
@@ -230,52 +246,13 @@ fn servers_of(sources: &[Source], times: &impl Fn(i64) -> bool) -> Vec<Server> {
     sources.iter().flat_map(|source| &source.servers).map(|watched| Server::of(watched, times)).collect()
 }
 
+/// From the first beginning to the last end, in seconds of the line.
+fn window(whole: &Figures) -> (f64, f64) {
+    whole.window.map_or((0.0, 0.0), |(first, last)| (secs(first), secs(last)))
+}
+
 fn secs(at: Stamp) -> f64 {
     at.since(Stamp::default()).as_secs()
-}
-
-/// The name of a percentile, as in `p99.9`.
-pub fn name_of(percent: f64) -> String {
-    format!("p{percent}")
-}
-
-impl Distribution {
-    fn of(metric: Metric, sorted: Sorted<'_>, percentiles: &[f64]) -> Self {
-        let outside = |inside: f64| metric.unit().outside(inside);
-        Self {
-            metric,
-            count: sorted.count(),
-            avg: outside(sorted.mean()),
-            min: outside(sorted.min() as f64),
-            percentiles: percentiles.iter().map(|percent| (*percent, outside(sorted.percentile(*percent)))).collect(),
-            max: outside(sorted.max() as f64),
-            std: outside(sorted.deviation()),
-            sum: outside(sorted.sum() as f64),
-        }
-    }
-
-    /// Its columns in every table, as (name, value).
-    pub fn columns(&self) -> Vec<(String, f64)> {
-        let named = |name: &str, value: f64| (name.to_owned(), value);
-        let percentiles = self.percentiles.iter().map(|(percent, value)| (name_of(*percent), *value));
-        let mut columns = vec![named("avg", self.avg), named("min", self.min)];
-        columns.extend(percentiles);
-        columns.extend([named("max", self.max), named("std", self.std)]);
-        columns
-    }
-}
-
-impl Serialize for Distribution {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("unit", self.metric.unit().name())?;
-        map.serialize_entry("count", &self.count)?;
-        for (name, value) in self.columns() {
-            map.serialize_entry(&name, &value)?;
-        }
-        map.serialize_entry("sum", &self.sum)?;
-        map.end()
-    }
 }
 
 fn by_name<S: Serializer>(metrics: &[Distribution], serializer: S) -> Result<S::Ok, S::Error> {
@@ -329,9 +306,9 @@ impl Summary {
 impl Report {
     /// What a fold came to.
     pub fn of(fold: &mut Fold, sources: Vec<Source>, percentiles: &[f64]) -> Self {
-        let Fold { settings, whole, slices, groups } = fold;
+        let Fold { settings, whole, slices, groups, fidelity } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
-        let window = whole.window.map_or((0.0, 0.0), |(first, last)| (secs(first), secs(last)));
+        let window = window(whole);
         let seconds = window.1 - window.0;
         let slice = |(number, figures): (&u64, &mut Figures)| {
             let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
@@ -350,6 +327,7 @@ impl Report {
         let servers = servers_of(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
         let warnings = warnings::of(&summary, whole, &sources, percentiles);
+        let closed_loop = sources.iter().any(|source| source.closed_loop);
         let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
         let pictures = [ttft, Metric::Itl]
@@ -366,8 +344,19 @@ impl Report {
             groups,
             warnings: warnings.iter().map(Told::of).collect(),
             pictures,
-            load: whole.load_over_time(),
+            in_flight: whole.load(),
+            fidelity: fidelity.finish(whole, closed_loop),
+            production: None,
         }
+    }
+
+    /// With what the trace came to that the run was made from, which is called so.
+    pub fn beside(mut self, path: String, fold: &mut Fold, percentiles: &[f64]) -> Self {
+        let Fold { settings, whole, .. } = fold;
+        let (first, last) = window(whole);
+        let summary = Summary::of(whole, last - first, &settings.slos, percentiles);
+        self.production = Some(Production { path, in_flight: whole.load(), summary });
+        self
     }
 
     /// As one JSON object.

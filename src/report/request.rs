@@ -1,8 +1,9 @@
 //! One request as a report looks at it: a row, unpacked, on the line of time that all sources share.
 
-use crate::capture::format::Entry;
+use crate::capture::blocks::{block_tokens, chained};
+use crate::capture::format::{Blocks, Entry, Wanted};
 use crate::capture::gaps::{NotGaps, unpack};
-use crate::measure::record::{Outcome, TokenCount};
+use crate::measure::record::{CountSource, Ending, Outcome, TokenCount};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
@@ -35,8 +36,20 @@ pub struct Request {
     pub asked: Option<u64>,
     /// Prompt tokens.
     pub input: Option<u64>,
+    /// Who counted them.
+    pub input_source: Option<CountSource>,
     /// Of these, from the server's cache.
     pub cached: Option<u64>,
+    /// Ids of the prompt's blocks, each standing for everything before it too.
+    pub blocks: Vec<u64>,
+    /// Tokens of a block.
+    pub block_tokens: u64,
+    /// From the end of the answer before it in its session, in nanoseconds.
+    pub think: Option<u64>,
+    /// What a run had wanted of it.
+    pub wanted: Wanted,
+    /// Output tokens that the client had got when it left before the end.
+    pub left: Option<u64>,
     /// What became of it, where that is known.
     pub outcome: Option<Outcome>,
     /// The answer's status.
@@ -54,11 +67,13 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads a row. `shift` moves its line of time onto the shared one, in nanoseconds.
+    /// Reads a row. `shift` moves its line of time onto the shared one, in nanoseconds; `blocks` is what its header says of
+    /// blocks.
     ///
     /// # Errors
     /// When its gaps are not as they are written.
-    pub fn of(row: Entry, shift: u64) -> Result<Self, NotGaps> {
+    pub fn of(row: Entry, shift: u64, blocks: Option<&Blocks>) -> Result<Self, NotGaps> {
+        let ids = blocks.map(|blocks| chained(blocks, &row).collect()).unwrap_or_default();
         let timing = row.timing;
         let events = timing.gaps.as_deref().map(unpack).transpose()?.unwrap_or_default();
         let on_line = |at: u64| Stamp::from_nanos(at.saturating_add(shift));
@@ -82,7 +97,13 @@ impl Request {
             tokens: row.output_tokens.zip(row.output_source).map(|(tokens, source)| TokenCount { tokens, source }),
             asked: row.params.max_tokens,
             input: row.prompt.tokens,
+            input_source: row.prompt.source,
             cached: row.prompt.cached,
+            blocks: ids,
+            block_tokens: blocks.map_or(0, block_tokens),
+            think: row.think,
+            wanted: row.wanted,
+            left: row.abort_tokens.filter(|_| row.ending == Some(Ending::DownstreamGone)),
             outcome: row.outcome,
             status: row.status,
             session: row.session.map(|session| (session, row.turn.unwrap_or(0))),

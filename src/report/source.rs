@@ -68,7 +68,27 @@ struct Run {
     seed: Option<u64>,
     stopped: bool,
     audit: Option<Audited>,
+    trace_digest: Option<String>,
+    trace_window: Window,
     summary: Measuring,
+}
+
+/// A part of a trace, in nanoseconds of its line: from the first on, and up to the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// Where it begins.
+    pub from: u64,
+    /// Where it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+impl Window {
+    /// Whether a moment lies in it.
+    pub fn has(self, at: u64) -> bool {
+        at >= self.from && self.to.is_none_or(|to| at < to)
+    }
 }
 
 /// What the machine was found to be worth before the run.
@@ -81,14 +101,7 @@ struct Audited {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Measuring {
-    measured: Measured,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Measured {
-    from: u64,
-    to: Option<u64>,
+    measured: Window,
 }
 
 /// One source, as a report names it.
@@ -135,6 +148,12 @@ pub struct Source {
     /// Whether the run was stopped before its end.
     #[serde(skip)]
     pub stopped: bool,
+    /// The trace that was sent, by its bytes.
+    #[serde(skip)]
+    pub trace_digest: Option<String>,
+    /// The part of it that is in the figures.
+    #[serde(skip)]
+    pub trace_window: Window,
     /// The SLOs that the run was judged by.
     #[serde(skip)]
     pub slos: Vec<String>,
@@ -147,7 +166,7 @@ pub struct Opened {
     path: PathBuf,
     reader: Reader,
     scrapes: Option<(ScrapesHeader, Vec<Scrape>)>,
-    measured: Measured,
+    measured: Window,
 }
 
 impl Opened {
@@ -158,7 +177,7 @@ impl Opened {
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let run = path.join(RUN);
         let mut source = Source { path: path.display().to_string(), ..Source::default() };
-        let (mut measured, mut rows, mut scrapes) = (Measured::default(), path.to_owned(), None);
+        let (mut measured, mut rows, mut scrapes) = (Window::default(), path.to_owned(), None);
         if run.is_file() {
             let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
             let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
@@ -169,6 +188,7 @@ impl Opened {
             source.closed_loop = told.closed_loop;
             source.warmed_up = measured.from > 0;
             source.slos = told.slos;
+            (source.trace_digest, source.trace_window) = (told.trace_digest, told.trace_window);
             source.audited = told.audit.is_some();
             source.doubts = told.audit.unwrap_or_default().doubts;
             (source.slots, source.seed, source.stopped) = (told.slots, told.seed, told.stopped);
@@ -191,16 +211,17 @@ impl Opened {
         zero: u64,
     ) -> Result<Source, SourceError> {
         let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
+        let blocks = self.reader.header().blocks.clone();
         for row in self.reader.by_ref() {
             let row = row?;
             self.source.rows += 1;
             let at = row.planned.unwrap_or(row.at);
-            if at < self.measured.from || self.measured.to.is_some_and(|to| at >= to) {
+            if !self.measured.has(at) {
                 self.source.outside += 1;
                 continue;
             }
             let number = self.source.rows;
-            let request = Request::of(row, shift).map_err(|reason| SourceError::Gaps {
+            let request = Request::of(row, shift, blocks.as_ref()).map_err(|reason| SourceError::Gaps {
                 path: self.path.clone(),
                 number,
                 reason,

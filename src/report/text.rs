@@ -2,10 +2,12 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::distribution::{Distribution, name_of};
 use super::draw::{bar, columns, grouped, value};
+use super::fidelity::words;
 use super::metric::Metric;
 use super::servers::{IN_SLICES, Server, together};
-use super::{Distribution, Report, Summary, name_of};
+use super::{Report, Summary};
 use crate::capture::scrapes::Figure;
 
 /// The percentiles that a screen has room for, where nobody asks for others.
@@ -30,15 +32,35 @@ pub struct Screen {
 /// The whole report, with these percentiles.
 pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
     let mut text = String::new();
-    for (name, told) in lines(report) {
-        text += format!("{name:<LABEL$}{told}").trim_end();
-        text.push('\n');
+    let mut put = |lines: Vec<(&str, String)>| {
+        for (name, told) in lines {
+            text += format!("{name:<LABEL$}{told}").trim_end();
+            text.push('\n');
+        }
+    };
+    put(lines(report));
+    let fidelity = words::lines(report);
+    if !fidelity.is_empty() {
+        put(vec![("", String::new()), ("fidelity", "what was planned, sent and achieved".to_owned())]);
+        put(fidelity);
     }
+    text += &over_time(report, screen);
     if !report.whole.metrics.is_empty() {
         text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
     }
+    if let Some(beside) = words::beside(report, shown) {
+        text += &format!(
+            "
+{}",
+            aligned(&beside)
+        );
+    }
     for server in &report.servers {
-        text += &format!("\n{}", aligned(&server.table()));
+        text += &format!(
+            "
+{}",
+            aligned(&server.table())
+        );
     }
     for (metric, bins) in &report.pictures {
         text += &histogram(metric.label(planned(&report.whole)), *metric, bins, screen);
@@ -66,6 +88,9 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
             if source.targets.is_empty() { String::new() } else { format!(" sent to {}", source.targets.join(", ")) };
         let name = if lines.is_empty() { "source" } else { "" };
         lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, grouped(source.rows))));
+    }
+    if let Some(production) = &report.production {
+        lines.push(("production", format!("{}: {} requests", production.path, grouped(production.summary.requests))));
     }
     if !report.is_ours() {
         lines.push(("definitions", format!("those of {}", report.definitions)));
@@ -142,23 +167,28 @@ fn repeats(summary: &Summary, metric: &Distribution) -> bool {
 
 /// The table of numbers; its first row is its head. What only repeats another number is left out.
 pub(super) fn latencies(summary: &Summary, shown: &[f64]) -> Vec<Vec<String>> {
+    let metrics = summary.metrics.iter().filter(|metric| !repeats(summary, metric));
+    let rows = metrics.map(|metric| row(metric.metric.label(planned(summary)), metric, shown));
+    std::iter::once(head(shown)).chain(rows).collect()
+}
+
+/// The head of a table of numbers.
+pub(super) fn head(shown: &[f64]) -> Vec<String> {
     let mut head = vec![String::new(), "count".into(), "avg".into(), "min".into()];
     head.extend(shown.iter().map(|percent| name_of(*percent)));
     head.extend(["max".to_owned(), "std".into()]);
-    let mut table = vec![head];
-    for metric in &summary.metrics {
-        if repeats(summary, metric) {
-            continue;
-        }
-        let unit = metric.metric.unit();
-        let mut row = vec![metric.metric.label(planned(summary)).to_owned(), grouped(metric.count)];
-        row.extend([metric.avg, metric.min].map(|of| value(of, unit)));
-        let of = metric.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
-        row.extend(of.map(|(_, of)| value(*of, unit)));
-        row.extend([metric.max, metric.std].map(|of| value(of, unit)));
-        table.push(row);
-    }
-    table
+    head
+}
+
+/// A row of it.
+pub(super) fn row(name: &str, metric: &Distribution, shown: &[f64]) -> Vec<String> {
+    let unit = metric.metric.unit();
+    let mut row = vec![name.to_owned(), grouped(metric.count)];
+    row.extend([metric.avg, metric.min].map(|of| value(of, unit)));
+    let of = metric.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
+    row.extend(of.map(|(_, of)| value(*of, unit)));
+    row.extend([metric.max, metric.std].map(|of| value(of, unit)));
+    row
 }
 
 /// Which part of the requests has a row.
@@ -247,16 +277,30 @@ fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)], screen: Screen) ->
     text
 }
 
+/// Requests in windows of the run, as planned and as sent.
+fn over_time(report: &Report, screen: Screen) -> String {
+    let Some(rate) = words::over_time(report) else { return String::new() };
+    let most = rate.planned.iter().chain(&rate.sent).copied().max().unwrap_or(1).max(1);
+    let line = |name: &str, counts: &[u64]| {
+        let counts: Vec<f64> = counts.iter().map(|count| *count as f64).collect();
+        let drawn = columns(&counts, most as f64, 1, screen.plain).concat();
+        format!("{:<LABEL$}{name:<8} {drawn}", "").trim_end().to_owned() + "\n"
+    };
+    let told = format!("{:<LABEL$}in windows of {} s, at most {}:\n", "", rate.window_s, grouped(most));
+    told + &line("planned", &rate.planned) + &line("sent", &rate.sent)
+}
+
 /// Requests in flight over the time in which requests came.
 fn load(report: &Report, screen: Screen) -> String {
-    let columns_of = report.load.in_flight.len().min(screen.width.saturating_sub(LABEL));
-    let most = report.load.in_flight.iter().copied().fold(0.0, f64::max);
+    let Some(load) = &report.in_flight else { return String::new() };
+    let columns_of = load.over_time.len().min(screen.width.saturating_sub(LABEL));
+    let most = load.over_time.iter().copied().fold(0.0, f64::max);
     if columns_of < 2 || most == 0.0 {
         return String::new();
     }
     let of = |at: usize| {
-        let place = |at: usize| at * report.load.in_flight.len() / columns_of;
-        let windows = &report.load.in_flight[place(at)..place(at + 1)];
+        let place = |at: usize| at * load.over_time.len() / columns_of;
+        let windows = &load.over_time[place(at)..place(at + 1)];
         windows.iter().sum::<f64>() / windows.len() as f64
     };
     let values: Vec<f64> = (0..columns_of).map(of).collect();
@@ -266,7 +310,7 @@ fn load(report: &Report, screen: Screen) -> String {
         text += format!("{label:>width$} {line}", width = LABEL - 1).trim_end();
         text.push('\n');
     }
-    let end = format!("{:.0}s", report.load.seconds);
+    let end = format!("{:.0}s", load.seconds);
     text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
 }
 

@@ -63,6 +63,8 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
     for stamp in [
         &mut entry.planned,
         &mut entry.think,
+        &mut entry.wanted.think,
+        &mut entry.wanted.abort_after,
         &mut timing.sent,
         &mut timing.evidence,
         &mut timing.first_token,
@@ -79,7 +81,15 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
         return;
     }
     let up = |length: u64| length.div_ceil(rounding.length).saturating_mul(rounding.length);
-    for length in [&mut entry.output_tokens, &mut entry.abort_tokens, &mut entry.prompt.cached] {
+    let wanted = &mut entry.wanted;
+    for length in [
+        &mut entry.output_tokens,
+        &mut entry.abort_tokens,
+        &mut entry.prompt.cached,
+        &mut wanted.input_tokens,
+        &mut wanted.output_tokens,
+        &mut wanted.abort_tokens,
+    ] {
         *length = length.map(up);
     }
     let has_ids = !entry.prompt.blocks.is_empty();

@@ -1,53 +1,12 @@
 //! Block ids from one rule to another, with the prefixes that requests share kept.
 
+pub use crate::capture::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
 pub use crate::capture::format::BYTES_PER_TOKEN;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
+pub use crate::measure::reuse::mixed;
 
 /// Keeps made ids apart from each other.
 const FRESH: u64 = 0x6672_6573_6820_6964;
-
-/// An id that hangs on two others, and is another for any other two (splitmix64 over their sum).
-pub fn mixed(a: u64, b: u64) -> u64 {
-    let mut z = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// A text's id (FNV-1a, mixed once more).
-pub fn of_text(text: &str) -> u64 {
-    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    mixed(text.bytes().fold(0xcbf2_9ce4_8422_2325, fold), text.len() as u64)
-}
-
-/// Prompt tokens of a request, estimated from bytes where nobody counted.
-pub fn prompt_tokens(entry: &Entry) -> Option<u64> {
-    entry.prompt.tokens.or_else(|| entry.prompt.bytes.map(|bytes| bytes.div_ceil(BYTES_PER_TOKEN)))
-}
-
-/// How many ids a prompt of that length has.
-pub const fn expected_ids(blocks: &Blocks, length: u64) -> u64 {
-    let size = if blocks.size == 0 { 1 } else { blocks.size as u64 };
-    match blocks.last {
-        LastBlock::Kept => length.div_ceil(size),
-        LastBlock::Dropped => length / size,
-    }
-}
-
-/// Ids as a cache sees them: equal exactly where everything up to there is equal, in the whole trace.
-pub fn chained<'a>(blocks: &Blocks, entry: &'a Entry) -> impl Iterator<Item = u64> + 'a {
-    let scope = match (blocks.scope, &entry.session) {
-        (Scope::Session, Some(session)) => Some(of_text(session)),
-        _ => None,
-    };
-    let single = blocks.ids == BlockIds::Single;
-    let mut before = 0;
-    entry.prompt.blocks.iter().map(move |id| {
-        let id = scope.map_or(*id, |scope| mixed(scope, *id));
-        before = if single { mixed(before, id) } else { id };
-        before
-    })
-}
 
 /// What a format wants its ids to be.
 #[derive(Clone, Copy, Debug)]

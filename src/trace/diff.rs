@@ -6,28 +6,25 @@
 //! are joined with as many rows of the second by length, the shortest with the shortest.
 //!
 //! # Formulas
-//! Times count from the first row of each trace. The arrival error of a pair is `|b - a|`. The KS distance
-//! (Kolmogorov-Smirnov) is the largest difference of the two distribution functions, over all rows of both: 0 where they
-//! are alike, 1 where they have nothing in common.
+//! Times count from the first row of each trace. The arrival error of a pair is `|b - a|`. The KS distance is
+//! that of all rows of both ([`crate::measure::difference`]).
 
 use serde::Serialize;
 
 use super::Trace;
 use super::blocks::prompt_tokens;
 use super::error::Error;
-use super::info::{Info, Lengths, Pass};
+use super::info::{Info, Pass};
 use super::merge::{Align, merge};
 use crate::capture::format::{Entry, Header};
 use crate::capture::gaps;
+use crate::measure::difference::{Difference, Errors, OverTime};
+use crate::measure::lengths::{Lengths, Times};
 
 /// Rows this close, in nanoseconds, come in one moment.
 pub const MOMENT: u64 = 1_000_000;
 /// Rows of one moment that are joined by length.
 const MOST_OF_MOMENT: usize = 1 << 12;
-/// Parts of the longer span in which arrivals are counted.
-const PARTS: usize = 24;
-/// Significant bits of a time: percentiles are within 1 in 8,192.
-const TIME_BITS: u32 = 14;
 
 /// Two traces side by side.
 #[derive(Clone, Debug, Serialize)]
@@ -62,52 +59,6 @@ pub struct Side {
     pub ttft: Option<Times>,
     /// Gaps between events of tokens, divided by the tokens of the later one (ITL).
     pub itl: Option<Times>,
-}
-
-/// Times, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Times {
-    /// How many.
-    pub count: u64,
-    /// Their mean.
-    pub mean_ms: f64,
-    /// Half of them are at most this long; likewise below.
-    pub p50_ms: f64,
-    /// 90 %.
-    pub p90_ms: f64,
-    /// 99 %.
-    pub p99_ms: f64,
-    /// The longest.
-    pub max_ms: f64,
-}
-
-/// Arrivals in windows of equal length, from the second of the first row on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct OverTime {
-    /// Seconds of a window.
-    pub window_s: u64,
-    /// Requests of the first trace in each.
-    pub a: Vec<u64>,
-    /// Requests of the second.
-    pub b: Vec<u64>,
-    /// Share of the requests that are in another window: half the sum of the windows' differences over the mean number
-    /// of requests. 0 is alike.
-    pub moved_share: f64,
-}
-
-/// How far one length is from the other.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Difference {
-    /// Joined rows that know theirs in both traces.
-    pub compared: u64,
-    /// Share of them that are as long in both.
-    pub exact_share: f64,
-    /// The mean of `b - a`, in tokens.
-    pub mean_error: f64,
-    /// The mean of `|b - a|`, in tokens.
-    pub mean_absolute_error: f64,
-    /// The KS distance of all rows.
-    pub ks: f64,
 }
 
 /// Reads two traces to their ends. `names` are for errors.
@@ -170,8 +121,7 @@ struct Folded {
 
 impl Folded {
     fn new(header: &Header) -> Self {
-        let times = || Lengths::with_bits(TIME_BITS);
-        let (think, ttft, itl) = (times(), times(), times());
+        let (think, ttft, itl) = (Lengths::of_times(), Lengths::of_times(), Lengths::of_times());
         Self { pass: Pass::new(header, None), first: None, cached: (0, 0), think, ttft, itl }
     }
 
@@ -199,25 +149,12 @@ impl Folded {
         let (cached, of) = self.cached;
         Side {
             cached_share: (of > 0).then(|| cached as f64 / of as f64),
-            think: times(&self.think),
-            ttft: times(&self.ttft),
-            itl: times(&self.itl),
+            think: self.think.times(),
+            ttft: self.ttft.times(),
+            itl: self.itl.times(),
             info: self.pass.finish(),
         }
     }
-}
-
-fn times(nanos: &Lengths) -> Option<Times> {
-    let of = nanos.distribution()?;
-    let millis = |nanos: u64| nanos as f64 / 1e6;
-    Some(Times {
-        count: of.requests,
-        mean_ms: of.mean / 1e6,
-        p50_ms: millis(of.p50),
-        p90_ms: millis(of.p90),
-        p99_ms: millis(of.p99),
-        max_ms: millis(of.max),
-    })
 }
 
 /// How far joined rows are apart.
@@ -230,38 +167,8 @@ struct Joined {
 
 impl Default for Joined {
     fn default() -> Self {
-        let arrivals = Lengths::with_bits(TIME_BITS);
+        let arrivals = Lengths::of_times();
         Self { rows: 0, arrivals, input: Errors::default(), output: Errors::default() }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Errors {
-    compared: u64,
-    exact: u64,
-    sum: i128,
-    absolute: u128,
-}
-
-impl Errors {
-    fn take(&mut self, a: Option<u64>, b: Option<u64>) {
-        let (Some(a), Some(b)) = (a, b) else { return };
-        self.compared += 1;
-        self.exact += u64::from(a == b);
-        self.sum += i128::from(b) - i128::from(a);
-        self.absolute += u128::from(a.abs_diff(b));
-    }
-
-    fn finish(&self, a: &Lengths, b: &Lengths) -> Option<Difference> {
-        let ks = a.ks(b)?;
-        let mean = |sum: f64| if self.compared > 0 { sum / self.compared as f64 } else { 0.0 };
-        Some(Difference {
-            compared: self.compared,
-            exact_share: mean(self.exact as f64),
-            mean_error: mean(self.sum as f64),
-            mean_absolute_error: mean(self.absolute as f64),
-            ks,
-        })
     }
 }
 
@@ -286,22 +193,10 @@ impl Joined {
     fn finish(self, a: Folded, b: Folded) -> Diff {
         let input = self.input.finish(&a.pass.input, &b.pass.input);
         let output = self.output.finish(&a.pass.output, &b.pass.output);
-        let over_time = over_time(&a.pass, &b.pass);
-        let arrival_error = times(&self.arrivals);
+        let over_time = OverTime::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds);
+        let arrival_error = self.arrivals.times();
         Diff { a: a.finish(), b: b.finish(), joined: self.rows, arrival_error, over_time, input, output }
     }
-}
-
-fn over_time(a: &Pass, b: &Pass) -> OverTime {
-    let span = a.arrivals.span_s().max(b.arrivals.span_s());
-    let window = (span / PARTS as f64).ceil().max(1.0) as usize;
-    let windows = |pass: &Pass| pass.arrivals.windows(window).map(Iterator::collect::<Vec<_>>).unwrap_or_default();
-    let (a, b) = (windows(a), windows(b));
-    let count = |windows: &[u64], at: usize| windows.get(at).copied().unwrap_or(0);
-    let apart: u64 = (0..a.len().max(b.len())).map(|at| count(&a, at).abs_diff(count(&b, at))).sum();
-    let all: u64 = a.iter().chain(&b).sum();
-    let moved_share = if all > 0 { apart as f64 / all as f64 } else { 0.0 };
-    OverTime { window_s: window as u64, a, b, moved_share }
 }
 
 #[cfg(test)]

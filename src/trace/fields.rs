@@ -72,6 +72,11 @@ fields! {
     LOST_GAPS "timing.lost_gaps" |entry| entry.timing.lost_gaps.is_some();
     ABORT "abort_tokens" |entry| entry.abort_tokens.is_some();
     IN_FLIGHT "in_flight" |entry| entry.in_flight.is_some();
+    WANTED_INPUT "wanted.input_tokens" |entry| entry.wanted.input_tokens.is_some();
+    WANTED_OUTPUT "wanted.output_tokens" |entry| entry.wanted.output_tokens.is_some();
+    WANTED_THINK "wanted.think" |entry| entry.wanted.think.is_some();
+    WANTED_ABORT "wanted.abort_tokens" |entry| entry.wanted.abort_tokens.is_some();
+    WANTED_LEAVE "wanted.abort_after" |entry| entry.wanted.abort_after.is_some();
     UPSTREAM "upstream" |entry| entry.upstream.is_some();
 }
 
@@ -127,7 +132,7 @@ mod tests {
         let properties = |path: &str| -> Vec<String> {
             schema.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect()
         };
-        let nested = [("params", "Params"), ("prompt", "Prompt"), ("timing", "Timing")];
+        let nested = [("params", "Params"), ("prompt", "Prompt"), ("timing", "Timing"), ("wanted", "Wanted")];
         let mut expected: Vec<String> = properties("/properties");
         expected.retain(|name| name != "at" && nested.iter().all(|(field, _)| field != name));
         for (field, of) in nested {

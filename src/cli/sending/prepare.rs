@@ -30,6 +30,7 @@ use crate::replay::scrape::Page;
 use crate::replay::summary::Measured;
 use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
+use crate::report::source::Window;
 
 /// Why nothing is sent.
 pub(super) enum Refused {
@@ -153,7 +154,8 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     };
     notes.extend(calibrated.said);
     let config = config(encoder(calibrated.added)?, begin);
-    let about = about(args, &wanted, &targets, calibrated.added, audit);
+    let window = window(&wanted.plan, measured);
+    let about = about(args, &wanted, &targets, calibrated.added, window, audit);
     notes.extend(wanted.notes);
     // What a synthetic trace is called has every number of it.
     let live_name = if wanted.header.source == SYNTHETIC { "a synthetic load".to_owned() } else { wanted.name };
@@ -173,13 +175,32 @@ fn row(error: RowError) -> Refused {
     Refused::Usage(anyhow::Error::from_boxed(error))
 }
 
-fn about(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64, audit: Option<Audit>) -> Value {
+/// The part of the trace whose sends count.
+fn window(plan: &Plan, measured: Measured) -> Window {
+    let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
+    if plan.repeat {
+        return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
+    }
+    let sent = [plan.duration.map(Gap::as_nanos), measured.to].into_iter().flatten().min();
+    let to = [plan.to.map(Gap::as_nanos), sent.map(in_trace)].into_iter().flatten().min();
+    Window { from: in_trace(measured.from), to }
+}
+
+fn about(
+    args: &Sending,
+    wanted: &Wanted,
+    targets: &[Target],
+    added: u64,
+    window: Window,
+    audit: Option<Audit>,
+) -> Value {
     let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
     json!({
         "streamgauge_run": 1,
         "version": env!("CARGO_PKG_VERSION"),
         "trace": wanted.name,
         "trace_digest": wanted.digest,
+        "trace_window": window,
         "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "header_names": names.collect::<Vec<_>>(),
         "seed": args.seed,

@@ -2,8 +2,9 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use crate::measure::lengths::Times;
 use crate::measure::time::Gap;
-use crate::trace::diff::{Diff, Difference, MOMENT, Side, Times};
+use crate::trace::diff::{Diff, MOMENT, Side};
 use crate::trace::info::Distribution;
 
 /// A figure's name, and what it is of a trace.
@@ -58,20 +59,9 @@ pub(super) fn render(diff: &Diff, names: [&str; 2]) -> String {
     text +=
         &format!("rate           {} of requests in another window of {} s\n", percent(over.moved_share), over.window_s);
     for (name, of) in [("input tokens", diff.input), ("output tokens", diff.output)] {
-        text += &of.map(|of| format!("{name:<15}{}\n", difference(of))).unwrap_or_default();
+        text += &of.map(|of| format!("{name:<15}{}\n", of)).unwrap_or_default();
     }
     text
-}
-
-fn difference(of: Difference) -> String {
-    format!(
-        "{} exact of {}, off by {:+.2} on average, by {:.2} either way; KS distance {:.4}",
-        percent(of.exact_share),
-        of.compared,
-        of.mean_error,
-        of.mean_absolute_error,
-        of.ks
-    )
 }
 
 fn aligned(header: &[&str]) -> Table {

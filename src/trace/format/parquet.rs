@@ -91,6 +91,11 @@ const COLUMNS: &[(&str, Column)] = &[
     ("timing_lost_gaps", Whole(|row| row.timing.lost_gaps)),
     ("abort_tokens", Whole(|row| row.abort_tokens)),
     ("in_flight", Whole(|row| row.in_flight.map(u64::from))),
+    ("wanted_input_tokens", Whole(|row| row.wanted.input_tokens)),
+    ("wanted_output_tokens", Whole(|row| row.wanted.output_tokens)),
+    ("wanted_think", Whole(|row| row.wanted.think)),
+    ("wanted_abort_tokens", Whole(|row| row.wanted.abort_tokens)),
+    ("wanted_abort_after", Whole(|row| row.wanted.abort_after)),
     ("upstream", Text(|row| row.upstream.clone())),
 ];
 

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-const SECOND: u64 = 1_000_000_000;
-/// Seconds that are counted each by itself: 194 days. BurstGPT has 121.
-const MOST_SECONDS: usize = 1 << 24;
+use crate::measure::difference::Seconds;
+
 /// Different gaps that are counted when a grid is looked for.
 const MOST_GAPS: usize = 1 << 14;
 
@@ -30,7 +29,6 @@ pub struct Burstiness {
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Arrivals {
     count: u64,
-    bounds: Option<(u64, u64)>,
     last: u64,
     /// Gaps between neighbours in the file, where they are in order (Welford).
     gaps: u64,
@@ -38,9 +36,7 @@ pub(in crate::trace) struct Arrivals {
     squares: f64,
     zero: u64,
     pub(in crate::trace) unsorted: u64,
-    seconds: Vec<u32>,
-    /// Whether there is a second beyond those that are counted.
-    beyond: bool,
+    pub(in crate::trace) seconds: Seconds,
     /// Gaps that are not zero, in milliseconds, and how often they occur.
     steps: HashMap<u64, u64>,
 }
@@ -55,17 +51,7 @@ impl Arrivals {
         }
         self.count += 1;
         self.last = at;
-        let (first, last) = self.bounds.unwrap_or((at, at));
-        self.bounds = Some((first.min(at), last.max(at)));
-        match usize::try_from(at / SECOND) {
-            Ok(second) if second < MOST_SECONDS => {
-                if second >= self.seconds.len() {
-                    self.seconds.resize(second + 1, 0);
-                }
-                self.seconds[second] = self.seconds[second].saturating_add(1);
-            }
-            _ => self.beyond = true,
-        }
+        self.seconds.take(at);
     }
 
     fn take_gap(&mut self, gap: u64) {
@@ -83,15 +69,11 @@ impl Arrivals {
         }
     }
 
-    pub(in crate::trace) fn span_s(&self) -> f64 {
-        self.bounds.map_or(0.0, |(first, last)| (last - first) as f64 / 1e9)
-    }
-
     pub(in crate::trace) fn burstiness(&self) -> Option<Burstiness> {
         if self.gaps < 2 || self.mean <= 0.0 {
             return None;
         }
-        let (ones, tens) = (self.windows(1), self.windows(10));
+        let (ones, tens) = (self.seconds.windows(1), self.seconds.windows(10));
         Some(Burstiness {
             gap_cv: (self.squares / self.gaps as f64).sqrt() / self.mean,
             dispersion_1s: ones.clone().and_then(dispersion),
@@ -100,14 +82,6 @@ impl Arrivals {
             peak_10s: tens.and_then(peak),
             zero_gaps: self.zero as f64 / self.gaps as f64,
         })
-    }
-
-    /// Arrivals in windows of so many seconds, from the second of the first to that of the last. They are not kept: there
-    /// may be millions.
-    pub(in crate::trace) fn windows(&self, seconds: usize) -> Option<impl Iterator<Item = u64> + Clone> {
-        let (first, _) = self.bounds.filter(|_| !self.beyond)?;
-        let from = self.seconds.get(usize::try_from(first / SECOND).ok()?..)?;
-        Some(from.chunks(seconds).map(|some| some.iter().map(|n| u64::from(*n)).sum()))
     }
 
     /// The step of a grid on which most arrivals come together, in nanoseconds; none where they do not.
@@ -124,7 +98,7 @@ impl Arrivals {
 
     /// Arrivals in each of so many equal parts of the span, or fewer where there are fewer seconds.
     pub(in crate::trace) fn over_time(&self, parts: usize) -> Vec<u64> {
-        let Some(seconds) = self.windows(1) else { return Vec::new() };
+        let Some(seconds) = self.seconds.windows(1) else { return Vec::new() };
         let length = seconds.clone().count();
         let parts = parts.min(length).max(1);
         let mut sums = vec![0; parts];
@@ -156,6 +130,8 @@ fn peak(windows: impl Iterator<Item = u64> + Clone) -> Option<f64> {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
     fn of(times: impl IntoIterator<Item = u64>) -> Arrivals {
         let mut arrivals = Arrivals::default();
         times.into_iter().for_each(|at| arrivals.take(at));
@@ -180,7 +156,7 @@ mod tests {
     #[test]
     fn times_out_of_order_are_counted_and_do_not_break_the_counts() {
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND, u64::MAX]);
-        assert_eq!((arrivals.unsorted, arrivals.beyond), (1, true));
+        assert_eq!((arrivals.unsorted, arrivals.seconds.windows(1).is_none()), (1, true));
         assert!(arrivals.over_time(8).is_empty());
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND]);
         assert_eq!(arrivals.over_time(8), [1, 1, 1]);

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use crate::trace::blocks::mixed;
+use crate::measure::reuse::mixed;
 
 /// Hashes that are kept.
 const MOST: usize = 1 << 18;

@@ -2,8 +2,6 @@
 
 mod arrivals;
 mod distinct;
-mod lengths;
-mod reuse;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -11,18 +9,18 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Trace;
-use super::blocks::{chained, expected_ids, of_text, prompt_tokens};
+use super::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
 use super::error::Error;
 use crate::capture::format::{BlockUnit, Blocks, Entry, Header};
+use crate::measure::lengths::Lengths;
 use crate::measure::record::{CountSource, Ending, Outcome};
+use crate::measure::reuse::{Reuse, Seen};
 pub(super) use arrivals::Arrivals;
 use distinct::Distinct;
-pub(super) use lengths::Lengths;
-use reuse::{Reuse, Seen};
 
+pub use crate::measure::lengths::Distribution;
+pub use crate::measure::reuse::{Cache, LARGEST};
 pub use arrivals::Burstiness;
-pub use lengths::Distribution;
-pub use reuse::{Cache, LARGEST};
 pub use warnings::Warning;
 
 /// Models that are told apart.
@@ -98,7 +96,7 @@ pub struct Pass {
 impl Pass {
     /// A pass that also looks at a cache of so many blocks.
     pub fn new(header: &Header, cache_blocks: Option<usize>) -> Self {
-        let reuse = header.blocks.as_ref().map(|blocks| Reuse::new(block_tokens(blocks), cache_blocks));
+        let reuse = header.blocks.as_ref().map(|_| Reuse::new(cache_blocks));
         Self {
             blocks: header.blocks.clone(),
             info: Info::default(),
@@ -168,13 +166,13 @@ impl Pass {
         }
         self.ids.clear();
         self.ids.extend(chained(blocks, entry));
-        reuse.take(&Seen { ids: &self.ids, tokens });
+        reuse.take(&Seen { ids: &self.ids, block: block_tokens(blocks), tokens });
     }
 
     /// What was found.
     pub fn finish(mut self) -> Info {
         let mut info = std::mem::take(&mut self.info);
-        info.span_s = self.arrivals.span_s();
+        info.span_s = self.arrivals.seconds.span_s();
         info.rate = (info.span_s > 0.0).then(|| info.requests as f64 / info.span_s);
         info.burstiness = self.arrivals.burstiness();
         info.rate_over_time = self.arrivals.over_time(PICTURE);
@@ -189,14 +187,6 @@ impl Pass {
         let fits = self.fitting.first().copied().filter(|_| self.misfits.is_some());
         info.warnings = warnings::of(&info, &self.arrivals, self.misfits.map(|(n, first)| (n, first, fits)));
         info
-    }
-}
-
-/// Tokens of a block.
-fn block_tokens(blocks: &Blocks) -> u64 {
-    match blocks.unit {
-        BlockUnit::Tokens => u64::from(blocks.size).max(1),
-        BlockUnit::Bytes => (u64::from(blocks.size) / super::blocks::BYTES_PER_TOKEN).max(1),
     }
 }
 

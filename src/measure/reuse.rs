@@ -10,13 +10,19 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use crate::trace::blocks::mixed;
-
 /// Different blocks that the endless cache keeps: 38 MB. A table of 2^22 places has room for 170,000 more, which the
 /// row may have that goes beyond it, and is not made twice as large for them.
 const MOST: usize = 3_500_000;
 /// Blocks that a cache of a given size may have.
 pub const LARGEST: usize = 1 << 20;
+
+/// An id that hangs on two others, and is another for any other two (splitmix64 over their sum).
+pub fn mixed(a: u64, b: u64) -> u64 {
+    let mut z = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 /// What a cache would have had.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -37,15 +43,19 @@ pub struct Cache {
     pub sampled_one_of: u64,
 }
 
-/// A request's blocks, chained, and its tokens.
-pub(super) struct Seen<'a> {
-    pub(super) ids: &'a [u64],
-    pub(super) tokens: Option<u64>,
+/// A request's prompt, as a cache sees it.
+pub struct Seen<'a> {
+    /// Its blocks, chained: an id stands for everything before it too.
+    pub ids: &'a [u64],
+    /// Tokens of a block.
+    pub block: u64,
+    /// Its tokens, where they are known.
+    pub tokens: Option<u64>,
 }
 
-#[derive(Debug)]
-pub(super) struct Reuse {
-    size: u64,
+/// Takes prompts in and says what caches would have had of them.
+#[derive(Clone, Debug, Default)]
+pub struct Reuse {
     endless: Endless,
     bounded: Option<Lru>,
     sums: [Sums; 2],
@@ -63,8 +73,8 @@ struct Sums {
 
 impl Sums {
     /// Counts a request of which so many leading blocks hit.
-    fn take(&mut self, seen: &Seen<'_>, hit: f64, size: u64) {
-        let asked = seen.ids.len() as u64;
+    fn take(&mut self, seen: &Seen<'_>, hit: f64) {
+        let (asked, size) = (seen.ids.len() as u64, seen.block);
         // Without a count of tokens its full blocks are its length.
         let tokens = seen.tokens.unwrap_or(asked * size) as f64;
         let hit_tokens = (hit * size as f64).min(tokens);
@@ -91,21 +101,24 @@ impl Sums {
 }
 
 impl Reuse {
-    pub(super) fn new(size: u64, cache_blocks: Option<usize>) -> Self {
+    /// Of an endless cache, and of one of so many blocks.
+    pub fn new(cache_blocks: Option<usize>) -> Self {
         let bounded = cache_blocks.map(|blocks| Lru::new(blocks.min(LARGEST)));
-        Self { size, endless: Endless::default(), bounded, sums: [Sums::default(); 2] }
+        Self { endless: Endless::default(), bounded, sums: [Sums::default(); 2] }
     }
 
-    pub(super) fn take(&mut self, seen: &Seen<'_>) {
+    /// One prompt more.
+    pub fn take(&mut self, seen: &Seen<'_>) {
         let hit = self.endless.take(seen.ids);
-        self.sums[0].take(seen, hit, self.size);
+        self.sums[0].take(seen, hit);
         if let Some(lru) = &mut self.bounded {
             let hit = lru.take(seen.ids);
-            self.sums[1].take(seen, hit as f64, self.size);
+            self.sums[1].take(seen, hit as f64);
         }
     }
 
-    pub(super) fn caches(&self) -> Vec<Cache> {
+    /// What the caches would have had, the endless one first; none without a block.
+    pub fn caches(&self) -> Vec<Cache> {
         if self.sums[0].asked == 0 {
             return Vec::new();
         }
@@ -118,7 +131,7 @@ impl Reuse {
 }
 
 /// A cache that forgets nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Endless {
     seen: HashSet<u64, Plain>,
     halvings: u32,
@@ -183,7 +196,7 @@ impl std::hash::Hasher for Kept {
 const NONE: u32 = u32::MAX;
 
 /// A cache of so many blocks; the one that was used longest ago goes first, and of one prompt the last block first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lru {
     room: usize,
     at: HashMap<u64, u32, Plain>,
@@ -261,13 +274,13 @@ mod tests {
     use super::*;
 
     fn run(reuse: &mut Reuse, prompts: &[&[u64]]) -> Vec<Cache> {
-        prompts.iter().for_each(|ids| reuse.take(&Seen { ids, tokens: None }));
+        prompts.iter().for_each(|ids| reuse.take(&Seen { ids, block: 16, tokens: None }));
         reuse.caches()
     }
 
     #[test]
     fn a_hit_is_a_prefix_and_a_requests_own_blocks_are_none() {
-        let caches = run(&mut Reuse::new(16, None), &[&[1, 2, 3], &[1, 2, 4, 3], &[5, 2], &[7, 7]]);
+        let caches = run(&mut Reuse::new(None), &[&[1, 2, 3], &[1, 2, 4, 3], &[5, 2], &[7, 7]]);
         // Of the second two; of the third none, for 5 is new; a block twice in one prompt is no hit.
         assert_eq!((caches[0].asked_blocks, caches[0].hit_blocks, caches[0].distinct_blocks), (11, 2, 6));
         assert!((caches[0].token_share - 2.0 / 11.0).abs() < 1e-12);
@@ -276,16 +289,16 @@ mod tests {
 
     #[test]
     fn a_partial_last_block_counts_with_its_tokens() {
-        let mut reuse = Reuse::new(512, None);
+        let mut reuse = Reuse::new(None);
         for _ in 0..2 {
-            reuse.take(&Seen { ids: &[1, 2], tokens: Some(600) });
+            reuse.take(&Seen { ids: &[1, 2], block: 512, tokens: Some(600) });
         }
         assert!((reuse.caches()[0].token_share - 0.5).abs() < 1e-12);
     }
 
     #[test]
     fn a_bounded_cache_forgets_what_was_used_longest_ago_and_of_a_prompt_its_end() {
-        let hits = |room, prompts: &[&[u64]]| run(&mut Reuse::new(16, Some(room)), prompts)[1].hit_blocks;
+        let hits = |room, prompts: &[&[u64]]| run(&mut Reuse::new(Some(room)), prompts)[1].hit_blocks;
         assert_eq!(hits(2, &[&[1, 2], &[3], &[1]]), 1, "the end of [1, 2] went first");
         assert_eq!(hits(2, &[&[1], &[2], &[3], &[1]]), 0);
         assert_eq!(hits(3, &[&[1], &[2], &[3], &[1]]), 1);
@@ -300,10 +313,10 @@ mod tests {
                 // Half of every prompt of 64 was there before, but for the first of each of 200 families.
                 let family = (1 << 40) + n % 200 * 64;
                 let ids: Vec<u64> = (0..64).map(|at| if at < 32 { family + at } else { n * 64 + at }).collect();
-                reuse.take(&Seen { ids: &ids, tokens: None });
+                reuse.take(&Seen { ids: &ids, block: 16, tokens: None });
             }
         };
-        let (mut exact, mut sampled) = (Reuse::new(16, None), Reuse::new(16, None));
+        let (mut exact, mut sampled) = (Reuse::new(None), Reuse::new(None));
         sampled.endless.halvings = 3;
         prompts(&mut exact);
         prompts(&mut sampled);

@@ -1,0 +1,107 @@
+//! How true a run was, in words and tables that every format for people shares.
+
+use super::super::Report;
+use super::super::distribution::Distribution;
+use super::super::draw::{grouped, value};
+use super::super::metric::{Metric, Unit};
+use super::super::text::{head, row};
+use super::{Aborts, Fidelity, Prefix, Rate, Think};
+use crate::measure::lengths::Times;
+
+/// Numbers of a run beside those of the trace that it was made from: (production's, the run's).
+const BESIDE: [(Metric, Metric); 4] = [
+    (Metric::Ttft, Metric::TtftFromPlanned),
+    (Metric::Itl, Metric::Itl),
+    (Metric::Tpot, Metric::Tpot),
+    (Metric::E2e, Metric::E2eFromPlanned),
+];
+
+/// Figures by name; none where nothing was planned.
+pub(in crate::report) fn lines(report: &Report) -> Vec<(&'static str, String)> {
+    let Some(fidelity) = &report.fidelity else { return Vec::new() };
+    let Fidelity { arrival_error, rate, isl, osl, prefix, think, aborts } = fidelity;
+    let lines = [
+        ("arrivals", arrival_error.as_ref().map(arrivals)),
+        ("rate", rate.as_ref().map(rates)),
+        ("in flight", in_flight(report)),
+        ("ISL", isl.map(|of| of.to_string())),
+        ("OSL", osl.map(|of| of.to_string())),
+        ("prefixes", prefix.map(prefixes)),
+        ("think time", think.map(pauses)),
+        ("aborts", aborts.map(left)),
+    ];
+    lines.into_iter().filter_map(|(name, told)| Some((name, told?))).collect()
+}
+
+/// Requests planned and sent over time, where there is more than one window.
+pub(in crate::report) fn over_time(report: &Report) -> Option<&Rate> {
+    report.fidelity.as_ref()?.rate.as_ref().filter(|rate| rate.planned.len().max(rate.sent.len()) > 1)
+}
+
+/// Latencies of production and of the run, one below the other; the first row is the head.
+pub(in crate::report) fn beside(report: &Report, shown: &[f64]) -> Option<Vec<Vec<String>>> {
+    let production = &report.production.as_ref()?.summary;
+    let pair = |(theirs, ours): &(Metric, Metric)| {
+        let (theirs, replayed) = (production.metric(*theirs)?, report.whole.metric(*ours)?);
+        let name = ours.label(true);
+        Some([row(&format!("{}, production", theirs.metric.label(false)), theirs, shown), row(name, replayed, shown)])
+    };
+    let rows: Vec<Vec<String>> = BESIDE.iter().filter_map(pair).flatten().collect();
+    (!rows.is_empty()).then(|| std::iter::once(head(shown)).chain(rows).collect())
+}
+
+fn arrivals(error: &Distribution) -> String {
+    let time = |time: f64| value(time, Unit::Time);
+    let percentiles = error.percentiles.iter().map(|(percent, of)| format!("p{percent} {}", time(*of)));
+    let percentiles: Vec<String> = percentiles.collect();
+    format!("later than planned by {}, at most {}", percentiles.join(", "), time(error.max))
+}
+
+fn rates(rate: &Rate) -> String {
+    let told = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    format!(
+        "{} requests/s planned, {} sent; {} of requests in another window of {} s",
+        told(rate.planned_per_second),
+        told(rate.sent_per_second),
+        percent(rate.moved_share),
+        rate.window_s
+    )
+}
+
+fn in_flight(report: &Report) -> Option<String> {
+    let ours = report.in_flight.as_ref()?;
+    let theirs = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
+    let theirs =
+        theirs.map(|of| format!("; in production {:.1} on average, {} at most", of.mean, grouped(of.max.into())));
+    Some(format!("{:.1} on average, {} at most{}", ours.mean, grouped(ours.max.into()), theirs.unwrap_or_default()))
+}
+
+fn prefixes(prefix: Prefix) -> String {
+    let cached = prefix.cached_share.map_or("the server tells no cached tokens".to_owned(), |share| {
+        format!("{} from the server's cache", percent(share))
+    });
+    format!(
+        "{} of prompt tokens sent before, in {} of {} blocks; {cached}",
+        percent(prefix.offered_share),
+        grouped(prefix.repeated_blocks),
+        grouped(prefix.blocks)
+    )
+}
+
+fn pauses(think: Think) -> String {
+    let told = |of: Times| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| value(of, Unit::Time));
+    let ([p50, p90, max], [real_p50, real_p90, real_max]) = (told(think.planned), told(think.achieved));
+    format!(
+        "p50 {p50}, p90 {p90}, at most {max} planned; p50 {real_p50}, p90 {real_p90}, at most {real_max} achieved, of {}",
+        grouped(think.planned.count)
+    )
+}
+
+fn left(aborts: Aborts) -> String {
+    let tokens = aborts.tokens.map_or(String::new(), |tokens| format!("; tokens {tokens}"));
+    format!("{} planned, {} done{tokens}", grouped(aborts.planned), grouped(aborts.done))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
