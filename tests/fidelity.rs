@@ -269,8 +269,12 @@ fn a_replay_tells_how_true_it_was() {
     let (source, out_text) = (source.to_str().unwrap(), out.to_str().unwrap());
     let target = format!("http://{}", server.local_addr());
     let flags = ["--speed", "0.5", "--max-lag", "1h", "--no-audit", "--out", out_text];
-    let (code, _, stderr) = streamgauge(&[&["replay", source, "--target", &target][..], &flags].concat());
+    let (code, stdout, stderr) = streamgauge(&[&["replay", source, "--target", &target][..], &flags].concat());
     assert_eq!(code, Some(0), "{stderr}");
+    assert!(
+        stdout.contains("\naborts       1 planned, 1 done; ") && stdout.contains("\nTTFT, production "),
+        "{stdout}"
+    );
     let report = json_of(&["report", out_text, "--source", source]);
     assert_eq!(report["outcomes"], json!({"success": 4, "cancelled": 1}));
     let fidelity = &report["fidelity"];
@@ -293,6 +297,10 @@ fn a_replay_tells_how_true_it_was() {
     assert!((0.0..100.0).contains(&aborts["tokens"]["mean_error"].as_f64().unwrap()), "{aborts}");
     assert_eq!((&report["production"]["requests"], &report["production"]["in_flight"]["max"]), (&json!(5), &json!(2)));
     assert_eq!(report["production"]["metrics"]["ttft"]["max"], 20.0);
+    let told: Value = serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap();
+    for key in ["fidelity", "production", "in_flight"] {
+        assert_eq!(told["summary"][key], report[key], "the run says of itself what its report says");
+    }
     let rows: Vec<Entry> = Reader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
     let turns = rows.iter().filter(|row| row.turn > Some(0));
     assert!(turns.clone().count() == 2 && turns.clone().all(|row| row.think >= row.wanted.think), "{rows:?}");

@@ -207,31 +207,17 @@ fn a_run_says_of_itself_what_a_report_says_of_its_records() {
     run(&folder.path().join("run"));
     let told = json(&text(&folder.path().join("run/run.json")))["summary"].clone();
     let report = report(&folder.path().join("run"), "streamgauge");
-    for (metric, name) in [
-        ("ttft_from_planned", "ttft_from_planned"),
-        ("ttft", "ttft_from_sent"),
-        ("itl", "itl"),
-        ("tpot", "tpot"),
-        ("e2e_from_planned", "e2e_from_planned"),
-        ("e2e", "e2e_from_sent"),
-        ("send_lag", "lag"),
-    ] {
-        let (ours, theirs) = (&report["metrics"][metric], &told[name]);
-        assert_eq!(ours["count"], theirs["count"], "{metric}");
-        for (stat, key) in [("avg", "mean"), ("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("max", "max")] {
-            let (ours, theirs) = (ours[stat].as_f64().unwrap(), theirs[key].as_f64().unwrap() / 1e6);
-            // Rows have gaps of whole microseconds.
-            assert!((ours - theirs).abs() <= 0.002, "{metric} {stat}: {ours}, the run said {theirs}");
-        }
-    }
-    for key in ["requests", "outcomes", "statuses"] {
+    // The two clocks are held against each other anew for the file.
+    let but_its_begin = |report: &Value| {
+        let mut report = report.clone();
+        report["sources"][0]["started_unix_ns"] = Value::Null;
+        report
+    };
+    let (report, told) = (but_its_begin(&report), but_its_begin(&told));
+    for key in report.as_object().unwrap().keys() {
         assert_eq!(report[key], told[key], "{key}");
     }
-    near(&report["seconds"], &told["seconds"], "seconds");
-    near(&report["throughput"]["output_tokens"], &told["output_rate"], "output tokens/s");
-    for key in ["met", "counted"] {
-        assert_eq!(report["goodput"][0][key], told["goodput"][0][key], "{key}");
-    }
+    assert_eq!(told["metrics"]["ttft_from_planned"]["count"], report["outcomes"]["success"]);
 }
 
 #[test]

@@ -91,12 +91,19 @@ fn mooncakes_first_minute_is_sent_whole_and_every_length_is_exact() {
     assert_eq!((&report["sent"], &summary["requests"]), (&162.into(), &162.into()));
     assert_eq!(summary["outcomes"], serde_json::json!({"success": 162}));
     // What the trace says, to the token; the two of the chat template were found and left out.
-    assert_eq!((&summary["input"]["tokens"], &report["prompt_overhead"]), (&2_209_273.into(), &2.into()));
-    assert_eq!((&summary["input"]["exact"], &summary["input"]["off"]), (&162.into(), &0.into()));
-    assert_eq!((&summary["output"]["tokens"], &summary["output"]["exact"]), (&58_039.into(), &162.into()));
+    assert_eq!((&summary["tokens"]["input"], &report["prompt_overhead"]), (&2_209_273.into(), &2.into()));
+    assert_eq!(summary["tokens"]["output"], 58_039);
+    let exact = serde_json::json!({
+        "compared": 162, "exact_share": 1.0, "mean_error": 0.0, "mean_absolute_error": 0.0, "ks": 0.0,
+    });
+    let fidelity = &summary["fidelity"];
+    assert_eq!(
+        (&fidelity["isl"], &fidelity["osl"], &fidelity["prefix"]["repeated_blocks"]),
+        (&exact, &exact, &203.into())
+    );
     assert_eq!(summary["goodput"][0]["met"], 162);
     // 203 blocks of 512 are shared in the trace; the server's blocks of 16 match a little of the next one, if by chance.
-    let cached = summary["cached"].as_u64().unwrap();
+    let cached = summary["tokens"]["cached"].as_u64().unwrap();
     assert!((203 * 512 - 162 * 16..=203 * 512).contains(&cached), "{cached}");
     let rows = rows(&out);
     assert_eq!(rows.len(), 162);
@@ -130,8 +137,13 @@ fn public_traces_are_sent_as_they_are() {
         let report: Value = serde_json::from_str(&done.stdout).unwrap();
         let summary = &report["summary"];
         assert_eq!(summary["outcomes"], serde_json::json!({"success": requests}), "{trace}: {}", done.stderr);
-        assert_eq!(summary["input"]["exact"], requests, "{trace}: {summary}");
-        assert_eq!(summary["output"]["off"], 0, "{trace}: {summary}");
+        let fidelity = &summary["fidelity"];
+        assert_eq!(
+            (&fidelity["isl"]["compared"], &fidelity["isl"]["exact_share"]),
+            (&requests.into(), &1.0.into()),
+            "{trace}"
+        );
+        assert_eq!(fidelity["osl"]["exact_share"], 1.0, "{trace}: {fidelity}");
     }
 }
 
@@ -217,7 +229,7 @@ fn a_goodput_that_is_too_low_ends_with_one() {
     let judged = |slo: &str| run(&[&load[..], &["--slo", slo, "--fail-if", "goodput<95%"]].concat());
     let done = judged("s: ttft<=1us");
     assert_eq!(done.code, Some(1), "{}", done.stderr);
-    assert!(done.stdout.contains("s: 0 of 6 met it from the planned moment (0.0 %)"), "{}", done.stdout);
+    assert!(done.stdout.contains("s: 0 of 6 met it (0.0 %)"), "{}", done.stdout);
     assert_eq!(judged("s: ttft<=1h").code, Some(0));
 }
 

@@ -122,6 +122,7 @@ impl Args {
         };
         Wanted {
             name: format!("{synthetic:?}"),
+            production: None,
             digest: None,
             header: synthetic.header(),
             plan: Plan { duration: self.duration, seed: self.sending.seed, ..Plan::default() },

@@ -142,6 +142,7 @@ impl Args {
         let (trace, spread_by) = (self.trace.clone(), self.spread_by());
         Ok(Wanted {
             name: shown.to_string(),
+            production: (found.answered > 0).then(|| self.trace.clone()),
             digest: digest(&self.trace)?,
             header,
             plan,
@@ -174,6 +175,7 @@ impl Args {
                 found.bytes += bytes;
                 found.tokens_of_bytes += tokens;
             }
+            found.answered += u64::from(entry.outcome.is_some() && entry.timing.ended.is_some());
             found.parts += u64::from(!entry.prompt.parts.is_empty());
             found.tools += u64::from(entry.params.tools == Some(true) || entry.params.structured == Some(true));
             let prompt = &entry.prompt;
@@ -204,6 +206,7 @@ struct Found {
     tokens_of_bytes: u64,
     parts: u64,
     tools: u64,
+    answered: u64,
     unknown: u64,
 }
 

@@ -160,7 +160,7 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
         () if args.html => html::render(&report, shown),
-        () => text::render(&report, shown, args.screen()),
+        () => text::render(&report, shown, screen(args.plain)),
     };
     let printed = super::print(&words)?;
     let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
@@ -195,10 +195,11 @@ impl Args {
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
     }
+}
 
-    fn screen(&self) -> Screen {
-        Screen { width: Table::new().width().map_or(USUAL, usize::from).clamp(40, 200), plain: self.plain }
-    }
+/// As wide as the terminal.
+pub(super) fn screen(plain: bool) -> Screen {
+    Screen { width: Table::new().width().map_or(USUAL, usize::from).clamp(40, 200), plain }
 }
 
 fn names<const N: usize>(names: [&'static str; N]) -> PossibleValuesParser {

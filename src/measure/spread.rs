@@ -8,7 +8,7 @@
 //! rule; those of histograms are as good as their buckets.
 //!
 //! # Memory
-//! One byte for a value below 256, four below 2³² (4.29 s in nanoseconds), eight for a larger one; up to twice that while the list
+//! Values below 256 are counted, which takes at most 2 KiB; four bytes for a value below 2³² (4.29 s in nanoseconds), eight for a larger one; up to twice that while the list
 //! grows: ten million gaps below that take 40 to 67 MB. Values are sorted where they stand.
 
 /// What `percent` of `count` values are at most, by the rule of the module. `nth` gives the value of a rank, from 0.
@@ -24,7 +24,8 @@ pub fn percentile(count: u64, percent: f64, nth: impl Fn(u64) -> f64) -> Option<
 /// Values in the order in which they came, or sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    tiny: Vec<u8>,
+    /// How often each of 0, 1, 2, … occurs.
+    tiny: Vec<u64>,
     small: Vec<u32>,
     large: Vec<u64>,
 }
@@ -33,22 +34,29 @@ impl Samples {
     /// One value more.
     pub fn push(&mut self, value: u64) {
         match (u8::try_from(value), u32::try_from(value)) {
-            (Ok(tiny), _) => self.tiny.push(tiny),
+            (Ok(tiny), _) => self.count(usize::from(tiny), 1),
             (_, Ok(small)) => self.small.push(small),
             _ => self.large.push(value),
         }
     }
 
+    fn count(&mut self, tiny: usize, times: u64) {
+        if tiny >= self.tiny.len() {
+            self.tiny.resize(tiny + 1, 0);
+        }
+        self.tiny[tiny] += times;
+    }
+
     /// All values of another list.
     pub fn extend(&mut self, other: &Self) {
-        self.tiny.extend_from_slice(&other.tiny);
+        other.tiny.iter().enumerate().for_each(|(tiny, times)| self.count(tiny, *times));
         self.small.extend_from_slice(&other.small);
         self.large.extend_from_slice(&other.large);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.tiny.len() + self.small.len() + self.large.len()
+        self.tiny.iter().sum::<u64>() as usize + self.small.len() + self.large.len()
     }
 
     /// Whether there are none.
@@ -58,12 +66,13 @@ impl Samples {
 
     /// Bytes that the values take, with the room that is kept for more.
     pub fn bytes(&self) -> usize {
-        self.tiny.capacity() + self.small.capacity() * size_of::<u32>() + self.large.capacity() * size_of::<u64>()
+        self.tiny.capacity() * size_of::<u64>()
+            + self.small.capacity() * size_of::<u32>()
+            + self.large.capacity() * size_of::<u64>()
     }
 
     /// The values in ascending order; `None` without any.
     pub fn sorted(&mut self) -> Option<Sorted<'_>> {
-        self.tiny.sort_unstable();
         self.small.sort_unstable();
         self.large.sort_unstable();
         (!self.is_empty()).then_some(Sorted(self))
@@ -83,11 +92,14 @@ impl Sorted<'_> {
     /// The value of a rank, from 0; the largest beyond the last.
     pub fn nth(&self, rank: u64) -> u64 {
         let Samples { tiny, small, large } = self.0;
-        let rank = usize::try_from(rank).unwrap_or(usize::MAX).min(self.0.len() - 1);
-        if let Some(value) = tiny.get(rank) {
-            return u64::from(*value);
+        let mut rank = rank.min(self.count() - 1);
+        for (value, times) in (0..).zip(tiny) {
+            match rank.checked_sub(*times) {
+                Some(beyond) => rank = beyond,
+                None => return value,
+            }
         }
-        let rank = rank - tiny.len();
+        let rank = rank as usize;
         small.get(rank).map_or_else(|| large[rank - small.len()], |value| u64::from(*value))
     }
 
@@ -109,9 +121,9 @@ impl Sorted<'_> {
     /// How many values are at most `limit`.
     pub fn up_to(&self, limit: u64) -> u64 {
         let Samples { tiny, small, large } = self.0;
-        let tiny = tiny.partition_point(|value| u64::from(*value) <= limit);
+        let tiny: u64 = (0..=limit).zip(tiny).map(|(_, times)| times).sum();
         let small = small.partition_point(|value| u64::from(*value) <= limit);
-        (tiny + small + large.partition_point(|value| *value <= limit)) as u64
+        tiny + (small + large.partition_point(|value| *value <= limit)) as u64
     }
 
     /// All of them together.
@@ -132,7 +144,7 @@ impl Sorted<'_> {
 
     fn values(&self) -> impl Iterator<Item = u64> {
         let Samples { tiny, small, large } = self.0;
-        let tiny = tiny.iter().map(|value| u64::from(*value));
+        let tiny = (0..).zip(tiny).flat_map(|(value, times)| std::iter::repeat_n(value, *times as usize));
         tiny.chain(small.iter().map(|value| u64::from(*value))).chain(large.iter().copied())
     }
 }

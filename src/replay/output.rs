@@ -1,5 +1,5 @@
-//! The directory that a run leaves: `run.json`, which says what was done and what came of it, and `records.jsonl.zst`,
-//! one row per request.
+//! Where the rows of a run go: to whoever counts them, and into the directory that it leaves. There are `run.json`, which
+//! says what was done and what came of it, and `records.jsonl.zst`, one row per request.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,16 +11,20 @@ use crate::capture::format::{Entry, Header};
 use crate::capture::reader::RECORDS;
 use crate::capture::writer::TraceWriter;
 
+/// Takes the rows of a run as requests end, on a thread of its own.
+pub type Each = Box<dyn FnMut(Entry) + Send>;
+
 /// Where a result goes.
-#[derive(Debug)]
+#[derive(Default)]
 pub struct Output {
-    folder: PathBuf,
-    header: Header,
+    folder: Option<(PathBuf, Header)>,
+    each: Option<Each>,
 }
 
 /// A result that is being written.
 pub(super) struct Writing {
-    rows: TraceWriter<File>,
+    rows: Option<TraceWriter<File>>,
+    each: Option<Each>,
 }
 
 impl Output {
@@ -34,24 +38,36 @@ impl Output {
             let said = "it holds a result already; name another folder";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
         }
-        Ok(Self { folder: folder.to_owned(), header })
+        Ok(Self { folder: Some((folder.to_owned(), header)), each: None })
+    }
+
+    /// To this as well.
+    pub fn and(self, each: Each) -> Self {
+        Self { each: Some(each), ..self }
     }
 
     pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<Writing> {
-        let file = File::create(self.folder.join(RECORDS))?;
-        let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION")).to_owned();
-        let header = Header { source, started_unix_ns: Some(began_unix_ns), ..self.header };
-        Ok(Writing { rows: TraceWriter::new(file, &header)? })
+        let rows = |(folder, header): (PathBuf, Header)| {
+            let file = File::create(folder.join(RECORDS))?;
+            let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION")).to_owned();
+            TraceWriter::new(file, &Header { source, started_unix_ns: Some(began_unix_ns), ..header })
+        };
+        Ok(Writing { rows: self.folder.map(rows).transpose()?, each: self.each })
     }
 }
 
 impl Writing {
-    pub(super) fn row(&mut self, row: &Entry) -> io::Result<()> {
-        self.rows.write(row)
+    /// Who counts the rows gets them all, whatever becomes of the file.
+    pub(super) fn row(&mut self, row: Entry) -> io::Result<()> {
+        let written = self.rows.as_mut().map_or(Ok(()), |rows| rows.write(&row));
+        if let Some(each) = &mut self.each {
+            each(row);
+        }
+        written
     }
 
     pub(super) fn end(self) -> io::Result<()> {
-        self.rows.finish().map(drop)
+        self.rows.map_or(Ok(()), |rows| rows.finish().map(drop))
     }
 }
 

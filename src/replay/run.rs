@@ -359,8 +359,8 @@ fn collect(
         if let Some(watcher) = &mut watcher {
             watcher(&done);
         }
-        if let (Some(output), Ok(())) = (&mut output, &written) {
-            written = output.row(&done.row(begin, &places[done.target % places.len()]));
+        if let Some(output) = &mut output {
+            written = written.and(output.row(done.row(begin, &places[done.target % places.len()])));
         }
     }
     written.and_then(|()| output.map_or(Ok(()), super::output::Writing::end))

@@ -1,4 +1,5 @@
-//! What a run came to, exact from its records. Pure.
+//! Where a run stands, for whoever looks on while it goes, and what it is judged by at its end. Pure. Its figures are told
+//! from the rows, by a report.
 //!
 //! Latencies are those of successes; what failed is counted beside them and never mixed in. Each is given twice: from the
 //! planned moment, which is what a user would have felt, and from the moment of sending.
@@ -28,7 +29,7 @@ pub struct Measured {
     pub to: Option<u64>,
 }
 
-/// Adds records up. Memory: 64 bytes for each success, 24 for every other, and four for each gap ([`Samples`]).
+/// Adds records up. Memory: 64 bytes for each success, and 24 for every other.
 #[derive(Debug)]
 pub struct Fold {
     begin: Stamp,
@@ -41,20 +42,16 @@ pub struct Fold {
     statuses: BTreeMap<u16, u64>,
     held: u64,
     times: Times,
-    /// Every latency between tokens, and where they lie: what is shown while the run goes on.
-    gaps: Samples,
+    /// Latencies between tokens, to three significant figures.
     itl: Option<Histogram<u64>>,
     input: Lengths,
     output: Lengths,
-    cached: u64,
-    sources: BTreeMap<&'static str, u64>,
     goodput: Vec<(String, u64, u64)>,
     first_planned: Option<Stamp>,
     last_planned: Option<Stamp>,
     first_sent: Option<Stamp>,
     last_sent: Option<Stamp>,
     last_end: Option<Stamp>,
-    most_in_flight: u32,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +65,7 @@ struct Times {
 }
 
 /// Lengths as they should have been, and as they were.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Lengths {
     /// Tokens that the server counted.
     pub tokens: u64,
@@ -120,10 +117,6 @@ impl Spread {
     pub fn of(values: &[u64]) -> Option<Self> {
         let mut samples = Samples::default();
         values.iter().for_each(|value| samples.push(*value));
-        Self::of_samples(samples)
-    }
-
-    fn of_samples(mut samples: Samples) -> Option<Self> {
         let sorted = samples.sorted()?;
         let percentile = |percent: f64| sorted.percentile(percent).round() as u64;
         Some(Self {
@@ -153,7 +146,7 @@ impl Spread {
 }
 
 /// Good requests of one SLO.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Goodput {
     /// The SLO's name.
     pub slo: String,
@@ -166,10 +159,8 @@ pub struct Goodput {
 }
 
 /// A run in figures. Latencies are in nanoseconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Summary {
-    /// Which sends are in it.
-    pub measured: Measured,
     /// Sends that ended before or after the measured time.
     pub outside: u64,
     /// Requests in the figures.
@@ -208,14 +199,8 @@ pub struct Summary {
     pub input: Lengths,
     /// Output lengths.
     pub output: Lengths,
-    /// Prompt tokens that the server had in its cache.
-    pub cached: u64,
-    /// Who counted output tokens.
-    pub token_sources: BTreeMap<&'static str, u64>,
     /// Goodput, judged from the planned moment.
     pub goodput: Vec<Goodput>,
-    /// The most requests in flight at once, as seen by a send.
-    pub most_in_flight: u32,
 }
 
 impl Fold {
@@ -232,20 +217,16 @@ impl Fold {
             statuses: BTreeMap::new(),
             held: 0,
             times: Times::default(),
-            gaps: Samples::default(),
             // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
             itl: Histogram::new_with_bounds(1_000, LONGEST_GAP, 3).ok(),
             input: Lengths::default(),
             output: Lengths::default(),
-            cached: 0,
-            sources: BTreeMap::new(),
             goodput,
             first_planned: None,
             last_planned: None,
             first_sent: None,
             last_sent: None,
             last_end: None,
-            most_in_flight: 0,
         }
     }
 
@@ -265,7 +246,6 @@ impl Fold {
             *self.statuses.entry(status).or_default() += 1;
         }
         self.held += u64::from(done.held);
-        self.most_in_flight = self.most_in_flight.max(done.in_flight.saturating_add(1));
         self.first_planned = Some(self.first_planned.map_or(done.planned, |first| first.min(done.planned)));
         self.last_planned = self.last_planned.max(Some(done.planned));
         self.first_sent = Some(self.first_sent.map_or(times.received, |first| first.min(times.received)));
@@ -277,11 +257,9 @@ impl Fold {
             let whole = record.outcome == Outcome::Success;
             let planned = done.send.entry.output_tokens.filter(|_| whole && is_exact(tokens.source));
             self.output.add(planned, tokens.tokens);
-            *self.sources.entry(tokens.source.name()).or_default() += 1;
         }
         if let Some(input) = record.usage.input {
             self.input.add(done.wanted.input_tokens, input);
-            self.cached += record.usage.cached.unwrap_or(0);
         }
         if record.outcome == Outcome::Success {
             self.success(done);
@@ -300,7 +278,6 @@ impl Fold {
         }
         for gap in &done.gaps {
             let nanos = gap.latency().0.as_nanos();
-            self.gaps.push(nanos);
             if let Some(itl) = &mut self.itl {
                 itl.saturating_record(nanos);
             }
@@ -319,8 +296,8 @@ impl Fold {
         }
     }
 
-    /// The figures so far. Where `last` is given latencies are of so many last requests only, and those of gaps to
-    /// three significant figures: sorting all of a long run takes long.
+    /// The figures so far. Where `last` is given latencies are of so many last requests only: sorting all of a long run
+    /// takes long.
     pub fn summary(&self, last: Option<usize>) -> Summary {
         let spread = |values: &[u64]| {
             let from = last.map_or(0, |last| values.len().saturating_sub(last));
@@ -338,7 +315,6 @@ impl Fold {
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let times = &self.times;
         Summary {
-            measured: self.measured,
             outside: self.outside,
             requests,
             outcomes: self.outcomes.clone(),
@@ -352,17 +328,12 @@ impl Fold {
             lag: spread(&times.lag),
             ttft_from_planned: spread(&times.ttft_planned),
             ttft_from_sent: spread(&times.ttft_sent),
-            itl: match last {
-                None => Spread::of_samples(self.gaps.clone()),
-                Some(_) => self.itl.as_ref().and_then(Spread::of_histogram),
-            },
+            itl: self.itl.as_ref().and_then(Spread::of_histogram),
             tpot: spread(&times.tpot),
             e2e_from_planned: spread(&times.e2e_planned),
             e2e_from_sent: spread(&times.e2e_sent),
             input: self.input,
             output: self.output,
-            cached: self.cached,
-            token_sources: self.sources.clone(),
             goodput: self
                 .goodput
                 .iter()
@@ -373,7 +344,6 @@ impl Fold {
                     per_second: per_second(*met),
                 })
                 .collect(),
-            most_in_flight: self.most_in_flight,
         }
     }
 }

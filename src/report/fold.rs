@@ -2,8 +2,8 @@
 //!
 //! # Memory
 //! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
-//! slice and its group where those are asked for: ten million gaps take at most 151 MB (a gap, a
-//! latency, and a number of tokens each), three times that with both. Groups and slices are limited in number.
+//! slice and its group where those are asked for: ten million gaps take at most 135 MB (a gap and a
+//! latency each), three times that with both. Groups and slices are limited in number.
 
 use std::collections::BTreeMap;
 
@@ -285,7 +285,7 @@ mod tests {
     use crate::measure::timeline::TokenEvent;
 
     #[test]
-    fn ten_million_gaps_take_at_most_151_megabytes() {
+    fn ten_million_gaps_take_at_most_135_megabytes() {
         let events: Vec<_> = (0..1_000_000).map(|gap| TokenEvent::new(Gap::from_nanos(gap * 1_000), Some(1))).collect();
         let row = Entry {
             stream: Some(true),
@@ -298,6 +298,6 @@ mod tests {
         (0..10).for_each(|_| fold.add(&request).unwrap());
         let bytes: usize = fold.whole.samples.iter().map(Samples::bytes).sum();
         assert_eq!(fold.whole.samples[Metric::Itl as usize].len(), 10_000_000);
-        assert!(bytes <= 151_200_000, "{bytes}");
+        assert!(bytes <= 135_000_000, "{bytes}");
     }
 }

@@ -3,10 +3,12 @@
 //! Times of all are moved onto one line, which begins where the first source began by the wall clock. Since every value
 //! is kept, several sources come to exactly what one that holds all their rows would.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::fold::{Fold, TooManySlices};
 use super::request::Request;
@@ -98,10 +100,12 @@ struct Audited {
     doubts: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Measuring {
     measured: Window,
+    held: u64,
+    troubles: BTreeMap<String, u64>,
 }
 
 /// One source, as a report names it.
@@ -130,6 +134,11 @@ pub struct Source {
     /// Why the run is not valid, if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_valid: Vec<String>,
+    /// Requests that a lack of slots held back.
+    pub held: u64,
+    /// Requests without a whole answer, by why, where no status says it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub troubles: BTreeMap<String, u64>,
     /// What was found to be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
@@ -159,6 +168,37 @@ pub struct Source {
     pub slos: Vec<String>,
 }
 
+impl Source {
+    /// A run, by what its file says; and which of its planned times are in the figures.
+    ///
+    /// # Errors
+    /// When the file says something else.
+    pub fn of_run(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
+        let told: Run = serde_json::from_value(told)?;
+        let measured = told.summary.measured;
+        let source = Self {
+            path,
+            run: true,
+            targets: told.targets,
+            closed_loop: told.closed_loop,
+            warmed_up: measured.from > 0,
+            audited: told.audit.is_some(),
+            doubts: told.audit.unwrap_or_default().doubts,
+            not_valid: if told.valid == Some(false) { told.invalid_because } else { Vec::new() },
+            held: told.summary.held,
+            troubles: told.summary.troubles,
+            slots: told.slots,
+            seed: told.seed,
+            stopped: told.stopped,
+            slos: told.slos,
+            trace_digest: told.trace_digest,
+            trace_window: told.trace_window,
+            ..Self::default()
+        };
+        Ok((source, measured))
+    }
+}
+
 /// A source that has been opened.
 pub struct Opened {
     /// What is known of it before its rows are read.
@@ -181,20 +221,8 @@ impl Opened {
         if run.is_file() {
             let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
             let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
-            let told: Run = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-            measured = told.summary.measured;
-            source.run = true;
-            source.targets = told.targets;
-            source.closed_loop = told.closed_loop;
-            source.warmed_up = measured.from > 0;
-            source.slos = told.slos;
-            (source.trace_digest, source.trace_window) = (told.trace_digest, told.trace_window);
-            source.audited = told.audit.is_some();
-            source.doubts = told.audit.unwrap_or_default().doubts;
-            (source.slots, source.seed, source.stopped) = (told.slots, told.seed, told.stopped);
-            if told.valid == Some(false) {
-                source.not_valid = told.invalid_because;
-            }
+            let told = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+            (source, measured) = Source::of_run(source.path, told).map_err(|error| wrong(error.to_string()))?;
             rows = path.join(RECORDS);
             let path = path.join(SCRAPES);
             scrapes = scrapes::read(&path).map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;

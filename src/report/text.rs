@@ -1,5 +1,7 @@
 //! A report for people: figures in columns, and pictures of latencies and of the load.
 
+use std::collections::BTreeMap;
+
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::distribution::{Distribution, name_of};
@@ -97,10 +99,19 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     }
     lines.push(("requests", counted(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
     let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
-    let refused: Vec<String> =
-        refused.map(|(status, count)| format!("{} answered {status}", grouped(*count))).collect();
+    let refused = refused.map(|(status, count)| format!("{} answered {status}", grouped(*count)));
+    let mut troubles: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in report.sources.iter().flat_map(|source| &source.troubles) {
+        *troubles.entry(name).or_default() += count;
+    }
+    let troubles = troubles.iter().map(|(name, count)| format!("{} {name}", grouped(*count)));
+    let refused: Vec<String> = troubles.chain(refused).collect();
     if !refused.is_empty() {
         lines.push(("", refused.join(", ")));
+    }
+    let held: u64 = report.sources.iter().map(|source| source.held).sum();
+    if held > 0 {
+        lines.push(("", format!("{} held back by --max-in-flight; the wait is in their latency", grouped(held))));
     }
     let rate = &whole.throughput;
     lines.push((
@@ -286,7 +297,8 @@ fn over_time(report: &Report, screen: Screen) -> String {
         let drawn = columns(&counts, most as f64, 1, screen.plain).concat();
         format!("{:<LABEL$}{name:<8} {drawn}", "").trim_end().to_owned() + "\n"
     };
-    let told = format!("{:<LABEL$}in windows of {} s, at most {}:\n", "", rate.window_s, grouped(most));
+    let told =
+        format!("{:<LABEL$}requests in windows of {} s, at most {}:\n", "over time", rate.window_s, grouped(most));
     told + &line("planned", &rate.planned) + &line("sent", &rate.sent)
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod beside;
 mod calibrate;
+mod figures;
 pub(super) mod flags;
 pub(super) mod foreign;
 mod live;
@@ -16,6 +17,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::WRONG_USAGE;
+use super::report::screen;
 use super::standing::Standing;
 use super::stop::Stop;
 use crate::clock::Clock;
@@ -25,6 +27,8 @@ use crate::replay::output::write_run;
 use crate::replay::run::{Ended, Order};
 use crate::replay::schedule::Schedule;
 use crate::replay::scrape::{Scraped, Scraper};
+use crate::report::text;
+use figures::Figures;
 use flags::Sending;
 use live::Live;
 pub(super) use prepare::Wanted;
@@ -56,7 +60,8 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
             return Ok(ExitCode::from(NOT_VALID));
         }
     };
-    let Prepared { config, plan, open, output, whole, pages, tls, listener, live: of_live, about, notes } = prepared;
+    let Prepared { config, plan, open, output, whole, pages, tls, listener, live: of_live, about, figures, notes } =
+        prepared;
     notes.iter().for_each(|note| super::say(note));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ended, scraped) = runtime.block_on(async {
@@ -89,7 +94,7 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
     })?;
     // A thread that waits for a collector is not waited for.
     runtime.shutdown_background();
-    conclude(sending, about, &ended, scraped)
+    conclude(sending, about, &figures, &ended, scraped)
 }
 
 /// Shows where the run stands until it is over, and gives the last order.
@@ -131,10 +136,11 @@ async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<
     last
 }
 
-/// Prints the summary, writes it beside the records, and judges the run.
+/// Prints the report, writes it beside the records, and judges the run.
 fn conclude(
     args: &Sending,
     about: Value,
+    figures: &Figures,
     ended: &Ended,
     scraped: Option<(Vec<Scraped>, io::Result<()>)>,
 ) -> anyhow::Result<ExitCode> {
@@ -159,7 +165,7 @@ fn conclude(
     if let Err(error) = written {
         invalid.push(format!("cannot write what servers said of themselves: {error}"));
     }
-    let mut report = about;
+    let mut run = about;
     let more = json!({
         "began_unix_ns": ended.began_unix_ns,
         "stopped": ended.stopped,
@@ -167,20 +173,25 @@ fn conclude(
         "valid": invalid.is_empty(),
         "invalid_because": invalid,
         "server_metrics": scraped,
-        "summary": summary,
+        "summary": {
+            "measured": figures.measured(),
+            "outside": summary.outside,
+            "held": summary.held,
+            "troubles": summary.troubles,
+        },
     });
-    if let (Value::Object(report), Value::Object(more)) = (&mut report, more) {
-        report.extend(more);
-    }
+    extend(&mut run, more);
+    let report = figures.report(args.out.as_deref(), run.clone(), ended)?;
+    extend(&mut run["summary"], serde_json::to_value(&report)?);
     if let Some(folder) = &args.out {
-        write_run(folder, &report).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
+        write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
         if let Err(error) = beside::write(folder, &args.out_formats, &args.slos) {
             invalid.push(format!("the result is not whole: {error:#}"));
         }
     }
     let printed = match args.json {
-        true => super::print(&(serde_json::to_string_pretty(&report)? + "\n"))?,
-        false => super::print(&screen::summary(summary, ended.sent))?,
+        true => super::print(&(serde_json::to_string_pretty(&run)? + "\n"))?,
+        false => super::print(&text::render(&report, &text::PERCENTILES, screen(false)))?,
     };
     for why in &invalid {
         super::say(&format!("not valid: {why}"));
@@ -193,6 +204,13 @@ fn conclude(
         (true, true) => ExitCode::from(SLO_MISSED),
         (true, false) => printed,
     })
+}
+
+/// Puts the keys of one object into another.
+fn extend(object: &mut Value, more: Value) {
+    if let (Value::Object(object), Value::Object(more)) = (object, more) {
+        object.extend(more);
+    }
 }
 
 /// Lets this process open as many sockets as it may.

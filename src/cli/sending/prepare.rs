@@ -1,6 +1,7 @@
 //! From flags to a run: everything is read once before anything is sent.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
@@ -11,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::CLOSED;
 use super::audit::{Audit, Load, audit};
 use super::calibrate::{Calibrated, calibrate};
+use super::figures::Figures;
 use super::flags::{Overhead, Sending, Warmup};
 use super::live;
 use super::screen::Whole;
@@ -52,6 +54,8 @@ pub(super) type Open = Arc<dyn Fn() -> Result<Rows, RowError> + Send + Sync>;
 pub(in crate::cli) struct Wanted {
     /// What it is called in the result.
     pub(in crate::cli) name: String,
+    /// The trace, if it tells what came of its requests when it was captured.
+    pub(in crate::cli) production: Option<PathBuf>,
     /// Of its bytes.
     pub(in crate::cli) digest: Option<String>,
     pub(in crate::cli) header: Header,
@@ -82,6 +86,7 @@ pub(super) struct Prepared {
     pub(super) live: live::Plan,
     /// What the result says of it. No header's value is in it.
     pub(super) about: Value,
+    pub(super) figures: Figures,
     /// What people should know before it starts.
     pub(super) notes: Vec<String>,
 }
@@ -156,19 +161,21 @@ pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refuse
     let config = config(encoder(calibrated.added)?, begin);
     let window = window(&wanted.plan, measured);
     let about = about(args, &wanted, &targets, calibrated.added, window, audit);
+    let figures = Figures::new(Slos::clone(&slos), measured, &wanted);
     notes.extend(wanted.notes);
     // What a synthetic trace is called has every number of it.
     let live_name = if wanted.header.source == SYNTHETIC { "a synthetic load".to_owned() } else { wanted.name };
     let output = match &args.out {
         Some(folder) => {
             let made = Output::new(folder, wanted.header);
-            Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
+            made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?
         }
-        None => None,
+        None => Output::default(),
     };
+    let output = Some(output.and(figures.each()));
     let live = live::Plan { name: live_name, targets, whole, slos };
     let (plan, open) = (wanted.plan, wanted.open);
-    Ok(Prepared { config, plan, open, output, whole, pages, tls, listener, live, about, notes })
+    Ok(Prepared { config, plan, open, output, whole, pages, tls, listener, live, about, figures, notes })
 }
 
 fn row(error: RowError) -> Refused {

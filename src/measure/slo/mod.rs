@@ -18,7 +18,7 @@ use super::time::Gap;
 pub use parse::SloError;
 
 /// The objectives in force.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slos {
     list: Vec<Slo>,
     gap_limits: Vec<Gap>,

@@ -1,0 +1,84 @@
+//! The figures of a run, by the fold of `report`, from its rows as requests end.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::prepare::Wanted;
+use crate::capture::format::{Blocks, Entry};
+use crate::cli::report::production;
+use crate::measure::slo::Slos;
+use crate::replay::output::Each;
+use crate::replay::run::Ended;
+use crate::replay::summary::Measured;
+use crate::report::definitions::Definitions;
+use crate::report::fold::{Fold, Settings};
+use crate::report::request::Request;
+use crate::report::source::{Source, Window};
+use crate::report::{PERCENTILES, Report};
+
+/// See the module.
+pub(super) struct Figures {
+    kept: Arc<Mutex<Kept>>,
+    measured: Measured,
+    blocks: Option<Blocks>,
+    production: Option<PathBuf>,
+}
+
+#[derive(Default)]
+struct Kept {
+    fold: Fold,
+    rows: u64,
+}
+
+impl Figures {
+    pub(super) fn new(slos: Slos, measured: Measured, wanted: &Wanted) -> Self {
+        let fold = Fold::new(Settings { slos, ..Settings::default() });
+        Self {
+            kept: Arc::new(Mutex::new(Kept { fold, rows: 0 })),
+            measured,
+            blocks: wanted.header.blocks.clone(),
+            production: wanted.production.clone(),
+        }
+    }
+
+    /// Which sends count.
+    pub(super) fn measured(&self) -> Measured {
+        self.measured
+    }
+
+    /// Takes rows in.
+    pub(super) fn each(&self) -> Each {
+        let (kept, blocks) = (Arc::clone(&self.kept), self.blocks.clone());
+        let measured = Window { from: self.measured.from, to: self.measured.to };
+        Box::new(move |row: Entry| {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.rows += 1;
+            if measured.has(row.planned.unwrap_or(row.at)) {
+                // Gaps that were packed here can be unpacked, and there are no slices to be too many.
+                _ = Request::of(row, 0, blocks.as_ref()).map(|request| kept.fold.add(&request));
+            }
+        })
+    }
+
+    /// What they came to, with what the trace itself came to if it tells. `run` is what the run says of itself.
+    pub(super) fn report(&self, folder: Option<&Path>, run: Value, ended: &Ended) -> anyhow::Result<Report> {
+        let path = folder.map_or_else(|| "this run".to_owned(), |folder| folder.display().to_string());
+        let (mut source, _) = Source::of_run(path, run).context("a run cannot say what it is")?;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        (source.rows, source.outside) = (kept.rows, ended.summary.outside);
+        source.started_unix_ns = Some(ended.began_unix_ns);
+        let part = source.trace_window;
+        let report = Report::of(&mut kept.fold, vec![source], &PERCENTILES);
+        let Some(trace) = &self.production else { return Ok(report) };
+        match production(trace, part, Definitions::default()) {
+            Ok(mut production) => Ok(report.beside(trace.display().to_string(), &mut production, &PERCENTILES)),
+            Err(error) => {
+                crate::cli::say(&format!("note: production does not stand beside the run: {error:#}"));
+                Ok(report)
+            }
+        }
+    }
+}
