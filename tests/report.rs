@@ -301,6 +301,16 @@ fn every_doubt_is_told_and_none_without_reason() {
 }
 
 #[test]
+fn what_the_runs_say_of_their_requests_is_added_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = json!({"summary": {"held": 2, "troubles": {"closed": 1, "reset": 1}}});
+    let paths = ["a", "b"].map(|name| run(&folder.path().join(name), &four(), 0, &told));
+    let text = streamgauge(&[&paths[0], &paths[1]], &[]).stdout;
+    assert!(text.contains("\n             2 closed, 2 reset, 2 answered 500\n"), "{text}");
+    assert!(text.contains("\n             4 held back by --max-in-flight; the wait is in their latency\n"), "{text}");
+}
+
+#[test]
 fn the_exit_code_says_whether_goodput_was_enough() {
     let folder = tempfile::tempdir().unwrap();
     let slos = json!({"slos": ["x: ttft<=150ms"]});

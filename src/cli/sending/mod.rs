@@ -196,9 +196,7 @@ fn conclude(
     for why in &invalid {
         super::say(&format!("not valid: {why}"));
     }
-    let missed = args.fail_if.is_some_and(|least| {
-        summary.goodput.iter().any(|goodput| (goodput.met as f64) < least * goodput.counted as f64)
-    });
+    let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
     Ok(match (invalid.is_empty(), missed) {
         (false, _) => ExitCode::from(NOT_VALID),
         (true, true) => ExitCode::from(SLO_MISSED),
