@@ -125,8 +125,20 @@ fn flags(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_flag_is_in_the_readme_and_no_other_is() {
-    let verbs =
-        ["", "demo", "proxy", "inspect", "replay", "load", "report", "sim", "config", "config schema", "completions"];
+    let verbs = [
+        "",
+        "demo",
+        "proxy",
+        "inspect",
+        "replay",
+        "load",
+        "sweep",
+        "report",
+        "sim",
+        "config",
+        "config schema",
+        "completions",
+    ];
     let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " schema"];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
     let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());

@@ -35,7 +35,7 @@ Examples:
 #[command(group(clap::ArgGroup::new("end").required(true).multiple(true).args(["requests", "duration"])))]
 pub(crate) struct Args {
     #[command(flatten)]
-    sending: Sending,
+    pub(super) sending: Sending,
 
     /// Requests a second
     #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     requests: Option<u32>,
 
     /// Send for so long
-    #[arg(long, value_name = "DURATION", value_parser = gap, conflicts_with = "concurrency", help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
     duration: Option<Gap>,
 
     /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn wanted(&self) -> Wanted {
+    pub(super) fn wanted(&self) -> Wanted {
         let arrivals = match (self.rate, self.arrivals) {
             (None, _) => Arrivals::Closed,
             (Some(rate), Law::Constant) => Arrivals::Constant(rate),

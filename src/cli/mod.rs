@@ -15,6 +15,7 @@ mod sending;
 mod sim;
 mod standing;
 mod stop;
+mod sweep;
 mod trace;
 
 use std::io::{self, IsTerminal, Write as _};
@@ -51,6 +52,9 @@ Examples:
   Send a trace again, at its own times, and measure the answers:
     streamgauge replay trace.jsonl --target http://127.0.0.1:8000
 
+  Find how many requests a second a server can take:
+    streamgauge sweep --target http://127.0.0.1:8000 --out limit --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
+
   Say what came of it, and how many requests were good:
     streamgauge report run1 --slo 'chat: ttft<=500ms tpot<=50ms'
 
@@ -67,6 +71,7 @@ enum Verb {
     Inspect(inspect::Args),
     Replay(Box<replay::Args>),
     Load(Box<load::Args>),
+    Sweep(Box<sweep::Args>),
     Report(report::Args),
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
@@ -82,7 +87,8 @@ pub fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            let sends = std::env::args_os().nth(1).is_some_and(|verb| verb == "load" || verb == "replay");
+            let sends =
+                std::env::args_os().nth(1).is_some_and(|verb| verb == "load" || verb == "replay" || verb == "sweep");
             if let Some(answer) = sending::foreign::answer(&error).filter(|_| sends) {
                 say(&answer);
                 return ExitCode::from(WRONG_USAGE);
@@ -98,6 +104,7 @@ pub fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Replay(args) => replay::run(&args),
         Verb::Load(args) => load::run(&args),
+        Verb::Sweep(args) => sweep::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),

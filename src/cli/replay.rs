@@ -52,7 +52,7 @@ pub(crate) struct Args {
     trace: PathBuf,
 
     #[command(flatten)]
-    sending: Sending,
+    pub(super) sending: Sending,
 
     /// So many times as fast as the trace
     #[arg(long, value_name = "FACTOR", value_parser = positive, conflicts_with = "rate", help_heading = "Timing")]
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn wanted(&self) -> anyhow::Result<Wanted> {
+    pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
         let (header, rows) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
         let delta = header.turns == Turns::Delta;
         anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");

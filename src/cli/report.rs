@@ -18,6 +18,8 @@ use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Key, Settings};
 use crate::report::request::Request;
 use crate::report::source::{Opened, Window, read};
+use crate::report::sweep::file::File;
+use crate::report::sweep::{self, Sweep, Wanted};
 use crate::report::text::Screen;
 use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
 
@@ -25,8 +27,9 @@ use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
 const ABOUT: &str = "\
 Say what requests came to: latencies, rates, goodput
 
-PATH is a capture (`streamgauge proxy --capture`), the directory of a run (`replay --out`, `load --out`), or one file of \
-rows. Several are one report, exactly as if all rows were in one: give the shards of one run together.
+PATH is a capture (`streamgauge proxy --capture`), the directory of a run (`replay --out`, `load --out`) or of a sweep \
+(`sweep --out`), or one file of rows. A sweep is a report by itself: its levels, where its SLO ends, the Pareto front and \
+the knee. Several others are one report, exactly as if all rows were in one: give the shards of one run together.
 
 Latencies are those of successes, exact from every record; what failed is counted beside them. Where a run had planned \
 when to send, latencies are given from the planned moment, which is what a user would have felt, and from the moment of \
@@ -129,6 +132,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn judged(args: &Args) -> anyhow::Result<ExitCode> {
+    for path in &args.paths {
+        if let Some(file) = File::read(path).map_err(anyhow::Error::msg)? {
+            return args.sweep(path, file);
+        }
+    }
     let opened = args.paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>, _>>()?;
     let settings = Settings {
         definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
@@ -194,6 +202,46 @@ impl Args {
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
+    }
+
+    /// The report of a sweep.
+    fn sweep(&self, path: &Path, file: File) -> anyhow::Result<ExitCode> {
+        let shown = path.display();
+        anyhow::ensure!(
+            self.paths.len() == 1,
+            "{shown} is a sweep, and has a report by itself; name it alone, or name its runs"
+        );
+        let own = Definitions::default().name();
+        let of_runs = [
+            ("--slice", self.slice.is_some()),
+            ("--by", !self.by.is_empty()),
+            ("--html", self.html),
+            ("--definitions", self.definitions != own),
+        ];
+        if let Some((flag, _)) = of_runs.iter().find(|(_, given)| *given) {
+            anyhow::bail!(
+                "{flag} is for runs, and {shown} is a sweep; name one of its runs, as in {shown}/runs/rate-1"
+            );
+        }
+        let mut wanted =
+            Wanted { slos: self.slos.clone(), least: self.fail_if, ..Wanted::default() }.with_usual_percentiles();
+        if !self.percentiles.is_empty() {
+            wanted.percentiles.clone_from(&self.percentiles);
+        }
+        let sweep = Sweep::read(path, file, &wanted)?;
+        let words = match () {
+            () if self.json => sweep.json(),
+            () if self.csv => sweep::csv(&sweep),
+            () if self.markdown => sweep::markdown(&sweep),
+            () => sweep::render(&sweep, self.screen()),
+        };
+        let printed = super::print(&words)?;
+        let missed = self.fail_if.is_some_and(|least| sweep.falls_short(least));
+        Ok(if missed { ExitCode::FAILURE } else { printed })
+    }
+
+    fn screen(&self) -> Screen {
+        screen(self.plain)
     }
 }
 

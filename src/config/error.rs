@@ -71,7 +71,7 @@ impl From<Problem> for ConfigError {
 }
 
 /// The known name that was probably meant.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
     // A third of the letters may be wrong; beyond that a suggestion is a guess.
     let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));

@@ -25,6 +25,7 @@ mod source;
 mod typed;
 mod upstream;
 
+pub(crate) use error::nearest;
 pub use error::{ConfigError, Problem};
 pub use layer::{Place, Settings};
 pub use proxy::{

@@ -6,7 +6,8 @@
 //! moment that it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
-//! What servers say of themselves meanwhile is asked for by [`scrape`], on a thread of its own.
+//! What servers say of themselves meanwhile is asked for by [`scrape`], on a thread of its own. [`search`] looks for the
+//! highest level of load that keeps its goals, from what runs at other levels came to.
 //!
 //! # Open is open
 //! A moment that is planned stays planned. A server that stalls makes requests pile up in flight and latencies grow, as
@@ -25,6 +26,7 @@ pub mod results;
 pub mod run;
 pub mod schedule;
 pub mod scrape;
+pub mod search;
 pub mod source;
 pub mod summary;
 pub mod synth;

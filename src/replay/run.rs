@@ -102,7 +102,9 @@ pub struct Config {
 pub enum Order {
     /// Send.
     Run,
-    /// Send nothing more; open requests may end.
+    /// The time of a closed load is over: send nothing more, and let open requests end.
+    End,
+    /// The same, before its time.
     Drain,
     /// Stop now.
     Halt,
@@ -305,12 +307,17 @@ impl Run {
     pub fn progress(&self) -> Progress {
         let summary = self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(LOOKED_AT));
         Progress {
-            age: Clock::Monotonic.now().since(self.begin),
+            age: self.age(),
             read: self.counters.planned.load(Relaxed),
             sent: self.counters.sent.load(Relaxed),
             in_flight: self.counters.in_flight.load(Relaxed),
             summary,
         }
+    }
+
+    /// How long ago time zero was.
+    pub fn age(&self) -> Gap {
+        Clock::Monotonic.now().since(self.begin)
     }
 
     /// Gives an order.
@@ -336,7 +343,7 @@ impl Run {
             summary: self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
             began_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
             sent: self.counters.sent.load(Relaxed),
-            stopped: *self.order.borrow() != Order::Run,
+            stopped: matches!(*self.order.borrow(), Order::Drain | Order::Halt),
             broken: fed.and(worked).and(written).err(),
         }
     }

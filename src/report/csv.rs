@@ -33,7 +33,7 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-fn summary(text: &mut String, scope: &str, summary: &Summary) {
+pub(super) fn summary(text: &mut String, scope: &str, summary: &Summary) {
     let scope = field(scope);
     let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
         *text += &format!("{scope},{},{unit},{},{value}\n", field(metric), field(stat));
@@ -137,7 +137,7 @@ fn server(text: &mut String, scope: &str, server: &Server) {
 }
 
 /// A field, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before it.
-fn field(text: &str) -> String {
+pub(super) fn field(text: &str) -> String {
     let text =
         if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text.to_owned() };
     match text.contains([',', '"', '\n', '\r']) {

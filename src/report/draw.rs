@@ -30,6 +30,26 @@ pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<Strin
     (0..height).rev().map(line).collect()
 }
 
+/// Points (x, y, mark) in a field of that size, from the top line down; what lies furthest right and highest is on its
+/// edge, and zero on the other. A y over a wide range is in its logarithm, from the least one on.
+pub fn scatter(points: &[(f64, f64, char)], width: usize, height: usize) -> Vec<String> {
+    let most = |of: fn(&(f64, f64, char)) -> f64| points.iter().map(of).fold(0.0, f64::max);
+    let (right, top) = (most(|point| point.0), most(|point| point.1));
+    let least = points.iter().map(|point| point.1).fold(top, f64::min);
+    let share = |y: f64| if is_wide(least, top) { (y / least).ln() / (top / least).ln() } else { y / top };
+    let place = |share: f64, room: usize| (share.clamp(0.0, 1.0) * (room - 1) as f64).round() as usize;
+    let mut field = vec![vec![' '; width]; height];
+    for (x, y, mark) in points {
+        field[height - 1 - place(share(*y), height)][place(x / right, width)] = *mark;
+    }
+    field.into_iter().map(|line| line.into_iter().collect()).collect()
+}
+
+/// Whether values are so far apart that a picture has room only for their logarithm.
+pub fn is_wide(least: f64, most: f64) -> bool {
+    least > 0.0 && most > least * WIDE
+}
+
 /// Values by size: up to and including each edge, from the first bin that has any to the last. Edges are round numbers of
 /// the outer unit.
 pub fn bins(sorted: Sorted<'_>, unit: Unit) -> Vec<(f64, u64)> {
@@ -162,6 +182,15 @@ mod tests {
         assert_eq!(columns(&[0.5, 1.0], 1.0, 1, false), ["▄█"]);
         assert_eq!(columns(&[0.2, 0.5, 1.0], 1.0, 1, true), [" ##"]);
         assert_eq!((bar(9, false), bar(9, true)), ("█▏".to_owned(), "##".to_owned()));
+    }
+
+    #[test]
+    fn points_are_drawn_at_their_place() {
+        let even = [(0.0, 1.0, 'a'), (5.0, 5.0, 'b'), (10.0, 10.0, 'c')];
+        assert_eq!(scatter(&even, 5, 3), ["    c", "  b  ", "a    "]);
+        let wide = [(1.0, 1.0, 'a'), (2.0, 10.0, 'b'), (2.0, 100.0, 'c')];
+        assert_eq!(scatter(&wide, 3, 3), ["  c", "  b", " a "]);
+        assert_eq!(scatter(&[(0.0, 0.0, 'a')], 2, 1), ["a "], "nothing but zero");
     }
 
     #[test]

@@ -127,6 +127,28 @@ impl Figures {
         self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
     }
 
+    /// The requests of another run too. Its window and its load are left out: two runs have no time in common.
+    pub fn join(&mut self, other: &Self) {
+        for (outcome, count) in &other.outcomes {
+            *self.outcomes.entry(*outcome).or_default() += count;
+        }
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        for (source, count) in &other.sources {
+            *self.sources.entry(*source).or_default() += count;
+        }
+        self.samples.iter_mut().zip(&other.samples).for_each(|(all, more)| all.extend(more));
+        self.goodput.resize(self.goodput.len().max(other.goodput.len()), Good::default());
+        for (all, more) in self.goodput.iter_mut().zip(&other.goodput) {
+            all.met += more.met;
+            all.counted += more.counted;
+            all.tokens += more.tokens;
+        }
+        self.cached += other.cached;
+        self.lost_gaps += other.lost_gaps;
+    }
+
     /// The load; `None` where no request tells how many were in flight.
     pub fn load(&self) -> Option<Load> {
         let times = || self.load.iter().map(|(at, _)| at.as_nanos());

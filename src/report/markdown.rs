@@ -37,7 +37,7 @@ fn listed(lines: Vec<(&str, String)>) -> String {
 }
 
 /// A table whose first row is its head; the first column is left, the others right.
-fn drawn(table: &[Vec<String>]) -> String {
+pub(super) fn drawn(table: &[Vec<String>]) -> String {
     let mut text = "\n".to_owned();
     for (at, row) in table.iter().enumerate() {
         let cells: Vec<String> = row.iter().map(|cell| escaped(&printable(cell))).collect();
@@ -50,7 +50,7 @@ fn drawn(table: &[Vec<String>]) -> String {
 }
 
 /// Text without marks that mean something in Markdown or HTML.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -44,6 +44,8 @@
 //! | `think` | `planned`, `achieved`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms` |
 //! | `aborts` | `planned`, `done`, and `tokens` with the keys of `osl` |
 //!
+//! A folder of a sweep has a report of its own: [`sweep`].
+//!
 //! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares no two runs.
 
 pub mod aiperf;
@@ -54,6 +56,7 @@ pub mod distribution;
 pub mod draw;
 pub mod fidelity;
 pub mod fold;
+pub mod growth;
 pub mod hlog;
 pub mod html;
 pub mod markdown;
@@ -61,6 +64,7 @@ pub mod metric;
 pub mod request;
 pub mod servers;
 pub mod source;
+pub mod sweep;
 pub mod text;
 pub mod vllm;
 pub mod warnings;

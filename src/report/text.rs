@@ -262,7 +262,7 @@ fn told(summary: &Summary, (metric, percent): (Metric, f64)) -> Option<f64> {
 }
 
 /// A table whose first row is its head: names left, numbers right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     for (at, row) in rows.iter().enumerate() {
@@ -327,7 +327,7 @@ fn load(report: &Report, screen: Screen) -> String {
 }
 
 /// Text that holds names from files.
-fn printed(text: &str) -> String {
+pub(super) fn printed(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

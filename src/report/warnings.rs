@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Summary;
 use super::fold::{Figures, UNKNOWN};
+use super::growth::{Growth, growth};
 use super::metric::Metric;
 use super::servers::{Server, Went};
 use super::source::Source;
@@ -19,8 +20,6 @@ const SURVIVORS: f64 = 0.01;
 const LAG_SHARE: f64 = 0.05;
 /// Mean tokens per event from which gaps are no inter-token latencies any more.
 const SEVERAL: f64 = 1.05;
-/// Requests below which a trend of the load is chance.
-const TREND: usize = 40;
 
 /// A doubt.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,10 +101,7 @@ pub enum Warning {
         of: u64,
     },
     /// More and more requests were open.
-    Saturation {
-        /// Requests in flight, on average, in each quarter of the time.
-        quarters: [f64; 4],
-    },
+    Saturation(Growth),
 }
 
 /// A doubt in words.
@@ -147,7 +143,7 @@ impl Warning {
             Self::QueueGrew { .. } => "queue_grew",
             Self::Preempted { .. } => "preempted",
             Self::NotScraped { .. } => "not_scraped",
-            Self::Saturation { .. } => "saturation",
+            Self::Saturation(_) => "saturation",
         }
     }
 
@@ -195,10 +191,10 @@ impl Warning {
             Self::NotScraped { url, failed, of } => {
                 format!("{failed} of {of} times {url} did not say how it was, and the figures are of the other times")
             }
-            Self::Saturation { quarters } => format!(
-                "more and more requests were open ({:.0}, {:.0}, {:.0}, {:.0} in the quarters of the time): the server \
-                 cannot keep up, and latencies depend on how long it lasted",
-                quarters[0], quarters[1], quarters[2], quarters[3]
+            Self::Saturation(growth) => format!(
+                "more and more requests were open, {:.2} more each second: the server cannot keep up, and latencies \
+                 depend on how long it lasted",
+                growth.per_second
             ),
         }
     }
@@ -226,7 +222,7 @@ impl Warning {
             }
             Self::Preempted { .. } => "give the KV cache more memory, or send fewer or shorter requests at once",
             Self::NotScraped { .. } => "run.json says why it failed first",
-            Self::Saturation { .. } => "send less, or say how long it was sent; --slice shows the growth",
+            Self::Saturation(_) => "send less, or say how long it was sent; --slice shows the growth",
         }
     }
 }
@@ -276,7 +272,7 @@ pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], perce
         several(summary),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
         (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
-        saturation(figures).filter(|_| !runs().any(|run| run.closed_loop)),
+        saturation(summary, figures).filter(|_| !runs().any(|run| run.closed_loop)),
     ];
     warnings.extend(doubts.into_iter().flatten());
     warnings
@@ -311,21 +307,10 @@ fn several(summary: &Summary) -> Option<Warning> {
     (tokens > SEVERAL).then_some(Warning::MultiTokenChunks { tokens })
 }
 
-/// Requests in flight that grow from quarter to quarter, and to the double from the second to the last.
-fn saturation(figures: &Figures) -> Option<Warning> {
-    if figures.load.len() < TREND {
-        return None;
-    }
-    let (first, last) = figures.window?;
-    let begins = figures.load.iter().map(|(at, _)| *at).max()?.min(last).since(first).as_nanos().max(1);
-    let (mut sums, mut counts) = ([0_u64; 4], [0_u64; 4]);
-    for (at, in_flight) in &figures.load {
-        let quarter = (u128::from(at.since(first).as_nanos()) * 4 / u128::from(begins)).min(3) as usize;
-        sums[quarter] += u64::from(*in_flight);
-        counts[quarter] += 1;
-    }
-    let quarters = [0, 1, 2, 3].map(|at: usize| sums[at] as f64 / counts[at].max(1) as f64);
-    (counts.iter().all(|count| *count > 0) && grows(&quarters)).then_some(Warning::Saturation { quarters })
+/// See [`growth`](super::growth).
+fn saturation(summary: &Summary, figures: &Figures) -> Option<Warning> {
+    let duration = summary.metric(Metric::E2e).map_or(Gap::ZERO, |e2e| Gap::from_nanos((e2e.avg * 1e6) as u64));
+    growth(&figures.load, duration).map(Warning::Saturation)
 }
 
 /// Whether something grows from quarter to quarter, and to the double from the second to the last.

@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::WRONG_USAGE;
 use super::report::screen;
 use super::standing::Standing;
 use super::stop::Stop;
@@ -24,23 +23,22 @@ use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::replay::Run;
 use crate::replay::output::write_run;
-use crate::replay::run::{Ended, Order};
+use crate::replay::run::{Ended, Loop, Order};
 use crate::replay::schedule::Schedule;
 use crate::replay::scrape::{Scraped, Scraper};
-use crate::report::text;
+use crate::report::{Report, text};
 use figures::Figures;
 use flags::Sending;
 use live::Live;
-pub(super) use prepare::Wanted;
-use prepare::{Prepared, Refused};
+pub(super) use prepare::{Prepared, Refused, Wanted, prepare};
 use screen::Whole;
 
 const EVERY_ON_TERMINAL: Gap = Gap::from_millis(1_000);
 const EVERY_ELSEWHERE: Gap = Gap::from_millis(10_000);
 const LOOKS: Gap = Gap::from_millis(50);
 
-const SLO_MISSED: u8 = 1;
-const NOT_VALID: u8 = 3;
+pub(super) const SLO_MISSED: u8 = 1;
+pub(super) const NOT_VALID: u8 = 3;
 
 /// The key that says that slots and no times decided when a request was sent.
 const CLOSED: &str = "closed_loop";
@@ -48,57 +46,92 @@ const CLOSED: &str = "closed_loop";
 /// Sends what `wanted` makes of a verb's own flags.
 pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wanted>) -> anyhow::Result<ExitCode> {
     raise_descriptors();
-    let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare::prepare(sending, wanted));
+    let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare(sending, wanted));
     let prepared = match prepared {
         Ok(prepared) => prepared,
-        Err(Refused::Usage(error)) => {
-            super::say(&format!("error: {error:#}"));
-            return Ok(ExitCode::from(WRONG_USAGE));
-        }
-        Err(Refused::Unreachable(said) | Refused::Machine(said)) => {
-            super::say(&format!("error: {said}"));
-            return Ok(ExitCode::from(NOT_VALID));
+        Err(refused) => {
+            let (said, code) = refused.told();
+            super::say(&said);
+            return Ok(ExitCode::from(code));
         }
     };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut stop = runtime.block_on(async { Stop::new() }).context("cannot wait for signals")?;
+    let sent = runtime.block_on(carry_out(sending, prepared, &mut stop));
+    // A thread that waits for a collector is not waited for.
+    runtime.shutdown_background();
+    let sent = sent?;
+    let printed = match sending.json {
+        true => super::print(&(serde_json::to_string_pretty(&sent.run)? + "\n"))?,
+        false => super::print(&text::render(&sent.report, &text::PERCENTILES, screen(false)))?,
+    };
+    sent.tell();
+    let missed = sending.fail_if.is_some_and(|least| sent.report.falls_short(least));
+    Ok(match (sent.invalid.is_empty(), missed) {
+        (false, _) => ExitCode::from(NOT_VALID),
+        (true, true) => ExitCode::from(SLO_MISSED),
+        (true, false) => printed,
+    })
+}
+
+/// A run that has ended, and is written.
+pub(super) struct Sent {
+    /// What `run.json` says.
+    run: Value,
+    report: Report,
+    pub(super) ended: Ended,
+    /// Why it is not valid.
+    pub(super) invalid: Vec<String>,
+}
+
+impl Sent {
+    /// Says why it is not valid.
+    pub(super) fn tell(&self) {
+        self.invalid.iter().for_each(|why| super::say(&format!("not valid: {why}")));
+    }
+}
+
+/// Sends what is prepared, shows where it stands, and writes what came of it.
+pub(super) async fn carry_out(sending: &Sending, prepared: Prepared, stop: &mut Stop) -> anyhow::Result<Sent> {
     let Prepared { config, plan, open, output, whole, pages, tls, listener, live: of_live, about, figures, notes } =
         prepared;
     notes.iter().for_each(|note| super::say(note));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (ended, scraped) = runtime.block_on(async {
-        let mut stop = Stop::new().context("cannot wait for signals")?;
-        let schedule = move || Schedule::new(plan, move || open());
-        let (live, watcher) = Live::start(listener, &of_live)?;
-        let run = Run::start_watched(config, schedule, output, watcher).context("cannot start to send")?;
-        if let Some(live) = &live {
-            live.of(of_live, &run);
+    let until = whole.length.filter(|_| config.arrivals == Loop::Closed);
+    let schedule = move || Schedule::new(plan, move || open());
+    let (live, watcher) = Live::start(listener, &of_live)?;
+    let run = Run::start_watched(config, schedule, output, watcher).context("cannot start to send")?;
+    if let Some(live) = &live {
+        live.of(of_live, &run);
+    }
+    let scraper = match &sending.out {
+        Some(folder) if !pages.is_empty() => {
+            let started = Scraper::start(folder, pages, tls, run.begin());
+            Some(started.context("cannot write down what servers say of themselves")?)
         }
-        let scraper = match &sending.out {
-            Some(folder) if !pages.is_empty() => {
-                let started = Scraper::start(folder, pages, tls, run.begin());
-                Some(started.context("cannot write down what servers say of themselves")?)
-            }
-            _ => None,
-        };
-        let last = watch(&run, whole, scraper.as_ref(), live.as_ref(), &mut stop).await;
-        let ended = run.finish();
-        let scraped = scraper.map(|scraper| scraper.finish(last != Order::Halt));
-        if let Some(live) = live {
-            live.ending();
-            // Telemetry may wait for a collector; whoever asks again does not.
-            tokio::select! {
-                _ended = tokio::task::spawn_blocking(|| live.finish()) => {}
-                () = stop.asked() => {}
-            }
+        _ => None,
+    };
+    let last = watch(&run, (whole, until), scraper.as_ref(), live.as_ref(), stop).await;
+    let ended = run.finish();
+    let scraped = scraper.map(|scraper| scraper.finish(last != Order::Halt));
+    if let Some(live) = live {
+        live.ending();
+        // Telemetry may wait for a collector; whoever asks again does not.
+        tokio::select! {
+            _ended = tokio::task::spawn_blocking(|| live.finish()) => {}
+            () = stop.asked() => {}
         }
-        Ok::<_, anyhow::Error>((ended, scraped))
-    })?;
-    // A thread that waits for a collector is not waited for.
-    runtime.shutdown_background();
-    conclude(sending, about, &figures, &ended, scraped)
+    }
+    conclude(sending, about, &figures, ended, scraped)
 }
 
-/// Shows where the run stands until it is over, and gives the last order.
-async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<&Live>, stop: &mut Stop) -> Order {
+/// Shows where the run stands until it is over, which is at `until` where nothing else ends it, and gives the last order.
+async fn watch(
+    run: &Run,
+    (whole, mut until): (Whole, Option<Gap>),
+    scraper: Option<&Scraper>,
+    live: Option<&Live>,
+    stop: &mut Stop,
+) -> Order {
     let (clock, mut standing) = (Clock::Monotonic, Standing::on_stderr());
     let every = if standing.is_terminal() { EVERY_ON_TERMINAL } else { EVERY_ELSEWHERE };
     let mut next = clock.now().after(every);
@@ -109,6 +142,7 @@ async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<
             () = clock.sleep(LOOKS) => {}
             () = stop.asked() => {
                 let Some(order) = orders.next() else { continue };
+                until = None;
                 standing.clear();
                 if order == Order::Drain {
                     let open = run.progress().in_flight;
@@ -118,6 +152,9 @@ async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<
                 last = order;
                 live.inspect(|live| live.ending());
             }
+        }
+        if until.take_if(|until| run.age() >= *until).is_some() {
+            run.order(Order::End);
         }
         for news in scraper.map(Scraper::news).unwrap_or_default() {
             standing.clear();
@@ -136,14 +173,14 @@ async fn watch(run: &Run, whole: Whole, scraper: Option<&Scraper>, live: Option<
     last
 }
 
-/// Prints the report, writes it beside the records, and judges the run.
+/// Judges the run, and writes what it came to beside the records.
 fn conclude(
     args: &Sending,
     about: Value,
     figures: &Figures,
-    ended: &Ended,
+    ended: Ended,
     scraped: Option<(Vec<Scraped>, io::Result<()>)>,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<Sent> {
     let summary = &ended.summary;
     let late = summary.lag.filter(|lag| about[CLOSED] == false && lag.p99 > args.max_lag.as_nanos());
     let unreached = summary.requests > 0 && summary.statuses.is_empty();
@@ -181,7 +218,7 @@ fn conclude(
         },
     });
     extend(&mut run, more);
-    let report = figures.report(args.out.as_deref(), run.clone(), ended)?;
+    let report = figures.report(args.out.as_deref(), run.clone(), &ended)?;
     extend(&mut run["summary"], serde_json::to_value(&report)?);
     if let Some(folder) = &args.out {
         write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
@@ -189,19 +226,7 @@ fn conclude(
             invalid.push(format!("the result is not whole: {error:#}"));
         }
     }
-    let printed = match args.json {
-        true => super::print(&(serde_json::to_string_pretty(&run)? + "\n"))?,
-        false => super::print(&text::render(&report, &text::PERCENTILES, screen(false)))?,
-    };
-    for why in &invalid {
-        super::say(&format!("not valid: {why}"));
-    }
-    let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
-    Ok(match (invalid.is_empty(), missed) {
-        (false, _) => ExitCode::from(NOT_VALID),
-        (true, true) => ExitCode::from(SLO_MISSED),
-        (true, false) => printed,
-    })
+    Ok(Sent { run, report, ended, invalid })
 }
 
 /// Puts the keys of one object into another.
@@ -212,7 +237,7 @@ fn extend(object: &mut Value, more: Value) {
 }
 
 /// Lets this process open as many sockets as it may.
-fn raise_descriptors() {
+pub(super) fn raise_descriptors() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard

@@ -9,14 +9,15 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
-use super::CLOSED;
 use super::audit::{Audit, Load, audit};
 use super::calibrate::{Calibrated, calibrate};
 use super::figures::Figures;
 use super::flags::{Overhead, Sending, Warmup};
 use super::live;
 use super::screen::Whole;
+use super::{CLOSED, NOT_VALID};
 use crate::capture::format::Header;
+use crate::cli::WRONG_USAGE;
 use crate::clock::Clock;
 use crate::measure::observer::DEFAULT_STALL;
 use crate::measure::slo::Slos;
@@ -35,10 +36,20 @@ use crate::replay::target::{Target, reach};
 use crate::report::source::Window;
 
 /// Why nothing is sent.
-pub(super) enum Refused {
+pub(in crate::cli) enum Refused {
     Usage(anyhow::Error),
     Unreachable(String),
     Machine(String),
+}
+
+impl Refused {
+    /// What people are told, and the exit code.
+    pub(in crate::cli) fn told(&self) -> (String, u8) {
+        match self {
+            Self::Usage(error) => (format!("error: {error:#}"), WRONG_USAGE),
+            Self::Unreachable(said) | Self::Machine(said) => (format!("error: {said}"), NOT_VALID),
+        }
+    }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Refused {
@@ -71,7 +82,7 @@ pub(in crate::cli) struct Wanted {
 }
 
 /// Everything a run needs.
-pub(super) struct Prepared {
+pub(in crate::cli) struct Prepared {
     pub(super) config: Config,
     pub(super) plan: Plan,
     pub(super) open: Open,
@@ -91,7 +102,7 @@ pub(super) struct Prepared {
     pub(super) notes: Vec<String>,
 }
 
-pub(super) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refused> {
+pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refused> {
     let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
     let targets = args.targets().map_err(usage)?;
     let encoder = |added| encoder(args, &wanted, &targets, added);
@@ -242,6 +253,9 @@ fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> R
 /// Sends that are counted before the run where its length is known without: a second's work.
 const MOST_COUNTED: u64 = 1_000_000;
 
+/// The same of a closed load, which says nothing of how many there will be: enough for a mean length.
+const MOST_LOOKED_AT: u64 = 10_000;
+
 /// Tokens of a reply whose length nobody plans.
 const USUAL_TOKENS: u64 = 128;
 
@@ -253,7 +267,11 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
     }
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
-    let most = if wanted.plan.duration.is_some() { MOST_COUNTED } else { u64::MAX };
+    let most = match (wanted.arrivals, wanted.plan.duration) {
+        (_, None) => u64::MAX,
+        (Loop::Open, Some(_)) => MOST_COUNTED,
+        (Loop::Closed, Some(_)) => MOST_LOOKED_AT,
+    };
     for send in sends(wanted)? {
         let send = send.map_err(row)?;
         encoder.form(&send.entry).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
@@ -270,7 +288,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
         }
     }
     whole.requests = Some(requests).filter(|requests| *requests < most);
-    whole.length = whole.length.or(Some(last)).filter(|_| wanted.arrivals == Loop::Open);
+    whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == Loop::Open));
     if matches!(args.warmup, Some(Warmup::Requests(number)) if number >= requests) {
         let said = format!("--warmup leaves nothing: the plan has {requests} requests");
         return Err(Refused::Usage(anyhow::Error::msg(said)));

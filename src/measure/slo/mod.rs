@@ -9,6 +9,7 @@
 //! or `exclude=failed` takes them out of the count instead. A reply that cannot have a value (TTFT of one that was not
 //! streamed) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
 
+pub mod goals;
 mod parse;
 
 use std::fmt;

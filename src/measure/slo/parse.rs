@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Metric, Objective, Slo};
+use crate::measure::time::{Gap, NotADuration};
 
 /// Characters shown on either side of a mistake.
 const SHOWN: usize = 60;
@@ -35,16 +36,20 @@ impl FromStr for Slo {
     type Err = SloError;
 
     fn from_str(text: &str) -> Result<Self, SloError> {
-        Parser { text, at: 0 }.slo()
+        Parser::new(text).slo()
     }
 }
 
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     text: &'a str,
-    at: usize,
+    pub(super) at: usize,
 }
 
 impl<'a> Parser<'a> {
+    pub(super) const fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
     fn slo(&mut self) -> Result<Slo, SloError> {
         self.word(char::is_whitespace);
         let name = self.word(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
@@ -82,11 +87,7 @@ impl<'a> Parser<'a> {
         if !self.take(":") {
             return self.fail("expected `:` after the name");
         }
-        loop {
-            self.word(char::is_whitespace);
-            if self.at == self.text.len() {
-                break;
-            }
+        while !self.ended() {
             self.term(&mut slo)?;
         }
         if slo.objectives.is_empty() {
@@ -113,37 +114,51 @@ impl<'a> Parser<'a> {
         if !self.take("<=") {
             return self.fail(format!("expected `<=` after `{word}`"));
         }
-        let begin = self.at;
-        match self.word(|c| !c.is_whitespace()).parse() {
-            Ok(limit) => slo.objectives.push(Objective { metric, limit }),
-            Err(error) => {
-                self.at = begin;
-                return self.fail(error.to_string());
-            }
-        }
+        let limit = self.limit()?;
+        slo.objectives.push(Objective { metric, limit });
         Ok(())
     }
 
-    fn word(&mut self, fits: impl Fn(char) -> bool) -> &'a str {
+    /// A time with its unit.
+    pub(super) fn limit(&mut self) -> Result<Gap, SloError> {
+        let begin = self.at;
+        self.word(|c| !c.is_whitespace()).parse().or_else(|error: NotADuration| {
+            self.at = begin;
+            self.fail(error.to_string())
+        })
+    }
+
+    /// Whether nothing but blanks is left.
+    pub(super) fn ended(&mut self) -> bool {
+        self.word(char::is_whitespace);
+        self.at == self.text.len()
+    }
+
+    pub(super) fn word(&mut self, fits: impl Fn(char) -> bool) -> &'a str {
         let rest = &self.text[self.at..];
         let end = rest.find(|c| !fits(c)).unwrap_or(rest.len());
         self.at += end;
         &rest[..end]
     }
 
-    fn take(&mut self, token: &str) -> bool {
+    /// What was read from there on.
+    pub(super) fn since(&self, begin: usize) -> &'a str {
+        &self.text[begin..self.at]
+    }
+
+    pub(super) fn take(&mut self, token: &str) -> bool {
         let found = self.text[self.at..].starts_with(token);
         self.at += if found { token.len() } else { 0 };
         found
     }
 
-    fn fail<T>(&self, expected: impl Into<String>) -> Result<T, SloError> {
+    pub(super) fn fail<T>(&self, expected: impl Into<String>) -> Result<T, SloError> {
         let column = self.text[..self.at].chars().count();
         Err(SloError { text: self.text.to_owned(), column, expected: expected.into() })
     }
 }
 
-fn metric(word: &str) -> Option<Metric> {
+pub(super) fn metric(word: &str) -> Option<Metric> {
     Some(match word {
         "ttft" => Metric::Ttft,
         "ttfo" => Metric::Ttfo,

@@ -1,0 +1,181 @@
+//! A matrix: a YAML list of rows, each a level with a name. Its keys are `name`, `hypothesis`, `cache`, and the flags of
+//! `load` (of `replay` where there is a trace) without their dashes.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_saphyr::Spanned;
+
+use super::line::of_a_row;
+use crate::config::nearest;
+use crate::report::sweep::file::{Cache, Level};
+
+/// Keys that are no flags.
+const OWN: [&str; 3] = ["name", "hypothesis", "cache"];
+/// Characters of a name, which is a folder's too.
+const LONGEST: usize = 60;
+
+/// Reads the rows of a file.
+///
+/// # Errors
+/// The first thing that is wrong, with its place and the remedy.
+pub(super) fn read(path: &Path, with_trace: bool) -> Result<Vec<Level>, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    rows(&text, with_trace).map_err(|(line, said)| format!("{}:{line}: {said}", path.display()))
+}
+
+fn rows(text: &str, with_trace: bool) -> Result<Vec<Level>, (u64, String)> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    let rows: Vec<Row> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let words = error.without_snippet().to_string();
+        let said = words.split(" at line ").next().unwrap_or(&words);
+        let line = error.location().map_or(1, |location| location.line());
+        (line, format!("{said}; expected a list of rows, as in `- {{name: short, isl: 128, rate: 4}}`"))
+    })?;
+    let known = of_a_row(with_trace);
+    let mut levels: Vec<Level> = Vec::new();
+    for Row(entries) in rows {
+        let line = entries.first().map_or(1, |entry| entry.line);
+        let level = level(entries, &known)?;
+        if levels.iter().any(|other| other.name == level.name) {
+            return Err((line, format!("a second row is named `{}`; give each a name of its own", level.name)));
+        }
+        levels.push(level);
+    }
+    if levels.is_empty() { Err((1, "there are no rows".to_owned())) } else { Ok(levels) }
+}
+
+fn level(entries: Vec<Entry>, known: &[(String, bool)]) -> Result<Level, (u64, String)> {
+    let mut level = Level::default();
+    let first = entries.first().map_or(1, |entry| entry.line);
+    for Entry { key, line, text } in entries {
+        let wrong = |said: String| (line, said);
+        let flag = key.replace('_', "-");
+        match &*flag {
+            "name" => level.name = name(text).map_err(wrong)?,
+            "hypothesis" => level.hypothesis = Some(text),
+            "cache" if text == "cold" => level.cache = Cache::Cold,
+            "cache" if text == "warm" => level.cache = Cache::Warm,
+            "cache" => return Err(wrong("expected `cold` or `warm` for `cache`".to_owned())),
+            "rate" => level.rate = Some(text.parse().map_err(|_| wrong("expected a number for `rate`".to_owned()))?),
+            "concurrency" => {
+                let slots = text.parse().map_err(|_| wrong("expected a whole number for `concurrency`".to_owned()))?;
+                level.concurrency = Some(slots);
+            }
+            _ => match known.iter().find(|(name, _)| *name == flag) {
+                Some((_, true)) => _ = level.flags.insert(flag, vec![text]),
+                Some((_, false)) if text == "true" => _ = level.flags.insert(flag, Vec::new()),
+                Some((_, false)) if text == "false" => {}
+                Some(_) => return Err(wrong(format!("expected `true` or `false` for `{flag}`"))),
+                None => return Err(wrong(unknown(&key, known))),
+            },
+        }
+    }
+    if level.name.is_empty() {
+        return Err((first, "a row has no name: give it one, as in `name: short-prompts`".to_owned()));
+    }
+    if level.rate.is_some() == level.concurrency.is_some() {
+        return Err((first, format!("`{}` needs either a `rate` or a `concurrency`", level.name)));
+    }
+    if level.cache == Cache::Warm && !level.flags.contains_key("shared-prefix") {
+        let said = format!("`{}` has nothing to warm: `cache: warm` is for a `shared-prefix`", level.name);
+        return Err((first, said));
+    }
+    Ok(level)
+}
+
+fn name(text: String) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good = text.chars().all(fits) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= LONGEST;
+    if good {
+        Ok(text)
+    } else {
+        Err(format!("expected a name of letters, digits, `-`, `_` and `.` ({LONGEST} at most)"))
+    }
+}
+
+fn unknown(key: &str, known: &[(String, bool)]) -> String {
+    let names = || OWN.into_iter().chain(known.iter().map(|(name, _)| &**name));
+    let key = key.chars().take(LONGEST).collect::<String>();
+    match nearest(&key.replace('_', "-"), names()) {
+        Some(nearest) => format!("unknown key `{}`; did you mean `{nearest}`?", key.escape_debug()),
+        None => {
+            format!("unknown key `{}`; the keys are {}", key.escape_debug(), names().collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// A row as it stands.
+struct Row(Vec<Entry>);
+
+struct Entry {
+    key: String,
+    line: u64,
+    text: String,
+}
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
+        yaml.deserialize_map(RowVisitor)
+    }
+}
+
+struct RowVisitor;
+
+impl<'de> Visitor<'de> for RowVisitor {
+    type Value = Row;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row of keys and values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key::<Spanned<String>>()? {
+            let line = key.referenced.line();
+            // As text whatever it looks like: the flag reads it.
+            let text = map.next_value::<Option<String>>()?.unwrap_or_default();
+            entries.push(Entry { key: key.value, line, text });
+        }
+        Ok(Row(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_a_level_with_a_name_and_flags_of_its_own() {
+        let text = "- {name: short, hypothesis: prefill is cheap, isl: 128, no_stream: true, rate: 4}\n\
+                    - name: shared\n  shared-prefix: 1000\n  cache: warm\n  concurrency: 8\n";
+        let rows = rows(text, false).unwrap();
+        let flags = |row: &Level| row.flags.clone().into_iter().collect::<Vec<_>>();
+        assert_eq!((&*rows[0].name, rows[0].rate, rows[0].concurrency), ("short", Some(4.0), None));
+        assert_eq!(rows[0].hypothesis.as_deref(), Some("prefill is cheap"));
+        assert_eq!(flags(&rows[0]), [("isl".to_owned(), vec!["128".to_owned()]), ("no-stream".to_owned(), vec![])]);
+        assert_eq!((rows[1].cache, rows[1].concurrency), (Cache::Warm, Some(8)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
+        let error = |text: &str| rows(text, false).unwrap_err();
+        let (line, said) = error("- name: a\n  rate: 1\n  oslo: 5\n");
+        assert_eq!((line, &*said), (3, "unknown key `oslo`; did you mean `osl`?"));
+        assert!(error("- {name: a, rate: 1, colour: red}").1.contains("the keys are name, hypothesis, cache, "));
+        assert!(error("- {name: a, rate: 1, target: x}").1.contains("unknown key `target`"));
+        assert!(error("- {name: a, rate: 1}\n- {name: a, rate: 2}").1.contains("a second row is named `a`"));
+        assert!(error("- {rate: 1}").1.contains("has no name"));
+        assert!(error("- {name: ../a, rate: 1}").1.contains("a name of letters"));
+        assert!(error("- {name: a}").1.contains("either a `rate` or a `concurrency`"));
+        assert!(error("- {name: a, rate: 1, concurrency: 1}").1.contains("either"));
+        assert!(error("- {name: a, rate: 1, cache: warm}").1.contains("nothing to warm"));
+        assert!(error("- {name: a, rate: 1, cache: hot}").1.contains("`cold` or `warm`"));
+        assert!(error("- {name: a, rate: 1, no-stream: yes please}").1.contains("`true` or `false`"));
+        assert!(error("name: a").1.contains("expected a list of rows"));
+        assert!(error("[]").1.contains("no rows"));
+    }
+}

@@ -1,0 +1,285 @@
+//! `streamgauge sweep`: load at many levels, by the runner of a replay, and the limit that an SLO sets.
+
+mod levels;
+mod line;
+mod matrix;
+mod plan;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::ArgGroup;
+use tokio::runtime::Runtime;
+
+use self::levels::{Levels, rates, slots};
+use self::line::Line;
+use self::plan::{Outline, Wish};
+use super::WRONG_USAGE;
+use super::report::screen;
+use super::sending::flags::condition;
+use super::sending::{NOT_VALID, SLO_MISSED, carry_out, raise_descriptors};
+use super::sim::gap;
+use super::stop::Stop;
+use crate::measure::slo::goals::Goals;
+use crate::measure::time::Gap;
+use crate::replay::search::{Search, Step, Trial};
+use crate::report::sweep::file::{Answer, File};
+use crate::report::sweep::{Measured, Sweep, Wanted, measured, render};
+
+/// Paragraphs are single lines: clap wraps them to the terminal.
+const ABOUT: &str = "\
+Send load at many levels, and say which the server keeps up with
+
+Each level is a run of `streamgauge load` with its flags, or of `replay` where a TRACE is given. Levels are listed (--rates, \
+--concurrencies, --matrix), or one is looked for: the highest that keeps what --find-max asks for. Levels then double \
+until one is missed, and the space between is halved; one that is in doubt, by the 95 % interval of the share of good \
+requests, is measured again, and the answer once more for --sustain. A level at which more and more requests were in \
+flight is saturated, and missed.
+
+Every level has texts of its own, so that the server's cache knows none of them. With --versus each level is sent to two \
+targets in the order A B B A, and their difference is told.
+
+The folder gets a run's folder for each run, and sweep.json. A sweep that was stopped goes on where it was when it is \
+started again; `streamgauge report DIR` tells the same at any time.
+
+The exit code is 0 done, 1 when --fail-if holds or no level keeps what --find-max asks for, 2 wrong usage, 3 when a \
+listed run is not valid, the target could not be reached, or a search was stopped before its answer.
+
+Examples:
+  What becomes of latency from 1 to 32 requests a second:
+    streamgauge sweep --target http://127.0.0.1:8000 --rates 1..32 --isl 512 --osl 128 --out sweep1
+
+  How much can it take?
+    streamgauge sweep --target http://127.0.0.1:8000 --out limit --isl 512 --osl 128 \\
+      --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
+
+  A benchmark plan, and two servers side by side:
+    streamgauge sweep --matrix plan.yaml --target http://a:8000 --versus http://b:8000 --out ab";
+
+/// Send load at many levels, and say which the server keeps up with
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT)]
+#[command(group(ArgGroup::new("levels").required(true).multiple(true).args(["rates", "concurrencies", "find_max", "matrix"])))]
+pub(crate) struct Args {
+    /// A trace whose pattern is sent at each rate, instead of synthetic load
+    #[arg(value_name = "TRACE")]
+    trace: Option<PathBuf>,
+
+    /// Folder for the runs and sweep.json; one that holds a part of this sweep is gone on with
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Requests a second of each level: 1,2,4 or 1..64 (doubling) or 10..50+10. With --find-max the first and the last
+    #[arg(long, value_name = "LIST", value_parser = rates, conflicts_with = "concurrencies", help_heading = "Levels")]
+    rates: Option<Levels>,
+
+    /// Requests open at a time, likewise
+    #[arg(long, value_name = "LIST", value_parser = slots, help_heading = "Levels")]
+    concurrencies: Option<Levels>,
+
+    /// Look for the highest level that keeps this, as in 'ttft.p99<=500ms tpot.p99<=50ms goodput>=95%'
+    #[arg(long, value_name = "GOALS", conflicts_with_all = ["matrix", "versus"], help_heading = "Levels")]
+    find_max: Option<Goals>,
+
+    /// How long the answer of --find-max has to keep it
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = gap, requires = "find_max", help_heading = "Levels")]
+    sustain: Gap,
+
+    /// A YAML list of levels: rows of `name`, `hypothesis`, `cache: cold|warm`, and flags of `load` as keys
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "concurrencies"], help_heading = "Levels")]
+    matrix: Option<PathBuf>,
+
+    /// A second target, which gets every level too: A B B A
+    #[arg(long, value_name = "URL", help_heading = "Levels")]
+    versus: Option<String>,
+
+    /// End with 1 if goodput of any SLO is lower at any level, as in 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Judgement")]
+    fail_if: Option<f64>,
+
+    #[command(flatten)]
+    line: Line,
+}
+
+/// Runs what is not done yet, and tells what all came to.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    raise_descriptors();
+    let usage = |said: String| {
+        super::say(&format!("error: {said}"));
+        Ok(ExitCode::from(WRONG_USAGE))
+    };
+    let outline = match Outline::of(args) {
+        Ok(outline) => outline,
+        Err(said) => return usage(said),
+    };
+    // Every line is read before anything is sent.
+    let lines =
+        outline.wishes().into_iter().chain(outline.goals.iter().map(|(_, search)| outline.wish(search.start, 1, true)));
+    for wish in lines {
+        let run = outline.run(&wish);
+        let flags = [Some(outline.line(&run, &args.out)), outline.warming(&run)];
+        let read = flags.into_iter().flatten().try_for_each(|flags| outline.typed(&flags, &wish.level).map(drop));
+        if let Err(said) = read {
+            return usage(said);
+        }
+    }
+    let file = match outline.begun(&args.out) {
+        Ok(file) => File { goodput: args.fail_if, ..file },
+        Err(said) => return usage(said),
+    };
+    fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    file.write(&args.out).with_context(|| format!("cannot write to {}", args.out.display()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stop = runtime.block_on(async { Stop::new() }).context("cannot wait for signals")?;
+    let mut sweeping = Sweeping { args, outline: &outline, file, runtime, stop, sent: 0 };
+    let ended = match &outline.goals {
+        Some((goals, search)) => sweeping.search(goals, search)?,
+        None => sweeping.list()?,
+    };
+    conclude(args, &outline, sweeping.file, ended)
+}
+
+/// Why no more is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    /// All is done.
+    Done,
+    /// Somebody asked to stop.
+    Stopped,
+    /// A run could not be made; the exit code.
+    Refused(u8),
+}
+
+/// A sweep that goes on.
+struct Sweeping<'a> {
+    args: &'a Args,
+    outline: &'a Outline,
+    file: File,
+    runtime: Runtime,
+    stop: Stop,
+    /// Runs of this process.
+    sent: usize,
+}
+
+impl Sweeping<'_> {
+    /// Runs every level that is listed.
+    fn list(&mut self) -> anyhow::Result<Over> {
+        let wishes = self.outline.wishes();
+        for (at, wish) in wishes.iter().enumerate() {
+            let place = format!("{} of {}", at + 1, wishes.len());
+            if let Err(over) = self.one(wish, &place)? {
+                return Ok(over);
+            }
+        }
+        Ok(Over::Done)
+    }
+
+    /// Runs what the search asks for.
+    fn search(&mut self, goals: &Goals, search: &Search) -> anyhow::Result<Over> {
+        let mut trials: Vec<Trial> = Vec::new();
+        loop {
+            let (level, sustained) = match search.next(&trials) {
+                Step::Measure(level) => (level, false),
+                Step::Sustain(level) => (level, true),
+                Step::End(found) => {
+                    if found.met.is_none() && !trials.iter().any(|trial| trial.valid) {
+                        super::say("error: no run is valid, so nothing is known of the server");
+                        return Ok(Over::Refused(NOT_VALID));
+                    }
+                    self.file.answer = Some(Answer { met: found.met, missed: found.missed, sure: found.sure });
+                    self.file.write(&self.args.out).context("cannot write sweep.json")?;
+                    return Ok(Over::Done);
+                }
+            };
+            let pass = trials.iter().filter(|trial| trial.level == level).count() as u32 + 1;
+            let wish = self.outline.wish(level, pass, sustained);
+            let place = if sustained {
+                "the answer so far, for longer".to_owned()
+            } else {
+                format!("try {}", trials.len() + 1)
+            };
+            let measured = match self.one(&wish, &place)? {
+                Ok(measured) => measured,
+                Err(over) => return Ok(over),
+            };
+            let counts = measured.counts(goals);
+            if measured.successes_per_second() == 0.0 || counts.iter().any(|(_, counted, _)| *counted == 0) {
+                super::say("error: no request can be judged: none was answered in full, or no objective is for them");
+                return Ok(Over::Refused(NOT_VALID));
+            }
+            let (saturated, valid) = (measured.growth.is_some(), measured.not_valid().is_empty());
+            trials.push(Trial { level, counts, saturated, valid, sustained });
+        }
+    }
+
+    /// One run, if it is not done yet.
+    fn one(&mut self, wish: &Wish, place: &str) -> anyhow::Result<Result<Measured, Over>> {
+        let run = self.outline.run(wish);
+        let folder = self.args.out.join(&run.folder);
+        if !self.file.runs.iter().any(|done| done.digest == run.digest) {
+            // What a run leaves that did not end: this folder is the sweep's own.
+            if folder.exists() {
+                fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+            }
+            super::say(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
+            let lines = [self.outline.warming(&run), Some(self.outline.line(&run, &self.args.out))];
+            for flags in lines.into_iter().flatten() {
+                if let Some(over) = self.send(&flags, wish)? {
+                    return Ok(Err(over));
+                }
+            }
+            self.sent += 1;
+            self.file.runs.push(run);
+            self.file.write(&self.args.out).context("cannot write sweep.json")?;
+        } else {
+            return Ok(Ok(measured(&folder, &[])?));
+        }
+        let measured = measured(&folder, &[])?;
+        let grown = measured.growth.map_or(String::new(), |growth| {
+            format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
+        });
+        super::say(&format!("{}: {:.2} requests/s{grown}", wish.level.name, measured.successes_per_second()));
+        Ok(Ok(measured))
+    }
+
+    /// Sends what a command line asks for; what it gives back ends the sweep.
+    fn send(&mut self, flags: &crate::report::sweep::file::Flags, wish: &Wish) -> anyhow::Result<Option<Over>> {
+        let typed = self.outline.typed(flags, &wish.level).map_err(anyhow::Error::msg)?;
+        let prepared = match typed.prepare() {
+            Ok(prepared) => prepared,
+            Err(refused) => {
+                let (said, code) = refused.told();
+                super::say(&said);
+                return Ok(Some(Over::Refused(code)));
+            }
+        };
+        let sent = self.runtime.block_on(carry_out(typed.sending(), prepared, &mut self.stop))?;
+        sent.tell();
+        Ok(sent.ended.stopped.then_some(Over::Stopped))
+    }
+}
+
+/// Tells what all runs came to.
+fn conclude(args: &Args, outline: &Outline, file: File, ended: Over) -> anyhow::Result<ExitCode> {
+    let answer = file.answer;
+    let sweep = Sweep::read(&args.out, file, &Wanted::default().with_usual_percentiles())?;
+    let printed = super::print(&if args.json { sweep.json() } else { render(&sweep, screen(false)) })?;
+    if ended == Over::Stopped {
+        super::say("stopped: start it again to go on");
+    }
+    let missed = args.fail_if.is_some_and(|least| sweep.falls_short(least));
+    Ok(match (ended, &outline.goals, answer) {
+        (Over::Refused(code), ..) => ExitCode::from(code),
+        (Over::Stopped, Some(_), None) => ExitCode::from(NOT_VALID),
+        (_, Some(_), Some(Answer { met: None, .. })) => ExitCode::from(SLO_MISSED),
+        (_, None, _) if !sweep.is_valid() => ExitCode::from(NOT_VALID),
+        _ if missed => ExitCode::from(SLO_MISSED),
+        _ => printed,
+    })
+}

@@ -1,0 +1,293 @@
+//! From what was typed to what is to be run, and what of that is done already.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::Args;
+use super::line::Typed;
+use super::matrix;
+use crate::cli::replay::digest;
+use crate::measure::slo::goals::Goals;
+use crate::replay::schedule::{mix, name_hash};
+use crate::replay::search::Search;
+use crate::replay::target::Target;
+use crate::report::sweep::file::{By, Cache, FILE, File, Flags, Level, Plan, Run, Sought, VERSION};
+
+/// How long a level of `load` lasts where nobody says.
+const USUAL_LENGTH: &str = "30s";
+/// Levels above are not looked for.
+const MOST_RATE: f64 = 1e6;
+const MOST_SLOTS: f64 = 65_536.0;
+
+/// What is to be done.
+pub(super) struct Outline {
+    pub(super) plan: Plan,
+    /// What is looked for.
+    pub(super) goals: Option<(Goals, Search)>,
+    /// Header lines, which are written nowhere.
+    headers: Vec<String>,
+}
+
+/// One run that is to be done.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) level: Level,
+    pub(super) target: usize,
+    pub(super) pass: u32,
+    pub(super) sustained: bool,
+}
+
+impl Outline {
+    /// Reads what was typed.
+    ///
+    /// # Errors
+    /// What makes no sense, and what to type instead.
+    pub(super) fn of(args: &Args) -> Result<Self, String> {
+        let mut flags = args.line.0.clone();
+        let headers = flags.remove("header").unwrap_or_default();
+        let header_names = headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
+        let mut targets = vec![flags.remove("target").unwrap_or_default()];
+        targets.extend(args.versus.iter().map(|versus| vec![versus.clone()]));
+        let shown = |text: &String| text.parse::<Target>().map(|target| target.to_string());
+        let targets = targets.iter().map(|list| list.iter().map(shown).collect::<Result<Vec<_>, _>>());
+        let targets = targets.collect::<Result<Vec<_>, _>>().map_err(|error| format!("a target: {error}"))?;
+        let trace = args.trace.as_ref().map(|trace| trace.display().to_string());
+        if trace.is_none() && !flags.contains_key("requests") && !flags.contains_key("duration") {
+            flags.insert("duration".to_owned(), vec![USUAL_LENGTH.to_owned()]);
+        }
+        let by = if args.concurrencies.is_some() { By::Concurrency } else { By::Rate };
+        let listed =
+            args.rates.as_ref().or(args.concurrencies.as_ref()).map(|levels| levels.0.clone()).unwrap_or_default();
+        let levels = match &args.matrix {
+            Some(path) => matrix::read(path, trace.is_some())?,
+            None if args.find_max.is_some() => Vec::new(),
+            None => listed.iter().map(|load| level(by, *load)).collect(),
+        };
+        let mut goals = None;
+        if let Some(sought) = &args.find_max {
+            let judged = flags.contains_key("slo");
+            if sought.need_slos() && !judged {
+                return Err("--find-max asks for goodput: say with --slo what a good request is".to_owned());
+            }
+            if args.fail_if.is_some() {
+                return Err("--fail-if judges listed levels; --find-max says what has to be kept itself".to_owned());
+            }
+            let whole = by == By::Concurrency;
+            let bound = listed.last().copied().filter(|_| listed.len() > 1);
+            let most = bound.unwrap_or(if whole { MOST_SLOTS } else { MOST_RATE });
+            let start = listed.first().copied().unwrap_or(1.0);
+            goals = Some((sought.clone(), Search { start, most, whole }));
+        }
+        let sought = goals.as_ref().map(|(goals, search)| Sought {
+            goals: goals.to_string(),
+            by,
+            start: search.start,
+            most: search.most,
+            sustain: humantime::format_duration(args.sustain.into()).to_string(),
+        });
+        let plan = Plan {
+            verb: if trace.is_some() { "replay" } else { "load" }.to_owned(),
+            trace_digest: match &args.trace {
+                Some(trace) => digest(trace).map_err(|error| format!("cannot read {}: {error:#}", trace.display()))?,
+                None => None,
+            },
+            trace,
+            targets,
+            header_names: header_names.collect(),
+            flags,
+            levels,
+            search: sought,
+        };
+        Ok(Self { plan, goals, headers })
+    }
+
+    /// All runs of the levels that are listed. Two targets take turns as A B B A, so that what drifts meets both alike.
+    pub(super) fn wishes(&self) -> Vec<Wish> {
+        let two = self.plan.targets.len() > 1;
+        let turns: &[(usize, u32)] = if two { &[(0, 1), (1, 1), (1, 2), (0, 2)] } else { &[(0, 1)] };
+        let of = |level: &Level| {
+            let level = level.clone();
+            turns.iter().map(move |(target, pass)| Wish {
+                level: level.clone(),
+                target: *target,
+                pass: *pass,
+                sustained: false,
+            })
+        };
+        self.plan.levels.iter().flat_map(of).collect()
+    }
+
+    /// The run of a search.
+    pub(super) fn wish(&self, load: f64, pass: u32, sustained: bool) -> Wish {
+        let by = self.plan.search.as_ref().map_or(By::Rate, |sought| sought.by);
+        Wish { level: level(by, load), target: 0, pass, sustained }
+    }
+
+    /// What the file says of a run when it is done.
+    pub(super) fn run(&self, wish: &Wish) -> Run {
+        let Wish { level, target, pass, sustained } = wish;
+        let two = self.plan.targets.len() > 1;
+        let side = if two { ["-a", "-b"][(*target).min(1)] } else { "" };
+        let again = if two || *pass > 1 { format!("-{pass}") } else { String::new() };
+        let long = if *sustained { "-sustained" } else { "" };
+        let given = self.plan.flags.get("seed").and_then(|seed| seed.first()?.parse().ok()).unwrap_or(0);
+        // New texts in every pass of every level, or a server's cache would know them; the same for A and B.
+        let seed = mix(given ^ name_hash(&format!("{}#{pass}", level.name)));
+        let mut run = Run {
+            folder: format!("runs/{}{side}{again}{long}", level.name),
+            level: level.clone(),
+            target: *target,
+            pass: *pass,
+            sustained: *sustained,
+            seed,
+            digest: String::new(),
+        };
+        let of = serde_json::to_vec(&(&run, &self.plan.flags, &self.plan.targets[*target], &self.plan.trace_digest));
+        run.digest = format!("blake3:{}", blake3::hash(&of.unwrap_or_default()).to_hex());
+        run
+    }
+
+    /// The command line of a run.
+    pub(super) fn line(&self, run: &Run, folder: &Path) -> Flags {
+        let mut flags = self.common(run);
+        flags.insert("out".to_owned(), vec![folder.join(&run.folder).display().to_string()]);
+        if let Some(rate) = run.level.rate {
+            flags.insert("rate".to_owned(), vec![rate.to_string()]);
+        }
+        if let Some(slots) = run.level.concurrency {
+            flags.insert("concurrency".to_owned(), vec![slots.to_string()]);
+            if self.plan.trace.is_some() {
+                flags.insert("as-fast-as-possible".to_owned(), Vec::new());
+            }
+        }
+        if let Some((goals, _)) = &self.goals {
+            flags.entry("slo".to_owned()).or_default().extend(goals.slos().map(ToString::to_string));
+        }
+        if let Some(sought) = self.plan.search.as_ref().filter(|_| run.sustained) {
+            flags.remove("requests");
+            flags.insert("duration".to_owned(), vec![sought.sustain.clone()]);
+            if self.plan.trace.is_some() {
+                flags.insert("loop".to_owned(), Vec::new());
+            }
+        }
+        flags
+    }
+
+    /// The command line that sends each shared prefix of a run once, and nothing else.
+    pub(super) fn warming(&self, run: &Run) -> Option<Flags> {
+        (run.level.cache == Cache::Warm).then_some(())?;
+        let mut flags = self.common(run);
+        let prefix = flags.get("shared-prefix")?.clone();
+        let groups = flags.get("prefix-groups").cloned().unwrap_or_else(|| vec!["1".to_owned()]);
+        ["duration", "warmup", "cooldown", "slo", "out-format", "strict"]
+            .iter()
+            .for_each(|flag| _ = flags.remove(*flag));
+        let one = || vec!["1".to_owned()];
+        let set =
+            [("concurrency", one()), ("osl", one()), ("requests", groups), ("isl", prefix), ("no-audit", Vec::new())];
+        flags.extend(set.map(|(flag, values)| (flag.to_owned(), values)));
+        Some(flags)
+    }
+
+    fn common(&self, run: &Run) -> Flags {
+        let mut flags = self.plan.flags.clone();
+        flags.extend(run.level.flags.clone());
+        // One of them ends a level, and its own says which.
+        let ends = ["requests", "duration"].map(|flag| run.level.flags.contains_key(flag));
+        match ends {
+            [true, false] => _ = flags.remove("duration"),
+            [false, true] => _ = flags.remove("requests"),
+            _ => {}
+        }
+        flags.insert("target".to_owned(), self.plan.targets[run.target].clone());
+        flags.insert("seed".to_owned(), vec![run.seed.to_string()]);
+        if !self.headers.is_empty() {
+            flags.insert("header".to_owned(), self.headers.clone());
+        }
+        flags
+    }
+
+    /// Reads a command line.
+    pub(super) fn typed(&self, flags: &Flags, level: &Level) -> Result<Typed, String> {
+        Typed::read(self.plan.trace.as_deref(), flags).map_err(|error| format!("{}: {error}", level.name))
+    }
+
+    /// What is in the folder: a sweep of the same plan, or nothing.
+    ///
+    /// # Errors
+    /// When it holds another sweep, or runs of nobody's.
+    pub(super) fn begun(&self, folder: &Path) -> Result<File, String> {
+        let shown = folder.display();
+        let Some(mut file) = File::read(folder)? else {
+            if folder.join("runs").exists() {
+                return Err(format!("{shown} holds runs and no {FILE}; name another --out"));
+            }
+            let version = env!("CARGO_PKG_VERSION").to_owned();
+            let plan = self.plan.clone();
+            return Ok(File {
+                streamgauge_sweep: VERSION,
+                version,
+                plan,
+                runs: Vec::new(),
+                goodput: None,
+                answer: None,
+            });
+        };
+        let plans = [&file.plan, &self.plan].map(|plan| serde_json::to_value(plan).unwrap_or_default());
+        if let Some(said) = difference("plan", &plans[0], &plans[1]) {
+            return Err(format!(
+                "{shown} is of a sweep with another plan: {said}. Name another --out, or type what it was"
+            ));
+        }
+        file.runs.retain(|run| folder.join(&run.folder).join("run.json").is_file());
+        Ok(file)
+    }
+}
+
+fn level(by: By, load: f64) -> Level {
+    let (rate, slots) = match by {
+        By::Rate => (Some(load), None),
+        By::Concurrency => (None, Some(load as u32)),
+    };
+    Level { name: Level::usual_name(by, load), rate, concurrency: slots, ..Level::default() }
+}
+
+/// The first place where two values are not alike, in words.
+fn difference(place: &str, was: &Value, is: &Value) -> Option<String> {
+    let none = Value::Null;
+    match (was, is) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+            let mut parts = keys.map(|key| (key, a.get(key).unwrap_or(&none), b.get(key).unwrap_or(&none)));
+            parts.find_map(|(key, was, is)| difference(&format!("{place}.{key}"), was, is))
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            let parts =
+                (0..a.len().max(b.len())).map(|at| (at, a.get(at).unwrap_or(&none), b.get(at).unwrap_or(&none)));
+            parts.into_iter().find_map(|(at, was, is)| difference(&format!("{place}[{at}]"), was, is))
+        }
+        _ if was == is => None,
+        _ => Some(format!("{place} was {was} and is {is}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_difference_is_named_with_its_place() {
+        let was = json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}]});
+        let said = |is: Value| difference("plan", &was, &is);
+        assert_eq!(said(was.clone()), None);
+        let changed = said(json!({"flags": {"isl": ["256"]}, "levels": [{"rate": 1.0}]}));
+        assert_eq!(changed.as_deref(), Some("plan.flags.isl[0] was \"128\" and is \"256\""));
+        let more = said(json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}, {"rate": 2.0}]}));
+        assert_eq!(more.as_deref(), Some("plan.levels[1] was null and is {\"rate\":2.0}"));
+        let less = said(json!({"levels": [{"rate": 1.0}]}));
+        assert_eq!(less.as_deref(), Some("plan.flags was {\"isl\":[\"128\"]} and is null"));
+    }
+}

@@ -1,0 +1,308 @@
+//! `streamgauge sweep` as it is typed, against the simulated server: levels, search, matrix, two targets, going on.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use streamgauge::capture::reader::Reader;
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+
+struct Done {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(args: &[&str]) -> Done {
+    let output = program(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A sweep of short requests that this machine can be as late with as it likes.
+fn sweep(target: &str, out: &Path, args: &[&str]) -> Done {
+    run(&line(target, out, args))
+}
+
+fn line<'a>(target: &'a str, out: &'a Path, args: &[&'a str]) -> Vec<&'a str> {
+    let fixed = ["sweep", "--target", target, "--out", out.to_str().unwrap(), "--no-audit", "--max-lag", "1h"];
+    [&fixed[..], &["--prompt-overhead", "0", "--isl", "16", "--osl", "4"], args].concat()
+}
+
+/// A server that serves so many at a time, a token of each every `step`.
+fn sim(step: u64, seats: u32) -> (Running, String) {
+    let cost =
+        CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(step), step_per_seq: Gap::ZERO };
+    let options = Options { cost, max_num_seqs: seats, max_waiting: 1 << 16, ..Options::default() };
+    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let target = format!("http://{}", server.local_addr());
+    (server, target)
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("sweep");
+    (folder, out)
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn file(out: &Path) -> Value {
+    parsed(&fs::read_to_string(out.join("sweep.json")).unwrap())
+}
+
+fn folders(out: &Path) -> Vec<String> {
+    file(out)["runs"].as_array().unwrap().iter().map(|run| run["folder"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn listed_levels_are_run_once_and_reported_the_same_by_report() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let levels = ["--concurrencies", "2,4,1", "--requests", "40", "--slo", "all: e2e<=1h", "--fail-if", "goodput<100%"];
+    let secret = ["--header", "authorization: Bearer very-secret"];
+    let done = sweep(&target, &out, &[&levels[..], &secret].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2", "runs/concurrency-4"]);
+    let report = run(&["report", out.to_str().unwrap()]);
+    assert_eq!((report.code, &report.stdout), (Some(0), &done.stdout));
+    let json = parsed(&run(&["report", out.to_str().unwrap(), "--json"]).stdout);
+    let of = |key: &str| -> Vec<Value> {
+        json["levels"].as_array().unwrap().iter().map(|level| level[key].clone()).collect()
+    };
+    assert_eq!(of("requests"), [40, 40, 40]);
+    assert_eq!(of("meets"), [true, true, true]);
+    assert_eq!((&json["goals"], &json["plan"]["header_names"]), (&json!("goodput>=100%"), &json!(["authorization"])));
+    // Every level has its own texts.
+    let seeds: Vec<_> = file(&out)["runs"].as_array().unwrap().iter().map(|run| run["seed"].clone()).collect();
+    assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
+    for (flag, begins) in [("--csv", "scope,metric,unit,stat,value\n"), ("--markdown", "- **sweep** ")] {
+        let done = run(&["report", out.to_str().unwrap(), flag]);
+        assert!(done.stdout.starts_with(begins) && done.stdout.contains("concurrency"), "{}", done.stdout);
+    }
+    // Judged now, by something that nobody can meet.
+    let judged = run(&["report", out.to_str().unwrap(), "--slo", "x: e2e<=1ns", "--fail-if", "goodput<1%", "--json"]);
+    assert_eq!((judged.code, &parsed(&judged.stdout)["levels"][0]["meets"]), (Some(1), &json!(false)));
+    let wrong = run(&["report", out.to_str().unwrap(), "--slice", "1s"]);
+    assert_eq!(wrong.code, Some(1));
+    assert!(wrong.stderr.contains("--slice is for runs"), "{}", wrong.stderr);
+    let written = fs::read_to_string(out.join("sweep.json")).unwrap() + &done.stdout + &done.stderr;
+    assert!(!written.contains("very-secret"));
+
+    // A second start runs nothing, another plan is refused by its difference, and what is lost is run again.
+    let again = sweep(&target, &out, &[&levels[..], &secret].concat());
+    assert_eq!((again.code, &again.stdout, &*again.stderr), (Some(0), &done.stdout, ""));
+    let other = sweep(&target, &out, &[&levels[..2], &["--requests", "50"]].concat());
+    assert_eq!(other.code, Some(2));
+    assert!(other.stderr.contains("plan.flags.requests[0] was \"40\" and is \"50\""), "{}", other.stderr);
+    fs::remove_file(out.join("runs/concurrency-2/run.json")).unwrap();
+    let healed = sweep(&target, &out, &[&levels[..], &secret].concat());
+    assert_eq!(healed.code, Some(0), "{}", healed.stderr);
+    assert!(healed.stderr.starts_with("concurrency-2 (2 of 3)\n"), "{}", healed.stderr);
+    assert!(!healed.stderr.contains("concurrency-4 ("), "{}", healed.stderr);
+}
+
+#[test]
+fn the_exit_code_says_whether_levels_were_good_valid_and_reachable() {
+    let (server, target) = sim(1, 64);
+    let (folder, out) = place();
+    let short = ["--concurrencies", "1", "--requests", "5"];
+    let missed = sweep(&target, &out, &[&short[..], &["--slo", "x: e2e<=1ns", "--fail-if", "goodput<50%"]].concat());
+    assert_eq!(missed.code, Some(1), "{}", missed.stderr);
+    let late = sweep(&target, &folder.path().join("late"), &["--rates", "20", "--requests", "9"]);
+    assert_eq!(late.code, Some(0), "{}", late.stderr);
+    let args =
+        ["sweep", "--target", &target, "--out", folder.path().to_str().unwrap(), "--rates", "20", "--requests", "9"];
+    let late = run(&[&args[..], &["--no-audit", "--max-lag", "1ns"]].concat());
+    assert_eq!(late.code, Some(3), "{}", late.stderr);
+    assert!(late.stdout.contains("not valid"), "{}", late.stdout);
+    server.stop().unwrap();
+    let gone = sweep(&target, &folder.path().join("gone"), &short);
+    assert_eq!(gone.code, Some(3), "{}", gone.stderr);
+    assert!(gone.stderr.contains("cannot reach"), "{}", gone.stderr);
+}
+
+#[test]
+fn what_makes_no_sense_is_told_before_anything_is_sent() {
+    let (_folder, out) = place();
+    let said = |args: &[&str]| {
+        let done = sweep("http://127.0.0.1:9", &out, args);
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{}", done.stderr);
+        assert!(!out.exists());
+        done.stderr
+    };
+    assert!(said(&[]).contains("--rates <LIST>|--concurrencies <LIST>|--find-max <GOALS>|--matrix <FILE>"));
+    assert!(said(&["--rates", "4..1"]).contains("ends before it begins"));
+    assert!(said(&["--find-max", "ttft.p99=1s"]).contains("expected `<=` after `ttft.p99`"));
+    assert!(said(&["--find-max", "goodput>=95%"]).contains("say with --slo what a good request is"));
+    assert!(said(&["--rates", "1", "--cancel-rate", "5%"]).contains("--cancel-after"));
+    assert!(said(&["--rates", "1", "--num-prompts", "5"]).contains("--num-prompts of vllm bench is --requests here"));
+    assert!(said(&["no-such-trace.jsonl", "--rates", "1"]).contains("cannot read no-such-trace.jsonl"));
+    let matrix = out.with_file_name("plan.yaml");
+    fs::write(&matrix, "- name: a\n  rate: 1\n  osll: 5\n").unwrap();
+    let path = matrix.to_str().unwrap();
+    assert!(said(&["--matrix", path]).contains("plan.yaml:3: unknown key `osll`; did you mean `osl`?"));
+    fs::write(&matrix, "- {name: a, rate: 1, osl: none}\n").unwrap();
+    assert!(said(&["--matrix", path]).contains("a: invalid value 'none' for '--osl <LENGTH>'"));
+    fs::create_dir_all(out.with_file_name("other/runs")).unwrap();
+    let other = sweep("http://127.0.0.1:9", &out.with_file_name("other"), &["--rates", "1"]);
+    assert!(other.stderr.contains("holds runs and no sweep.json"), "{}", other.stderr);
+}
+
+/// Four tokens of 10 ms for each of four: no more than 100 requests a second, however fast the machine. A level of 150 leaves
+/// more than a second of work behind in three.
+#[test]
+fn the_limit_is_found_below_a_level_that_is_saturated() {
+    let (_server, target) = sim(10, 4);
+    let (_folder, out) = place();
+    let args = ["--find-max", "e2e.p90<=1s", "--rates", "200..400", "--duration", "2s", "--sustain", "3s", "--json"];
+    let args = [&args[..], &["--arrivals", "constant"]].concat();
+    let done = sweep(&target, &out, &args);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report = parsed(&done.stdout);
+    let (met, missed) = (&report["answer"]["met"], &report["answer"]["missed"]);
+    let (met, missed) = (met.as_f64().unwrap(), missed.as_f64().unwrap());
+    assert!(met < missed && missed / met <= 1.06 && met < 150.0, "{met} {missed}");
+    let runs = file(&out)["runs"].as_array().unwrap().clone();
+    assert_eq!((&runs[0]["level"]["rate"], &runs[1]["level"]["rate"]), (&json!(200.0), &json!(100.0)));
+    assert!(runs.last().unwrap()["sustained"].as_bool().unwrap());
+    let highest = report["levels"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&highest["level"]["rate"], &highest["meets"]), (&json!(200.0), &json!(false)));
+    assert!(highest["growth"]["per_second"].as_f64().unwrap() > 10.0, "{}", highest["growth"]);
+    let text = run(&["report", out.to_str().unwrap(), "--plain"]).stdout;
+    assert!(text.contains(&format!("{met}/s meets it, for 3s")), "{text}");
+    assert!(text.contains("-- SLO ---") && text.contains("saturated +"), "{text}");
+    // What is found is found again, without a run.
+    let again = sweep(&target, &out, &args);
+    assert_eq!((again.code, &again.stdout, &*again.stderr), (Some(0), &done.stdout, ""));
+}
+
+#[test]
+fn where_no_level_is_good_enough_the_exit_code_says_so() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let args = ["--find-max", "e2e.p90<=1ns", "--concurrencies", "1", "--requests", "40"];
+    let done = sweep(&target, &out, &args);
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(done.stdout.contains("no level meets it: even 1 at a time does not"), "{}", done.stdout);
+}
+
+#[test]
+fn rows_of_a_matrix_are_levels_with_flags_of_their_own_and_warm_prefixes() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let matrix = out.with_file_name("plan.yaml");
+    let rows = "- {name: short, hypothesis: the baseline, isl: 32, concurrency: 2}\n\
+                - {name: cold, isl: 96, shared-prefix: 64, concurrency: 2}\n\
+                - {name: warm, isl: 96, shared-prefix: 64, concurrency: 2, cache: warm}\n";
+    fs::write(&matrix, rows).unwrap();
+    let done = sweep(&target, &out, &["--matrix", matrix.to_str().unwrap(), "--requests", "6", "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report = parsed(&done.stdout);
+    let tokens = |at: usize, key: &str| report["levels"][at]["tokens"][key].as_u64().unwrap();
+    // Two tokens of the chat template in each.
+    assert_eq!([0, 1, 2].map(|at| tokens(at, "input")), [34 * 6, 98 * 6, 98 * 6]);
+    assert!(tokens(0, "cached") < tokens(1, "cached") && tokens(1, "cached") < tokens(2, "cached"), "{report}");
+    assert!((64 - 16) * 6 <= tokens(2, "cached"), "every request finds the prefix");
+    let text = run(&["report", out.to_str().unwrap()]).stdout;
+    assert!(text.contains("\nhypothesis   short: the baseline\n"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("warm ")), "{text}");
+}
+
+#[test]
+fn two_targets_take_turns_and_their_difference_is_told_for_each_pass() {
+    let ((_slow, slow), (_fast, fast)) = (sim(20, 64), sim(5, 64));
+    let (_folder, out) = place();
+    let args = ["--versus", &fast, "--concurrencies", "1", "--requests", "5"];
+    let done = sweep(&slow, &out, &[&args[..], &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let turns = ["a-1", "b-1", "b-2", "a-2"].map(|turn| format!("runs/concurrency-1-{turn}"));
+    assert_eq!(folders(&out), turns);
+    let seeds: BTreeMap<String, Value> = file(&out)["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["folder"].to_string(), run["seed"].clone()))
+        .collect();
+    let seeds: Vec<&Value> = seeds.values().collect();
+    assert!(seeds[0] == seeds[2] && seeds[1] == seeds[3] && seeds[0] != seeds[1], "{seeds:?}");
+    let report = parsed(&done.stdout);
+    let of: Vec<_> = report["levels"].as_array().unwrap().iter().map(|of| (&of["target"], &of["requests"])).collect();
+    assert_eq!(of, [(&json!("A"), &json!(10)), (&json!("B"), &json!(10))]);
+    let tpot = report["differences"].as_array().unwrap().iter().find(|of| of["metric"] == "tpot").unwrap();
+    let change = |value: &Value| (-0.95..-0.3).contains(&value.as_f64().unwrap());
+    assert!(change(&tpot["change"]), "{tpot}");
+    assert!(tpot["pairs"].as_array().unwrap().iter().all(change) && tpot["pairs"][1].is_number(), "{tpot}");
+    let text = run(&["report", out.to_str().unwrap()]).stdout;
+    assert!(text.contains("B against A") && text.contains("pass 2"), "{text}");
+}
+
+#[test]
+fn a_trace_is_sent_at_each_rate() {
+    let (_server, target) = sim(1, 64);
+    let (folder, out) = place();
+    let trace = folder.path().join("trace.jsonl");
+    let row = |at: u64| {
+        format!("{{\"timestamp\": {}, \"input_length\": 20, \"output_length\": 3, \"hash_ids\": [{at}]}}\n", at * 100)
+    };
+    fs::write(&trace, (0..20).map(row).collect::<String>()).unwrap();
+    let args = ["sweep", trace.to_str().unwrap(), "--target", &target, "--out", out.to_str().unwrap(), "--no-audit"];
+    let done = run(&[&args[..], &["--max-lag", "1h", "--rates", "20,40", "--spread"]].concat());
+    assert_eq!(done.code, Some(2), "nothing to spread: {}", done.stderr);
+    fs::remove_dir_all(&out).unwrap();
+    let done = run(&[&args[..], &["--max-lag", "1h", "--rates", "20,40", "--json"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report = parsed(&done.stdout);
+    assert!(report["plan"]["trace_digest"].as_str().unwrap().starts_with("blake3:"));
+    assert_eq!([0, 1].map(|at| report["levels"][at]["requests"].clone()), [20, 20]);
+    let last = |level: &str| {
+        let rows = Reader::open(&out.join(format!("runs/{level}/records.jsonl.zst"))).unwrap();
+        rows.filter_map(|row| row.unwrap().planned).max().unwrap() / 1_000_000
+    };
+    assert_eq!((last("rate-20"), last("rate-40")), (950, 475));
+    let wrong = run(&[&args[..], &["--rates", "20", "--isl", "5"]].concat());
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.stderr.contains("unexpected argument '--isl'"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_sweep_that_is_stopped_keeps_what_is_done_and_goes_on() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let args = ["--concurrencies", "1,2", "--duration", "2s"];
+    let mut child = program(&line(&target, &out, &args)).spawn().unwrap();
+    let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(talk.by_ref().map(Result::unwrap).any(|line| line == "concurrency-2 (2 of 2)"));
+    assert!(talk.by_ref().map(Result::unwrap).any(|line| line.starts_with("requests in 2.0 s to ")));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert!(talk.map(Result::unwrap).any(|line| line == "stopped: start it again to go on"));
+    let mut stdout = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(stdout.contains("1 at a time") && !stdout.contains("2 at a time"), "{stdout}");
+    assert_eq!(folders(&out), ["runs/concurrency-1"]);
+    let whole = parsed(&fs::read_to_string(out.join("runs/concurrency-1/run.json")).unwrap());
+    assert_eq!(whole["stopped"], false, "the end of its --duration stops a closed load as planned");
+    let done = sweep(&target, &out, &args);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.starts_with("concurrency-2 (2 of 2)\n"), "{}", done.stderr);
+    assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2"]);
+}
