@@ -208,6 +208,8 @@ fn a_pod_ends_within_its_grace_period() {
 fn the_sidecar_may_do_nothing_that_it_need_not() {
     let deployment = &documents(SIDECAR)[0];
     let context = &named(&deployment["spec"]["template"]["spec"]["initContainers"], "streamgauge")["securityContext"];
+    let job = &documents("deploy/kubernetes/load-job.yaml")[0]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(&job["securityContext"], context, "nor may a part of a load");
     assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
     assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(
@@ -217,6 +219,31 @@ fn the_sidecar_may_do_nothing_that_it_need_not() {
     assert_eq!(context["allowPrivilegeEscalation"], false);
     let user = format!("USER {0}:{0}", context["runAsUser"]);
     assert!(read("deploy/Dockerfile").lines().any(|line| line == user), "the image's own user");
+}
+
+#[test]
+fn a_job_sends_every_part_of_one_load_once() {
+    let [job, claim] = <[Value; 2]>::try_from(documents("deploy/kubernetes/load-job.yaml")).unwrap();
+    let (spec, pod) = (&job["spec"], &job["spec"]["template"]["spec"]);
+    assert_eq!((&spec["completionMode"], &spec["backoffLimit"]), (&Value::from("Indexed"), &Value::from(0)));
+    assert_eq!(pod["restartPolicy"], "Never", "nothing is sent twice");
+    let container = named(&pod["containers"], "streamgauge");
+    let arguments = texts(&container["args"]);
+    let shard = arguments.iter().find_map(|argument| argument.strip_prefix("--shard=job/")).unwrap();
+    for parts in ["completions", "parallelism"] {
+        assert_eq!(spec[parts].as_u64(), shard.parse().ok(), "{parts}");
+    }
+    let out = arguments.iter().find_map(|argument| argument.strip_prefix("--out=")).unwrap();
+    let (folder, _) = out.rsplit_once('/').unwrap();
+    assert!(out.ends_with("$(JOB_COMPLETION_INDEX)"), "each part has a folder of its own");
+    assert_eq!(container["volumeMounts"][0]["mountPath"], folder);
+    assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"]);
+    // The program takes all of it, and then finds nobody to send to.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(arguments.iter().filter(|argument| !argument.starts_with("--target=")));
+    let nobody = command.arg("--target=http://127.0.0.1:9").env_clear().env("JOB_COMPLETION_INDEX", "3").output();
+    let said = String::from_utf8(nobody.unwrap().stderr).unwrap();
+    assert!(said.starts_with("error: cannot reach http://127.0.0.1:9"), "{said}");
 }
 
 #[test]

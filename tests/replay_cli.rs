@@ -1,65 +1,20 @@
 //! `streamgauge replay` and `load` as they are typed: output, files, exit codes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "clippy knows tests by their attribute, and these have helpers; one names a time to begin at"
-)]
+#![expect(clippy::disallowed_methods, reason = "a test names a time to begin at")]
+
+mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use streamgauge::capture::format::Entry;
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use support::sending::{audited, ended, program, rows, run, sim, told};
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
-
-struct Done {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-/// Without the audit, which takes its time and has tests of its own.
-fn program(args: &[&str]) -> Command {
-    audited(&[args, &["--no-audit"]].concat())
-}
-
-fn audited(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(args: &[&str]) -> Done {
-    ended(program(args))
-}
-
-fn ended(mut command: Command) -> Done {
-    let output = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
-}
-
-fn sim(step: Gap) -> Running {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
-    let options =
-        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
-}
-
-fn rows(folder: &Path) -> Vec<Entry> {
-    Reader::open(&folder.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect()
-}
 
 #[test]
 fn mooncakes_first_minute_is_sent_whole_and_every_length_is_exact() {
@@ -371,8 +326,4 @@ fn a_run_without_an_audit_says_so() {
     let done = run(&[&load[..], &["--out", out.to_str().unwrap()]].concat());
     assert!(done.stderr.contains("no audit: nobody knows what this machine adds"), "{}", done.stderr);
     assert_eq!(told(&out)["audit"], Value::Null);
-}
-
-fn told(run: &Path) -> Value {
-    serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
 }

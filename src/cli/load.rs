@@ -1,7 +1,10 @@
 //! `streamgauge load`: synthetic load, by the runner of a replay.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+
+use anyhow::Context as _;
 
 use super::sending::flags::{Sending, at_least_one, positive};
 use super::sending::{Wanted, send};
@@ -9,7 +12,10 @@ use super::sim::gap;
 use crate::measure::time::Gap;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::Plan;
-use crate::replay::synth::{Arrivals, Length, Synthetic};
+use crate::replay::synth::Synthetic;
+use crate::replay::synth::arrivals::{Arrivals, Law, Stages};
+use crate::replay::synth::length::{Length, Lengths};
+use crate::replay::synth::mixes::{MIXES, Mix};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -20,9 +26,18 @@ is closed: a request is sent when one before it has ended, and slows down with t
 
 Texts, results and exit codes are those of `streamgauge replay`.
 
+The lengths of a --mix were measured: chat and code in Azure's LLM inference trace of 2023, long-context in Mooncake's \
+conversations, summarization in RAGPulse's answers from retrieved documents.
+
 Examples:
   Twenty requests a second for a minute, independent of each other:
     streamgauge load --target http://127.0.0.1:8000 --rate 20 --duration 1m --isl 512 --osl 128
+
+  Up to fifty requests a second within five minutes, then five minutes of that, with lengths as of chats:
+    streamgauge load --target http://127.0.0.1:8000 --stages 1..50@5m,50@5m --mix chat
+
+  Two new conversations a second of some four turns, with pauses as of people who read and type:
+    streamgauge load --target http://127.0.0.1:8000 --rate 2 --duration 10m --turns normal:4:1 --think lognormal:8s:4s
 
   A system prompt of 1,000 tokens that all share, sixteen clients:
     streamgauge load --target http://127.0.0.1:8000 --concurrency 16 --requests 500 \\
@@ -31,15 +46,19 @@ Examples:
 /// Send synthetic load, and measure the answers
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
-#[command(group(clap::ArgGroup::new("load").required(true).args(["rate", "concurrency"])))]
-#[command(group(clap::ArgGroup::new("end").required(true).multiple(true).args(["requests", "duration"])))]
+#[command(group(clap::ArgGroup::new("load").required(true).args(["rate", "stages", "concurrency"])))]
+#[command(group(clap::ArgGroup::new("measured").args(["mix", "lengths"])))]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sending: Sending,
 
-    /// Requests a second
+    /// Requests a second; with --turns sessions that begin in one
     #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
     rate: Option<f64>,
+
+    /// Rates one after the other, as RATE@TIME, or FROM..TO@TIME for one that changes evenly: 1..50@5m,50@10m
+    #[arg(long, value_name = "STAGES", help_heading = "Timing")]
+    stages: Option<Stages>,
 
     /// How they come: `poisson`, independent of each other; `constant`; or `gamma:SHAPE`, in bursts below shape 1 and
     /// more even above
@@ -56,20 +75,37 @@ pub(crate) struct Args {
     max_in_flight: Option<u32>,
 
     /// Send so many
-    #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), required_unless_present_any = ["duration", "stages"], help_heading = "Timing")]
     requests: Option<u32>,
 
     /// Send for so long
     #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
     duration: Option<Gap>,
 
-    /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD
-    #[arg(long, value_name = "LENGTH", default_value = "512", value_parser = length, help_heading = "Requests")]
-    isl: Length,
+    /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or as measured for --mix]
+    #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
+    isl: Option<Length>,
 
-    /// Tokens of a reply, likewise
-    #[arg(long, value_name = "LENGTH", default_value = "128", value_parser = length, help_heading = "Requests")]
-    osl: Length,
+    /// Tokens of a reply, likewise [default: 128, or as measured for --mix]
+    #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
+    osl: Option<Length>,
+
+    /// Lengths as they were measured in public traces of such traffic
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
+    mix: Option<String>,
+
+    /// Draw lengths from a file, a prompt's and its reply's together: a trace, or lines of ISL,OSL
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl"], help_heading = "Requests")]
+    lengths: Option<PathBuf>,
+
+    /// Requests of a session, a number or a law like --isl. The next has all that was said before in its prompt, the
+    /// server's real answers too, and then new text of --isl tokens
+    #[arg(long, value_name = "LENGTH", default_value = "1", value_parser = length, help_heading = "Requests")]
+    turns: Length,
+
+    /// From an answer to the next turn: a time, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:8s:4s
+    #[arg(long, value_name = "TIME", value_parser = Length::of_times, requires = "turns", help_heading = "Requests")]
+    think: Option<Length>,
 
     /// Tokens at the beginning of each prompt that are the same for all
     #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Requests")]
@@ -78,6 +114,11 @@ pub(crate) struct Args {
     /// Groups of requests, each with a shared prefix of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), requires = "shared_prefix", help_heading = "Requests")]
     prefix_groups: u32,
+
+    /// Send every shared prefix once before the run, apart from the figures: a server's cache has it then. Without, the
+    /// first request of a group brings it
+    #[arg(long, requires = "shared_prefix", help_heading = "Requests")]
+    warm_prefixes: bool,
 
     /// The model to ask for; without it none is named
     #[arg(long, value_name = "NAME", help_heading = "Requests")]
@@ -88,50 +129,61 @@ pub(crate) struct Args {
     no_stream: bool,
 }
 
-/// How requests come.
-#[derive(Clone, Copy, Debug)]
-enum Law {
-    Constant,
-    Poisson,
-    Gamma(f64),
-}
+/// Lengths where nothing is said of them.
+const USUAL_INPUT: u64 = 512;
+const USUAL_OUTPUT: u64 = 128;
 
 /// Sends the load.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    send(&args.sending, || Ok(args.wanted()))
+    send(&args.sending, || args.wanted())
 }
 
 impl Args {
-    pub(super) fn wanted(&self) -> Wanted {
-        let arrivals = match (self.rate, self.arrivals) {
-            (None, _) => Arrivals::Closed,
-            (Some(rate), Law::Constant) => Arrivals::Constant(rate),
-            (Some(rate), Law::Poisson) => Arrivals::Poisson(rate),
-            (Some(rate), Law::Gamma(shape)) => Arrivals::Gamma(rate, shape),
-        };
+    pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
+        let stages = self.stages.clone().or(self.rate.map(Stages::steady));
+        let arrivals = stages.map_or(Arrivals::Closed, |stages| Arrivals::Open(self.arrivals, stages));
         let synthetic = Synthetic {
             arrivals,
             requests: self.requests.map(u64::from),
-            input: self.isl,
-            output: self.osl,
+            lengths: self.lengths()?,
+            turns: self.turns,
+            think: self.think,
             shared_prefix: self.shared_prefix,
             prefix_groups: self.prefix_groups.into(),
             model: self.model.clone(),
             stream: !self.no_stream,
             seed: self.sending.seed,
         };
-        Wanted {
+        Ok(Wanted {
             name: format!("{synthetic:?}"),
             production: None,
             digest: None,
             header: synthetic.header(),
-            plan: Plan { duration: self.duration, seed: self.sending.seed, ..Plan::default() },
+            plan: Plan {
+                duration: self.duration,
+                shard: self.sending.shard()?,
+                seed: self.sending.seed,
+                ..Plan::default()
+            },
+            pauses: 1.0,
+            first: if self.warm_prefixes { synthetic.prefixes().collect() } else { Vec::new() },
+            arrivals: if synthetic.arrivals == Arrivals::Closed { Loop::Closed } else { Loop::Open },
             open: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
             tokens_per_byte: None,
-            arrivals: if self.rate.is_some() { Loop::Open } else { Loop::Closed },
             slots: self.concurrency.or(self.max_in_flight),
             sessions: Sessions::Live,
             notes: Vec::new(),
+        })
+    }
+
+    fn lengths(&self) -> anyhow::Result<Lengths> {
+        match (&self.lengths, self.mix.as_deref().and_then(Mix::named)) {
+            (Some(file), _) => Lengths::of_file(file).map_err(anyhow::Error::from_boxed).context("--lengths"),
+            (None, Some(mix)) => Ok(mix.lengths(self.isl, self.osl)),
+            (None, None) => {
+                let of = |given: Option<Length>, usual| given.unwrap_or(Length::Fixed(usual));
+                Ok(Lengths::Apart(of(self.isl, USUAL_INPUT), of(self.osl, USUAL_OUTPUT)))
+            }
         }
     }
 }

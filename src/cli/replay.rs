@@ -15,7 +15,7 @@ use super::sim::gap;
 use crate::capture::format::Turns;
 use crate::measure::time::Gap;
 use crate::replay::run::{Loop, Sessions};
-use crate::replay::schedule::{Models, Plan, RowError, Rows, Shard};
+use crate::replay::schedule::{Models, Plan, RowError, Rows};
 use crate::replay::source;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
@@ -95,10 +95,6 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Timing")]
     spread: bool,
 
-    /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send
-    #[arg(long, value_name = "I/N", value_parser = shard, help_heading = "Timing")]
-    shard: Option<Shard>,
-
     /// What a model of the trace is called at the target, as in `gpt-*=llama`; may be repeated. `*=NAME` is for rows
     /// without a model too
     #[arg(long = "models", value_name = "FROM=TO", value_parser = pair, help_heading = "Requests")]
@@ -135,7 +131,7 @@ impl Args {
             to: self.to,
             duration: self.duration,
             repeat: self.repeat,
-            shard: self.shard.unwrap_or_default(),
+            shard: self.sending.shard()?,
             models: Models::new(self.models.clone()),
             seed: self.sending.seed,
         };
@@ -146,6 +142,9 @@ impl Args {
             digest: digest(&self.trace)?,
             header,
             plan,
+            // Where no times are heeded, pauses are none.
+            pauses: if self.as_fast_as_possible { 0.0 } else { stretch },
+            first: Vec::new(),
             open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows)| rows)),
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
@@ -238,15 +237,6 @@ impl From<Pace> for Sessions {
     }
 }
 
-fn shard(text: &str) -> Result<Shard, &'static str> {
-    let parsed = text.split_once('/').and_then(|(index, of)| Some((index.parse::<u64>().ok()?, of.parse().ok()?)));
-    let (index, of) = parsed.ok_or("expected I/N, as in 1/4")?;
-    if !(1..=of).contains(&index) {
-        return Err("expected I/N with I from 1 to N");
-    }
-    Ok(Shard { index: index - 1, of })
-}
-
 fn pair(text: &str) -> Result<(String, String), &'static str> {
     let parted = text.split_once('=').filter(|(from, to)| !from.is_empty() && !to.is_empty());
     parted.map(|(from, to)| (from.to_owned(), to.to_owned())).ok_or("expected FROM=TO, as in gpt-*=llama")
@@ -255,12 +245,6 @@ fn pair(text: &str) -> Result<(String, String), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_shard_is_counted_from_one() {
-        assert_eq!(shard("2/4"), Ok(Shard { index: 1, of: 4 }));
-        assert!(shard("0/4").is_err() && shard("5/4").is_err() && shard("4").is_err());
-    }
 
     #[test]
     fn models_are_given_in_pairs() {

@@ -83,7 +83,7 @@ fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
     Ok(Job {
         form: encoder.form(&send.entry)?,
         target: encoder.target(&send),
-        wanted: encoder.wanted(&send, config.stretch),
+        wanted: encoder.wanted(&send, config.pauses),
         leave: encoder.leave(&send),
         follows,
         wire: None,

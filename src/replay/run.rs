@@ -83,8 +83,8 @@ pub struct Config {
     pub connect_timeout: Gap,
     /// How long a request may take.
     pub timeout: Gap,
-    /// Run time for each nanosecond of trace time, for pauses.
-    pub stretch: f64,
+    /// Run time for each nanosecond of a pause between turns.
+    pub pauses: f64,
     /// The objectives.
     pub slos: Arc<Slos>,
     /// The gap that counts as a stall.

@@ -136,7 +136,11 @@ impl Worker {
 
     /// Takes a request from the feed.
     fn admit(&self, job: Job) {
-        let at = self.begin.after(job.send.at);
+        let at = match self.config.arrivals {
+            Loop::Open => self.begin.after(job.send.at),
+            // Slots decide, and take in turn what waits: new sessions no sooner than the next turns of old ones.
+            Loop::Closed => self.begin.max(Clock::Monotonic.now()),
+        };
         if self.config.sessions != Sessions::Live {
             return self.enqueue(at, job);
         }
@@ -168,6 +172,7 @@ impl Worker {
     fn turn_due(&self, job: &Job, ended: Stamp) -> Stamp {
         match job.wanted.think {
             Some(think) => ended.after(Gap::from_nanos(think)),
+            None if self.config.arrivals == Loop::Closed => ended,
             None => self.begin.after(job.send.at).max(ended),
         }
     }
@@ -294,7 +299,7 @@ async fn pace(
         }
         let now = Clock::Monotonic.now();
         let next = worker.next_due();
-        if next.is_some_and(|at| at <= now || closed && worker.begin <= now) {
+        if next.is_some_and(|at| at <= now) {
             let mut held = false;
             let slot = match &slots {
                 None => None,
@@ -332,7 +337,7 @@ async fn pace(
         if fed && worker.is_finished() || *order.borrow() == Order::Halt {
             return Ok(());
         }
-        let wake = next.filter(|_| !worker.closing.get()).map(|at| if closed { worker.begin } else { at });
+        let wake = next.filter(|_| !worker.closing.get());
         let room = !fed && worker.queue.borrow().len() < most;
         tokio::select! {
             biased;

@@ -14,6 +14,7 @@ pub mod frames;
 pub mod http2;
 pub mod proxy;
 pub mod replay;
+pub mod sending;
 pub mod upstream;
 
 /// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.

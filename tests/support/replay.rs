@@ -72,7 +72,7 @@ pub fn start(rows: Vec<Entry>, to: SocketAddr, settings: Settings, output: Optio
         connections: settings.connections,
         connect_timeout: Gap::from_millis(5_000),
         timeout: settings.timeout.unwrap_or(Gap::from_millis(20_000)),
-        stretch: settings.plan.stretch,
+        pauses: if settings.arrivals == Loop::Closed { 0.0 } else { settings.plan.stretch },
         slos: Arc::new(Slos::new(settings.slos.iter().map(|slo| slo.parse().unwrap()).collect()).unwrap()),
         stall: DEFAULT_STALL,
         workers: 1,

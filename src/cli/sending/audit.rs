@@ -22,7 +22,9 @@ use crate::replay::request::ExactOutput;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Rows, Schedule};
 use crate::replay::summary::{Measured, Spread, Summary};
-use crate::replay::synth::{Arrivals, Length, Synthetic};
+use crate::replay::synth::Synthetic;
+use crate::replay::synth::arrivals::Arrivals;
+use crate::replay::synth::length::{Length, Lengths};
 use crate::replay::target::Target;
 use crate::replay::{Config, Run};
 use crate::sim::{Options, Server};
@@ -97,15 +99,11 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
     let tokens = load.tokens.min(LONGEST).min(MOST_EVENTS / rate).max(1.0) as u64;
     let length = LENGTH.as_secs() + WARM_UP.as_secs();
     let synthetic = Synthetic {
-        arrivals: Arrivals::Constant(rate),
+        arrivals: Arrivals::constant(rate),
         requests: Some((rate * length).ceil() as u64),
-        input: Length::Fixed(PROMPT),
-        output: Length::Fixed(tokens),
-        shared_prefix: 0,
-        prefix_groups: 1,
-        model: None,
-        stream: true,
+        lengths: Lengths::Apart(Length::Fixed(PROMPT), Length::Fixed(tokens)),
         seed: args.seed,
+        ..Synthetic::default()
     };
     let options = Options { exact_cadence: Some(BEAT), max_num_seqs: u32::MAX, ..Options::default() };
     let server = Server::bind(options, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?.spawn()?;
@@ -123,7 +121,7 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
         connections: args.connections.into(),
         connect_timeout: args.connect_timeout,
         timeout: args.timeout,
-        stretch: 1.0,
+        pauses: 1.0,
         slos: Arc::<Slos>::default(),
         stall: crate::measure::observer::DEFAULT_STALL,
         workers,

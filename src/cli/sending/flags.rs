@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::beside::Format;
@@ -12,6 +13,7 @@ use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::replay::encode::Cancel;
 use crate::replay::request::ExactOutput;
+use crate::replay::schedule::Shard;
 use crate::replay::scrape::Page;
 use crate::replay::target::Target;
 use crate::replay::{Connections, Leave};
@@ -47,6 +49,11 @@ pub(in crate::cli) struct Sending {
     /// Begin at this time, as in 2026-11-21T12:00:00Z: for several machines that send one load together
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339, help_heading = "Timing")]
     pub(in crate::cli) start_at: Option<SystemTime>,
+
+    /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send. `job/4` takes
+    /// the part from JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets
+    #[arg(long, value_name = "I/N|job/N", value_parser = part, help_heading = "Timing")]
+    pub(in crate::cli) shard: Option<Part>,
 
     /// Leave the first sends out of the figures: a time, or a number as in 100req
     #[arg(long, value_name = "DURATION|Nreq", value_parser = warmup, help_heading = "Timing")]
@@ -134,6 +141,17 @@ pub(in crate::cli) struct Sending {
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = gap, help_heading = "Judgement")]
     pub(in crate::cli) max_lag: Gap,
 }
+
+/// Which part of a load is ours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum Part {
+    Of(Shard),
+    /// One of so many; which, Kubernetes says.
+    OfJob(u64),
+}
+
+/// Where an Indexed Job of Kubernetes tells a pod its number, from 0.
+const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
 
 /// What is left out at the beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -227,6 +245,22 @@ impl Sending {
         Ok(Some(key))
     }
 
+    /// The part that is ours.
+    pub(in crate::cli) fn shard(&self) -> anyhow::Result<Shard> {
+        match self.shard {
+            None => Ok(Shard::default()),
+            Some(Part::Of(shard)) => Ok(shard),
+            Some(Part::OfJob(of)) => {
+                let index = std::env::var(JOB_INDEX);
+                let index = index.with_context(|| format!("--shard job/{of}: there is no variable {JOB_INDEX}"))?;
+                let index = index.parse().ok().filter(|index| *index < of);
+                let index =
+                    index.with_context(|| format!("--shard job/{of}: {JOB_INDEX} is not from 0 to {}", of - 1))?;
+                Ok(Shard { index, of })
+            }
+        }
+    }
+
     /// Clients that leave though nobody did.
     pub(in crate::cli) fn cancel(&self) -> Option<Cancel> {
         Some(Cancel { rate: self.cancel_rate?, after: self.cancel_after? })
@@ -239,6 +273,17 @@ pub(in crate::cli) fn at_least_one() -> clap::builder::RangedI64ValueParser<u32>
 
 pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
+}
+
+fn part(text: &str) -> Result<Part, &'static str> {
+    const SHAPE: &str = "expected I/N with I from 1 to N, as in 1/4, or job/N";
+    let (index, of) = text.split_once('/').ok_or(SHAPE)?;
+    let of = of.parse().ok().filter(|of| *of > 0).ok_or(SHAPE)?;
+    if index == "job" {
+        return Ok(Part::OfJob(of));
+    }
+    let index = index.parse().ok().filter(|index| (1..=of).contains(index)).ok_or(SHAPE)?;
+    Ok(Part::Of(Shard { index: index - 1, of }))
 }
 
 fn percent(text: &str) -> Result<f64, &'static str> {
@@ -320,6 +365,9 @@ mod tests {
 
     #[test]
     fn values_are_taken_in_the_forms_that_the_help_shows() {
+        assert_eq!(part("2/4"), Ok(Part::Of(Shard { index: 1, of: 4 })));
+        assert_eq!(part("job/4"), Ok(Part::OfJob(4)));
+        assert!(part("0/4").is_err() && part("5/4").is_err() && part("4").is_err() && part("job/0").is_err());
         assert_eq!(warmup("100req"), Ok(Warmup::Requests(100)));
         assert_eq!(warmup("60s"), Ok(Warmup::For(Gap::from_millis(60_000))));
         assert_eq!((overhead("auto"), overhead("7")), (Ok(Overhead::Auto), Ok(Overhead::Tokens(7))));

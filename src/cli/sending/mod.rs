@@ -9,6 +9,7 @@ pub(super) mod foreign;
 mod live;
 mod prepare;
 mod screen;
+mod warm;
 
 use std::io;
 use std::process::ExitCode;

@@ -15,8 +15,9 @@ use super::figures::Figures;
 use super::flags::{Overhead, Sending, Warmup};
 use super::live;
 use super::screen::Whole;
+use super::warm::warm;
 use super::{CLOSED, NOT_VALID};
-use crate::capture::format::Header;
+use crate::capture::format::{Entry, Header};
 use crate::cli::WRONG_USAGE;
 use crate::clock::Clock;
 use crate::measure::observer::DEFAULT_STALL;
@@ -71,6 +72,10 @@ pub(in crate::cli) struct Wanted {
     pub(in crate::cli) digest: Option<String>,
     pub(in crate::cli) header: Header,
     pub(in crate::cli) plan: Plan,
+    /// Run time for each nanosecond of a pause between turns.
+    pub(in crate::cli) pauses: f64,
+    /// What is sent before the run, apart from its figures, so that caches know it.
+    pub(in crate::cli) first: Vec<Entry>,
     pub(in crate::cli) open: Open,
     /// Of the rows that know both.
     pub(in crate::cli) tokens_per_byte: Option<f64>,
@@ -136,7 +141,7 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         connections: args.connections.into(),
         connect_timeout: args.connect_timeout,
         timeout: args.timeout,
-        stretch: wanted.plan.stretch,
+        pauses: wanted.pauses,
         slos: Arc::clone(&slos),
         stall: DEFAULT_STALL,
         workers,
@@ -169,6 +174,9 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         }
     };
     notes.extend(calibrated.said);
+    if !wanted.first.is_empty() {
+        notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(calibrated.added)?, None)))?);
+    }
     let config = config(encoder(calibrated.added)?, begin);
     let window = window(&wanted.plan, measured);
     let about = about(args, &wanted, &targets, calibrated.added, window, audit);

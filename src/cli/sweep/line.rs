@@ -146,7 +146,7 @@ impl Typed {
 
     fn wanted(&self) -> anyhow::Result<Wanted> {
         match self {
-            Self::Load(args) => Ok(args.wanted()),
+            Self::Load(args) => args.wanted(),
             Self::Replay(args) => args.wanted(),
         }
     }

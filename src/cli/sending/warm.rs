@@ -1,0 +1,35 @@
+//! What is sent before a run so that a server's caches know it: apart from the figures, and each of it to every target.
+
+use super::prepare::Refused;
+use crate::capture::format::Entry;
+use crate::measure::time::Gap;
+use crate::replay::run::Loop;
+use crate::replay::schedule::Planned;
+use crate::replay::summary::Measured;
+use crate::replay::{Config, Run};
+
+/// Sends these by the runner itself, one after the other; what people should know of it.
+///
+/// # Errors
+/// When one of them got no answer: the run would not be what was asked for.
+pub(super) fn warm(
+    entries: &[Entry],
+    targets: usize,
+    config: impl Fn() -> Result<Config, Refused>,
+) -> Result<String, Refused> {
+    // Targets take turns by the number of a row.
+    let sends: Vec<Planned> = (0..)
+        .zip(entries.iter().flat_map(|entry| std::iter::repeat_n(entry, targets)))
+        .map(|(number, entry)| Planned { at: Gap::ZERO, number, pass: 0, entry: entry.clone() })
+        .collect();
+    let all = sends.len() as u64;
+    let slots = Some(std::sync::Arc::new(tokio::sync::Semaphore::new(1)));
+    let config = Config { measured: Measured::default(), arrivals: Loop::Closed, slots, ..config()? };
+    let summary = Run::start(config, move || Ok(sends.into_iter().map(Ok)), None)?.finish().summary;
+    let done = summary.outcomes.get("success").copied().unwrap_or(0);
+    if done < all {
+        let said = format!("--warm-prefixes: {} of {all} prefixes got no answer from the target", all - done);
+        return Err(Refused::Machine(said));
+    }
+    Ok(format!("{all} prefixes were sent before the run, so that the server's cache has them"))
+}

@@ -1,0 +1,259 @@
+//! When requests come: a law of gaps, at a rate that may change.
+//!
+//! # A rate that changes
+//! Gaps are drawn as if the rate were 1, and their sums are carried to the time by which so many requests are due: the
+//! inverse of the rate's integral. That is exact for Poisson arrivals of a rate that changes, keeps a constant law even,
+//! and lets no error add up.
+
+use std::str::FromStr;
+
+use rand_distr::{Distribution as _, Exp1, Gamma};
+use rand_pcg::Pcg64Mcg;
+
+use crate::measure::time::Gap;
+use crate::replay::schedule::random;
+
+/// How gaps are drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Law {
+    /// All alike.
+    Constant,
+    /// Independently of each other.
+    Poisson,
+    /// By a gamma distribution of this shape: below 1 requests come in bursts, 1 is Poisson, above they are more even.
+    Gamma(f64),
+}
+
+/// When requests come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrivals {
+    /// By a law, at the rates of stages.
+    Open(Law, Stages),
+    /// All at once: slots decide.
+    Closed,
+}
+
+impl Arrivals {
+    /// One every so many seconds, exactly.
+    pub fn constant(rate: f64) -> Self {
+        Self::Open(Law::Constant, Stages::steady(rate))
+    }
+}
+
+/// Rates one after the other; there is at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stages(Vec<Stage>);
+
+/// A rate that holds or changes evenly, in requests per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stage {
+    from: f64,
+    to: f64,
+    /// In seconds; without an end it is infinite.
+    length: f64,
+}
+
+impl Stages {
+    /// One rate without an end.
+    pub fn steady(rate: f64) -> Self {
+        Self(vec![Stage { from: rate, to: rate, length: f64::INFINITY }])
+    }
+}
+
+impl FromStr for Stages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let stages: Vec<Stage> = text.split(',').map(|stage| stage.trim().parse()).collect::<Result<_, _>>()?;
+        if stages.iter().all(|stage| stage.from == 0.0 && stage.to == 0.0) {
+            return Err("expected a stage with a rate above 0".to_owned());
+        }
+        Ok(Self(stages))
+    }
+}
+
+impl FromStr for Stage {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || format!("expected RATE@TIME or FROM..TO@TIME, as in 10@60s or 1..50@5m, not `{text}`");
+        let (rates, length) = text.split_once('@').ok_or_else(refused)?;
+        let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
+        let rate = |text: &str| text.trim().parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0);
+        let length = humantime::parse_duration(length.trim()).ok().filter(|length| !length.is_zero());
+        let (Some(from), Some(to), Some(length)) = (rate(from), rate(to), length) else { return Err(refused()) };
+        Ok(Self { from, to, length: length.as_secs_f64() })
+    }
+}
+
+impl Stage {
+    /// Requests that come in it.
+    fn mass(&self) -> f64 {
+        // Not where the rate is 0: that would be no number.
+        if self.from + self.to == 0.0 { 0.0 } else { (self.from + self.to) / 2.0 * self.length }
+    }
+
+    /// Seconds from its start until so many have come.
+    fn time(&self, mass: f64) -> f64 {
+        if mass <= 0.0 {
+            return 0.0;
+        }
+        let growth = if self.length.is_finite() { (self.to - self.from) / self.length } else { 0.0 };
+        // Rounding may put the last moment of a rate that goes down to 0 past its end.
+        let root = (self.from * self.from + 2.0 * growth * mass).max(0.0).sqrt();
+        (2.0 * mass / (self.from + root)).min(self.length)
+    }
+}
+
+/// The moments at which something comes, from the run's start. Without an end where the last stage has none.
+pub(super) struct Moments {
+    law: Law,
+    stages: std::vec::IntoIter<Stage>,
+    stage: Option<Stage>,
+    /// Where the stage begins: seconds, and requests that have come before it.
+    begins: (f64, f64),
+    /// Requests that are due by the next moment, at a rate of 1 its time.
+    due: f64,
+    number: u64,
+    random: Pcg64Mcg,
+}
+
+impl Moments {
+    /// The moments of a law; they are the same for the same seed.
+    pub(super) fn new(law: Law, stages: Stages, seed: u64) -> Self {
+        let mut stages = stages.0.into_iter();
+        let stage = stages.next();
+        Self { law, stages, stage, begins: (0.0, 0.0), due: 0.0, number: 0, random: random(seed) }
+    }
+
+    fn gap(&mut self) -> f64 {
+        match self.law {
+            Law::Constant => 1.0,
+            Law::Poisson => Exp1.sample(&mut self.random),
+            Law::Gamma(shape) => Gamma::new(shape, 1.0 / shape).map_or(1.0, |law| law.sample(&mut self.random)),
+        }
+    }
+}
+
+impl Iterator for Moments {
+    type Item = Gap;
+
+    fn next(&mut self) -> Option<Gap> {
+        let stage = loop {
+            let stage = self.stage?;
+            if self.due - self.begins.1 < stage.mass() {
+                break stage;
+            }
+            self.begins = (self.begins.0 + stage.length, self.begins.1 + stage.mass());
+            self.stage = self.stages.next();
+        };
+        let at = self.begins.0 + stage.time(self.due - self.begins.1);
+        self.number += 1;
+        self.due = match self.law {
+            // From the number and not from a sum, so that no error adds up.
+            Law::Constant => self.number as f64,
+            _ => self.due + self.gap(),
+        };
+        Some(Gap::from_nanos((at * 1e9).round() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(law: Law, stages: &str) -> Vec<f64> {
+        Moments::new(law, stages.parse().unwrap(), 7).map(Gap::as_secs).collect()
+    }
+
+    #[test]
+    fn constant_is_constant() {
+        let times: Vec<u64> = Moments::new(Law::Constant, Stages::steady(3.0), 0).take(4).map(Gap::as_nanos).collect();
+        assert_eq!(times, [0, 333_333_333, 666_666_667, 1_000_000_000]);
+        let late = Moments::new(Law::Constant, Stages::steady(3.0), 0).nth(3_000_000).unwrap();
+        assert_eq!(late.as_nanos(), 1_000_000_000_000_000, "no error adds up");
+    }
+
+    #[test]
+    fn stages_follow_each_other_at_their_own_rates() {
+        let times = seconds(Law::Constant, "2@2s, 4@1s,0@3s,1@2s");
+        assert_eq!(times, [0.0, 0.5, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 6.0, 7.0]);
+    }
+
+    #[test]
+    fn a_ramp_is_even_in_its_rate() {
+        // The integral of 2t is t²: the n-th request comes at the root of n.
+        let times = seconds(Law::Constant, "0..20@10s");
+        assert_eq!(times.len(), 100);
+        for (number, at) in times.iter().enumerate() {
+            assert!((at - (number as f64).sqrt()).abs() < 1e-6, "{number}: {at}");
+        }
+        let down = seconds(Law::Constant, "20..0@10s");
+        assert_eq!(down.len(), 100);
+        assert!((down[99] - 9.0).abs() < 1e-6, "100 - (10 - t)² = 99");
+    }
+
+    /// The largest distance between the distribution of these values and the one that should be.
+    fn distance(mut values: Vec<f64>, wanted: impl Fn(f64) -> f64) -> f64 {
+        values.sort_by(f64::total_cmp);
+        let n = values.len() as f64;
+        let off = |(at, value): (usize, &f64)| {
+            let wanted = wanted(*value);
+            (wanted - at as f64 / n).abs().max((wanted - (at + 1) as f64 / n).abs())
+        };
+        values.iter().enumerate().map(off).fold(0.0, f64::max)
+    }
+
+    /// Kolmogorov's bound: a sample of the law itself is further off once in a million.
+    fn bound(n: usize) -> f64 {
+        2.7 / (n as f64).sqrt()
+    }
+
+    #[test]
+    fn poisson_arrivals_of_a_ramp_are_spread_as_its_rate() {
+        let times = seconds(Law::Poisson, "0..400@100s");
+        assert!((19_400..20_600).contains(&times.len()), "20,000 are expected, {} came", times.len());
+        let off = distance(times.clone(), |at| (at / 100.0).powi(2));
+        assert!(off < bound(times.len()), "{off}");
+        // An even rate would be told from it.
+        assert!(distance(times.clone(), |at| at / 100.0) > 0.2);
+        // On the ramp's own time the gaps are exponential: independent of each other.
+        let own: Vec<f64> = times.iter().map(|at| 2.0 * at * at).collect();
+        let gaps: Vec<f64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let off = distance(gaps.clone(), |gap| 1.0 - (-gap).exp());
+        assert!(off < bound(gaps.len()), "{off}");
+    }
+
+    #[test]
+    fn counts_of_windows_are_poissons() {
+        // In a window of one second at 20/s: mean and variance 20.
+        let times = seconds(Law::Poisson, "20@1000s");
+        let mut counts = vec![0_f64; 1_000];
+        times.iter().for_each(|at| counts[*at as usize] += 1.0);
+        let chi_square: f64 = counts.iter().map(|count| (count - 20.0).powi(2) / 20.0).sum();
+        // 999 degrees of freedom: mean 999, standard deviation 45.
+        assert!((800.0..1_200.0).contains(&chi_square), "{chi_square}");
+    }
+
+    #[test]
+    fn gaps_of_a_gamma_law_are_as_bursty_as_asked() {
+        for (shape, burstiness) in [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5)] {
+            let times = seconds(Law::Gamma(shape), "20@1000s");
+            let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+            assert!((mean * 20.0 - 1.0).abs() < 0.05, "{shape}: {mean}");
+            assert!((variance.sqrt() / mean / burstiness - 1.0).abs() < 0.05, "{shape}: {}", variance.sqrt() / mean);
+        }
+    }
+
+    #[test]
+    fn stages_are_written_as_rates_and_times() {
+        let stages = |text: &str| text.parse::<Stages>();
+        assert_eq!(stages("10@60s,1..50@5m").unwrap().0.len(), 2);
+        for bad in ["", "10", "10@", "@1s", "10@0s", "-1@1s", "nan@1s", "1..@1s", "10@60", "0@1s", "0..0@1s,0@1s"] {
+            assert!(stages(bad).is_err(), "{bad}");
+        }
+        assert!(stages("5@1s,fast@1s").unwrap_err().ends_with("not `fast@1s`"));
+    }
+}

@@ -1,0 +1,274 @@
+//! How long things are: by a law, as measured in public traces, or as rows of a file.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rand::RngExt as _;
+use rand_distr::{Distribution as _, LogNormal, Normal};
+use rand_pcg::Pcg64Mcg;
+
+use crate::replay::schedule::RowError;
+use crate::replay::source;
+
+/// The longest length that is drawn.
+const MOST: f64 = 16_777_216.0;
+/// Rows of a file that lengths are drawn from; 16 MB.
+const MOST_PAIRS: usize = 1_000_000;
+
+/// A whole number above 0: tokens, turns, or milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// All alike.
+    Fixed(u64),
+    /// Normal, with mean and standard deviation; what is below 1 is 1.
+    Normal(f64, f64),
+    /// Log-normal, with its own mean and standard deviation.
+    LogNormal(f64, f64),
+    /// As measured: the values at the shares of [`SHARES`], and between them as on a logarithmic scale.
+    Measured(&'static [u32; 11]),
+}
+
+/// Of measured lengths this share is not above the value.
+pub const SHARES: [f64; 11] = [0.0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1.0];
+
+impl FromStr for Length {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "expected a number, normal:MEAN:SD or lognormal:MEAN:SD";
+        Self::read(text, |number| number.parse().ok(), SHAPE)
+    }
+}
+
+impl Length {
+    /// Pauses in milliseconds, written with units: `5s`, `lognormal:5s:2s`.
+    ///
+    /// # Errors
+    /// What was expected.
+    pub fn of_times(text: &str) -> Result<Self, &'static str> {
+        const SHAPE: &str = "expected a time from 1ms on, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s";
+        Self::read(text, |time| Some(humantime::parse_duration(time).ok()?.as_secs_f64() * 1e3), SHAPE)
+    }
+
+    fn read(text: &str, value: impl Fn(&str) -> Option<f64>, shape: &'static str) -> Result<Self, &'static str> {
+        let number = |text: &str| value(text).filter(|number| (0.0..=MOST).contains(number)).ok_or(shape);
+        let mean = |text: &str| number(text).and_then(|mean| if mean >= 1.0 { Ok(mean) } else { Err(shape) });
+        let whole = |text: &str| mean(text).and_then(|mean| if mean.fract() == 0.0 { Ok(mean) } else { Err(shape) });
+        match text.split(':').collect::<Vec<_>>()[..] {
+            [fixed] => Ok(Self::Fixed(whole(fixed)? as u64)),
+            ["normal", middle, deviation] => Ok(Self::Normal(mean(middle)?, number(deviation)?)),
+            ["lognormal", middle, deviation] => Ok(Self::LogNormal(mean(middle)?, number(deviation)?)),
+            _ => Err(shape),
+        }
+    }
+
+    /// One of them.
+    pub(super) fn draw(self, random: &mut Pcg64Mcg) -> u64 {
+        let drawn = match self {
+            Self::Fixed(length) => return length,
+            Self::Normal(mean, deviation) => Normal::new(mean, deviation).map_or(mean, |law| law.sample(random)),
+            Self::LogNormal(mean, deviation) => {
+                // Of the logarithm, such that the lengths themselves have the mean and the deviation that were asked for.
+                let variance = (1.0 + (deviation / mean).powi(2)).ln();
+                LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(mean, |law| law.sample(random))
+            }
+            Self::Measured(values) => {
+                let share: f64 = random.random();
+                let above = SHARES.partition_point(|known| *known <= share).clamp(1, SHARES.len() - 1);
+                let part = (share - SHARES[above - 1]) / (SHARES[above] - SHARES[above - 1]);
+                let [low, high] = [above - 1, above].map(|at| f64::from(values[at]).ln());
+                (low + (high - low) * part).exp()
+            }
+        };
+        drawn.round().clamp(1.0, MOST) as u64
+    }
+}
+
+/// How long prompts and replies are, in tokens.
+#[derive(Clone, PartialEq)]
+pub enum Lengths {
+    /// Each by its own law: (prompt, reply).
+    Apart(Length, Length),
+    /// Drawn together, as (prompt, reply), so that long prompts keep their replies.
+    Pairs(Arc<[(u32, u32)]>),
+}
+
+impl fmt::Debug for Lengths {
+    /// Of pairs how many there are: a run's result names what was sent, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Apart(input, output) => write!(f, "{input:?}, {output:?}"),
+            Self::Pairs(pairs) => write!(f, "{} pairs of a file", pairs.len()),
+        }
+    }
+}
+
+impl Lengths {
+    /// The lengths of a file's rows: a trace in any format that is known, or lines of two numbers, `ISL,OSL`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has no row with both lengths.
+    pub fn of_file(path: &Path) -> Result<Self, RowError> {
+        let shown = path.display();
+        let mut pairs = match plain(path)? {
+            Some(pairs) => pairs,
+            None => of_trace(path)?,
+        };
+        pairs.retain(|(input, output)| *input > 0 && *output > 0);
+        if pairs.is_empty() {
+            return Err(format!("{shown}: no row tells the tokens of its prompt and of its reply").into());
+        }
+        Ok(Self::Pairs(pairs.into()))
+    }
+
+    /// Those of one request: (prompt, reply).
+    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
+        match self {
+            Self::Apart(input, output) => (input.draw(random), output.draw(random)),
+            Self::Pairs(pairs) => {
+                let (input, output) = pairs[random.random_range(0..pairs.len())];
+                (input.into(), output.into())
+            }
+        }
+    }
+}
+
+fn of_trace(path: &Path) -> Result<Vec<(u32, u32)>, RowError> {
+    let (_, rows) = source::open(path, None)?;
+    let mut pairs = Vec::new();
+    for row in rows.take(MOST_PAIRS) {
+        let row = row?;
+        let tokens = |count: Option<u64>| u32::try_from(count?).ok();
+        pairs.extend(tokens(row.prompt.tokens).zip(tokens(row.output_tokens)));
+    }
+    Ok(pairs)
+}
+
+/// The lines of a file of two numbers; `None` where the first line with a number in it says that it is none.
+fn plain(path: &Path) -> Result<Option<Vec<(u32, u32)>>, RowError> {
+    use std::io::{BufRead as _, BufReader, Read as _};
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let pair = |line: &str| {
+        let (input, output) = line.trim().split_once(',')?;
+        Some((input.trim().parse().ok()?, output.trim().parse().ok()?))
+    };
+    let mut pairs: Vec<(u32, u32)> = Vec::new();
+    // Two numbers and a comma are never longer than this; a packed file has lines of any length.
+    let mut lines = BufReader::new(fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
+    for number in 1..=MOST_PAIRS {
+        let mut line = Vec::new();
+        let read = lines.by_ref().take(64).read_until(b'\n', &mut line);
+        if read.map_err(|error| format!("{}: {error}", path.display()))? == 0 {
+            break;
+        }
+        match std::str::from_utf8(&line).ok().map(|line| (line.trim(), pair(line))) {
+            Some((_, Some(pair))) => pairs.push(pair),
+            // One line of names, and blank ones.
+            Some(("", None)) => {}
+            Some((_, None)) if number == 1 && line.ends_with(b"\n") => {}
+            _ if pairs.is_empty() => return Ok(None),
+            _ => return Err(format!("{}: line {number} is not `ISL,OSL`", path.display()).into()),
+        }
+    }
+    Ok(Some(pairs).filter(|pairs| !pairs.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::schedule::random;
+
+    /// Mean and coefficient of variation of 20,000.
+    fn moments(length: Length) -> (f64, f64) {
+        let mut random = random(7);
+        let values: Vec<f64> = (0..20_000).map(|_| length.draw(&mut random) as f64).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64;
+        (mean, variance.sqrt() / mean)
+    }
+
+    fn near(found: (f64, f64), wanted: (f64, f64)) {
+        assert!((found.0 / wanted.0 - 1.0).abs() < 0.03 && (found.1 - wanted.1).abs() < 0.03, "{found:?} {wanted:?}");
+    }
+
+    #[test]
+    fn lengths_follow_their_law() {
+        near(moments(Length::Fixed(9)), (9.0, 0.0));
+        near(moments(Length::Normal(1_000.0, 200.0)), (1_000.0, 0.2));
+        near(moments(Length::LogNormal(1_000.0, 500.0)), (1_000.0, 0.5));
+    }
+
+    #[test]
+    fn what_was_measured_comes_out_at_its_shares() {
+        const TABLE: [u32; 11] = [10, 20, 50, 90, 200, 400, 900, 2_000, 3_000, 7_000, 9_000];
+        let mut random = random(3);
+        let mut drawn: Vec<u64> = (0..50_000).map(|_| Length::Measured(&TABLE).draw(&mut random)).collect();
+        drawn.sort_unstable();
+        assert!((10..=11).contains(&drawn[0]) && drawn[49_999] <= 9_000);
+        for (share, value) in SHARES.into_iter().zip(TABLE).skip(1).take(9) {
+            let found = drawn[(share * 50_000.0) as usize] as f64;
+            assert!((found / f64::from(value) - 1.0).abs() < 0.06, "{share}: {found} for {value}");
+        }
+    }
+
+    #[test]
+    fn lengths_are_written_as_a_number_or_a_law() {
+        let length = |text: &str| text.parse::<Length>();
+        assert_eq!(length("512"), Ok(Length::Fixed(512)));
+        assert_eq!(length("normal:512:64"), Ok(Length::Normal(512.0, 64.0)));
+        assert_eq!(length("lognormal:512:64"), Ok(Length::LogNormal(512.0, 64.0)));
+        for bad in [
+            "",
+            "0",
+            "-1",
+            "1.5",
+            "inf",
+            "normal",
+            "normal:5",
+            "normal:5:1:1",
+            "uniform:1:2",
+            "normal:nan:1",
+            "normal:0:1",
+        ] {
+            assert!(length(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Length::of_times("1500ms"), Ok(Length::Fixed(1_500)));
+        assert_eq!(Length::of_times("lognormal:5s:500ms"), Ok(Length::LogNormal(5_000.0, 500.0)));
+        assert!(Length::of_times("5").is_err() && Length::of_times("1us").is_err());
+    }
+
+    #[test]
+    fn lengths_of_a_file_are_drawn_together_and_as_often_as_they_stand_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("lengths.csv");
+        fs::write(&file, "isl,osl\n100,1\n200,2\n\n200,2\n300, 3\n").unwrap();
+        let lengths = Lengths::of_file(&file).unwrap();
+        let mut random = random(1);
+        let mut counts = [0; 4];
+        for _ in 0..4_000 {
+            let (input, output) = lengths.draw(&mut random);
+            assert_eq!(input, output * 100);
+            counts[output as usize] += 1;
+        }
+        assert!(counts[2] > 1_800 && counts[1] > 850 && counts[3] > 850 && counts[0] == 0, "{counts:?}");
+        fs::write(&file, "100,1\n200\n").unwrap();
+        let error = Lengths::of_file(&file).unwrap_err().to_string();
+        assert!(error.ends_with("lengths.csv: line 2 is not `ISL,OSL`"), "{error}");
+        fs::write(&file, "100,0\n").unwrap();
+        assert!(Lengths::of_file(&file).unwrap_err().to_string().contains("no row tells the tokens"));
+    }
+
+    #[test]
+    fn a_trace_is_a_file_of_lengths_too() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces");
+        for (trace, rows) in [("mooncake/conversation_first60s.jsonl", 162), ("azure/conv2023_first300s.csv", 1_445)] {
+            let Lengths::Pairs(pairs) = Lengths::of_file(&root.join(trace)).unwrap() else { panic!() };
+            assert_eq!(pairs.len(), rows, "{trace}");
+        }
+    }
+}

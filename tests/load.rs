@@ -1,0 +1,266 @@
+//! `streamgauge load` sends what its flags say: when, how long, in which sessions, and from how many machines.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "clippy knows tests by their attribute, and these have helpers; one names a time to begin at"
+)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use serde_json::Value;
+use streamgauge::capture::format::Entry;
+use streamgauge::measure::time::Gap;
+use support::sending::{Done, listener, program, rows, run, sim, told};
+
+const MS: u64 = 1_000_000;
+
+/// Runs `load` with these flags, written as in a shell.
+fn load(to: std::net::SocketAddr, flags: &str, out: &Path) -> Done {
+    let target = format!("http://{to}");
+    let fixed = ["load", "--target", &target, "--max-lag", "1h", "--out", out.to_str().unwrap()];
+    let done = run(&[&fixed[..], &flags.split_whitespace().collect::<Vec<_>>()].concat());
+    assert_eq!(done.code, Some(0), "{flags}: {}", done.stderr);
+    done
+}
+
+fn lengths(rows: &[Entry]) -> Vec<(u64, u64)> {
+    rows.iter().map(|row| (row.prompt.tokens.unwrap(), row.params.max_tokens.unwrap())).collect()
+}
+
+#[test]
+fn stages_and_ramps_are_sent_at_their_rates() {
+    let (upstream, _) = listener();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let flags = "--stages 10@500ms,0..80@1s,20@250ms --arrivals constant --isl 4 --osl 1 --prompt-overhead 0";
+    load(upstream.addr, flags, &out);
+    let planned: Vec<u64> = rows(&out).iter().map(|row| row.planned.unwrap()).collect();
+    // Five in the first stage, forty while the rate grows to 80, five in the last.
+    assert_eq!(planned.len(), 50);
+    let first: Vec<u64> = planned[..5].iter().map(|at| at / MS).collect();
+    assert_eq!(first, [0, 100, 200, 300, 400]);
+    for (number, at) in (0..40).zip(&planned[5..45]) {
+        // The integral of 80t is 40t².
+        let wanted = 0.5 + f64::sqrt(f64::from(number) / 40.0);
+        assert!((*at as f64 / 1e9 - wanted).abs() < 1e-6, "{number}: {at}");
+    }
+    let last: Vec<u64> = planned[45..].iter().map(|at| at / MS).collect();
+    assert_eq!(last, [1_500, 1_550, 1_600, 1_650, 1_700]);
+}
+
+#[test]
+fn lengths_come_from_a_mix_or_a_file() {
+    let (upstream, bodies) = listener();
+    let folder = tempfile::tempdir().unwrap();
+    let sent = |name: &str, flags: &str| {
+        let out = folder.path().join(name);
+        load(upstream.addr, &format!("--concurrency 4 --requests 200 --prompt-overhead 0 {flags}"), &out);
+        let bodies: Vec<Value> = bodies().iter().map(|body| serde_json::from_slice(body).unwrap()).collect();
+        let length = |body: &Value| {
+            let words = body["messages"][0]["content"].as_str().unwrap().split(' ').count() as u64 - 1;
+            (words, body["max_tokens"].as_u64().unwrap())
+        };
+        let mut sent: Vec<_> = bodies.iter().map(length).collect();
+        sent.sort_unstable();
+        let mut told = lengths(&rows(&out));
+        told.sort_unstable();
+        assert_eq!(sent, told, "{name}");
+        sent
+    };
+    let chat = sent("chat", "--mix chat");
+    // The medians that were measured are 1,020 and 129.
+    assert!((800..1_100).contains(&chat[100].0) && chat[199].0 <= 14_050, "{:?}", chat[100]);
+    let code = sent("code", "--mix code");
+    assert!((1_100..1_800).contains(&code[100].0), "{:?}", code[100]);
+    let short = code.iter().filter(|(_, output)| *output <= 24).count();
+    assert!((130..170).contains(&short), "three quarters of replies are 24 tokens at most, here {short} of 200");
+    assert!(sent("other", "--mix code --osl 9").iter().all(|(_, output)| *output == 9));
+    let file = folder.path().join("lengths.csv");
+    fs::write(&file, "100,1\n200,2\n300,3\n").unwrap();
+    let drawn = sent("file", &format!("--lengths {}", file.display()));
+    assert!(drawn.iter().all(|(input, output)| *input == output * 100 && *output <= 3), "{drawn:?}");
+    assert!((1..=3).all(|output| drawn.iter().filter(|row| row.1 == output).count() > 40), "{drawn:?}");
+}
+
+#[test]
+fn a_conversation_goes_on_a_pause_after_each_answer() {
+    let server = sim(Gap::from_millis(2));
+    for (how, turns) in [("--rate 20 --arrivals constant", 3), ("--concurrency 2", 4)] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("run");
+        let flags = format!("{how} --requests 12 --turns {turns} --think 30ms --isl 40 --osl 10");
+        load(server.local_addr(), &flags, &out);
+        let rows = rows(&out);
+        assert_eq!(rows.len(), 12);
+        for session in 0..12 / turns {
+            let turns: Vec<&Entry> =
+                rows.iter().filter(|row| row.session.as_deref() == Some(&*session.to_string())).collect();
+            let numbers: Vec<u32> = turns.iter().map(|row| row.turn.unwrap()).collect();
+            assert_eq!(numbers, (0..turns.len() as u32).collect::<Vec<_>>(), "{how}");
+            for pair in turns.windows(2) {
+                let ended = pair[0].at + pair[0].timing.ended.unwrap();
+                let planned = pair[1].planned.unwrap();
+                if how.starts_with("--rate") {
+                    assert_eq!(planned, ended + 30 * MS);
+                } else {
+                    // Where slots decide, planned is when one was free.
+                    assert!(planned >= ended + 30 * MS, "{planned} {ended}");
+                }
+                let grown = pair[1].prompt.tokens.unwrap() - pair[0].prompt.tokens.unwrap();
+                assert!((45..=60).contains(&grown), "10 of the answer and 40 new ones: {grown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn warm_prefixes_are_in_the_cache_before_the_first_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = |name: &str, flags: &str| {
+        let server = sim(Gap::from_millis(1));
+        let out = folder.path().join(name);
+        let flags = format!(
+            "--rate 50 --arrivals constant --requests 9 --isl 400 --osl 2 --shared-prefix 320 --prefix-groups 3 {flags}"
+        );
+        let done = load(server.local_addr(), &flags, &out);
+        assert_eq!(told(&out)["sent"], 9, "what warms is no part of the run");
+        let cached: Vec<bool> = rows(&out).iter().map(|row| row.prompt.cached >= Some(304)).collect();
+        (cached, done.stderr)
+    };
+    let (cold, _) = first("cold", "");
+    assert_eq!(cold[..3], [false; 3], "each group brings its own");
+    let (warm, said) = first("warm", "--warm-prefixes");
+    assert_eq!(warm, [true; 9]);
+    assert!(said.contains("3 prefixes were sent before the run"), "{said}");
+}
+
+/// Every value of the histograms in a run's log: (name, value, count).
+fn recorded(out: &Path) -> Vec<(String, Histogram<u64>)> {
+    let log = fs::read(out.join("histograms.hlog")).unwrap();
+    let mut deserializer = Deserializer::new();
+    let mut found = Vec::new();
+    for entry in IntervalLogIterator::new(&log) {
+        let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+        use base64::Engine as _;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(interval.encoded_histogram()).unwrap();
+        let name = interval.tag().unwrap().as_str().to_owned();
+        found.push((name, deserializer.deserialize(&mut &bytes[..]).unwrap()));
+    }
+    found
+}
+
+#[test]
+fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its() {
+    let (upstream, bodies) = listener();
+    let folder = tempfile::tempdir().unwrap();
+    let target = format!("http://{}", upstream.addr);
+    let flags = "--rate 40 --requests 60 --turns 2 --think 20ms --mix code --prompt-overhead 0 --max-lag 1h";
+    let args = |out: &Path, more: &[&str]| {
+        let fixed = ["load", "--target", &target, "--out", out.to_str().unwrap()];
+        program(&[&fixed[..], more, &flags.split(' ').collect::<Vec<_>>()].concat())
+    };
+    let alone = folder.path().join("one");
+    assert!(args(&alone, &[]).output().unwrap().status.success());
+    let whole = bodies();
+    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    let start = humantime::format_rfc3339_millis(start).to_string();
+    let parts: Vec<_> = (0..4)
+        .map(|index| {
+            let out = folder.path().join(index.to_string());
+            let mut command = args(&out, &["--shard", "job/4", "--start-at", &start]);
+            (command.env("JOB_COMPLETION_INDEX", index.to_string()).spawn().unwrap(), out)
+        })
+        .collect();
+    let mut outs = Vec::new();
+    for (child, out) in parts {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        outs.push(out);
+    }
+    assert_eq!((whole.len(), bodies() == whole), (60, true), "the same bytes");
+
+    let key = |row: &Entry| (row.session.clone(), row.turn, row.prompt.tokens, row.params.max_tokens);
+    let mut shared: Vec<Entry> = outs.iter().flat_map(|out| rows(out)).collect();
+    let mut one = rows(&alone);
+    shared.sort_by_key(key);
+    one.sort_by_key(key);
+    assert_eq!(shared.iter().map(key).collect::<Vec<_>>(), one.iter().map(key).collect::<Vec<_>>());
+    let firsts =
+        |rows: &[Entry]| rows.iter().filter(|row| row.turn == Some(0)).map(|row| row.planned).collect::<Vec<_>>();
+    assert_eq!(firsts(&shared), firsts(&one), "at the same moments of the same plan");
+
+    // The merged histograms hold exactly what one process would have put into its own, had it seen these requests.
+    let mut merged: Vec<(String, Histogram<u64>)> = Vec::new();
+    for (name, histogram) in outs.iter().flat_map(|out| recorded(out)) {
+        match merged.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, into)) => into.add(&histogram).unwrap(),
+            None => merged.push((name, histogram)),
+        }
+    }
+    let of_one = recorded(&alone);
+    let counts = |all: &[(String, Histogram<u64>)]| {
+        let mut counts: Vec<_> = all.iter().map(|(name, histogram)| (name.clone(), histogram.len())).collect();
+        counts.sort();
+        counts
+    };
+    assert_eq!(counts(&merged), counts(&of_one));
+    let (_, e2e) = merged.iter().find(|(name, _)| name == "e2e").unwrap();
+    let mut wanted = e2e.clone();
+    wanted.clear();
+    shared.iter().for_each(|row| wanted.record(row.timing.ended.unwrap()).unwrap());
+    assert_eq!(*e2e, wanted);
+
+    // And a report of all four has every request once.
+    let paths: Vec<&str> = outs.iter().map(|out| out.to_str().unwrap()).collect();
+    let mut report = support::sending::audited(&[&["report", "--json"], &paths[..]].concat());
+    let report: Value = serde_json::from_slice(&report.output().unwrap().stdout).unwrap();
+    let text = report.to_string();
+    assert!(text.contains("\"success\":60"), "{text}");
+}
+
+#[test]
+fn a_job_without_a_number_is_told_so() {
+    let of = |index: Option<&str>| {
+        let mut command =
+            program(&["load", "--target", "http://127.0.0.1:9", "--rate", "1", "--requests", "1", "--shard", "job/4"]);
+        command.env_remove("JOB_COMPLETION_INDEX");
+        index.map(|index| command.env("JOB_COMPLETION_INDEX", index));
+        support::sending::ended(command)
+    };
+    let none = of(None);
+    assert_eq!(
+        (none.code, none.stderr.lines().next().unwrap()),
+        (Some(2), "error: --shard job/4: there is no variable JOB_COMPLETION_INDEX: environment variable not found")
+    );
+    assert!(of(Some("4")).stderr.contains("JOB_COMPLETION_INDEX is not from 0 to 3"));
+    assert_eq!(of(Some("3")).code, Some(3), "it went on, and found nobody");
+}
+
+#[test]
+fn shapes_that_cannot_be_are_refused_by_name() {
+    for (flags, said) in [
+        ("--stages 10", "expected RATE@TIME or FROM..TO@TIME, as in 10@60s or 1..50@5m, not `10`"),
+        ("--stages 10@1s --rate 5", "cannot be used with"),
+        ("--rate 5 --requests 1 --mix talk", "chat, code, long-context, summarization"),
+        ("--rate 5 --requests 1 --lengths /nowhere", "--lengths: /nowhere"),
+        ("--rate 5 --requests 1 --lengths Cargo.toml", "--lengths: Cargo.toml: no known format of traces"),
+        ("--rate 5 --requests 1 --think 5", "expected a time from 1ms on"),
+        ("--rate 5 --requests 1 --warm-prefixes", "--shared-prefix"),
+        (
+            "--rate 5 --requests 1 --request-rate-ramp-duration 5",
+            "error: --request-rate-ramp-duration of AIPerf is --stages",
+        ),
+    ] {
+        let fixed = ["load", "--target", "http://127.0.0.1:9"];
+        let done = run(&[&fixed[..], &flags.split(' ').collect::<Vec<_>>()].concat());
+        assert_eq!(done.code, Some(2), "{flags}: {}", done.stderr);
+        assert!(done.stderr.contains(said), "{flags}: {}", done.stderr);
+    }
+}

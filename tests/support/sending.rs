@@ -1,0 +1,89 @@
+//! `streamgauge replay` and `load` as they are typed, and what they send.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use streamgauge::capture::format::Entry;
+use streamgauge::capture::reader::Reader;
+use streamgauge::measure::time::Gap;
+use streamgauge::sim::{CostModel, Options, Running, Server};
+
+use super::upstream::Upstream;
+
+/// How a command ended.
+pub struct Done {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Without the audit, which takes its time and has tests of its own.
+pub fn program(args: &[&str]) -> Command {
+    audited(&[args, &["--no-audit"]].concat())
+}
+
+/// The program, in the root of the repository.
+pub fn audited(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs it without the audit.
+pub fn run(args: &[&str]) -> Done {
+    ended(program(args))
+}
+
+/// Runs it.
+pub fn ended(mut command: Command) -> Done {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A simulated server that is never busy, with so much between two tokens.
+pub fn sim(step: Gap) -> Running {
+    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
+    let options =
+        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
+    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+}
+
+/// The rows of a result, in the order of their plan.
+pub fn rows(folder: &Path) -> Vec<Entry> {
+    let reader = Reader::open(&folder.join("records.jsonl.zst")).unwrap();
+    let mut rows: Vec<Entry> = reader.map(Result::unwrap).collect();
+    rows.sort_by_key(|row| row.planned);
+    rows
+}
+
+/// What a result says of its run.
+pub fn told(run: &Path) -> Value {
+    serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
+}
+
+/// An upstream that answers every request with one short stream, and all bodies that it got.
+pub fn listener() -> (Upstream, impl Fn() -> Vec<Vec<u8>>) {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&bodies);
+    let upstream = Upstream::start(move |mut conn| {
+        while let Some(request) = conn.request() {
+            log.lock().unwrap().push(request.body);
+            let body = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\
+                        data: [DONE]\n\n";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length";
+            conn.send(format!("{head}: {}\r\n\r\n{body}", body.len()));
+        }
+    });
+    let taken = move || {
+        let mut bodies = std::mem::take(&mut *bodies.lock().unwrap());
+        bodies.sort();
+        bodies
+    };
+    (upstream, taken)
+}
