@@ -83,8 +83,8 @@ fn public_traces_are_sent_as_they_are() {
         // Wall-clock times, no block ids.
         ("azure/conv2023_first300s.csv", &["--to", "5s", "--speed", "10"][..], 4),
         // Sessions whose turns wait for each other: what they would take is the agents' time, so it is cut short.
-        ("kv-cache-tester", &["--speed", "1000", "--models", "*=sim"], 17),
-        ("bailian/handmade_schema.jsonl", &["--speed", "1000"], 3),
+        ("kv-cache-tester", &["--speed", "1000", "--models", "*=sim", "--sessions", "timed"], 17),
+        ("bailian/handmade_schema.jsonl", &["--speed", "1000", "--sessions", "timed"], 3),
     ] {
         let path = format!("tests/data/traces/{trace}");
         let done = run(&[&["replay", &path, "--target", &target, "--json", "--max-lag", "1h"], flags].concat());

@@ -240,8 +240,19 @@ impl StreamObserver {
 
     /// Collects the text of a stream, for [`end_with_text`](Self::end_with_text). Called after [`head`](Self::head).
     pub fn collect_text(&mut self, budget: &Budget) {
+        self.collect(budget, false);
+    }
+
+    /// As [`collect_text`](Self::collect_text), whoever counts: for a next turn that says again what was answered.
+    pub fn keep_text(&mut self, budget: &Budget) {
+        self.collect(budget, true);
+    }
+
+    fn collect(&mut self, budget: &Budget, said: bool) {
         let fields = self.shape().dialect.and_then(|dialect| dialect.text);
-        self.text = fields.filter(|_| self.is_stream()).map(|fields| Box::new(Collector::new(fields, budget)));
+        // The tokens of a document nobody counts here: servers do.
+        let has_text = self.is_stream() || said && matches!(self.body, Body::Document { .. });
+        self.text = fields.filter(|_| has_text).map(|fields| Box::new(Collector::new(fields, budget, said)));
     }
 
     /// One read of the response body, which arrived at `at`. Allocates nothing after the first few events.
@@ -271,6 +282,9 @@ impl StreamObserver {
             }),
             Body::Document { decoder, scan, fields, reply } => read_through(decoder, chunk, |plain| {
                 scan.push(plain, &mut ReplyFields { fields, reply, tally, watch });
+                if text.as_mut().is_some_and(|text| text.document(plain).is_err()) {
+                    *text = None;
+                }
                 if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
             }),
         };
@@ -282,7 +296,7 @@ impl StreamObserver {
             self.body = Body::Opaque;
         }
         self.recognized();
-        if self.text.is_some() && self.is_counted() {
+        if self.text.as_ref().is_some_and(|text| !text.is_said()) && self.is_counted() {
             self.text = None;
         }
     }
@@ -352,10 +366,12 @@ impl StreamObserver {
         self.end_watched(at, ending, &mut Blind)
     }
 
-    /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted.
+    /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted or it is kept.
     pub fn end_with_text(mut self, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
         self.finish_body(at, ending, &mut Blind);
-        let text = self.text.take().filter(|_| !self.is_counted() && self.tally.token_events > 0);
+        let counted = self.is_counted();
+        let wanted = |text: &Collector| text.is_said() || !counted && self.tally.token_events > 0;
+        let text = self.text.take().filter(|text| wanted(text));
         (self.into_record(at, ending), text.map(|collector| collector.into_text()))
     }
 

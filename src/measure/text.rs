@@ -1,9 +1,9 @@
 //! The generated text of one stream, for as long as it takes to count its tokens.
 //!
-//! Nobody collects text unless a tokenizer is configured for the model and nothing better counts: an event then is
-//! walked a second time, for the fields that its dialect lists as [`TextFields`], and what they hold is joined here. A
-//! usage report, a running counter or a list of ids ends that at once. The text leaves the observer with the record, is
-//! counted and dropped; it is in no record, and it cannot be shown: [`ReplyText`] has no way to print it.
+//! Nobody collects text unless a tokenizer is configured for the model and nothing better counts, or a replay says in the
+//! next turn of a session what was answered in this one: an event then is walked a second time, for the fields that its dialect lists as [`TextFields`], and what they hold is joined here. A
+//! usage report, a running counter or a list of ids ends the counting at once. The text leaves the observer with the
+//! record, is counted or said again, and dropped; it is in no record, and it cannot be shown: [`ReplyText`] has no way to print it.
 //!
 //! # Memory
 //! At most [`MAX_TEXT`] per stream and [`MAX_ALL`] of all streams that share a [`Budget`], in buffers of at most twice
@@ -33,6 +33,8 @@ pub struct TextFields {
     /// The paths of text, as in `choices[].delta.content`. Those of one group are the same text under several names:
     /// of an event the first that shows some is taken.
     pub text: &'static [&'static [&'static str]],
+    /// The same in an answer that is one document.
+    pub whole: &'static [&'static [&'static str]],
 }
 
 /// What all streams together may hold. Clones share it.
@@ -80,9 +82,30 @@ impl ReplyText {
         self.parts.iter().map(|part| &*part.text)
     }
 
+    /// What was answered, and its share of all bytes: what is shown of the first choice, or where nothing is (a tool was
+    /// called, or all was reasoning) everything.
+    pub fn answer(&self) -> (String, f64) {
+        let all: usize = self.parts().map(str::len).sum();
+        match self.parts.iter().find(|part| part.group == 0) {
+            Some(part) => (part.text.clone(), part.text.len() as f64 / all.max(1) as f64),
+            None => (self.parts().collect(), 1.0),
+        }
+    }
+
     /// Adds to a part.
     fn push(&mut self, choice: u64, group: usize, text: &str) -> Result<(), Full> {
-        self.held += text.len();
+        self.hold(text.len())?;
+        match self.parts.iter().position(|part| (part.choice, part.group) == (choice, group)) {
+            Some(at) => self.parts[at].text.push_str(text),
+            None if self.parts.len() < MAX_PARTS => self.parts.push(Part { choice, group, text: text.to_owned() }),
+            None => return Err(Full),
+        }
+        Ok(())
+    }
+
+    /// Takes room for so many bytes more.
+    fn hold(&mut self, bytes: usize) -> Result<(), Full> {
+        self.held += bytes;
         if self.held > MAX_TEXT {
             return Err(Full);
         }
@@ -93,11 +116,6 @@ impl ReplyText {
                 return Err(Full);
             }
         }
-        match self.parts.iter().position(|part| (part.choice, part.group) == (choice, group)) {
-            Some(at) => self.parts[at].text.push_str(text),
-            None if self.parts.len() < MAX_PARTS => self.parts.push(Part { choice, group, text: text.to_owned() }),
-            None => return Err(Full),
-        }
         Ok(())
     }
 }
@@ -107,20 +125,43 @@ impl ReplyText {
 pub(super) struct Collector {
     fields: &'static TextFields,
     text: ReplyText,
+    /// It is wanted for what it says, and not only to be counted.
+    said: bool,
+    /// What has come of an answer that is one document.
+    document: Vec<u8>,
 }
 
 impl Collector {
-    pub(super) fn new(fields: &'static TextFields, budget: &Budget) -> Self {
-        Self { fields, text: ReplyText::new(budget) }
+    pub(super) fn new(fields: &'static TextFields, budget: &Budget, said: bool) -> Self {
+        Self { fields, text: ReplyText::new(budget), said, document: Vec::new() }
     }
 
-    pub(super) fn into_text(self) -> ReplyText {
+    /// Whether it is wanted where somebody else counts.
+    pub(super) fn is_said(&self) -> bool {
+        self.said
+    }
+
+    pub(super) fn into_text(mut self) -> ReplyText {
+        let document = std::mem::take(&mut self.document);
+        // What finds no room is not said.
+        let _kept = self.take(&document, self.fields.whole);
         self.text
+    }
+
+    /// Takes a piece of an answer that is one document.
+    pub(super) fn document(&mut self, piece: &[u8]) -> Result<(), Full> {
+        self.text.hold(piece.len())?;
+        self.document.extend_from_slice(piece);
+        Ok(())
     }
 
     /// Takes the text of one event.
     pub(super) fn event(&mut self, data: &[u8]) -> Result<(), Full> {
-        let found = Found::of(data, self.fields);
+        self.take(data, self.fields.text)
+    }
+
+    fn take(&mut self, data: &[u8], groups: &[&[&str]]) -> Result<(), Full> {
+        let found = Found::of(data, self.fields.choice, groups);
         for (at, group, range) in &found.texts {
             let choice = found.choices.iter().find(|(element, _)| element == at).map_or(0, |(_, choice)| *choice);
             self.text.push(choice, *group, &unescaped(&data[range.clone()]))?;
@@ -141,10 +182,10 @@ struct Found {
 }
 
 impl Found {
-    fn of(data: &[u8], fields: &TextFields) -> Self {
+    fn of(data: &[u8], choice: &str, groups: &[&[&str]]) -> Self {
         let mut found = Self::default();
-        let mut paths = vec![(Target::Choice, fields.choice)];
-        for (group, names) in fields.text.iter().enumerate() {
+        let mut paths = vec![(Target::Choice, choice)];
+        for (group, names) in groups.iter().enumerate() {
             paths.extend(names.iter().enumerate().map(|(name, path)| (Target::Text { group, name }, *path)));
         }
         // An event that is not JSON has shown no token.
@@ -223,10 +264,11 @@ mod tests {
             &["choices[].delta.reasoning", "choices[].delta.reasoning_content"],
             &["choices[].delta.tool_calls[].function.arguments"],
         ],
+        whole: &[],
     };
 
     fn collected(fields: &'static TextFields, events: &[&str]) -> Vec<String> {
-        let mut collector = Collector::new(fields, &Budget::default());
+        let mut collector = Collector::new(fields, &Budget::default(), false);
         for event in events {
             collector.event(event.as_bytes()).unwrap();
         }

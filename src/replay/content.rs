@@ -115,6 +115,11 @@ impl Content {
         self
     }
 
+    /// Tokens that the server is known to add to each prompt.
+    pub fn added(&self) -> u64 {
+        self.added
+    }
+
     /// Tokens that the prompt of a row should have, as the server counts.
     pub fn tokens(&self, send: &Planned) -> u64 {
         let prompt = &send.entry.prompt;
@@ -129,6 +134,21 @@ impl Content {
             BlockUnit::Tokens => u64::from(blocks.size),
             BlockUnit::Bytes => (f64::from(blocks.size) * self.tokens_per_byte).round().max(1.0) as u64,
         })
+    }
+
+    /// Ids of the blocks of a row that its prompt fills.
+    pub fn whole_blocks<'a>(&self, send: &'a Planned) -> &'a [u64] {
+        let blocks = &send.entry.prompt.blocks;
+        let whole = self.tokens(send).checked_div(self.block_tokens()).unwrap_or(0);
+        &blocks[..usize::try_from(whole).unwrap_or(usize::MAX).min(blocks.len())]
+    }
+
+    /// The last words of a row's prompt, this many tokens of them.
+    pub fn end_of_text(&self, send: &Planned, tokens: u64) -> String {
+        let mut text = self.text(send);
+        let bytes = usize::try_from(tokens).unwrap_or(usize::MAX).saturating_mul(WORD);
+        text.drain(..text.len().saturating_sub(bytes));
+        text
     }
 
     /// The prompt of a row.

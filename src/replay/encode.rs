@@ -2,11 +2,13 @@
 
 use super::content::Content;
 use super::exchange::Leave;
+use super::history::{History, Turn};
 use super::request::{ExactOutput, Form, wire};
 use super::schedule::{Planned, drawn, name_hash, stretched};
 use super::target::Target;
 use crate::capture::format::{Entry, Wanted};
-use crate::measure::record::Ending;
+use crate::measure::record::{Ending, RequestRecord};
+use crate::measure::text::ReplyText;
 use crate::measure::time::Gap;
 
 /// What is asked of a target beside what the trace says.
@@ -108,10 +110,34 @@ impl Encoder {
         captured.or(drawn.map(|cancel| cancel.after))
     }
 
-    /// The bytes of a row's request, and where its body begins.
-    pub fn encode(&self, send: &Planned, form: &Form, target: usize) -> (Vec<u8>, usize) {
+    /// The first turn of a live session, or with `history` (what was said, if that is known) a later one.
+    pub fn turn(&self, send: &Planned, form: &Form, history: Option<Option<History>>) -> Turn {
+        match history {
+            None => Turn::first(&self.content, send),
+            Some(history) => {
+                Turn::later(&self.content, send, history, if form.roles { self.content.added() } else { 0 })
+            }
+        }
+    }
+
+    /// What the next turn's past is, after this answer to one.
+    pub fn answered(
+        &self,
+        turn: Turn,
+        send: &Planned,
+        record: &RequestRecord,
+        text: Option<ReplyText>,
+    ) -> Option<History> {
+        turn.answered(&self.content, send, record, text, self.content.tokens(send))
+    }
+
+    /// The bytes of a row's request, and where its body begins. A turn of a live session says what it says.
+    pub fn encode(&self, send: &Planned, form: &Form, target: usize, turn: Option<&Turn>) -> (Vec<u8>, usize) {
         let (target, exact) = &self.targets[target % self.targets.len()];
-        let body = form.body(&send.entry, self.content.text(send), *exact);
+        let body = match turn {
+            Some(turn) => form.body(&send.entry, turn.said(), turn.asked(), *exact),
+            None => form.body(&send.entry, &[], &self.content.text(send), *exact),
+        };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         wire(target, form.path(), own.chain(self.fields.iter().cloned()), &body)
     }

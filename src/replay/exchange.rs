@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::history::Turn;
 use super::request::Form;
 use super::results::{Done, Trouble};
 use super::schedule::Planned;
@@ -21,6 +22,7 @@ use crate::measure::dialect::Routes;
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
+use crate::measure::text::Budget;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::net::http1::head::{MAX_HEAD, end_of_head};
@@ -58,6 +60,8 @@ pub(super) struct Job {
     pub(super) leave: Option<Leave>,
     /// It waits for the turn before it.
     pub(super) follows: bool,
+    /// What it says in a live session, where that is decided.
+    pub(super) turn: Option<Turn>,
     /// Encoded; turns that wait are encoded when their time is known.
     pub(super) wire: Option<Wire>,
 }
@@ -215,7 +219,8 @@ impl Exchange {
         if let Some(sent) = sent {
             observer.sent(sent, None);
         }
-        let mut reply = Reply::default();
+        let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.texts());
+        let mut reply = Reply { said, ..Reply::default() };
         let (gaps, lost) = (&mut self.gaps, &mut self.lost_gaps);
         loop {
             let read = poll_fn(|cx| {
@@ -249,7 +254,9 @@ impl Exchange {
 
     fn finish(&mut self, at: Stamp, ending: Ending, trouble: Option<Trouble>) {
         let (Some(observer), Some(job)) = (self.observer.take(), self.job.take()) else { return };
-        let record = observer.end(at, ending);
+        let (record, text) = observer.end_with_text(at, ending);
+        let real = job.turn.as_ref().and_then(|turn| turn.real);
+        let history = job.turn.and_then(|turn| self.worker.encoder().answered(turn, &job.send, &record, text));
         keep(&mut self.gaps, &mut self.lost_gaps, &record.gaps);
         let done = Done {
             target: job.target,
@@ -263,8 +270,9 @@ impl Exchange {
             record,
             gaps: std::mem::take(&mut self.gaps),
             trouble,
+            real_history: real,
         };
-        self.worker.ended(done, self.has_token);
+        self.worker.ended(done, self.has_token, history);
     }
 }
 
@@ -292,6 +300,8 @@ struct Reply {
     keep: bool,
     /// The server says that it is.
     simulated: bool,
+    /// What its text takes, where the next turn says it again.
+    said: Option<Budget>,
 }
 
 impl Reply {
@@ -357,6 +367,9 @@ impl Reply {
                 content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
             };
             observer.head(arrival.at, response, arrival.source);
+            if let Some(budget) = &self.said {
+                observer.keep_text(budget);
+            }
             self.body = Some(BodyDecoder::new(framing));
             return Ok(());
         }

@@ -65,8 +65,11 @@ pub(super) async fn feed(
             }
         }
         let mut job = job(send, config, false)?;
-        let (bytes, body) = config.encoder.encode(&job.send, job.form, job.target);
-        let size = u32::try_from((bytes.len() / 1_024).clamp(1, ROOM)).unwrap_or(1);
+        let begins = live && job.send.entry.session.is_some();
+        job.turn = begins.then(|| config.encoder.turn(&job.send, job.form, None));
+        let (bytes, body) = config.encoder.encode(&job.send, job.form, job.target, job.turn.as_ref());
+        let held = bytes.len() + job.turn.as_ref().map_or(0, |turn| turn.asked().len());
+        let size = u32::try_from((held / 1_024).clamp(1, ROOM)).unwrap_or(1);
         let taken = tokio::select! {
             taken = Arc::clone(&room).acquire_many_owned(size) => taken.ok(),
             _ = order.wait_for(|order| *order != Order::Run) => return Ok(()),
@@ -86,6 +89,7 @@ fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
         wanted: encoder.wanted(&send, config.pauses),
         leave: encoder.leave(&send),
         follows,
+        turn: None,
         wire: None,
         send,
     })

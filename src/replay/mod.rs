@@ -19,6 +19,7 @@ pub mod content;
 pub mod encode;
 mod exchange;
 mod feed;
+mod history;
 pub mod output;
 mod pool;
 pub mod request;

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::history::Said;
 use super::target::Target;
 use crate::capture::format::{Entry, Params};
 use crate::measure::dialect::{self, Dialect};
@@ -21,13 +22,17 @@ pub struct Form {
     fields: &'static [(&'static str, &'static str)],
     /// The header line of an API key.
     key: fn(&str) -> (&'static str, String),
+    /// Whether what was said before goes in messages with roles, to which servers add something; else it is all one text.
+    pub(super) roles: bool,
     /// Puts the prompt and what is particular into a body.
     body: fn(&mut Map<String, Value>, &Ask<'_>),
 }
 
 /// What is asked for.
 struct Ask<'a> {
-    prompt: String,
+    prompt: &'a str,
+    /// What was said before in the session.
+    said: &'a [Said],
     model: Option<&'a str>,
     params: &'a Params,
     stream: bool,
@@ -37,26 +42,33 @@ struct Ask<'a> {
 }
 
 /// What most have in common.
-const USUAL: Form =
-    Form { dialect: "", path: "", fields: &[], key: |key| ("authorization", format!("Bearer {key}")), body: |_, _| () };
+const USUAL: Form = Form {
+    dialect: "",
+    path: "",
+    fields: &[],
+    key: |key| ("authorization", format!("Bearer {key}")),
+    roles: false,
+    body: |_, _| (),
+};
 
 /// Every dialect that has a request form here.
 static FORMS: &[Form] = &[
-    Form { dialect: "openai.chat", path: "/v1/chat/completions", body: openai_chat, ..USUAL },
+    Form { dialect: "openai.chat", path: "/v1/chat/completions", roles: true, body: openai_chat, ..USUAL },
     Form { dialect: "openai.completions", path: "/v1/completions", body: openai_completions, ..USUAL },
-    Form { dialect: "openai.responses", path: "/v1/responses", body: openai_responses, ..USUAL },
+    Form { dialect: "openai.responses", path: "/v1/responses", roles: true, body: openai_responses, ..USUAL },
     Form { dialect: "openai.embeddings", path: "/v1/embeddings", body: openai_embeddings, ..USUAL },
     Form {
         dialect: "anthropic.messages",
         path: "/v1/messages",
         fields: &[("anthropic-version", "2023-06-01")],
         key: |key| ("x-api-key", key.to_owned()),
+        roles: true,
         body: anthropic_messages,
     },
     Form { dialect: "tgi.stream", path: "/generate_stream", body: tgi, ..USUAL },
     Form { dialect: "sglang.generate", path: "/generate", body: sglang, ..USUAL },
     Form { dialect: "llamacpp.completion", path: "/completion", body: llamacpp, ..USUAL },
-    Form { dialect: "ollama.chat", path: "/api/chat", body: ollama_chat, ..USUAL },
+    Form { dialect: "ollama.chat", path: "/api/chat", roles: true, body: ollama_chat, ..USUAL },
     Form { dialect: "ollama.generate", path: "/api/generate", body: ollama_generate, ..USUAL },
 ];
 
@@ -121,10 +133,11 @@ impl Form {
         own.chain(key.map(self.key))
     }
 
-    /// The JSON body of a row's request with this prompt.
-    pub fn body(&self, entry: &Entry, prompt: String, exact: bool) -> Vec<u8> {
+    /// The JSON body of a row's request with this prompt, after what was said before.
+    pub fn body(&self, entry: &Entry, said: &[Said], prompt: &str, exact: bool) -> Vec<u8> {
         let ask = Ask {
             prompt,
+            said,
             model: entry.model.as_deref(),
             params: &entry.params,
             stream: entry.stream.unwrap_or(true),
@@ -183,7 +196,15 @@ fn put(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>>
 }
 
 fn messages(ask: &Ask<'_>) -> Option<Value> {
-    Some(json!([{"role": "user", "content": ask.prompt}]))
+    let message = |role, content: &str| json!({"role": role, "content": content});
+    let past = ask.said.iter().flat_map(|said| [message("user", &said.asked), message("assistant", &said.answered)]);
+    Some(past.chain([message("user", ask.prompt)]).collect())
+}
+
+/// All that was said, as one text.
+fn text(ask: &Ask<'_>) -> Option<String> {
+    let past = ask.said.iter().flat_map(|said| [&*said.asked, &*said.answered]);
+    Some(past.chain([ask.prompt]).collect())
 }
 
 /// What OpenAI's two generating routes have in common, with the fields that vLLM and SGLang add.
@@ -204,21 +225,21 @@ fn openai_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 }
 
 fn openai_completions(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", Some(&*ask.prompt));
+    put(body, "prompt", text(ask));
     openai(body, ask);
     // Here it is a number of alternatives.
     put(body, "logprobs", ask.params.logprobs.filter(|wanted| *wanted).map(|_| 1));
 }
 
 fn openai_responses(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "input", Some(&*ask.prompt));
+    put(body, "input", if ask.said.is_empty() { text(ask).map(Value::from) } else { messages(ask) });
     put(body, "stream", Some(ask.stream));
     put(body, "max_output_tokens", ask.output);
     put(body, "temperature", ask.params.temperature);
 }
 
 fn openai_embeddings(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "input", Some(&*ask.prompt));
+    put(body, "input", text(ask));
 }
 
 fn anthropic_messages(body: &mut Map<String, Value>, ask: &Ask<'_>) {
@@ -235,7 +256,7 @@ fn tgi(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(&mut parameters, "temperature", ask.params.temperature.filter(|temperature| *temperature > 0.0));
     put(&mut parameters, "details", Some(true));
     body.remove("model");
-    put(body, "inputs", Some(&*ask.prompt));
+    put(body, "inputs", text(ask));
     put(body, "parameters", Some(parameters));
 }
 
@@ -247,13 +268,13 @@ fn sglang(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(&mut sampling, "n", ask.params.n);
     put(&mut sampling, "temperature", ask.params.temperature);
     body.remove("model");
-    put(body, "text", Some(&*ask.prompt));
+    put(body, "text", text(ask));
     put(body, "sampling_params", Some(sampling));
     put(body, "stream", Some(ask.stream));
 }
 
 fn llamacpp(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", Some(&*ask.prompt));
+    put(body, "prompt", text(ask));
     put(body, "stream", Some(ask.stream));
     put(body, "n_predict", ask.output);
     put(body, "ignore_eos", ask.exact.then_some(true));
@@ -274,7 +295,7 @@ fn ollama_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 }
 
 fn ollama_generate(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", Some(&*ask.prompt));
+    put(body, "prompt", text(ask));
     ollama(body, ask);
 }
 
@@ -290,7 +311,7 @@ mod tests {
 
     fn body(dialect: &str, entry: &Entry, exact: bool) -> Value {
         let form = Form::named(dialect).unwrap();
-        serde_json::from_slice(&form.body(entry, " the and".to_owned(), exact)).unwrap()
+        serde_json::from_slice(&form.body(entry, &[], " the and", exact)).unwrap()
     }
 
     #[test]
@@ -300,7 +321,7 @@ mod tests {
             assert!(dialect::for_path(form.path()).is_none_or(|found| found == dialect), "{}", form.path());
             let shape = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
             let mut reader = ShapeReader::new(shape, b"");
-            reader.push(&form.body(&entry(), " the and".to_owned(), true));
+            reader.push(&form.body(&entry(), &[], " the and", true));
             let shape = reader.take();
             let streams = !matches!(form.dialect, "openai.embeddings" | "tgi.stream");
             assert_eq!(shape.stream, streams.then_some(true), "{}", form.dialect);
@@ -332,6 +353,24 @@ mod tests {
         assert_eq!((limited(Some(40)), limited(Some(7)), limited(None)), (Some(40), Some(263), Some(263)));
         assert_eq!(body("openai.chat", &left, true)["min_tokens"], 263);
         assert_eq!(limit(&entry()), Some(7));
+    }
+
+    #[test]
+    fn what_was_said_before_goes_in_messages_or_in_front() {
+        let said = [Said { asked: " a".to_owned(), answered: "B".to_owned() }];
+        let body = |dialect: &str| {
+            let body = Form::named(dialect).unwrap().body(&entry(), &said, " c", true);
+            serde_json::from_slice::<Value>(&body).unwrap()
+        };
+        let messages = json!([{"role": "user", "content": " a"}, {"role": "assistant", "content": "B"},
+            {"role": "user", "content": " c"}]);
+        for form in FORMS.iter().filter(|form| form.roles) {
+            let key = if form.dialect == "openai.responses" { "input" } else { "messages" };
+            assert_eq!(body(form.dialect)[key], messages, "{}", form.dialect);
+        }
+        assert_eq!(body("openai.completions")["prompt"], " aB c");
+        assert_eq!(body("tgi.stream")["inputs"], " aB c");
+        assert_eq!(body("sglang.generate")["text"], " aB c");
     }
 
     #[test]

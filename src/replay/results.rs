@@ -68,6 +68,8 @@ pub struct Done {
     pub lost_gaps: u64,
     /// Why there is no whole answer.
     pub trouble: Option<Trouble>,
+    /// Of a later turn of a live session: whether the real answers were in its prompt.
+    pub real_history: Option<bool>,
 }
 
 impl Done {

@@ -28,6 +28,7 @@ use super::target::Target;
 use super::worker::{Seat, work};
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
+use crate::measure::text::Budget;
 use crate::measure::time::{Gap, Stamp};
 
 /// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
@@ -260,6 +261,7 @@ impl Run {
         let (config, counters) = (Arc::new(config), Arc::<Counters>::default());
         let order = watch::Sender::new(Order::Run);
         let (done, records) = sync_channel(RECORDS);
+        let texts = Budget::default();
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for number in 0..config.workers.max(1) {
             let (inbox, jobs) = mpsc::channel(QUEUE);
@@ -271,6 +273,7 @@ impl Run {
                 inbox: jobs,
                 order: order.subscribe(),
                 begin,
+                texts: texts.clone(),
             };
             workers.push(thread::Builder::new().name(format!("send-{number}")).spawn(move || work(seat))?);
         }

@@ -41,6 +41,7 @@ pub struct Fold {
     troubles: BTreeMap<&'static str, u64>,
     statuses: BTreeMap<u16, u64>,
     held: u64,
+    later_turns: LaterTurns,
     times: Times,
     /// Latencies between tokens, to three significant figures.
     itl: Option<Histogram<u64>>,
@@ -89,6 +90,15 @@ impl Lengths {
             self.off += planned.abs_diff(real);
         }
     }
+}
+
+/// Later turns of live sessions, by what their prompts say of the past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LaterTurns {
+    /// The server's own answers.
+    pub real: u64,
+    /// Words, because there was no answer or no room for it, or the trace repeats something else.
+    pub made: u64,
 }
 
 /// Figures of one latency, in nanoseconds.
@@ -173,6 +183,8 @@ pub struct Summary {
     pub statuses: BTreeMap<u16, u64>,
     /// Sends that a lack of slots held back.
     pub held: u64,
+    /// Later turns of live sessions.
+    pub later_turns: LaterTurns,
     /// Requests a second as planned, over the time between the first and the last.
     pub planned_rate: Option<f64>,
     /// As sent.
@@ -216,6 +228,7 @@ impl Fold {
             troubles: BTreeMap::new(),
             statuses: BTreeMap::new(),
             held: 0,
+            later_turns: LaterTurns::default(),
             times: Times::default(),
             // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
             itl: Histogram::new_with_bounds(1_000, LONGEST_GAP, 3).ok(),
@@ -246,6 +259,8 @@ impl Fold {
             *self.statuses.entry(status).or_default() += 1;
         }
         self.held += u64::from(done.held);
+        self.later_turns.real += u64::from(done.real_history == Some(true));
+        self.later_turns.made += u64::from(done.real_history == Some(false));
         self.first_planned = Some(self.first_planned.map_or(done.planned, |first| first.min(done.planned)));
         self.last_planned = self.last_planned.max(Some(done.planned));
         self.first_sent = Some(self.first_sent.map_or(times.received, |first| first.min(times.received)));
@@ -321,6 +336,7 @@ impl Fold {
             troubles: self.troubles.clone(),
             statuses: self.statuses.clone(),
             held: self.held,
+            later_turns: self.later_turns,
             planned_rate: rate(self.first_planned, self.last_planned),
             sent_rate: rate(self.first_sent, self.last_sent),
             seconds,

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,17 +14,22 @@ use std::sync::mpsc::SyncSender;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
+use super::encode::Encoder;
 use super::exchange::{Exchange, Job, Wire};
+use super::history::History;
 use super::pool::{Connections, Pool};
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
 use super::target::Connector;
 use crate::clock::{Clock, Pacer};
 use crate::measure::slo::Slos;
+use crate::measure::text::Budget;
 use crate::measure::time::{Gap, Stamp};
 
 /// Requests that a thread holds encoded.
 const MOST_QUEUED: usize = 4_096;
+/// What was said in silent sessions, in bytes, of all threads together.
+const MOST_SAID: usize = 256 << 20;
 /// How far ahead connections are made.
 const WARM_AHEAD: Gap = Gap::from_millis(200);
 const WARM_EVERY: Gap = Gap::from_millis(10);
@@ -39,6 +44,12 @@ pub(super) struct Worker {
     done: SyncSender<Box<Done>>,
     queue: RefCell<BinaryHeap<Reverse<Due>>>,
     sessions: RefCell<HashMap<String, Session>>,
+    /// What was said in sessions that nobody speaks in, the longest silent first.
+    silent: RefCell<BTreeMap<(Stamp, String), History>>,
+    /// Bytes of it.
+    said: Cell<usize>,
+    /// What the texts of open answers may take.
+    texts: Budget,
     /// Turns that wait for the one before them.
     waiting: Cell<usize>,
     open: Cell<u32>,
@@ -122,11 +133,22 @@ impl Worker {
         self.counters.has_token();
     }
 
-    /// A request has ended, of which it may have been told that it has a token.
-    pub(super) fn ended(&self, done: Done, had_token: bool) {
+    /// Makes the requests.
+    pub(super) fn encoder(&self) -> &Encoder {
+        &self.config.encoder
+    }
+
+    /// What the texts of open answers may take.
+    pub(super) fn texts(&self) -> Budget {
+        self.texts.clone()
+    }
+
+    /// A request has ended, of which it may have been told that it has a token; its session's next turn is to say
+    /// `history` before.
+    pub(super) fn ended(&self, done: Done, had_token: bool, history: Option<History>) {
         self.open.set(self.open.get() - 1);
         self.counters.ended(had_token);
-        self.turn_ended(&done);
+        self.turn_ended(&done, history);
         // Whoever folds them ends after us.
         let _taken = self.done.send(Box::new(done)).is_ok();
         if self.open.get() == 0 {
@@ -158,7 +180,8 @@ impl Worker {
                 drop(sessions);
                 // Rows are read far ahead; of one that comes later still nobody could have sent it before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
-                self.enqueue(at, job);
+                let history = self.remembered(&job, ended);
+                self.say(at, job, history);
             }
             (false, ..) => {
                 session.busy = true;
@@ -177,7 +200,32 @@ impl Worker {
         }
     }
 
-    fn turn_ended(&self, done: &Done) {
+    /// Takes what was said in a session that has been silent since.
+    fn remembered(&self, job: &Job, since: Stamp) -> Option<History> {
+        let name = job.send.entry.session.clone()?;
+        let history = self.silent.borrow_mut().remove(&(since, name))?;
+        self.said.set(self.said.get() - history.bytes());
+        Some(history)
+    }
+
+    /// Keeps what was said until the session goes on; what has been silent for longest makes room.
+    fn remember(&self, name: &str, since: Stamp, history: History) {
+        let mut silent = self.silent.borrow_mut();
+        self.said.set(self.said.get() + history.bytes());
+        silent.insert((since, name.to_owned()), history);
+        while self.said.get() > MOST_SAID / self.config.workers.max(1) {
+            let Some((_, oldest)) = silent.pop_first() else { return };
+            self.said.set(self.said.get() - oldest.bytes());
+        }
+    }
+
+    /// Puts a later turn into the queue, with what was said before.
+    fn say(&self, at: Stamp, mut job: Job, history: Option<History>) {
+        job.turn = Some(self.config.encoder.turn(&job.send, job.form, Some(history)));
+        self.enqueue(at, job);
+    }
+
+    fn turn_ended(&self, done: &Done, history: Option<History>) {
         let Some(name) = &done.send.entry.session else { return };
         let mut sessions = self.sessions.borrow_mut();
         let Some(session) = sessions.get_mut(name) else { return };
@@ -189,7 +237,10 @@ impl Worker {
             drop(sessions);
             self.waiting.set(self.waiting.get() - 1);
             let at = self.turn_due(&next, ended);
-            self.enqueue(at, next);
+            self.say(at, next, history);
+        } else if let Some(history) = history {
+            drop(sessions);
+            self.remember(name, ended, history);
         }
     }
 
@@ -198,7 +249,7 @@ impl Worker {
             return;
         }
         if job.wire.is_none() {
-            let (bytes, body) = self.config.encoder.encode(&job.send, job.form, job.target);
+            let (bytes, body) = self.config.encoder.encode(&job.send, job.form, job.target, job.turn.as_ref());
             job.wire = Some(Wire { bytes, body, _room: None });
         }
         self.queue.borrow_mut().push(Reverse(Due { at, job }));
@@ -241,6 +292,8 @@ pub(super) struct Seat {
     pub(super) inbox: mpsc::Receiver<Job>,
     pub(super) order: watch::Receiver<Order>,
     pub(super) begin: Stamp,
+    /// What the texts of open answers may take, of all threads together.
+    pub(super) texts: Budget,
 }
 
 /// Sends until the feed has ended and every request has, or until told to stop.
@@ -253,7 +306,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
         .event_interval(TASKS_BETWEEN_LOOKS)
         .build_local(Default::default())?;
     runtime.block_on(async move {
-        let Seat { config, counters, done, inbox, order, begin } = seat;
+        let Seat { config, counters, done, inbox, order, begin, texts } = seat;
         let pool = |target: &super::target::Target| {
             let tls = config.tls.clone().filter(|_| target.tls);
             Rc::new(Pool::new(Connector::new(target.clone(), tls, config.connect_timeout), config.connections))
@@ -266,6 +319,9 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             done,
             queue: RefCell::default(),
             sessions: RefCell::default(),
+            silent: RefCell::default(),
+            said: Cell::new(0),
+            texts,
             waiting: Cell::new(0),
             open: Cell::new(0),
             changed: Notify::new(),

@@ -20,7 +20,7 @@
 //! | key | what |
 //! |---|---|
 //! | `definitions` | whose definitions the numbers follow |
-//! | `sources[]` | `path`, `run`, `rows`, `outside` (warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `doubts`, `not_valid`, `held`, `troubles` (those without a whole answer, by why), `damage`, `started_unix_ns` |
+//! | `sources[]` | `path`, `run`, `rows`, `outside` (warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `doubts`, `not_valid`, `held`, `later_turns` (`real`, `made`: by what they say of the past), `troubles` (those without a whole answer, by why), `damage`, `started_unix_ns` |
 //! | `requests`, `outcomes`, `statuses` | how many; by what became of them; by HTTP status |
 //! | `seconds` | what the rates are over: from the first beginning to the last end; of a slice what of that lies in it |
 //! | `throughput` | of successes, per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |

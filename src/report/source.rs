@@ -105,7 +105,17 @@ struct Audited {
 struct Measuring {
     measured: Window,
     held: u64,
+    later_turns: LaterTurns,
     troubles: BTreeMap<String, u64>,
+}
+
+/// Later turns of live sessions, by what their prompts say of the past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterTurns {
+    /// The server's own answers.
+    pub real: u64,
+    /// Words instead.
+    pub made: u64,
 }
 
 /// One source, as a report names it.
@@ -136,6 +146,8 @@ pub struct Source {
     pub not_valid: Vec<String>,
     /// Requests that a lack of slots held back.
     pub held: u64,
+    /// What later turns of sessions said of the past.
+    pub later_turns: LaterTurns,
     /// Requests without a whole answer, by why, where no status says it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub troubles: BTreeMap<String, u64>,
@@ -186,6 +198,7 @@ impl Source {
             doubts: told.audit.unwrap_or_default().doubts,
             not_valid: if told.valid == Some(false) { told.invalid_because } else { Vec::new() },
             held: told.summary.held,
+            later_turns: told.summary.later_turns,
             troubles: told.summary.troubles,
             slots: told.slots,
             seed: told.seed,

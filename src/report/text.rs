@@ -113,6 +113,12 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     if held > 0 {
         lines.push(("", format!("{} held back by --max-in-flight; the wait is in their latency", grouped(held))));
     }
+    let turns = || report.sources.iter().map(|source| source.later_turns);
+    let (real, made) = (turns().map(|turns| turns.real).sum(), turns().map(|turns| turns.made).sum());
+    if (real, made) != (0, 0) {
+        let told = format!("{} with the real answers before them, {} with words instead", grouped(real), grouped(made));
+        lines.push(("later turns", told));
+    }
     let rate = &whole.throughput;
     lines.push((
         "throughput",

@@ -215,6 +215,7 @@ fn conclude(
             "measured": figures.measured(),
             "outside": summary.outside,
             "held": summary.held,
+            "later_turns": summary.later_turns,
             "troubles": summary.troubles,
         },
     });

@@ -26,7 +26,11 @@ pub(super) const DIALECT: Dialect = Dialect {
     reader: |_| Box::new(Messages::default()),
     reply: REPLY,
     error_body,
-    text: Some(&TextFields { choice: "index", text: &[&["delta.text"], &["delta.thinking"], &["delta.partial_json"]] }),
+    text: Some(&TextFields {
+        choice: "index",
+        text: &[&["delta.text"], &["delta.thinking"], &["delta.partial_json"]],
+        whole: &[&["content[].text"], &["content[].thinking"]],
+    }),
     ..USUAL
 };
 

@@ -27,6 +27,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     text: Some(&TextFields {
         choice: "contentBlockIndex",
         text: &[&["delta.text"], &["delta.reasoningContent.text"], &["delta.toolUse.input"]],
+        whole: &[&["output.message.content[].text"]],
     }),
     ..USUAL
 };

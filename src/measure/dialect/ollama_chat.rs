@@ -16,6 +16,10 @@ pub(super) const DIALECT: Dialect = Dialect {
     reader: |_| Box::new(ollama::Answer::default()),
     reply: ollama::REPLY,
     error_body: ollama::error_body,
-    text: Some(&TextFields { choice: "", text: &[&["message.content"], &["message.thinking"]] }),
+    text: Some(&TextFields {
+        choice: "",
+        text: &[&["message.content"], &["message.thinking"]],
+        whole: &[&["message.content"], &["message.thinking"]],
+    }),
     ..USUAL
 };

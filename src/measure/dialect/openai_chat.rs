@@ -36,6 +36,10 @@ pub(super) const DIALECT: Dialect = Dialect {
             &["choices[].delta.function_call.name"],
             &["choices[].delta.function_call.arguments"],
         ],
+        whole: &[
+            &["choices[].message.content"],
+            &["choices[].message.reasoning", "choices[].message.reasoning_content"],
+        ],
     }),
     ..USUAL
 };

@@ -21,7 +21,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     request: openai::REQUEST,
     reader: |shape| Box::new(Completions(Stream::new(shape))),
     reply: openai::REPLY,
-    text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]] }),
+    text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]], whole: &[&["choices[].text"]] }),
     ..USUAL
 };
 

@@ -20,7 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     prompt: &["tools", "instructions", "input"],
     reader: |_| Box::new(Responses { identified: false }),
     reply: REPLY,
-    text: Some(&TextFields { choice: "output_index", text: &[&["delta"]] }),
+    text: Some(&TextFields { choice: "output_index", text: &[&["delta"]], whole: &[&["output[].content[].text"]] }),
     ..USUAL
 };
 
