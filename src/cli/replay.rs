@@ -12,8 +12,9 @@ use clap::ValueEnum;
 use super::sending::flags::{Sending, at_least_one, positive};
 use super::sending::{Wanted, send};
 use super::sim::gap;
-use crate::capture::format::Turns;
+use crate::capture::format::{Part, Turns};
 use crate::measure::time::Gap;
+use crate::replay::request::{Form, USUAL_DIALECT};
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Models, Plan, RowError, Rows};
 use crate::replay::source;
@@ -170,13 +171,16 @@ impl Args {
             found.rows += 1;
             found.first = Some(found.first.map_or(entry.at, |first| first.min(entry.at)));
             found.last = found.last.max(entry.at);
-            if let (Some(tokens), Some(bytes)) = (entry.prompt.tokens, entry.prompt.bytes) {
+            // Tokens of images are not of bytes of text.
+            if let (Some(tokens), Some(bytes), []) = (entry.prompt.tokens, entry.prompt.bytes, &entry.prompt.parts[..])
+            {
                 found.bytes += bytes;
                 found.tokens_of_bytes += tokens;
             }
             found.answered += u64::from(entry.outcome.is_some() && entry.timing.ended.is_some());
-            found.parts += u64::from(!entry.prompt.parts.is_empty());
-            found.tools += u64::from(entry.params.tools == Some(true) || entry.params.structured == Some(true));
+            let dialect = self.sending.dialect.as_deref().or(entry.dialect.as_deref()).unwrap_or(USUAL_DIALECT);
+            let takes = |part: &Part| Form::named(dialect).is_ok_and(|form| form.takes(part.kind));
+            found.parts += u64::from(!entry.prompt.parts.iter().all(takes));
             let prompt = &entry.prompt;
             found.unknown += u64::from(prompt.tokens.is_none() && prompt.bytes.is_none() && prompt.blocks.is_empty());
         }
@@ -204,7 +208,6 @@ struct Found {
     bytes: u64,
     tokens_of_bytes: u64,
     parts: u64,
-    tools: u64,
     answered: u64,
     unknown: u64,
 }
@@ -213,8 +216,10 @@ impl Found {
     /// What will not be as in the trace.
     fn notes(&self) -> Vec<String> {
         let notes = [
-            (self.parts, "have images, sound or files, which are left out"),
-            (self.tools, "offer tools or ask for a schema, which is left out"),
+            (
+                self.parts,
+                "have images, sound, video or files that their dialect's requests do not have here; they are left out",
+            ),
             (self.unknown, "do not tell their length, and get a prompt of one token"),
         ];
         notes.iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}")).collect()

@@ -128,6 +128,14 @@ impl Content {
         prompt.tokens.or_else(by_bytes).or_else(by_blocks).unwrap_or(UNKNOWN)
     }
 
+    /// Those of them that are text. Of a prompt with images only its bytes tell how many.
+    fn text_tokens(&self, send: &Planned) -> u64 {
+        let (prompt, all) = (&send.entry.prompt, self.tokens(send));
+        let by_bytes =
+            prompt.bytes.filter(|_| !prompt.parts.is_empty()).map(|bytes| bytes as f64 * self.tokens_per_byte);
+        by_bytes.map_or(all, |tokens| all.min(tokens.round() as u64))
+    }
+
     /// Tokens of a whole block.
     fn block_tokens(&self) -> u64 {
         self.blocks.as_ref().map_or(0, |blocks| match blocks.unit {
@@ -154,7 +162,7 @@ impl Content {
     /// The prompt of a row.
     pub fn text(&self, send: &Planned) -> String {
         let bytes = |tokens: u64| usize::try_from(tokens).unwrap_or(usize::MAX).saturating_mul(WORD);
-        let total = bytes(self.tokens(send).saturating_sub(self.added).max(1));
+        let total = bytes(self.text_tokens(send).saturating_sub(self.added).max(1));
         let block = bytes(self.block_tokens());
         let mut text = String::with_capacity(total + 2 * WORD);
         // Another pass is another day: what the cache holds of the one before would make it look faster.

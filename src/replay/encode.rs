@@ -3,8 +3,8 @@
 use super::content::Content;
 use super::exchange::Leave;
 use super::history::{History, Turn};
-use super::request::{ExactOutput, Form, wire};
-use super::schedule::{Planned, drawn, name_hash, stretched};
+use super::request::{ExactOutput, Form, USUAL_DIALECT, wire};
+use super::schedule::{Planned, drawn, mix, name_hash, stretched};
 use super::target::Target;
 use crate::capture::format::{Entry, Wanted};
 use crate::measure::record::{Ending, RequestRecord};
@@ -54,7 +54,7 @@ impl Encoder {
     ) -> Result<Self, String> {
         let dialect = dialect.map(Form::named).transpose()?;
         let targets = targets.into_iter().map(|target| (target.clone(), exact.at(&target))).collect();
-        Ok(Self { content, targets, dialect, usual: Form::named("openai.chat")?, fields, key: None, cancel, seed })
+        Ok(Self { content, targets, dialect, usual: Form::named(USUAL_DIALECT)?, fields, key: None, cancel, seed })
     }
 
     /// With this API key, in the header line where each dialect has it.
@@ -134,9 +134,10 @@ impl Encoder {
     /// The bytes of a row's request, and where its body begins. A turn of a live session says what it says.
     pub fn encode(&self, send: &Planned, form: &Form, target: usize, turn: Option<&Turn>) -> (Vec<u8>, usize) {
         let (target, exact) = &self.targets[target % self.targets.len()];
+        let seed = mix(self.seed ^ mix(send.number) ^ 0x7069_7865_6c00);
         let body = match turn {
-            Some(turn) => form.body(&send.entry, turn.said(), turn.asked(), *exact),
-            None => form.body(&send.entry, &[], &self.content.text(send), *exact),
+            Some(turn) => form.body(&send.entry, turn.said(), turn.asked(), *exact, seed),
+            None => form.body(&send.entry, &[], &self.content.text(send), *exact, seed),
         };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         wire(target, form.path(), own.chain(self.fields.iter().cloned()), &body)

@@ -20,6 +20,7 @@ pub mod encode;
 mod exchange;
 mod feed;
 mod history;
+pub mod media;
 pub mod output;
 mod pool;
 pub mod request;

@@ -1,14 +1,17 @@
 //! Request bodies: what a row asks for, in the words of each dialect. Pure.
 //!
 //! What a dialect can say of a row is said: the model, the stream, the lengths, the sampling parameters that change the
-//! cost. Replies of an exact length are asked for where the dialect's servers know how (`ignore_eos`, a least number of
-//! tokens).
+//! cost, one tool where tools were offered, one schema where the output had to follow one, and images and sound in the
+//! place of those that were captured. Replies of an exact length are asked for where the dialect's servers know how
+//! (`ignore_eos`, a least number of tokens); not of those with a schema, which end where it does.
 
 use serde_json::{Map, Value, json};
 
 use super::history::Said;
+use super::media::Media;
+use super::schedule::mix;
 use super::target::Target;
-use crate::capture::format::{Entry, Params};
+use crate::capture::format::{Entry, Params, PartKind};
 use crate::measure::dialect::{self, Dialect};
 use crate::measure::record::Ending;
 
@@ -24,6 +27,8 @@ pub struct Form {
     key: fn(&str) -> (&'static str, String),
     /// Whether what was said before goes in messages with roles, to which servers add something; else it is all one text.
     pub(super) roles: bool,
+    /// What besides text its prompts may have.
+    media: &'static [PartKind],
     /// Puts the prompt and what is particular into a body.
     body: fn(&mut Map<String, Value>, &Ask<'_>),
 }
@@ -33,6 +38,8 @@ struct Ask<'a> {
     prompt: &'a str,
     /// What was said before in the session.
     said: &'a [Said],
+    /// What the prompt has besides text.
+    media: &'a [Media],
     model: Option<&'a str>,
     params: &'a Params,
     stream: bool,
@@ -48,14 +55,29 @@ const USUAL: Form = Form {
     fields: &[],
     key: |key| ("authorization", format!("Bearer {key}")),
     roles: false,
+    media: &[],
     body: |_, _| (),
 };
 
 /// Every dialect that has a request form here.
 static FORMS: &[Form] = &[
-    Form { dialect: "openai.chat", path: "/v1/chat/completions", roles: true, body: openai_chat, ..USUAL },
+    Form {
+        dialect: "openai.chat",
+        path: "/v1/chat/completions",
+        roles: true,
+        media: &[PartKind::Image, PartKind::Audio],
+        body: openai_chat,
+        ..USUAL
+    },
     Form { dialect: "openai.completions", path: "/v1/completions", body: openai_completions, ..USUAL },
-    Form { dialect: "openai.responses", path: "/v1/responses", roles: true, body: openai_responses, ..USUAL },
+    Form {
+        dialect: "openai.responses",
+        path: "/v1/responses",
+        roles: true,
+        media: &[PartKind::Image],
+        body: openai_responses,
+        ..USUAL
+    },
     Form { dialect: "openai.embeddings", path: "/v1/embeddings", body: openai_embeddings, ..USUAL },
     Form {
         dialect: "anthropic.messages",
@@ -63,14 +85,25 @@ static FORMS: &[Form] = &[
         fields: &[("anthropic-version", "2023-06-01")],
         key: |key| ("x-api-key", key.to_owned()),
         roles: true,
+        media: &[PartKind::Image],
         body: anthropic_messages,
     },
     Form { dialect: "tgi.stream", path: "/generate_stream", body: tgi, ..USUAL },
     Form { dialect: "sglang.generate", path: "/generate", body: sglang, ..USUAL },
     Form { dialect: "llamacpp.completion", path: "/completion", body: llamacpp, ..USUAL },
-    Form { dialect: "ollama.chat", path: "/api/chat", roles: true, body: ollama_chat, ..USUAL },
+    Form {
+        dialect: "ollama.chat",
+        path: "/api/chat",
+        roles: true,
+        media: &[PartKind::Image],
+        body: ollama_chat,
+        ..USUAL
+    },
     Form { dialect: "ollama.generate", path: "/api/generate", body: ollama_generate, ..USUAL },
 ];
+
+/// The dialect of rows that name none.
+pub const USUAL_DIALECT: &str = "openai.chat";
 
 /// Hosts of public APIs, which refuse fields that they do not know.
 const STRICT: [&str; 5] = ["openai.com", "azure.com", "anthropic.com", "googleapis.com", "amazonaws.com"];
@@ -78,10 +111,11 @@ const STRICT: [&str; 5] = ["openai.com", "azure.com", "anthropic.com", "googleap
 /// Tokens that are asked for beyond those with which a client left, where the trace does not tell its limit.
 const BEYOND: u64 = 256;
 
-/// The limit on output tokens that a row's request asks for. A client that left would have got more than the trace has.
+/// The limit on output tokens that a row's request asks for, of each choice: a row counts those of all. A client that left
+/// would have got more than the trace has.
 pub fn limit(entry: &Entry) -> Option<u64> {
-    let asked = entry.params.max_tokens;
-    let limit = match entry.output_tokens {
+    let (asked, choices) = (entry.params.max_tokens, entry.params.n.unwrap_or(1).max(1));
+    let limit = match entry.output_tokens.map(|all| all.div_ceil(choices)) {
         Some(got) if entry.ending == Some(Ending::DownstreamGone) => {
             asked.filter(|asked| *asked > got).or(Some(got.saturating_add(BEYOND)))
         }
@@ -133,16 +167,24 @@ impl Form {
         own.chain(key.map(self.key))
     }
 
-    /// The JSON body of a row's request with this prompt, after what was said before.
-    pub fn body(&self, entry: &Entry, said: &[Said], prompt: &str, exact: bool) -> Vec<u8> {
+    /// Whether its prompts may have such a part.
+    pub fn takes(&self, kind: PartKind) -> bool {
+        self.media.contains(&kind)
+    }
+
+    /// The JSON body of a row's request with this prompt, after what was said before. `seed` draws images and sound.
+    pub fn body(&self, entry: &Entry, said: &[Said], prompt: &str, exact: bool, seed: u64) -> Vec<u8> {
+        let taken = (0..).zip(&entry.prompt.parts).filter(|(_, part)| self.takes(part.kind));
+        let media: Vec<Media> = taken.filter_map(|(place, part)| Media::made(part, mix(seed ^ place))).collect();
         let ask = Ask {
             prompt,
             said,
+            media: &media,
             model: entry.model.as_deref(),
             params: &entry.params,
             stream: entry.stream.unwrap_or(true),
             output: limit(entry),
-            exact: exact && entry.output_tokens.is_some(),
+            exact: exact && entry.output_tokens.is_some() && entry.params.structured != Some(true),
         };
         let mut body = Map::new();
         put(&mut body, "model", ask.model);
@@ -195,10 +237,67 @@ fn put(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>>
     }
 }
 
-fn messages(ask: &Ask<'_>) -> Option<Value> {
-    let message = |role, content: &str| json!({"role": role, "content": content});
-    let past = ask.said.iter().flat_map(|said| [message("user", &said.asked), message("assistant", &said.answered)]);
-    Some(past.chain([message("user", ask.prompt)]).collect())
+/// What was said, as messages; the last of them has `content`.
+fn messages(ask: &Ask<'_>, content: impl Into<Value>) -> Option<Value> {
+    let message = |role, content: Value| json!({"role": role, "content": content});
+    let past = ask.said.iter().flat_map(|said| {
+        [message("user", said.asked.as_str().into()), message("assistant", said.answered.as_str().into())]
+    });
+    Some(past.chain([message("user", content.into())]).collect())
+}
+
+/// The prompt: a text, or with something besides it a list of parts, the text in front.
+fn parts(ask: &Ask<'_>, text: &str, part: impl Fn(&Media) -> Value) -> Value {
+    match ask.media {
+        [] => ask.prompt.into(),
+        media => [json!({"type": text, "text": ask.prompt})].into_iter().chain(media.iter().map(part)).collect(),
+    }
+}
+
+/// What a reply follows that has to follow something: a text of any length.
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": false,
+    })
+}
+
+/// A tool as (name, what it does, its arguments).
+fn tool() -> (&'static str, &'static str, Value) {
+    ("look_up", "Looks something up", schema())
+}
+
+/// OpenAI's form of a tool, which Ollama took over.
+fn function_tools(ask: &Ask<'_>) -> Option<Value> {
+    let (name, about, arguments) = tool();
+    let function = json!({"name": name, "description": about, "parameters": arguments});
+    ask.tools().then(|| json!([{"type": "function", "function": function}]))
+}
+
+fn response_format(ask: &Ask<'_>) -> Option<Value> {
+    ask.structured()
+        .then(|| json!({"type": "json_schema", "json_schema": {"name": "reply", "strict": true, "schema": schema()}}))
+}
+
+impl Ask<'_> {
+    fn tools(&self) -> bool {
+        self.params.tools == Some(true)
+    }
+
+    fn structured(&self) -> bool {
+        self.params.structured == Some(true)
+    }
+
+    /// The least length: what is to be exact, or what was captured.
+    fn least(&self) -> Option<u64> {
+        self.output.filter(|_| self.exact).or(self.params.min_tokens)
+    }
+
+    fn ignore_eos(&self) -> Option<bool> {
+        if self.exact { Some(true) } else { self.params.ignore_eos }
+    }
 }
 
 /// All that was said, as one text.
@@ -212,15 +311,21 @@ fn openai(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(body, "stream", Some(ask.stream));
     put(body, "stream_options", ask.stream.then(|| json!({"include_usage": true})));
     put(body, "max_tokens", ask.output);
-    put(body, "min_tokens", ask.output.filter(|_| ask.exact));
-    put(body, "ignore_eos", ask.exact.then_some(true));
+    put(body, "min_tokens", ask.least());
+    put(body, "ignore_eos", ask.ignore_eos());
     put(body, "n", ask.params.n);
     put(body, "temperature", ask.params.temperature);
+    put(body, "response_format", response_format(ask));
 }
 
 fn openai_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "messages", messages(ask));
+    let content = parts(ask, "text", |media| match media.kind {
+        PartKind::Audio => json!({"type": "input_audio", "input_audio": {"data": media.base64, "format": "wav"}}),
+        _ => json!({"type": "image_url", "image_url": {"url": media.url()}}),
+    });
+    put(body, "messages", messages(ask, content));
     openai(body, ask);
+    put(body, "tools", function_tools(ask));
     put(body, "logprobs", ask.params.logprobs);
 }
 
@@ -232,10 +337,18 @@ fn openai_completions(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 }
 
 fn openai_responses(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "input", if ask.said.is_empty() { text(ask).map(Value::from) } else { messages(ask) });
+    let content = parts(ask, "input_text", |media| json!({"type": "input_image", "image_url": media.url()}));
+    let plain = ask.said.is_empty() && ask.media.is_empty();
+    put(body, "input", if plain { text(ask).map(Value::from) } else { messages(ask, content) });
     put(body, "stream", Some(ask.stream));
     put(body, "max_output_tokens", ask.output);
     put(body, "temperature", ask.params.temperature);
+    let (name, about, arguments) = tool();
+    let tools =
+        json!([{"type": "function", "name": name, "description": about, "parameters": arguments, "strict": true}]);
+    put(body, "tools", ask.tools().then_some(tools));
+    let format = json!({"format": {"type": "json_schema", "name": "reply", "strict": true, "schema": schema()}});
+    put(body, "text", ask.structured().then_some(format));
 }
 
 fn openai_embeddings(body: &mut Map<String, Value>, ask: &Ask<'_>) {
@@ -243,8 +356,17 @@ fn openai_embeddings(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 }
 
 fn anthropic_messages(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "messages", messages(ask));
+    let content = parts(
+        ask,
+        "text",
+        |media| json!({"type": "image", "source": {"type": "base64", "media_type": media.mime, "data": media.base64}}),
+    );
+    put(body, "messages", messages(ask, content));
     put(body, "stream", Some(ask.stream));
+    let (name, about, arguments) = tool();
+    put(body, "tools", ask.tools().then(|| json!([{"name": name, "description": about, "input_schema": arguments}])));
+    let format = json!({"format": {"type": "json_schema", "schema": schema()}});
+    put(body, "output_config", ask.structured().then_some(format));
     // The one dialect that cannot do without.
     put(body, "max_tokens", Some(ask.output.unwrap_or(1_024)));
     put(body, "temperature", ask.params.temperature);
@@ -255,6 +377,7 @@ fn tgi(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(&mut parameters, "max_new_tokens", ask.output);
     put(&mut parameters, "temperature", ask.params.temperature.filter(|temperature| *temperature > 0.0));
     put(&mut parameters, "details", Some(true));
+    put(&mut parameters, "grammar", ask.structured().then(|| json!({"type": "json", "value": schema()})));
     body.remove("model");
     put(body, "inputs", text(ask));
     put(body, "parameters", Some(parameters));
@@ -263,13 +386,15 @@ fn tgi(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 fn sglang(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     let mut sampling = Map::new();
     put(&mut sampling, "max_new_tokens", ask.output);
-    put(&mut sampling, "min_new_tokens", ask.output.filter(|_| ask.exact));
-    put(&mut sampling, "ignore_eos", ask.exact.then_some(true));
+    put(&mut sampling, "min_new_tokens", ask.least());
+    put(&mut sampling, "ignore_eos", ask.ignore_eos());
+    put(&mut sampling, "json_schema", ask.structured().then(|| schema().to_string()));
     put(&mut sampling, "n", ask.params.n);
     put(&mut sampling, "temperature", ask.params.temperature);
     body.remove("model");
     put(body, "text", text(ask));
     put(body, "sampling_params", Some(sampling));
+    put(body, "return_logprob", ask.params.logprobs);
     put(body, "stream", Some(ask.stream));
 }
 
@@ -277,8 +402,9 @@ fn llamacpp(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(body, "prompt", text(ask));
     put(body, "stream", Some(ask.stream));
     put(body, "n_predict", ask.output);
-    put(body, "ignore_eos", ask.exact.then_some(true));
+    put(body, "ignore_eos", ask.ignore_eos());
     put(body, "temperature", ask.params.temperature);
+    put(body, "json_schema", ask.structured().then(schema));
 }
 
 fn ollama(body: &mut Map<String, Value>, ask: &Ask<'_>) {
@@ -287,10 +413,19 @@ fn ollama(body: &mut Map<String, Value>, ask: &Ask<'_>) {
     put(&mut options, "temperature", ask.params.temperature);
     put(body, "stream", Some(ask.stream));
     put(body, "options", Some(options));
+    put(body, "format", ask.structured().then(schema));
 }
 
 fn ollama_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "messages", messages(ask));
+    let mut messages = messages(ask, ask.prompt);
+    let images: Vec<&str> = ask.media.iter().map(|media| &*media.base64).collect();
+    if let Some(last) = messages.as_mut().and_then(Value::as_array_mut).and_then(|all| all.last_mut())
+        && !images.is_empty()
+    {
+        last["images"] = images.into();
+    }
+    put(body, "messages", messages);
+    put(body, "tools", function_tools(ask));
     ollama(body, ask);
 }
 
@@ -302,6 +437,7 @@ fn ollama_generate(body: &mut Map<String, Value>, ask: &Ask<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::dialect::prompt::{Extras, RequestBody};
     use crate::measure::shape::{RequestShape, ShapeReader};
 
     fn entry() -> Entry {
@@ -311,7 +447,7 @@ mod tests {
 
     fn body(dialect: &str, entry: &Entry, exact: bool) -> Value {
         let form = Form::named(dialect).unwrap();
-        serde_json::from_slice(&form.body(entry, &[], " the and", exact)).unwrap()
+        serde_json::from_slice(&form.body(entry, &[], " the and", exact, 0)).unwrap()
     }
 
     #[test]
@@ -321,7 +457,7 @@ mod tests {
             assert!(dialect::for_path(form.path()).is_none_or(|found| found == dialect), "{}", form.path());
             let shape = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
             let mut reader = ShapeReader::new(shape, b"");
-            reader.push(&form.body(&entry(), &[], " the and", true));
+            reader.push(&form.body(&entry(), &[], " the and", true, 0));
             let shape = reader.take();
             let streams = !matches!(form.dialect, "openai.embeddings" | "tgi.stream");
             assert_eq!(shape.stream, streams.then_some(true), "{}", form.dialect);
@@ -359,7 +495,7 @@ mod tests {
     fn what_was_said_before_goes_in_messages_or_in_front() {
         let said = [Said { asked: " a".to_owned(), answered: "B".to_owned() }];
         let body = |dialect: &str| {
-            let body = Form::named(dialect).unwrap().body(&entry(), &said, " c", true);
+            let body = Form::named(dialect).unwrap().body(&entry(), &said, " c", true, 0);
             serde_json::from_slice::<Value>(&body).unwrap()
         };
         let messages = json!([{"role": "user", "content": " a"}, {"role": "assistant", "content": "B"},
@@ -371,6 +507,70 @@ mod tests {
         assert_eq!(body("openai.completions")["prompt"], " aB c");
         assert_eq!(body("tgi.stream")["inputs"], " aB c");
         assert_eq!(body("sglang.generate")["text"], " aB c");
+    }
+
+    #[test]
+    fn what_changes_the_cost_is_asked_as_it_was_captured() {
+        let params = Params {
+            max_tokens: Some(60),
+            min_tokens: Some(3),
+            n: Some(2),
+            temperature: Some(0.25),
+            ignore_eos: Some(true),
+            logprobs: Some(true),
+            tools: Some(true),
+            structured: Some(true),
+        };
+        let captured = Entry { params, output_tokens: Some(40), ..entry() };
+        let read =
+            |dialect: &str| RequestBody::read(body(dialect, &captured, true).to_string().as_bytes()).unwrap().extras();
+        let extras = read("openai.chat");
+        let all = Extras {
+            min_tokens: Some(3),
+            ignore_eos: Some(true),
+            logprobs: Some(true),
+            tools: Some(true),
+            structured: Some(true),
+        };
+        assert_eq!(extras, all, "what the capture reads is what it wrote down");
+        let chat = body("openai.chat", &captured, true);
+        assert_eq!((&chat["n"], &chat["temperature"]), (&json!(2), &json!(0.25)));
+        assert_eq!(chat["max_tokens"], 20, "40 tokens are those of both choices");
+        assert_eq!(chat["tools"][0]["function"]["parameters"]["type"], "object");
+        assert_eq!(body("openai.chat", &entry(), true).get("tools"), None);
+        let with_tools = ["openai.chat", "openai.responses", "anthropic.messages", "ollama.chat"];
+        for form in FORMS.iter().filter(|form| form.dialect != "openai.embeddings") {
+            let tools = with_tools.contains(&form.dialect).then_some(true);
+            assert_eq!(
+                (read(form.dialect).tools, read(form.dialect).structured),
+                (tools, Some(true)),
+                "{}",
+                form.dialect
+            );
+        }
+    }
+
+    #[test]
+    fn images_and_sound_go_where_the_dialect_has_them() {
+        let part = |kind| crate::capture::format::Part { kind, bytes: Some(1_000), size: Some((32, 16)) };
+        let mut captured = entry();
+        captured.prompt.parts = vec![part(PartKind::Image), part(PartKind::Audio), part(PartKind::Video)];
+        let chat = &body("openai.chat", &captured, true)["messages"][0]["content"];
+        let kinds: Vec<&str> = chat.as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap()).collect();
+        assert_eq!((kinds, &chat[0]["text"]), (vec!["text", "image_url", "input_audio"], &json!(" the and")));
+        let url = chat[1]["image_url"]["url"].as_str().unwrap();
+        // What the capture reads from it is what was captured.
+        let read = |data: &str| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, data).unwrap();
+        let png = read(url.strip_prefix("data:image/png;base64,").unwrap());
+        assert_eq!((png.len(), &png[16..24]), (1_000, &[0, 0, 0, 32, 0, 0, 0, 16][..]));
+        assert_eq!(read(chat[2]["input_audio"]["data"].as_str().unwrap()).len(), 1_000);
+        let anthropic = &body("anthropic.messages", &captured, true)["messages"][0]["content"];
+        assert_eq!(
+            (anthropic.as_array().unwrap().len(), &anthropic[1]["source"]["media_type"]),
+            (2, &json!("image/png"))
+        );
+        assert_eq!(body("ollama.chat", &captured, true)["messages"][0]["images"].as_array().unwrap().len(), 1);
+        assert_eq!(body("openai.completions", &captured, true)["prompt"], " the and");
     }
 
     #[test]

@@ -74,7 +74,8 @@ pub struct Extras {
 pub struct RequestBody<'a>(Object<'a>);
 
 /// Where sampling parameters stand besides the top.
-const NESTED: [&str; 6] = ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text"];
+const NESTED: [&str; 7] =
+    ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text", "output_config"];
 /// Says what a cache should do with a message, and moves from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
