@@ -12,7 +12,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
-use support::sending::{audited, ended, program, rows, run, sim, told};
+use support::sending::{audited, ended, listener, program, rows, run, sim, told};
+use support::upstream::Upstream;
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 
@@ -100,6 +101,65 @@ fn public_traces_are_sent_as_they_are() {
         );
         assert_eq!(fidelity["osl"]["exact_share"], 1.0, "{trace}: {fidelity}");
     }
+}
+
+#[test]
+fn spread_batches_are_sent_between_their_ticks() {
+    let (upstream, _) = listener();
+    let (folder, target) = (tempfile::tempdir().unwrap(), format!("http://{}", upstream.addr));
+    let planned = |name: &str, flags: &[&str]| {
+        let out = folder.path().join(name);
+        let fixed = ["replay", MOONCAKE, "--target", &target, "--to", "12s", "--speed", "12", "--max-lag", "1h"];
+        let done = run(&[&fixed[..], &["--prompt-overhead", "0", "--out", out.to_str().unwrap()], flags].concat());
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        rows(&out).iter().map(|row| row.planned.unwrap()).collect::<Vec<_>>()
+    };
+    // The trace's clock ticks every three seconds, and is a millisecond early now and then: here every quarter of one.
+    const EARLY: u64 = 100_000;
+    let tick = |at: &u64| (at + EARLY) / 250_000_000;
+    let (plain, spread) = (planned("plain", &[]), planned("spread", &["--spread"]));
+    assert!(plain.iter().all(|at| (at + EARLY) % 250_000_000 <= EARLY), "batches: {plain:?}");
+    assert_eq!(spread.iter().map(tick).collect::<Vec<_>>(), plain.iter().map(tick).collect::<Vec<_>>());
+    let distinct: std::collections::BTreeSet<_> = spread.iter().collect();
+    assert_eq!(distinct.len(), plain.len(), "no two at the same moment");
+    // Within a tick they are everywhere: some in each third of it.
+    for third in 0..3 {
+        let within = spread.iter().filter(|at| *at % 250_000_000 * 3 / 250_000_000 == third).count();
+        assert!(within * 10 >= spread.len(), "{third}: {within} of {}", spread.len());
+    }
+    assert_eq!(planned("again", &["--spread"]), spread, "by the seed alone");
+}
+
+#[test]
+fn a_target_for_a_model_has_its_requests_and_no_others() {
+    let ((one, one_got), (other, other_got), (rest, rest_got)) = (listener(), listener(), listener());
+    let folder = tempfile::tempdir().unwrap();
+    let rows = (0..12).map(|number| {
+        let model = ["gpt-4", "gpt-4o", "claude"][number % 3];
+        format!(
+            "{{\"at\":{},\"model\":\"{model}\",\"prompt\":{{\"tokens\":4}},\"output_tokens\":1}}\n",
+            number * 1_000_000
+        )
+    });
+    let trace = folder.path().join("trace.jsonl");
+    let header = "{\"streamgauge_trace\":1,\"source\":\"test\"}\n".to_owned();
+    fs::write(&trace, header + &rows.collect::<String>()).unwrap();
+    let target = |model: &str, upstream: &Upstream| format!("{model}http://{}", upstream.addr);
+    let targets = [target("big=", &one), target("gpt-*=", &other), target("", &rest)];
+    let flags = ["--prompt-overhead", "0", "--max-lag", "1h", "--models", "gpt-4=big"];
+    let fixed = ["replay", trace.to_str().unwrap(), "--target", &targets[0], "--target", &targets[1]];
+    let done = run(&[&fixed[..], &flags, &["--target", &targets[2]]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let models = |bodies: Vec<Vec<u8>>| {
+        let of = |body: &Vec<u8>| serde_json::from_slice::<Value>(body).unwrap()["model"].as_str().unwrap().to_owned();
+        bodies.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(models(one_got()), ["big"; 4]);
+    assert_eq!(models(other_got()), ["gpt-4o"; 4]);
+    assert_eq!(models(rest_got()), ["claude"; 4]);
+    let nobody = run(&[&fixed[..], &flags].concat());
+    assert_eq!(nobody.code, Some(2));
+    assert!(nobody.stderr.contains("no --target is for the model `claude`"), "{}", nobody.stderr);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::schedule::{Planned, drawn, mix, name_hash, stretched};
 use super::target::Target;
 use crate::capture::format::{Entry, Wanted};
 use crate::measure::record::{Ending, RequestRecord};
+use crate::measure::slo::glob;
 use crate::measure::text::ReplyText;
 use crate::measure::time::Gap;
 
@@ -17,6 +18,8 @@ pub struct Encoder {
     content: Content,
     /// Each target, and whether it is asked for replies of an exact length.
     targets: Vec<(Target, bool)>,
+    /// The models that each is for; none is for all.
+    patterns: Vec<Option<String>>,
     /// The dialect of all rows, whatever the trace says.
     dialect: Option<&'static Form>,
     /// The dialect of rows that name none.
@@ -54,7 +57,17 @@ impl Encoder {
     ) -> Result<Self, String> {
         let dialect = dialect.map(Form::named).transpose()?;
         let targets = targets.into_iter().map(|target| (target.clone(), exact.at(&target))).collect();
-        Ok(Self { content, targets, dialect, usual: Form::named(USUAL_DIALECT)?, fields, key: None, cancel, seed })
+        Ok(Self {
+            content,
+            targets,
+            patterns: Vec::new(),
+            dialect,
+            usual: Form::named(USUAL_DIALECT)?,
+            fields,
+            key: None,
+            cancel,
+            seed,
+        })
     }
 
     /// With this API key, in the header line where each dialect has it.
@@ -75,10 +88,26 @@ impl Encoder {
         }
     }
 
-    /// Which target a row goes to: they take turns, and a session stays with one.
-    pub fn target(&self, send: &Planned) -> usize {
+    /// Each target has only rows whose model fits its pattern, where it has one.
+    pub fn with_patterns(mut self, patterns: Vec<Option<String>>) -> Self {
+        self.patterns = patterns;
+        self
+    }
+
+    /// Which target a row goes to: of those for its model, or else of those for all, they take turns, and a session stays
+    /// with one. `None` where there is none.
+    pub fn target(&self, send: &Planned) -> Option<usize> {
         let number = send.entry.session.as_deref().map_or(send.number, name_hash);
-        (number % self.targets.len() as u64) as usize
+        let model = send.entry.model.as_deref().unwrap_or_default();
+        let pattern = |at: usize| self.patterns.get(at).and_then(Option::as_deref);
+        let for_it: Vec<usize> =
+            (0..self.targets.len()).filter(|at| pattern(*at).is_some_and(|pattern| glob(pattern, model))).collect();
+        let of = if for_it.is_empty() {
+            (0..self.targets.len()).filter(|at| pattern(*at).is_none()).collect()
+        } else {
+            for_it
+        };
+        of.get((number % of.len().max(1) as u64) as usize).copied()
     }
 
     /// What a row's request is to be, where a nanosecond of the trace is `stretch` nanoseconds of the run.

@@ -85,7 +85,7 @@ fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
     let encoder = &config.encoder;
     Ok(Job {
         form: encoder.form(&send.entry)?,
-        target: encoder.target(&send),
+        target: encoder.target(&send).ok_or_else(|| no_target(send.entry.model.as_deref()))?,
         wanted: encoder.wanted(&send, config.pauses),
         leave: encoder.leave(&send),
         follows,
@@ -93,6 +93,14 @@ fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
         wire: None,
         send,
     })
+}
+
+/// That no target is for a model.
+pub fn no_target(model: Option<&str>) -> String {
+    match model {
+        Some(model) => format!("no --target is for the model `{model}`; one without a model in front is for all"),
+        None => "no --target is for rows without a model; one without a model in front is for all".to_owned(),
+    }
 }
 
 /// Hands a request to its thread: a session's are all the same one's. False when the run stops.

@@ -12,12 +12,14 @@
 //! predecessor got no whole answer (or one in a dialect whose text is not collected), and one whose past found no room is made of words from the trace's blocks,
 //! as with timed sessions. It is counted, and its answer begins the past anew.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::content::Content;
 use super::schedule::Planned;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::text::ReplyText;
+use crate::measure::time::Stamp;
 
 /// A question and its answer.
 #[derive(Clone)]
@@ -63,10 +65,34 @@ impl fmt::Debug for Turn {
     }
 }
 
-impl History {
-    /// Bytes of its texts.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
+/// The past of sessions that nobody speaks in, by when they fell silent: whoever was silent longest makes room.
+pub(super) struct Silent {
+    histories: BTreeMap<(Stamp, String), History>,
+    bytes: usize,
+    most: usize,
+}
+
+impl Silent {
+    /// Of so many bytes at most.
+    pub(super) fn new(most: usize) -> Self {
+        Self { histories: BTreeMap::new(), bytes: 0, most }
+    }
+
+    /// What was said in a session that has been silent since.
+    pub(super) fn take(&mut self, since: Stamp, session: String) -> Option<History> {
+        let history = self.histories.remove(&(since, session))?;
+        self.bytes -= history.bytes;
+        Some(history)
+    }
+
+    /// Keeps what was said until the session goes on.
+    pub(super) fn keep(&mut self, since: Stamp, session: String, history: History) {
+        self.bytes += history.bytes;
+        self.histories.insert((since, session), history);
+        while self.bytes > self.most {
+            let Some((_, oldest)) = self.histories.pop_first() else { return };
+            self.bytes -= oldest.bytes;
+        }
     }
 }
 
@@ -179,6 +205,17 @@ mod tests {
             assert_eq!((turn.real, turn.said().len()), (Some(false), 0));
             assert_eq!(turn.asked(), content().text(&send));
         }
+    }
+
+    #[test]
+    fn who_was_silent_longest_is_forgotten_first() {
+        let mut silent = Silent::new(30);
+        for at in [1, 2, 3] {
+            silent.keep(Stamp::from_nanos(at), at.to_string(), history());
+        }
+        let mut knows = |at: u64| silent.take(Stamp::from_nanos(at), at.to_string()).is_some();
+        assert_eq!((knows(1), knows(2), knows(3), knows(3)), (false, true, true, false), "12 bytes each");
+        assert_eq!(silent.bytes, 0);
     }
 
     #[test]

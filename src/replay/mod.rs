@@ -15,6 +15,7 @@
 //!
 //! What it is not: it retries nothing, and keeps no text of a reply.
 
+mod bodies;
 pub mod content;
 pub mod encode;
 mod exchange;
@@ -36,5 +37,6 @@ pub mod target;
 mod worker;
 
 pub use exchange::Leave;
+pub use feed::no_target;
 pub use pool::Connections;
 pub use run::{Config, Run};

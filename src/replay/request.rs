@@ -5,13 +5,17 @@
 //! place of those that were captured. Replies of an exact length are asked for where the dialect's servers know how
 //! (`ignore_eos`, a least number of tokens); not of those with a schema, which end where it does.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::bodies::{
+    Ask, anthropic_messages, llamacpp, ollama_chat, ollama_generate, openai_chat, openai_completions,
+    openai_embeddings, openai_responses, put, sglang, tgi,
+};
 use super::history::Said;
 use super::media::Media;
 use super::schedule::mix;
 use super::target::Target;
-use crate::capture::format::{Entry, Params, PartKind};
+use crate::capture::format::{Entry, PartKind};
 use crate::measure::dialect::{self, Dialect};
 use crate::measure::record::Ending;
 
@@ -31,21 +35,6 @@ pub struct Form {
     media: &'static [PartKind],
     /// Puts the prompt and what is particular into a body.
     body: fn(&mut Map<String, Value>, &Ask<'_>),
-}
-
-/// What is asked for.
-struct Ask<'a> {
-    prompt: &'a str,
-    /// What was said before in the session.
-    said: &'a [Said],
-    /// What the prompt has besides text.
-    media: &'a [Media],
-    model: Option<&'a str>,
-    params: &'a Params,
-    stream: bool,
-    /// How long the reply is to be, and whether it is to be exactly that.
-    output: Option<u64>,
-    exact: bool,
 }
 
 /// What most have in common.
@@ -231,212 +220,12 @@ pub fn wire<N: AsRef<str>>(
     (out, head)
 }
 
-fn put(body: &mut Map<String, Value>, key: &str, value: Option<impl Into<Value>>) {
-    if let Some(value) = value {
-        body.insert(key.to_owned(), value.into());
-    }
-}
-
-/// What was said, as messages; the last of them has `content`.
-fn messages(ask: &Ask<'_>, content: impl Into<Value>) -> Option<Value> {
-    let message = |role, content: Value| json!({"role": role, "content": content});
-    let past = ask.said.iter().flat_map(|said| {
-        [message("user", said.asked.as_str().into()), message("assistant", said.answered.as_str().into())]
-    });
-    Some(past.chain([message("user", content.into())]).collect())
-}
-
-/// The prompt: a text, or with something besides it a list of parts, the text in front.
-fn parts(ask: &Ask<'_>, text: &str, part: impl Fn(&Media) -> Value) -> Value {
-    match ask.media {
-        [] => ask.prompt.into(),
-        media => [json!({"type": text, "text": ask.prompt})].into_iter().chain(media.iter().map(part)).collect(),
-    }
-}
-
-/// What a reply follows that has to follow something: a text of any length.
-fn schema() -> Value {
-    json!({
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": false,
-    })
-}
-
-/// A tool as (name, what it does, its arguments).
-fn tool() -> (&'static str, &'static str, Value) {
-    ("look_up", "Looks something up", schema())
-}
-
-/// OpenAI's form of a tool, which Ollama took over.
-fn function_tools(ask: &Ask<'_>) -> Option<Value> {
-    let (name, about, arguments) = tool();
-    let function = json!({"name": name, "description": about, "parameters": arguments});
-    ask.tools().then(|| json!([{"type": "function", "function": function}]))
-}
-
-fn response_format(ask: &Ask<'_>) -> Option<Value> {
-    ask.structured()
-        .then(|| json!({"type": "json_schema", "json_schema": {"name": "reply", "strict": true, "schema": schema()}}))
-}
-
-impl Ask<'_> {
-    fn tools(&self) -> bool {
-        self.params.tools == Some(true)
-    }
-
-    fn structured(&self) -> bool {
-        self.params.structured == Some(true)
-    }
-
-    /// The least length: what is to be exact, or what was captured.
-    fn least(&self) -> Option<u64> {
-        self.output.filter(|_| self.exact).or(self.params.min_tokens)
-    }
-
-    fn ignore_eos(&self) -> Option<bool> {
-        if self.exact { Some(true) } else { self.params.ignore_eos }
-    }
-}
-
-/// All that was said, as one text.
-fn text(ask: &Ask<'_>) -> Option<String> {
-    let past = ask.said.iter().flat_map(|said| [&*said.asked, &*said.answered]);
-    Some(past.chain([ask.prompt]).collect())
-}
-
-/// What OpenAI's two generating routes have in common, with the fields that vLLM and SGLang add.
-fn openai(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "stream", Some(ask.stream));
-    put(body, "stream_options", ask.stream.then(|| json!({"include_usage": true})));
-    put(body, "max_tokens", ask.output);
-    put(body, "min_tokens", ask.least());
-    put(body, "ignore_eos", ask.ignore_eos());
-    put(body, "n", ask.params.n);
-    put(body, "temperature", ask.params.temperature);
-    put(body, "response_format", response_format(ask));
-}
-
-fn openai_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let content = parts(ask, "text", |media| match media.kind {
-        PartKind::Audio => json!({"type": "input_audio", "input_audio": {"data": media.base64, "format": "wav"}}),
-        _ => json!({"type": "image_url", "image_url": {"url": media.url()}}),
-    });
-    put(body, "messages", messages(ask, content));
-    openai(body, ask);
-    put(body, "tools", function_tools(ask));
-    put(body, "logprobs", ask.params.logprobs);
-}
-
-fn openai_completions(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", text(ask));
-    openai(body, ask);
-    // Here it is a number of alternatives.
-    put(body, "logprobs", ask.params.logprobs.filter(|wanted| *wanted).map(|_| 1));
-}
-
-fn openai_responses(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let content = parts(ask, "input_text", |media| json!({"type": "input_image", "image_url": media.url()}));
-    let plain = ask.said.is_empty() && ask.media.is_empty();
-    put(body, "input", if plain { text(ask).map(Value::from) } else { messages(ask, content) });
-    put(body, "stream", Some(ask.stream));
-    put(body, "max_output_tokens", ask.output);
-    put(body, "temperature", ask.params.temperature);
-    let (name, about, arguments) = tool();
-    let tools =
-        json!([{"type": "function", "name": name, "description": about, "parameters": arguments, "strict": true}]);
-    put(body, "tools", ask.tools().then_some(tools));
-    let format = json!({"format": {"type": "json_schema", "name": "reply", "strict": true, "schema": schema()}});
-    put(body, "text", ask.structured().then_some(format));
-}
-
-fn openai_embeddings(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "input", text(ask));
-}
-
-fn anthropic_messages(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let content = parts(
-        ask,
-        "text",
-        |media| json!({"type": "image", "source": {"type": "base64", "media_type": media.mime, "data": media.base64}}),
-    );
-    put(body, "messages", messages(ask, content));
-    put(body, "stream", Some(ask.stream));
-    let (name, about, arguments) = tool();
-    put(body, "tools", ask.tools().then(|| json!([{"name": name, "description": about, "input_schema": arguments}])));
-    let format = json!({"format": {"type": "json_schema", "schema": schema()}});
-    put(body, "output_config", ask.structured().then_some(format));
-    // The one dialect that cannot do without.
-    put(body, "max_tokens", Some(ask.output.unwrap_or(1_024)));
-    put(body, "temperature", ask.params.temperature);
-}
-
-fn tgi(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let mut parameters = Map::new();
-    put(&mut parameters, "max_new_tokens", ask.output);
-    put(&mut parameters, "temperature", ask.params.temperature.filter(|temperature| *temperature > 0.0));
-    put(&mut parameters, "details", Some(true));
-    put(&mut parameters, "grammar", ask.structured().then(|| json!({"type": "json", "value": schema()})));
-    body.remove("model");
-    put(body, "inputs", text(ask));
-    put(body, "parameters", Some(parameters));
-}
-
-fn sglang(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let mut sampling = Map::new();
-    put(&mut sampling, "max_new_tokens", ask.output);
-    put(&mut sampling, "min_new_tokens", ask.least());
-    put(&mut sampling, "ignore_eos", ask.ignore_eos());
-    put(&mut sampling, "json_schema", ask.structured().then(|| schema().to_string()));
-    put(&mut sampling, "n", ask.params.n);
-    put(&mut sampling, "temperature", ask.params.temperature);
-    body.remove("model");
-    put(body, "text", text(ask));
-    put(body, "sampling_params", Some(sampling));
-    put(body, "return_logprob", ask.params.logprobs);
-    put(body, "stream", Some(ask.stream));
-}
-
-fn llamacpp(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", text(ask));
-    put(body, "stream", Some(ask.stream));
-    put(body, "n_predict", ask.output);
-    put(body, "ignore_eos", ask.ignore_eos());
-    put(body, "temperature", ask.params.temperature);
-    put(body, "json_schema", ask.structured().then(schema));
-}
-
-fn ollama(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let mut options = Map::new();
-    put(&mut options, "num_predict", ask.output);
-    put(&mut options, "temperature", ask.params.temperature);
-    put(body, "stream", Some(ask.stream));
-    put(body, "options", Some(options));
-    put(body, "format", ask.structured().then(schema));
-}
-
-fn ollama_chat(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    let mut messages = messages(ask, ask.prompt);
-    let images: Vec<&str> = ask.media.iter().map(|media| &*media.base64).collect();
-    if let Some(last) = messages.as_mut().and_then(Value::as_array_mut).and_then(|all| all.last_mut())
-        && !images.is_empty()
-    {
-        last["images"] = images.into();
-    }
-    put(body, "messages", messages);
-    put(body, "tools", function_tools(ask));
-    ollama(body, ask);
-}
-
-fn ollama_generate(body: &mut Map<String, Value>, ask: &Ask<'_>) {
-    put(body, "prompt", text(ask));
-    ollama(body, ask);
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::capture::format::Params;
     use crate::measure::dialect::prompt::{Extras, RequestBody};
     use crate::measure::shape::{RequestShape, ShapeReader};
 

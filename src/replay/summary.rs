@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::results::Done;
+use super::results::{Done, LaterTurns};
 use crate::measure::record::{CountSource, Outcome};
 use crate::measure::slo::{Slos, Verdict};
 use crate::measure::spread::Samples;
@@ -90,15 +90,6 @@ impl Lengths {
             self.off += planned.abs_diff(real);
         }
     }
-}
-
-/// Later turns of live sessions, by what their prompts say of the past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LaterTurns {
-    /// The server's own answers.
-    pub real: u64,
-    /// Words, because there was no answer or no room for it, or the trace repeats something else.
-    pub made: u64,
 }
 
 /// Figures of one latency, in nanoseconds.

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
 use super::encode::Encoder;
 use super::exchange::{Exchange, Job, Wire};
-use super::history::History;
+use super::history::{History, Silent};
 use super::pool::{Connections, Pool};
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
@@ -44,10 +44,8 @@ pub(super) struct Worker {
     done: SyncSender<Box<Done>>,
     queue: RefCell<BinaryHeap<Reverse<Due>>>,
     sessions: RefCell<HashMap<String, Session>>,
-    /// What was said in sessions that nobody speaks in, the longest silent first.
-    silent: RefCell<BTreeMap<(Stamp, String), History>>,
-    /// Bytes of it.
-    said: Cell<usize>,
+    /// What was said in sessions that nobody speaks in.
+    silent: RefCell<Silent>,
     /// What the texts of open answers may take.
     texts: Budget,
     /// Turns that wait for the one before them.
@@ -180,7 +178,8 @@ impl Worker {
                 drop(sessions);
                 // Rows are read far ahead; of one that comes later still nobody could have sent it before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
-                let history = self.remembered(&job, ended);
+                let history =
+                    job.send.entry.session.clone().and_then(|name| self.silent.borrow_mut().take(ended, name));
                 self.say(at, job, history);
             }
             (false, ..) => {
@@ -197,25 +196,6 @@ impl Worker {
             Some(think) => ended.after(Gap::from_nanos(think)),
             None if self.config.arrivals == Loop::Closed => ended,
             None => self.begin.after(job.send.at).max(ended),
-        }
-    }
-
-    /// Takes what was said in a session that has been silent since.
-    fn remembered(&self, job: &Job, since: Stamp) -> Option<History> {
-        let name = job.send.entry.session.clone()?;
-        let history = self.silent.borrow_mut().remove(&(since, name))?;
-        self.said.set(self.said.get() - history.bytes());
-        Some(history)
-    }
-
-    /// Keeps what was said until the session goes on; what has been silent for longest makes room.
-    fn remember(&self, name: &str, since: Stamp, history: History) {
-        let mut silent = self.silent.borrow_mut();
-        self.said.set(self.said.get() + history.bytes());
-        silent.insert((since, name.to_owned()), history);
-        while self.said.get() > MOST_SAID / self.config.workers.max(1) {
-            let Some((_, oldest)) = silent.pop_first() else { return };
-            self.said.set(self.said.get() - oldest.bytes());
         }
     }
 
@@ -240,7 +220,7 @@ impl Worker {
             self.say(at, next, history);
         } else if let Some(history) = history {
             drop(sessions);
-            self.remember(name, ended, history);
+            self.silent.borrow_mut().keep(ended, name.clone(), history);
         }
     }
 
@@ -312,6 +292,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             Rc::new(Pool::new(Connector::new(target.clone(), tls, config.connect_timeout), config.connections))
         };
         let pools = config.targets.iter().map(pool).collect();
+        let silent = Silent::new(MOST_SAID / config.workers.max(1));
         let worker = Rc::new(Worker {
             config,
             counters,
@@ -319,8 +300,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             done,
             queue: RefCell::default(),
             sessions: RefCell::default(),
-            silent: RefCell::default(),
-            said: Cell::new(0),
+            silent: RefCell::new(silent),
             texts,
             waiting: Cell::new(0),
             open: Cell::new(0),

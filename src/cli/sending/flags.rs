@@ -21,8 +21,9 @@ use crate::replay::{Connections, Leave};
 /// See the module.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Sending {
-    /// Where requests go, as http://HOST:PORT[/PREFIX] or https://…; may be repeated, and then they take turns
-    #[arg(long = "target", value_name = "URL", required = true)]
+    /// Where requests go, as http://HOST:PORT[/PREFIX] or https://…; may be repeated, and then they take turns. With a
+    /// model in front, as in `llama-*=http://…`, only those for it
+    #[arg(long = "target", value_name = "[MODEL=]URL", required = true)]
     pub(in crate::cli) targets: Vec<String>,
 
     /// Folder for run.json, records.jsonl.zst and histograms.hlog; without it nothing is written
@@ -206,7 +207,10 @@ impl From<Keep> for Connections {
 impl Sending {
     /// The targets. Read here and not by clap, which shows what it cannot read: it may hold credentials.
     pub(super) fn targets(&self) -> Result<Vec<Target>, String> {
-        let parsed = self.targets.iter().map(|text| text.parse().map_err(|error| format!("--target: {error}")));
+        let parsed = self.targets.iter().map(|text| {
+            let (_, url) = model_of(text);
+            url.parse().map_err(|error| format!("--target: {error}"))
+        });
         parsed.collect()
     }
 
@@ -230,6 +234,11 @@ impl Sending {
             TcpListener::bind(address).map_err(|error| format!("cannot listen on {address} (--admin): {error}"))
         };
         self.admin.map(bound).transpose()
+    }
+
+    /// The models that each target is for.
+    pub(super) fn patterns(&self) -> Vec<Option<String>> {
+        self.targets.iter().map(|text| model_of(text).0.map(str::to_owned)).collect()
     }
 
     /// The header lines, as (name, value).
@@ -273,6 +282,13 @@ pub(in crate::cli) fn at_least_one() -> clap::builder::RangedI64ValueParser<u32>
 
 pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
+}
+
+/// A target's model, if it has one in front, and its URL.
+fn model_of(text: &str) -> (Option<&str>, &str) {
+    // A model has no scheme in it, and a URL may have a `=` behind its own.
+    let parted = text.split_once('=').filter(|(model, _)| !model.is_empty() && !model.contains("://"));
+    parted.map_or((None, text), |(model, url)| (Some(model), url))
 }
 
 fn part(text: &str) -> Result<Part, &'static str> {
@@ -365,6 +381,8 @@ mod tests {
 
     #[test]
     fn values_are_taken_in_the_forms_that_the_help_shows() {
+        assert_eq!(model_of("llama-*=http://h"), (Some("llama-*"), "http://h"));
+        assert_eq!(model_of("http://h/a=b"), (None, "http://h/a=b"));
         assert_eq!(part("2/4"), Ok(Part::Of(Shard { index: 1, of: 4 })));
         assert_eq!(part("job/4"), Ok(Part::OfJob(4)));
         assert!(part("0/4").is_err() && part("5/4").is_err() && part("4").is_err() && part("job/0").is_err());

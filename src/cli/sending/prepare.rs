@@ -27,6 +27,7 @@ use crate::net::tls;
 use crate::replay::Config;
 use crate::replay::content::{Content, Words};
 use crate::replay::encode::Encoder;
+use crate::replay::no_target;
 use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
@@ -255,7 +256,7 @@ fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> R
     let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
     let dialect = args.dialect.as_deref();
     let encoder = Encoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
-    Ok(encoder.map_err(usage)?.with_key(args.key().map_err(usage)?))
+    Ok(encoder.map_err(usage)?.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
 }
 
 /// Sends that are counted before the run where its length is known without: a second's work.
@@ -283,6 +284,9 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
     for send in sends(wanted)? {
         let send = send.map_err(row)?;
         encoder.form(&send.entry).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
+        if encoder.target(&send).is_none() {
+            return Err(Refused::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
+        }
         if let Some(Warmup::Requests(number)) = args.warmup
             && requests == number
         {
