@@ -122,7 +122,7 @@ struct Folded {
 impl Folded {
     fn new(header: &Header) -> Self {
         let (think, ttft, itl) = (Lengths::of_times(), Lengths::of_times(), Lengths::of_times());
-        Self { pass: Pass::new(header, None), first: None, cached: (0, 0), think, ttft, itl }
+        Self { pass: Pass::beside_another(header), first: None, cached: (0, 0), think, ttft, itl }
     }
 
     fn next(&mut self, rows: &mut super::Entries) -> Result<Option<Row>, Error> {

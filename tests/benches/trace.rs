@@ -26,7 +26,7 @@ const SIZE: u64 = 200 << 20;
 
 const JQ: &str = "reduce inputs as $row ([0, 0, 0]; \
     [.[0] + 1, .[1] + $row.input_length, .[2] + $row.output_length]) | @tsv";
-const DUCKDB: &str = "import duckdb, sys; duckdb.sql(\"set threads = 1\"); print(*duckdb.sql(\
+const DUCKDB: &str = "import duckdb, sys; duckdb.execute(\"set threads = 1\"); print(*duckdb.execute(\
     f\"select count(*), sum(input_length), sum(output_length) from read_json('{sys.argv[1]}', format = \
     'newline_delimited', columns = {{input_length: 'BIGINT', output_length: 'BIGINT'}})\").fetchone())";
 

@@ -112,6 +112,13 @@ impl Pass {
         }
     }
 
+    /// A pass over one of two traces that are read side by side.
+    pub(in crate::trace) fn beside_another(header: &Header) -> Self {
+        let mut pass = Self::new(header, None);
+        pass.reuse = pass.reuse.map(Reuse::beside_another);
+        pass
+    }
+
     /// Takes a request in.
     pub fn take(&mut self, entry: &Entry) {
         self.info.requests += 1;
