@@ -35,8 +35,8 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, value })
 }
 
-/// What parts words.
-const BLANK: [char; 2] = [' ', '\t'];
+/// What parts words; a line that ends as on Windows is one.
+const BLANK: [char; 3] = [' ', '\t', '\r'];
 
 /// Where the brace is that closes a list of labels: not one in quotes.
 fn closing(text: &str) -> Option<usize> {
@@ -90,6 +90,7 @@ mod tests {
         assert_eq!(only("  vllm:x_total{engine=\"0\"}\t2.5e3 1750000000000"), Some(("vllm:x_total", 2_500.0)));
         assert_eq!(only("a{b=\"} \\\" }\",c=\"\\\\\"} 3 # {trace_id=\"x\"} 1"), Some(("a", 3.0)));
         assert_eq!(only("a{} +Inf"), Some(("a", f64::INFINITY)));
+        assert_eq!(samples("a 1\r\nb 2\r").map(|sample| sample.value).collect::<Vec<_>>(), [1.0, 2.0]);
         assert!(only("a NaN").unwrap().1.is_nan());
         for nothing in
             ["", "# HELP up 1", "# TYPE a gauge", "a", "a{", "a{b=\"}\" 1", "a} 1", "1a 1", "a one", "{\"a\"} 1"]
