@@ -103,7 +103,7 @@ fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
     );
     let told: Value = serde_json::from_str(&report(&out, &["--json", "--slice", "2s"])).unwrap();
     let figures = &told["servers"][0]["figures"];
-    assert_eq!(figures["prompt_tokens"]["total"], run["summary"]["input"]["tokens"].as_f64().unwrap(), "{figures}");
+    assert_eq!(figures["prompt_tokens"]["total"], run["summary"]["tokens"]["input"].as_f64().unwrap(), "{figures}");
     assert_eq!(figures["generation_tokens"]["total"], 300.0);
     let most = |figure: Figure, until: i64| {
         rows.iter().filter(|row| row.at < until).map(|row| row.figures[&figure]).fold(0.0, f64::max)
@@ -181,7 +181,7 @@ fn a_signal_ends_the_scrapes_with_the_run_even_where_a_server_never_answers() {
     let (_, rows) = scrapes(&out);
     let of = |server: usize| rows.iter().filter(move |row| row.server == server);
     let tokens = of(0).next_back().map(|row| row.figures[&Figure::GenerationTokens]);
-    assert_eq!(tokens, run["summary"]["output"]["tokens"].as_f64(), "the last row is of the end");
+    assert_eq!(tokens, run["summary"]["tokens"]["output"].as_f64(), "the last row is of the end");
     let why: Vec<_> = of(1).map(|row| row.failed.clone().unwrap()).collect();
     assert!(!why.is_empty() && why.iter().all(|why| why.starts_with("no answer within")), "{why:?}");
 }

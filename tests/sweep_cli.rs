@@ -102,7 +102,7 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
     let judged = run(&["report", out.to_str().unwrap(), "--slo", "x: e2e<=1ns", "--fail-if", "goodput<1%", "--json"]);
     assert_eq!((judged.code, &parsed(&judged.stdout)["levels"][0]["meets"]), (Some(1), &json!(false)));
     let wrong = run(&["report", out.to_str().unwrap(), "--slice", "1s"]);
-    assert_eq!(wrong.code, Some(1));
+    assert_eq!(wrong.code, Some(2));
     assert!(wrong.stderr.contains("--slice is for runs"), "{}", wrong.stderr);
     let written = fs::read_to_string(out.join("sweep.json")).unwrap() + &done.stdout + &done.stderr;
     assert!(!written.contains("very-secret"));

@@ -47,6 +47,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group(clap::ArgGroup::new("load").required(true).args(["rate", "stages", "concurrency"])))]
+#[command(group(clap::ArgGroup::new("end").required(true).multiple(true).args(["requests", "duration", "stages"])))]
 #[command(group(clap::ArgGroup::new("measured").args(["mix", "lengths"])))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -75,7 +76,7 @@ pub(crate) struct Args {
     max_in_flight: Option<u32>,
 
     /// Send so many
-    #[arg(long, value_name = "N", value_parser = at_least_one(), required_unless_present_any = ["duration", "stages"], help_heading = "Timing")]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     requests: Option<u32>,
 
     /// Send for so long

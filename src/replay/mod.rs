@@ -17,6 +17,7 @@
 
 mod bodies;
 pub mod content;
+mod due;
 pub mod encode;
 mod exchange;
 mod feed;

@@ -14,6 +14,7 @@ use std::sync::mpsc::SyncSender;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
+use super::due::Due;
 use super::encode::Encoder;
 use super::exchange::{Exchange, Job, Wire};
 use super::history::{History, Silent};
@@ -56,32 +57,6 @@ pub(super) struct Worker {
     begin: Stamp,
     /// No more sends.
     closing: Cell<bool>,
-}
-
-/// A request and its moment.
-struct Due {
-    at: Stamp,
-    job: Job,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.job.send.number).cmp(&(other.at, other.job.send.number))
-    }
 }
 
 /// A conversation, whose turns go one after the other.
