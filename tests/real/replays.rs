@@ -50,22 +50,24 @@ fn replay_mooncake(engine: &Part, name: &str, counters: [&[&str]; 2]) {
     let target = ["replay", &scaled, "--target", &url, "--speed", &speed, "--out", &out, "--json"];
     let report = streamgauge(&[&target[..], &flags, &["--tokenizer", tokenizer.to_str().unwrap()]].concat());
     let (ended, summary) = (counted(), &report["summary"]);
-    let ms = |what: &str, which: &str| summary[what][which].as_f64().unwrap_or(f64::NAN) / 1e6;
+    let ms = |what: &str, which: &str| summary["metrics"][what][which].as_f64().unwrap_or(f64::NAN);
     eprintln!(
         "| {name} | {} requests | TTFT p50 {:.1} ms, p99 {:.1} ms | ITL p50 {:.2} ms | send lag p50 {:.3} ms, p99 {:.3} ms | {} in flight at most |",
         summary["requests"],
         ms("ttft_from_planned", "p50"),
         ms("ttft_from_planned", "p99"),
         ms("itl", "p50"),
-        ms("lag", "p50"),
-        ms("lag", "p99"),
-        summary["most_in_flight"]
+        ms("send_lag", "p50"),
+        ms("send_lag", "p99"),
+        summary["in_flight"]["max"]
     );
     assert_eq!(summary["outcomes"], json!({"success": REQUESTS}), "{summary}");
-    assert_eq!(summary["input"]["exact"], REQUESTS, "{summary}");
-    assert_eq!(summary["output"]["exact"], REQUESTS, "{summary}");
+    for length in ["isl", "osl"] {
+        let of = &summary["fidelity"][length];
+        assert_eq!((&of["compared"], &of["exact_share"]), (&json!(REQUESTS), &json!(1.0)), "{length}: {summary}");
+    }
     let grown = [ended[0] - began[0], ended[1] - began[1]];
-    let sent = ["input", "output"].map(|which| summary[which]["tokens"].as_f64().unwrap());
+    let sent = ["input", "output"].map(|which| summary["tokens"][which].as_f64().unwrap());
     assert_eq!(grown, sent, "tokens as the engine counted them");
 
     let (wanted, mut got) = (rows(Path::new(&scaled)), rows(&Path::new(&out).join("records.jsonl.zst")));

@@ -7,6 +7,7 @@
 
 #[path = "../../../src/capture"]
 pub mod capture {
+    pub mod blocks;
     pub mod format;
     pub mod frame;
     pub mod gaps;
