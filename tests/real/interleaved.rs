@@ -1,15 +1,16 @@
-//! The same load by AIPerf, by vLLM's own benchmark and by `streamgauge load`, in turns against one vLLM: what each tool
-//! reports, and what we report by its definitions.
+//! The same load by AIPerf, by vLLM's own benchmark and by `streamgauge load`, in turns against one vLLM behind one proxy:
+//! what each tool reports, and what we report by its definitions.
 //!
 //! Runs differ, so each tool is run several times, forwards and backwards in turns. Our median over the runs has to be
-//! within the tool's own spread (max - min) of the tool's median, and 1 ms or 1 % more, which is a client's own work.
+//! within the tool's own spread (max - min of what it reports) of the tool's median, and 1 ms or 1 % more, which is a
+//! client's own work.
 //!
-//! A client that takes more of the machine leaves the engine less, and then the engine is slower and not the client's
-//! clock. So what is compared of a latency is what it has beyond the engine's own, of the same run; and of a rate the
-//! requests that it makes of that latency, rate times E2E: a closed loop has always as many.
+//! A client that takes more of the machine leaves the engine and its HTTP server less, and then they are slower and not
+//! the client's clock. So what is compared of a latency is what it has beyond the proxy's, which is one for all of them,
+//! of the same run; and of a rate the requests that it makes of that latency, rate times E2E: a closed loop has always as
+//! many.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,9 +18,8 @@ use serde_json::Value;
 use tempfile::tempdir;
 
 use super::clients::{median, of_aiperf, of_vllm_bench, url};
-use super::gauge::{count, sum};
-use super::talk::get;
-use super::{machine, parse, parts};
+use super::gauge::{Gauge, count, sum};
+use super::{machine, parts};
 
 /// Runs of each.
 const ROUNDS: usize = 5;
@@ -29,7 +29,7 @@ const LOAD: [&str; 4] = ["--requests=40", "--concurrency=4", "--isl=50", "--osl=
 /// What a figure is.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Milliseconds, beside what the engine has under this name.
+    /// Milliseconds, beside what the proxy has under this name.
     Latency(&'static str),
     /// The same, which begins before the request has left the client.
     Whole(&'static str),
@@ -48,7 +48,15 @@ impl Kind {
         }
     }
 
-    fn of_engine(self) -> Option<&'static str> {
+    /// How far the runs of one tool are apart, in the figure that is compared.
+    fn spread(self, told: Over, compared: f64) -> f64 {
+        match self {
+            Self::Rate => (told.max - told.min) / told.median * compared,
+            _ => told.max - told.min,
+        }
+    }
+
+    fn of_proxy(self) -> Option<&'static str> {
         match self {
             Self::Latency(name) | Self::Whole(name) => Some(name),
             Self::Rate | Self::Tokens => None,
@@ -68,21 +76,21 @@ struct Figure {
 const FIGURES: [Figure; 8] = [
     Figure {
         name: "TTFT, mean ms",
-        kind: Kind::Whole("vllm:time_to_first_token_seconds"),
+        kind: Kind::Whole("gen_ai_server_time_to_first_token_seconds"),
         ours: "/metrics/ttft/avg",
         aiperf: "/time_to_first_token/avg",
         vllm: |told| told["mean_ttft_ms"].as_f64(),
     },
     Figure {
         name: "ITL, mean ms",
-        kind: Kind::Latency("vllm:inter_token_latency_seconds"),
+        kind: Kind::Latency("streamgauge_stream_inter_token_latency_seconds"),
         ours: "/metrics/itl/avg",
         aiperf: "/inter_token_latency/avg",
         vllm: |told| told["mean_itl_ms"].as_f64(),
     },
     Figure {
         name: "TPOT, mean ms",
-        kind: Kind::Latency("vllm:request_time_per_output_token_seconds"),
+        kind: Kind::Latency("gen_ai_server_time_per_output_token_seconds"),
         ours: "/metrics/tpot/avg",
         // It has none.
         aiperf: "/tpot",
@@ -90,7 +98,7 @@ const FIGURES: [Figure; 8] = [
     },
     Figure {
         name: "E2E, mean ms",
-        kind: Kind::Whole("vllm:e2e_request_latency_seconds"),
+        kind: Kind::Whole("gen_ai_server_request_duration_seconds"),
         ours: "/metrics/e2e/avg",
         aiperf: "/request_latency/avg",
         vllm: |told| told["mean_e2el_ms"].as_f64(),
@@ -132,42 +140,42 @@ fn lengths(all: &Value) -> Option<f64> {
 /// E2E among [`FIGURES`].
 const E2E: usize = 3;
 
-/// One run: every figure of [`FIGURES`], what the engine said meanwhile, and what the client says that it spent before a
+/// One run: every figure of [`FIGURES`], what the proxy measured meanwhile, and what the client says that it spent before a
 /// request had left it.
 struct Ran {
     figures: Vec<Option<f64>>,
-    engine: Vec<Option<f64>>,
+    proxy: Vec<Option<f64>>,
     before: f64,
 }
 
 impl Ran {
     /// What is compared of a figure.
     fn compared(&self, at: usize) -> Option<f64> {
-        let (figure, engine) = (self.figures[at]?, self.engine[at]);
+        let (figure, proxy) = (self.figures[at]?, self.proxy[at]);
         Some(match FIGURES[at].kind {
-            Kind::Latency(_) => figure - engine?,
-            Kind::Whole(_) => figure - self.before - engine?,
+            Kind::Latency(_) => figure - proxy?,
+            Kind::Whole(_) => figure - self.before - proxy?,
             Kind::Rate => figure * self.figures[E2E]? / 1e3,
             Kind::Tokens => figure,
         })
     }
 }
 
-/// Sums and counts of the engine's own latencies so far.
-fn clocks(vllm: SocketAddr) -> Vec<Option<(f64, f64)>> {
-    let table = parse::text(&get(vllm, "/metrics").text());
+/// Sums and counts of the proxy's latencies so far.
+fn clocks(proxy: &Gauge) -> Vec<Option<(f64, f64)>> {
+    let table = proxy.scrape();
     let of = |figure: &Figure| {
-        let name = figure.kind.of_engine()?;
+        let name = figure.kind.of_proxy()?;
         Some((sum(&table, name, &[]) * 1e3, count(&table, name, &[]) as f64))
     };
     FIGURES.iter().map(of).collect()
 }
 
-/// The engine's means, in milliseconds, while `run` runs.
-fn beside<T>(vllm: SocketAddr, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
-    let began = clocks(vllm);
+/// The proxy's means, in milliseconds, while `run` runs.
+fn beside<T>(proxy: &Gauge, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
+    let began = clocks(proxy);
     let done = run();
-    let grown = began.into_iter().zip(clocks(vllm)).map(|(began, ended)| {
+    let grown = began.into_iter().zip(clocks(proxy)).map(|(began, ended)| {
         let ((sum, count), (sum_after, count_after)) = (began?, ended?);
         Some((sum_after - sum) / (count_after - count))
     });
@@ -178,20 +186,21 @@ fn result(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn aiperf(vllm: SocketAddr) -> Ran {
+fn aiperf(proxy: &Gauge) -> Ran {
     let folder = tempdir().unwrap();
-    let ((), engine) = beside(vllm, || parts::run("aiperf", &[&url(vllm), folder.path().to_str().unwrap()]));
+    let ((), measured) = beside(proxy, || parts::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("profile_export_aiperf.json"));
     let figures = FIGURES.iter().map(|figure| told.pointer(figure.aiperf)?.as_f64()).collect();
-    Ran { figures, engine, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
+    Ran { figures, proxy: measured, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
 }
 
-fn vllm_bench(vllm: SocketAddr) -> Ran {
+fn vllm_bench(proxy: &Gauge) -> Ran {
     let folder = tempdir().unwrap();
-    let ((), engine) = beside(vllm, || parts::run("vllm-bench", &[&url(vllm), folder.path().to_str().unwrap()]));
+    let ((), measured) =
+        beside(proxy, || parts::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("vllm_bench.json"));
     let figures = FIGURES.iter().map(|figure| (figure.vllm)(&told)).collect();
-    Ran { figures, engine, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
+    Ran { figures, proxy: measured, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
 }
 
 fn streamgauge(arguments: &[&str]) -> Vec<u8> {
@@ -202,19 +211,19 @@ fn streamgauge(arguments: &[&str]) -> Vec<u8> {
 
 /// Ours, by the definitions of AIPerf and by those of vLLM's benchmark. The others leave it to the server's template to
 /// make prompts longer, and so does this.
-fn ours(vllm: SocketAddr) -> [Ran; 2] {
+fn ours(proxy: &Gauge) -> [Ran; 2] {
     let folder = tempdir().unwrap();
     let (out, tokenizer) = (folder.path().join("run"), parts::folder().join("models/tokenizer/tokenizer.json"));
     let (out, tokenizer) = (out.to_str().unwrap(), tokenizer.to_str().unwrap());
     let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
-    let url = url(vllm);
+    let url = url(proxy.addr);
     let load = [&["load", "--target", &url], &LOAD[..], &flags].concat();
-    let (_, engine) = beside(vllm, || streamgauge(&load));
+    let (_, measured) = beside(proxy, || streamgauge(&load));
     ["aiperf", "vllm"].map(|definitions| {
         let told = streamgauge(&["report", out, "--json", "--definitions", definitions]);
         let told: Value = serde_json::from_slice(&told).unwrap();
         let figures = FIGURES.iter().map(|figure| told.pointer(figure.ours)?.as_f64()).collect();
-        Ran { figures, engine: engine.clone(), before: 0.0 }
+        Ran { figures, proxy: measured.clone(), before: 0.0 }
     })
 }
 
@@ -244,9 +253,9 @@ fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &
         return None;
     }
     _ = write!(row, " {} | {} |", shown(told), shown(own));
-    let (theirs, own) = (over(theirs, |ran| ran.compared(at))?, over(ours, |ran| ran.compared(at))?);
-    let (apart, spread) = ((own.median - theirs.median).abs(), theirs.max - theirs.min);
-    let most = spread + figure.kind.allowance(told?.median, theirs.median);
+    let (told, theirs, own) = (told?, over(theirs, |ran| ran.compared(at))?, over(ours, |ran| ran.compared(at))?);
+    let apart = (own.median - theirs.median).abs();
+    let most = figure.kind.spread(told, theirs.median) + figure.kind.allowance(told.median, theirs.median);
     let said = || format!("{}: {:.3} and ours {:.3}, {most:.3} is the most", figure.name, theirs.median, own.median);
     (apart > most).then(said)
 }
@@ -256,16 +265,17 @@ fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &
 fn aiperf_and_vllm_bench_say_of_the_same_load_what_we_say_by_their_definitions() {
     let _turn = machine::alone();
     let vllm = parts::vllm();
+    let proxy = Gauge::to(vllm.addr);
     // What an engine does only once.
-    ours(vllm.addr);
+    ours(&proxy);
     let (mut of_aiperf, mut of_vllm, mut as_aiperf, mut as_vllm) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         for turn in 0..3 {
             match if round % 2 == 0 { turn } else { 2 - turn } {
-                0 => of_aiperf.push(aiperf(vllm.addr)),
-                1 => of_vllm.push(vllm_bench(vllm.addr)),
+                0 => of_aiperf.push(aiperf(&proxy)),
+                1 => of_vllm.push(vllm_bench(&proxy)),
                 _ => {
-                    let [by_aiperf, by_vllm] = ours(vllm.addr);
+                    let [by_aiperf, by_vllm] = ours(&proxy);
                     as_aiperf.push(by_aiperf);
                     as_vllm.push(by_vllm);
                 }
@@ -284,10 +294,10 @@ fn aiperf_and_vllm_bench_say_of_the_same_load_what_we_say_by_their_definitions()
         far.extend(compare(&mut row, figure, at, &of_aiperf, &as_aiperf).map(|said| format!("AIPerf, {said}")));
         far.extend(compare(&mut row, figure, at, &of_vllm, &as_vllm).map(|said| format!("vLLM bench, {said}")));
         eprintln!("{row}");
-        if figure.kind.of_engine().is_some() {
+        if figure.kind.of_proxy().is_some() {
             let all = [&of_aiperf, &as_aiperf, &of_vllm, &as_vllm];
-            let engine = all.map(|runs| shown(over(runs, |ran| ran.engine[at])));
-            eprintln!("| the same by the engine | {} |", engine.join(" | "));
+            let proxy = all.map(|runs| shown(over(runs, |ran| ran.proxy[at])));
+            eprintln!("| the same by the proxy | {} |", proxy.join(" | "));
         }
     }
     assert!(far.is_empty(), "{far:#?}");
