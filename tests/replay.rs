@@ -10,11 +10,10 @@ use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 use streamgauge::capture::format::{Entry, Timing};
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
-use streamgauge::measure::time::Gap;
+use streamgauge::measure::time::{Gap, Window};
 use streamgauge::net::tls::Identity;
 use streamgauge::replay::encode::Cancel;
 use streamgauge::replay::schedule::{Plan, Shard};
-use streamgauge::replay::summary::Measured;
 use streamgauge::replay::{Connections, Leave};
 use streamgauge::sim::{CostModel, Options, Server};
 use support::http2::Pki;
@@ -235,7 +234,7 @@ fn a_target_may_speak_tls() {
 fn warm_up_and_cool_down_are_sent_and_not_in_the_figures() {
     let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
     let rows = (0..10).map(|number| row(number * 10, 2)).collect();
-    let measured = Measured { from: 30_000_000, to: Some(80_000_000) };
+    let measured = Window { from: 30_000_000, to: Some(80_000_000) };
     let (ended, rows) = replay(rows, server.local_addr(), Settings { measured, ..completions() });
     assert_eq!((rows.len(), ended.summary.requests, ended.summary.outside), (10, 5, 5));
 }

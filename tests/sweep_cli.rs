@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,24 +16,10 @@ use serde_json::{Value, json};
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, Options, Running, Server};
-
-struct Done {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
+use support::sending::{Done, audited as program, ended};
 
 fn run(args: &[&str]) -> Done {
-    let output = program(args).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    ended(program(args))
 }
 
 /// A sweep of short requests that this machine can be as late with as it likes.
@@ -104,6 +91,8 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
     let wrong = run(&["report", out.to_str().unwrap(), "--slice", "1s"]);
     assert_eq!(wrong.code, Some(2));
     assert!(wrong.stderr.contains("--slice is for runs"), "{}", wrong.stderr);
+    let wrong = run(&["report", out.to_str().unwrap(), "--source", "trace.jsonl"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("--source is for runs"), "{}", wrong.stderr);
     let written = fs::read_to_string(out.join("sweep.json")).unwrap() + &done.stdout + &done.stderr;
     assert!(!written.contains("very-secret"));
 
@@ -253,6 +242,18 @@ fn two_targets_take_turns_and_their_difference_is_told_for_each_pass() {
     assert!(tpot["pairs"].as_array().unwrap().iter().all(change) && tpot["pairs"][1].is_number(), "{tpot}");
     let text = run(&["report", out.to_str().unwrap()]).stdout;
     assert!(text.contains("B against A") && text.contains("pass 2"), "{text}");
+}
+
+#[test]
+fn a_target_may_be_for_a_model_as_in_load() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let levels = ["--concurrencies", "1", "--requests", "4", "--model", "sim-a"];
+    let done = sweep(&format!("sim-*={target}"), &out, &levels);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(file(&out)["plan"]["targets"], json!([[format!("sim-*={target}")]]));
+    let other = sweep(&format!("llama={target}"), &out.with_file_name("other"), &levels);
+    assert_eq!(other.code, Some(2), "{}", other.stderr);
 }
 
 #[test]

@@ -12,12 +12,12 @@ use super::replay::digest;
 use super::sending::flags::condition;
 use super::sim::gap;
 use crate::measure::slo::{Slo, Slos};
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Window};
 use crate::replay::source;
 use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Key, Settings};
 use crate::report::request::Request;
-use crate::report::source::{Opened, Window, read};
+use crate::report::source::{Opened, read};
 use crate::report::sweep::file::File;
 use crate::report::sweep::{self, Sweep, Wanted};
 use crate::report::text::Screen;
@@ -213,6 +213,7 @@ impl Args {
         );
         let own = Definitions::default().name();
         let of_runs = [
+            ("--source", self.source.is_some()),
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
             ("--html", self.html),
@@ -233,15 +234,11 @@ impl Args {
             () if self.json => sweep.json(),
             () if self.csv => sweep::csv(&sweep),
             () if self.markdown => sweep::markdown(&sweep),
-            () => sweep::render(&sweep, self.screen()),
+            () => sweep::render(&sweep, screen(self.plain)),
         };
         let printed = super::print(&words)?;
         let missed = self.fail_if.is_some_and(|least| sweep.falls_short(least));
         Ok(if missed { ExitCode::FAILURE } else { printed })
-    }
-
-    fn screen(&self) -> Screen {
-        screen(self.plain)
     }
 }
 

@@ -97,6 +97,28 @@ struct State {
     recent: VecDeque<Recent>,
 }
 
+impl State {
+    fn remember(&mut self, record: &RequestRecord, moment: Moment) {
+        if self.recent.len() == MOST_RECENT {
+            self.recent.pop_front();
+        }
+        let recent = Recent {
+            unix: moment.unix_of(record.times.ended),
+            model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model).into()),
+            route: record.shape.route(),
+            status: record.status,
+            outcome: record.outcome.name(),
+            ttft: record.ttft(),
+            duration: record.duration(),
+            output_tokens: record.output_tokens,
+        };
+        if self.access_log {
+            recent.log(record);
+        }
+        self.recent.push_back(recent);
+    }
+}
+
 impl Telemetry {
     /// Nothing reported yet.
     pub(super) fn new(
@@ -161,31 +183,7 @@ impl Telemetry {
         }
         state.remember(record, moment);
     }
-}
 
-impl State {
-    fn remember(&mut self, record: &RequestRecord, moment: Moment) {
-        if self.recent.len() == MOST_RECENT {
-            self.recent.pop_front();
-        }
-        let recent = Recent {
-            unix: moment.unix_of(record.times.ended),
-            model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model).into()),
-            route: record.shape.route(),
-            status: record.status,
-            outcome: record.outcome.name(),
-            ttft: record.ttft(),
-            duration: record.duration(),
-            output_tokens: record.output_tokens,
-        };
-        if self.access_log {
-            recent.log(record);
-        }
-        self.recent.push_back(recent);
-    }
-}
-
-impl Telemetry {
     /// Everything there is to export, what has been reported up to now included.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.drain();

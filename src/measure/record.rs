@@ -356,6 +356,15 @@ pub fn tpot(decode: Gap, token_events: u64, tokens: u64, first_event_tokens: Opt
     (tokens >= 2 && rest > 0 && token_events >= 2).then(|| decode.divided_by(rest))
 }
 
+/// Later turns of live sessions, by what their prompts say of the past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaterTurns {
+    /// The server's own answers.
+    pub real: u64,
+    /// Words, because there was no answer or no room for it, or the trace repeats something else.
+    pub made: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

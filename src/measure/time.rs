@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point on the run's own monotonic line, in nanoseconds since its start.
 ///
 /// Wall time exists only where records leave the process.
@@ -29,6 +31,24 @@ impl Stamp {
     /// The stamp `gap` later, held at the end of the line.
     pub const fn after(self, gap: Gap) -> Self {
         Self(self.0.saturating_add(gap.0))
+    }
+}
+
+/// A part of a line of time, in nanoseconds of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// From here on.
+    pub from: u64,
+    /// Up to here, and to the end where it says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+impl Window {
+    /// Whether a moment lies in it.
+    pub fn has(self, at: u64) -> bool {
+        at >= self.from && self.to.is_none_or(|to| at < to)
     }
 }
 

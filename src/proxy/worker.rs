@@ -145,18 +145,13 @@ impl Seat {
         Self { worker, number, wait, _permit: permit, _counted: counted }
     }
 
-    /// Wakes this task when draining begins.
-    pub(super) fn watch_drain(&self, waker: &Waker) {
-        let known = self.wait.waker.take().filter(|known| known.will_wake(waker));
-        self.wait.waker.set(Some(known.unwrap_or_else(|| waker.clone())));
-    }
-
     /// Ready when `until` has passed, to the precision of a beat. Wakes this task when draining begins, too.
     pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
         if Clock::Monotonic.now() >= until {
             return Poll::Ready(());
         }
-        self.watch_drain(cx.waker());
+        let known = self.wait.waker.take().filter(|known| known.will_wake(cx.waker()));
+        self.wait.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
         self.wait.until.set(Some(until));
         Poll::Pending
     }

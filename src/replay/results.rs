@@ -1,7 +1,5 @@
 //! What became of each request, as a row of the result.
 
-use serde::Serialize;
-
 use super::request::limit;
 use super::schedule::Planned;
 use crate::capture::format::{Entry, Params, Prompt, Timing, Wanted};
@@ -43,15 +41,6 @@ impl Trouble {
             Self::Stopped => "stopped",
         }
     }
-}
-
-/// Later turns of live sessions, by what their prompts say of the past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LaterTurns {
-    /// The server's own answers.
-    pub real: u64,
-    /// Words, because there was no answer or no room for it, or the trace repeats something else.
-    pub made: u64,
 }
 
 /// One request that was due, and its end.

@@ -23,13 +23,13 @@ use super::output::Output;
 use super::pool::Connections;
 use super::results::Done;
 use super::schedule::{Planned, RowError};
-use super::summary::{Fold, Measured, Summary};
+use super::summary::{Fold, Summary};
 use super::target::Target;
 use super::worker::{Seat, work};
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::text::Budget;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::{Gap, Stamp, Window};
 
 /// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
 const RUN_UP: Gap = Gap::from_millis(500);
@@ -93,7 +93,7 @@ pub struct Config {
     /// Sending threads.
     pub workers: usize,
     /// Which sends count.
-    pub measured: Measured,
+    pub measured: Window,
     /// Time zero, where it is not as soon as can be.
     pub begin: Option<Stamp>,
 }

@@ -10,32 +10,22 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::results::{Done, LaterTurns};
-use crate::measure::record::{CountSource, Outcome};
+use super::results::Done;
+use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::slo::{Slos, Verdict};
 use crate::measure::spread::Samples;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::{Gap, Stamp, Window};
 
 /// The longest gap that is told from longer ones: an hour.
 const LONGEST_GAP: u64 = 3_600_000_000_000;
-
-/// Which sends count, by their planned time from the run's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Measured {
-    /// From here on, in nanoseconds: what is before is warm-up.
-    pub from: u64,
-    /// Up to here: what is after is cool-down.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<u64>,
-}
 
 /// Adds records up. Memory: 64 bytes for each success, and 24 for every other.
 #[derive(Debug)]
 pub struct Fold {
     begin: Stamp,
     slos: Arc<Slos>,
-    /// All planned times with their requests' numbers, for the phases.
-    measured: Measured,
+    /// Which sends count, by their planned time: what is before is warm-up, what is after cool-down.
+    measured: Window,
     outside: u64,
     outcomes: BTreeMap<&'static str, u64>,
     troubles: BTreeMap<&'static str, u64>,
@@ -208,7 +198,7 @@ pub struct Summary {
 
 impl Fold {
     /// Nothing yet. `begin` is time zero.
-    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Measured) -> Self {
+    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Window) -> Self {
         let goodput = slos.iter().map(|slo| (slo.name().to_owned(), 0, 0)).collect();
         Self {
             begin,
@@ -237,7 +227,7 @@ impl Fold {
     /// One request more.
     pub fn add(&mut self, done: &Done) {
         let at = done.planned.since(self.begin).as_nanos();
-        if at < self.measured.from || self.measured.to.is_some_and(|to| at >= to) {
+        if !self.measured.has(at) {
             self.outside += 1;
             return;
         }

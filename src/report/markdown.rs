@@ -28,7 +28,8 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     text
 }
 
-fn listed(lines: Vec<(&str, String)>) -> String {
+/// Figures by name; a line without a name belongs to the one above.
+pub(super) fn listed(lines: Vec<(&str, String)>) -> String {
     let line = |(name, told): (&str, String)| {
         let told = escaped(&told);
         if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") }

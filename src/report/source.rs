@@ -16,6 +16,8 @@ use super::servers::Watched;
 use crate::capture::gaps::NotGaps;
 use crate::capture::reader::{RECORDS, ReadError, Reader};
 use crate::capture::scrapes::{self, SCRAPES, Scrape, ScrapesHeader};
+use crate::measure::record::LaterTurns;
+use crate::measure::time::Window;
 
 /// The file that makes a folder a run's.
 const RUN: &str = "run.json";
@@ -75,24 +77,6 @@ struct Run {
     summary: Measuring,
 }
 
-/// A part of a trace, in nanoseconds of its line: from the first on, and up to the second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Window {
-    /// Where it begins.
-    pub from: u64,
-    /// Where it ends.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub to: Option<u64>,
-}
-
-impl Window {
-    /// Whether a moment lies in it.
-    pub fn has(self, at: u64) -> bool {
-        at >= self.from && self.to.is_none_or(|to| at < to)
-    }
-}
-
 /// What the machine was found to be worth before the run.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -107,15 +91,6 @@ struct Measuring {
     held: u64,
     later_turns: LaterTurns,
     troubles: BTreeMap<String, u64>,
-}
-
-/// Later turns of live sessions, by what their prompts say of the past.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaterTurns {
-    /// The server's own answers.
-    pub real: u64,
-    /// Words instead.
-    pub made: u64,
 }
 
 /// One source, as a report names it.

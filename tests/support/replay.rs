@@ -7,14 +7,13 @@ use streamgauge::capture::format::{Entry, Header, Prompt};
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::observer::DEFAULT_STALL;
 use streamgauge::measure::slo::Slos;
-use streamgauge::measure::time::Gap;
+use streamgauge::measure::time::{Gap, Window};
 use streamgauge::replay::content::{Content, Words};
 use streamgauge::replay::encode::{Cancel, Encoder};
 use streamgauge::replay::output::Output;
 use streamgauge::replay::request::ExactOutput;
 use streamgauge::replay::run::{Ended, Loop, Sessions};
 use streamgauge::replay::schedule::{Plan, RowError, Rows, Schedule};
-use streamgauge::replay::summary::Measured;
 use streamgauge::replay::target::Target;
 use streamgauge::replay::{Config, Connections, Run};
 use tokio::sync::Semaphore;
@@ -30,7 +29,7 @@ pub struct Settings {
     pub dialect: Option<&'static str>,
     pub cancel: Option<Cancel>,
     pub slos: Vec<&'static str>,
-    pub measured: Measured,
+    pub measured: Window,
     pub plan: Plan,
     /// Certificates to trust; with them the target speaks TLS.
     pub ca: Option<std::path::PathBuf>,

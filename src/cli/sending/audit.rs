@@ -15,13 +15,13 @@ use serde::Serialize;
 use super::flags::Sending;
 use super::prepare::Refused;
 use crate::measure::slo::Slos;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Window};
 use crate::replay::content::{Content, Words};
 use crate::replay::encode::Encoder;
 use crate::replay::request::ExactOutput;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Rows, Schedule};
-use crate::replay::summary::{Measured, Spread, Summary};
+use crate::replay::summary::{Spread, Summary};
 use crate::replay::synth::Synthetic;
 use crate::replay::synth::arrivals::Arrivals;
 use crate::replay::synth::length::{Length, Lengths};
@@ -125,7 +125,7 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
         slos: Arc::<Slos>::default(),
         stall: crate::measure::observer::DEFAULT_STALL,
         workers,
-        measured: Measured { from: WARM_UP.as_nanos(), to: None },
+        measured: Window { from: WARM_UP.as_nanos(), to: None },
         begin: None,
     };
     let rows = move || Ok(Box::new(synthetic.rows().map(Ok)) as Rows);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn each_number_that_would_be_wrong_is_named_with_how_much() {
         use crate::replay::summary::Fold;
-        let fold = Fold::new(crate::measure::time::Stamp::default(), Arc::default(), Measured::default());
+        let fold = Fold::new(crate::measure::time::Stamp::default(), Arc::default(), Window::default());
         let good = Summary {
             requests: 100,
             outcomes: [("success", 100)].into(),

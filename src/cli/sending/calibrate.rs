@@ -2,9 +2,8 @@
 
 use super::prepare::Refused;
 use crate::capture::format::Prompt;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Window};
 use crate::replay::schedule::Planned;
-use crate::replay::summary::Measured;
 use crate::replay::{Config, Run};
 
 /// Lengths of the two prompts, in words.
@@ -31,7 +30,7 @@ pub(super) fn calibrate(
         send.entry.prompt = Prompt { tokens: Some(words), ..Prompt::default() };
         (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
         // A warm-up leaves out what is sent first, and that is this.
-        let config = Config { measured: Measured::default(), ..config()? };
+        let config = Config { measured: Window::default(), ..config()? };
         let run = Run::start(config, move || Ok([Ok(send)].into_iter()), None)?;
         let summary = run.finish().summary;
         if summary.outcomes.get("success") != Some(&1) {

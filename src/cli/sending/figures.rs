@@ -10,19 +10,19 @@ use super::prepare::Wanted;
 use crate::capture::format::{Blocks, Entry};
 use crate::cli::report::production;
 use crate::measure::slo::Slos;
+use crate::measure::time::Window;
 use crate::replay::output::Each;
 use crate::replay::run::Ended;
-use crate::replay::summary::Measured;
 use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Settings};
 use crate::report::request::Request;
-use crate::report::source::{Source, Window};
+use crate::report::source::Source;
 use crate::report::{PERCENTILES, Report};
 
 /// See the module.
 pub(super) struct Figures {
     kept: Arc<Mutex<Kept>>,
-    measured: Measured,
+    measured: Window,
     blocks: Option<Blocks>,
     production: Option<PathBuf>,
 }
@@ -34,7 +34,7 @@ struct Kept {
 }
 
 impl Figures {
-    pub(super) fn new(slos: Slos, measured: Measured, wanted: &Wanted) -> Self {
+    pub(super) fn new(slos: Slos, measured: Window, wanted: &Wanted) -> Self {
         let fold = Fold::new(Settings { slos, ..Settings::default() });
         Self {
             kept: Arc::new(Mutex::new(Kept { fold, rows: 0 })),
@@ -45,14 +45,13 @@ impl Figures {
     }
 
     /// Which sends count.
-    pub(super) fn measured(&self) -> Measured {
+    pub(super) fn measured(&self) -> Window {
         self.measured
     }
 
     /// Takes rows in.
     pub(super) fn each(&self) -> Each {
-        let (kept, blocks) = (Arc::clone(&self.kept), self.blocks.clone());
-        let measured = Window { from: self.measured.from, to: self.measured.to };
+        let (kept, blocks, measured) = (Arc::clone(&self.kept), self.blocks.clone(), self.measured);
         Box::new(move |row: Entry| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.rows += 1;

@@ -285,7 +285,7 @@ pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
 }
 
 /// A target's model, if it has one in front, and its URL.
-fn model_of(text: &str) -> (Option<&str>, &str) {
+pub(in crate::cli) fn model_of(text: &str) -> (Option<&str>, &str) {
     // A model has no scheme in it, and a URL may have a `=` behind its own.
     let parted = text.split_once('=').filter(|(model, _)| !model.is_empty() && !model.contains("://"));
     parted.map_or((None, text), |(model, url)| (Some(model), url))

@@ -100,7 +100,7 @@ pub(super) async fn carry_out(sending: &Sending, prepared: Prepared, stop: &mut 
     let until = whole.length.filter(|_| config.arrivals == Loop::Closed);
     let schedule = move || Schedule::new(plan, move || open());
     let (live, watcher) = Live::start(listener, &of_live)?;
-    let run = Run::start_watched(config, schedule, output, watcher).context("cannot start to send")?;
+    let run = Run::start_watched(config, schedule, Some(output), watcher).context("cannot start to send")?;
     if let Some(live) = &live {
         live.of(of_live, &run);
     }

@@ -22,7 +22,7 @@ use crate::cli::WRONG_USAGE;
 use crate::clock::Clock;
 use crate::measure::observer::DEFAULT_STALL;
 use crate::measure::slo::Slos;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Window};
 use crate::net::tls;
 use crate::replay::Config;
 use crate::replay::content::{Content, Words};
@@ -32,10 +32,8 @@ use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
 use crate::replay::scrape::Page;
-use crate::replay::summary::Measured;
 use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
-use crate::report::source::Window;
 
 /// Why nothing is sent.
 pub(in crate::cli) enum Refused {
@@ -92,7 +90,7 @@ pub(in crate::cli) struct Prepared {
     pub(super) config: Config,
     pub(super) plan: Plan,
     pub(super) open: Open,
-    pub(super) output: Option<Output>,
+    pub(super) output: Output,
     pub(super) whole: Whole,
     /// The pages of servers that are written down meanwhile.
     pub(super) pages: Vec<Page>,
@@ -192,7 +190,7 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         }
         None => Output::default(),
     };
-    let output = Some(output.and(figures.each()));
+    let output = output.and(figures.each());
     let live = live::Plan { name: live_name, targets, whole, slos };
     let (plan, open) = (wanted.plan, wanted.open);
     Ok(Prepared { config, plan, open, output, whole, pages, tls, listener, live, about, figures, notes })
@@ -203,7 +201,7 @@ fn row(error: RowError) -> Refused {
 }
 
 /// The part of the trace whose sends count.
-fn window(plan: &Plan, measured: Measured) -> Window {
+fn window(plan: &Plan, measured: Window) -> Window {
     let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
     if plan.repeat {
         return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
@@ -269,8 +267,8 @@ const MOST_LOOKED_AT: u64 = 10_000;
 const USUAL_TOKENS: u64 = 128;
 
 /// How much there is to do, which of it counts, and how dense it is, by going through the schedule once.
-fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Measured, Load), Refused> {
-    let mut measured = Measured::default();
+fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Window, Load), Refused> {
+    let mut measured = Window::default();
     if let Some(Warmup::For(gap)) = args.warmup {
         measured.from = gap.as_nanos();
     }

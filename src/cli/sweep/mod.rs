@@ -25,7 +25,7 @@ use super::stop::Stop;
 use crate::measure::slo::goals::Goals;
 use crate::measure::time::Gap;
 use crate::replay::search::{Search, Step, Trial};
-use crate::report::sweep::file::{Answer, File};
+use crate::report::sweep::file::{Answer, File, Flags};
 use crate::report::sweep::{Measured, Sweep, Wanted, measured, render};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
@@ -123,9 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         outline.wishes().into_iter().chain(outline.goals.iter().map(|(_, search)| outline.wish(search.start, 1, true)));
     for wish in lines {
         let run = outline.run(&wish);
-        let flags = [Some(outline.line(&run, &args.out)), outline.warming(&run)];
-        let read = flags.into_iter().flatten().try_for_each(|flags| outline.typed(&flags, &wish.level).map(drop));
-        if let Err(said) = read {
+        if let Err(said) = outline.typed(&outline.line(&run, &args.out), &wish.level) {
             return usage(said);
         }
     }
@@ -137,7 +135,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     file.write(&args.out).with_context(|| format!("cannot write to {}", args.out.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stop = runtime.block_on(async { Stop::new() }).context("cannot wait for signals")?;
-    let mut sweeping = Sweeping { args, outline: &outline, file, runtime, stop, sent: 0 };
+    let mut sweeping = Sweeping { args, outline: &outline, file, runtime, stop };
     let ended = match &outline.goals {
         Some((goals, search)) => sweeping.search(goals, search)?,
         None => sweeping.list()?,
@@ -163,8 +161,6 @@ struct Sweeping<'a> {
     file: File,
     runtime: Runtime,
     stop: Stop,
-    /// Runs of this process.
-    sent: usize,
 }
 
 impl Sweeping<'_> {
@@ -222,24 +218,19 @@ impl Sweeping<'_> {
     fn one(&mut self, wish: &Wish, place: &str) -> anyhow::Result<Result<Measured, Over>> {
         let run = self.outline.run(wish);
         let folder = self.args.out.join(&run.folder);
-        if !self.file.runs.iter().any(|done| done.digest == run.digest) {
-            // What a run leaves that did not end: this folder is the sweep's own.
-            if folder.exists() {
-                fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-            }
-            super::say(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
-            let lines = [self.outline.warming(&run), Some(self.outline.line(&run, &self.args.out))];
-            for flags in lines.into_iter().flatten() {
-                if let Some(over) = self.send(&flags, wish)? {
-                    return Ok(Err(over));
-                }
-            }
-            self.sent += 1;
-            self.file.runs.push(run);
-            self.file.write(&self.args.out).context("cannot write sweep.json")?;
-        } else {
+        if self.file.runs.iter().any(|done| done.digest == run.digest) {
             return Ok(Ok(measured(&folder, &[])?));
         }
+        // What a run leaves that did not end: this folder is the sweep's own.
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        super::say(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
+        if let Some(over) = self.send(&self.outline.line(&run, &self.args.out), wish)? {
+            return Ok(Err(over));
+        }
+        self.file.runs.push(run);
+        self.file.write(&self.args.out).context("cannot write sweep.json")?;
         let measured = measured(&folder, &[])?;
         let grown = measured.growth.map_or(String::new(), |growth| {
             format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
@@ -249,7 +240,7 @@ impl Sweeping<'_> {
     }
 
     /// Sends what a command line asks for; what it gives back ends the sweep.
-    fn send(&mut self, flags: &crate::report::sweep::file::Flags, wish: &Wish) -> anyhow::Result<Option<Over>> {
+    fn send(&mut self, flags: &Flags, wish: &Wish) -> anyhow::Result<Option<Over>> {
         let typed = self.outline.typed(flags, &wish.level).map_err(anyhow::Error::msg)?;
         let prepared = match typed.prepare() {
             Ok(prepared) => prepared,

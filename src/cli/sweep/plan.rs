@@ -8,6 +8,7 @@ use super::Args;
 use super::line::Typed;
 use super::matrix;
 use crate::cli::replay::digest;
+use crate::cli::sending::flags::model_of;
 use crate::measure::slo::goals::Goals;
 use crate::replay::schedule::{mix, name_hash};
 use crate::replay::search::Search;
@@ -49,8 +50,12 @@ impl Outline {
         let header_names = headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
         let mut targets = vec![flags.remove("target").unwrap_or_default()];
         targets.extend(args.versus.iter().map(|versus| vec![versus.clone()]));
-        let shown = |text: &String| text.parse::<Target>().map(|target| target.to_string());
-        let targets = targets.iter().map(|list| list.iter().map(shown).collect::<Result<Vec<_>, _>>());
+        let shown = |text: &String| {
+            let (model, url) = model_of(text);
+            let target = url.parse::<Target>()?;
+            Ok(model.map_or_else(|| target.to_string(), |model| format!("{model}={target}")))
+        };
+        let targets = targets.iter().map(|list| list.iter().map(shown).collect::<Result<Vec<_>, &'static str>>());
         let targets = targets.collect::<Result<Vec<_>, _>>().map_err(|error| format!("a target: {error}"))?;
         let trace = args.trace.as_ref().map(|trace| trace.display().to_string());
         if trace.is_none() && !flags.contains_key("requests") && !flags.contains_key("duration") {
@@ -150,47 +155,6 @@ impl Outline {
 
     /// The command line of a run.
     pub(super) fn line(&self, run: &Run, folder: &Path) -> Flags {
-        let mut flags = self.common(run);
-        flags.insert("out".to_owned(), vec![folder.join(&run.folder).display().to_string()]);
-        if let Some(rate) = run.level.rate {
-            flags.insert("rate".to_owned(), vec![rate.to_string()]);
-        }
-        if let Some(slots) = run.level.concurrency {
-            flags.insert("concurrency".to_owned(), vec![slots.to_string()]);
-            if self.plan.trace.is_some() {
-                flags.insert("as-fast-as-possible".to_owned(), Vec::new());
-            }
-        }
-        if let Some((goals, _)) = &self.goals {
-            flags.entry("slo".to_owned()).or_default().extend(goals.slos().map(ToString::to_string));
-        }
-        if let Some(sought) = self.plan.search.as_ref().filter(|_| run.sustained) {
-            flags.remove("requests");
-            flags.insert("duration".to_owned(), vec![sought.sustain.clone()]);
-            if self.plan.trace.is_some() {
-                flags.insert("loop".to_owned(), Vec::new());
-            }
-        }
-        flags
-    }
-
-    /// The command line that sends each shared prefix of a run once, and nothing else.
-    pub(super) fn warming(&self, run: &Run) -> Option<Flags> {
-        (run.level.cache == Cache::Warm).then_some(())?;
-        let mut flags = self.common(run);
-        let prefix = flags.get("shared-prefix")?.clone();
-        let groups = flags.get("prefix-groups").cloned().unwrap_or_else(|| vec!["1".to_owned()]);
-        ["duration", "warmup", "cooldown", "slo", "out-format", "strict"]
-            .iter()
-            .for_each(|flag| _ = flags.remove(*flag));
-        let one = || vec!["1".to_owned()];
-        let set =
-            [("concurrency", one()), ("osl", one()), ("requests", groups), ("isl", prefix), ("no-audit", Vec::new())];
-        flags.extend(set.map(|(flag, values)| (flag.to_owned(), values)));
-        Some(flags)
-    }
-
-    fn common(&self, run: &Run) -> Flags {
         let mut flags = self.plan.flags.clone();
         flags.extend(run.level.flags.clone());
         // One of them ends a level, and its own says which.
@@ -204,6 +168,29 @@ impl Outline {
         flags.insert("seed".to_owned(), vec![run.seed.to_string()]);
         if !self.headers.is_empty() {
             flags.insert("header".to_owned(), self.headers.clone());
+        }
+        flags.insert("out".to_owned(), vec![folder.join(&run.folder).display().to_string()]);
+        if let Some(rate) = run.level.rate {
+            flags.insert("rate".to_owned(), vec![rate.to_string()]);
+        }
+        if let Some(slots) = run.level.concurrency {
+            flags.insert("concurrency".to_owned(), vec![slots.to_string()]);
+            if self.plan.trace.is_some() {
+                flags.insert("as-fast-as-possible".to_owned(), Vec::new());
+            }
+        }
+        if run.level.cache == Cache::Warm {
+            flags.insert("warm-prefixes".to_owned(), Vec::new());
+        }
+        if let Some((goals, _)) = &self.goals {
+            flags.entry("slo".to_owned()).or_default().extend(goals.slos().map(ToString::to_string));
+        }
+        if let Some(sought) = self.plan.search.as_ref().filter(|_| run.sustained) {
+            flags.remove("requests");
+            flags.insert("duration".to_owned(), vec![sought.sustain.clone()]);
+            if self.plan.trace.is_some() {
+                flags.insert("loop".to_owned(), Vec::new());
+            }
         }
         flags
     }

@@ -132,7 +132,12 @@ impl Level {
             .is_some_and(|(by, load)| self.name == Self::usual_name(by, load))
     }
 
-    /// How much is sent, for people.
+    /// How much is sent: requests a second, or at a time.
+    pub fn load(&self) -> f64 {
+        self.rate.or(self.concurrency.map(f64::from)).unwrap_or(0.0)
+    }
+
+    /// The same, for people.
     pub fn offered(&self) -> String {
         let rate = self.rate.map(|rate| By::Rate.told(rate));
         rate.or_else(|| self.concurrency.map(|slots| By::Concurrency.told(slots.into()))).unwrap_or_default()

@@ -47,14 +47,14 @@ pub fn measured(run: &Path, slos: &[Slo]) -> Result<Measured, SweepError> {
     let wrong = |reason: String| SweepError::Slo { path: run.to_owned(), reason };
     let own = || opened.source.slos.iter().map(|text| text.parse()).collect::<Result<Vec<Slo>, _>>();
     let list = if slos.is_empty() { own().map_err(|error| wrong(error.to_string()))? } else { slos.to_vec() };
-    let same = Slos::new(list.clone()).map_err(wrong)?;
-    let mut fold = Fold::new(Settings { slos: Slos::new(list).map_err(wrong)?, ..Settings::default() });
+    let slos = Slos::new(list).map_err(wrong)?;
+    let mut fold = Fold::new(Settings { slos: slos.clone(), ..Settings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
     let mut figures = fold.whole;
     let (first, last) = figures.window.unwrap_or_default();
     let duration = figures.samples[Metric::E2e as usize].sorted().map_or(0.0, |sorted| sorted.mean());
     let growth = growth(&figures.load, Gap::from_nanos(duration as u64)).filter(|_| !source.closed_loop);
-    Ok(Measured { figures, seconds: secs(last) - secs(first), slos: same, source, growth })
+    Ok(Measured { figures, seconds: secs(last) - secs(first), slos, source, growth })
 }
 
 impl Measured {

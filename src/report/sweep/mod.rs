@@ -280,8 +280,7 @@ fn goals(plan: &Plan, wanted: &Wanted, least: f64, all: &[Together]) -> Option<G
 /// By what levels are put in order; rows of a matrix keep theirs.
 fn load(plan: &Plan, level: &Level) -> f64 {
     let listed = plan.levels.iter().position(|of| of.name == level.name);
-    let load = level.rate.or(level.concurrency.map(f64::from)).unwrap_or(0.0);
-    listed.map_or(load, |at| at as f64)
+    listed.map_or(level.load(), |at| at as f64)
 }
 
 /// Levels that differ in their load alone.
@@ -302,7 +301,7 @@ fn stand_out(levels: &mut [Point]) {
         let points: Vec<_> =
             fast.iter().map(|(at, speed)| (levels[*at].summary.throughput.output_tokens, *speed)).collect();
         let mut by_load = series;
-        by_load.sort_by(|a, b| levels[*a].load().total_cmp(&levels[*b].load()));
+        by_load.sort_by(|a, b| levels[*a].level.load().total_cmp(&levels[*b].level.load()));
         let power =
             |at: &usize| (levels[*at].summary.throughput.requests, levels[*at].latency().unwrap_or(f64::INFINITY));
         let knee = front::knee(&by_load.iter().map(power).collect::<Vec<_>>());
@@ -315,10 +314,6 @@ fn stand_out(levels: &mut [Point]) {
 }
 
 impl Point {
-    fn load(&self) -> f64 {
-        self.level.rate.or(self.level.concurrency.map(f64::from)).unwrap_or(0.0)
-    }
-
     fn percentile(&self, metric: Metric, percent: f64) -> Option<f64> {
         told(&self.summary, metric, percent)
     }

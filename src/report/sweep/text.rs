@@ -95,7 +95,7 @@ fn answer(sweep: &Sweep) -> Option<String> {
         return Some("none yet: the search has not ended; start it again to go on".to_owned());
     };
     let why = |level: f64| {
-        let point = sweep.levels.iter().find(|point| point.load() == level);
+        let point = sweep.levels.iter().find(|point| point.level.load() == level);
         match point {
             Some(point) if !point.not_valid.is_empty() => ", which this machine could not send".to_owned(),
             Some(Point { growth: Some(growth), .. }) => {

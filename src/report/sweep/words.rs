@@ -1,7 +1,7 @@
 //! A sweep for programs and pull requests: CSV in the five columns of a report, and Markdown.
 
 use super::super::csv::{field, summary};
-use super::super::markdown::{drawn, escaped};
+use super::super::markdown::{drawn, escaped, listed};
 use super::super::text::sentence;
 use super::Sweep;
 use super::text::{differences, lines, table, told};
@@ -41,11 +41,7 @@ pub fn csv(sweep: &Sweep) -> String {
 
 /// As Markdown.
 pub fn markdown(sweep: &Sweep) -> String {
-    let mut text = String::new();
-    for (name, told) in lines(sweep) {
-        let told = escaped(&told);
-        text += &if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") };
-    }
+    let mut text = listed(lines(sweep));
     text += &drawn(&table(sweep));
     text.extend(differences(sweep).map(|table| drawn(&table)));
     for doubt in &sweep.warnings {
