@@ -57,6 +57,30 @@ fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
     }
 }
 
+#[test]
+fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing() {
+    const EVERY: u64 = 150;
+    // Ten milliseconds before the next request is due, when its connection has been chosen.
+    let patience = Duration::from_millis(EVERY - 10);
+    let upstream = Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            if !conn.send(answer()) {
+                return;
+            }
+            conn.stream.set_read_timeout(Some(patience)).unwrap();
+            if conn.stream.peek(&mut [0]).is_err() {
+                return;
+            }
+        }
+    });
+    let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
+    let (ended, _) = replay(rows, upstream.addr, completions());
+    let succeeded = ended.summary.outcomes.get("success").copied().unwrap_or_default();
+    // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
+    assert!(succeeded >= 11, "{:?}", ended.summary.troubles);
+    assert!(upstream.connections() >= 6, "it hung up on {} connections", upstream.connections());
+}
+
 /// An upstream that takes 30 ms for an answer, and the most requests that it had at once.
 fn slow() -> (Upstream, Arc<AtomicUsize>) {
     let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

@@ -32,6 +32,11 @@ impl Stamp {
     pub const fn after(self, gap: Gap) -> Self {
         Self(self.0.saturating_add(gap.0))
     }
+
+    /// The stamp `gap` earlier, held at the start of the line.
+    pub const fn before(self, gap: Gap) -> Self {
+        Self(self.0.saturating_sub(gap.0))
+    }
 }
 
 /// A part of a line of time, in nanoseconds of it.

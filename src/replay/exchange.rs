@@ -2,16 +2,20 @@
 //!
 //! # When does it end?
 //! When the reply's last byte has come, when the connection breaks, when time is up, when the client of the trace left,
-//! or when this is dropped because the run stops. Whatever comes first reports, once. Nothing is sent twice.
+//! or when this is dropped because the run stops. Whatever comes first reports, once; of what was never written nothing is
+//! reported. Nothing is sent twice.
 
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::history::Turn;
+use super::pen::Written;
+use super::reply::{Gaps, Reply};
 use super::request::Form;
 use super::results::{Done, Trouble};
 use super::schedule::Planned;
@@ -19,18 +23,11 @@ use super::worker::Worker;
 use crate::capture::format::Wanted;
 use crate::clock::Clock;
 use crate::measure::dialect::Routes;
-use crate::measure::observer::{ResponseHead, StreamObserver};
+use crate::measure::observer::StreamObserver;
 use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
-use crate::measure::text::Budget;
 use crate::measure::time::{Gap, Stamp};
-use crate::measure::timeline::TokenEvent;
-use crate::net::http1::head::{MAX_HEAD, end_of_head};
-use crate::net::http1::{BodyDecoder, Framing, Head, Known};
-use crate::net::io::{Arrival, Io};
-
-/// Gaps kept for one reply; half a megabyte. What comes after is counted as lost.
-const MOST_GAPS: usize = 1 << 16;
+use crate::net::io::Io;
 
 /// A request as it goes over the wire.
 pub(super) struct Wire {
@@ -71,15 +68,15 @@ pub(super) struct Exchange {
     worker: Rc<Worker>,
     job: Option<Job>,
     planned: Stamp,
-    /// When its first byte was written, or would have been.
-    began: Stamp,
+    /// When its first byte was written, or would have been, and the others that were in flight then; nothing before.
+    began: Option<(Stamp, u32)>,
+    /// What the pen tells, until it has.
+    written: Option<oneshot::Receiver<Written>>,
     /// The end of the answer before it in its session.
     after: Option<Stamp>,
     held: bool,
-    in_flight: u32,
     observer: Option<Box<StreamObserver>>,
-    gaps: Vec<TokenEvent>,
-    lost_gaps: u64,
+    gaps: Gaps,
     /// Whether it is counted as one that has a token.
     has_token: bool,
     _slot: Option<OwnedSemaphorePermit>,
@@ -102,26 +99,30 @@ impl Exchange {
         held: bool,
         slot: Option<OwnedSemaphorePermit>,
     ) -> Self {
+        worker.takes();
         Self {
             worker: Rc::clone(worker),
             job: Some(job),
             planned,
             after,
-            began: Clock::Monotonic.now(),
+            began: None,
+            written: None,
             held,
-            in_flight: worker.opened(),
             observer: None,
-            gaps: Vec::new(),
-            lost_gaps: 0,
+            gaps: Gaps::default(),
             has_token: false,
             _slot: slot,
         }
     }
 
+    fn begin(&mut self, at: Stamp) {
+        self.began = Some((at, self.worker.counters().opened()));
+    }
+
     /// Writes as much as the socket takes now: for nearly every request all of it, in one system call.
     pub(super) fn write_now(&mut self, io: &mut Io) -> (usize, Option<Stamp>) {
         let mut written = 0;
-        self.began = Clock::Monotonic.now();
+        self.begin(Clock::Monotonic.now());
         let Some(wire) = self.job.as_ref().and_then(|job| job.wire.as_ref()) else { return (0, None) };
         let flushed = io.poll_write_all(&mut Context::from_waker(Waker::noop()), &wire.bytes, &mut written);
         // A failure shows again when the reply is read.
@@ -133,11 +134,10 @@ impl Exchange {
         let target = self.job.as_ref().map_or(0, |job| job.target);
         let worker = Rc::clone(&self.worker);
         match worker.pool(target).connect().await {
-            Ok(mut io) => {
-                let (written, sent) = self.write_now(&mut io);
-                self.run(io, written, sent).await;
-            }
+            Ok(io) => self.write_and_run(io).await,
             Err(error) => {
+                Clock::Monotonic.sleep_until(self.planned).await;
+                self.begin(Clock::Monotonic.now());
                 self.observe();
                 let trouble =
                     if error.kind() == io::ErrorKind::TimedOut { Trouble::ConnectTimeout } else { Trouble::Connect };
@@ -146,13 +146,47 @@ impl Exchange {
         }
     }
 
-    /// Goes on from what [`write_now`](Self::write_now) wrote.
+    /// Has the request written when it is due, by the pen where that is still to come.
+    pub(super) async fn write_and_run(mut self, mut io: Io) {
+        if let (Io::Plain(socket), Some(job)) = (&io, &mut self.job)
+            && self.planned > Clock::Monotonic.now()
+            && let Some(wire) = job.wire.take()
+        {
+            match self.worker.pen().write(self.planned, job.send.number, socket, wire) {
+                Ok(written) => return self.written_and_run(io, written).await,
+                Err(wire) => job.wire = Some(wire),
+            }
+        }
+        Clock::Monotonic.sleep_until(self.planned).await;
+        let (written, sent) = self.write_now(&mut io);
+        self.run(io, written, sent).await;
+    }
+
+    /// Goes on when the pen has written, unless it was lifted before.
+    async fn written_and_run(mut self, io: Io, written: oneshot::Receiver<Written>) {
+        let told = self.written.insert(written).await;
+        self.written = None;
+        let Ok(Written { wire, began, sent, bytes }) = told else { return };
+        let Some(job) = &mut self.job else { return };
+        job.wire = Some(wire);
+        match bytes {
+            Some(bytes) => {
+                self.begin(began);
+                self.run(io, bytes, sent).await;
+            }
+            // The server had hung up: it has seen nothing of this request, which takes another connection.
+            None => Box::pin(self.connect_and_run()).await,
+        }
+    }
+
+    /// Goes on from what has been written.
     pub(super) async fn run(mut self, mut io: Io, written: usize, sent: Option<Stamp>) {
         self.observe();
         let leave = self.job.as_ref().and_then(|job| job.leave);
-        let limit = self.began.after(self.worker.timeout());
+        let Some((began, _)) = self.began else { return };
+        let limit = began.after(self.worker.config().timeout);
         let leaves = match leave {
-            Some(Leave::After(gap)) => Some(self.began.after(gap)),
+            Some(Leave::After(gap)) => Some(began.after(gap)),
             _ => None,
         };
         let until = leaves.map_or(limit, |leaves| leaves.min(limit));
@@ -190,11 +224,12 @@ impl Exchange {
 
     /// Shows the request to the observer, as the proxy does once it has been written.
     fn observe(&mut self) {
-        let Some(job) = &self.job else { return };
+        let (Some(job), Some((began, _))) = (&self.job, self.began) else { return };
         let mut shape = RequestShape::of("POST", job.form.path(), &Routes::default());
         shape.dialect = job.form.dialect();
-        let observer = StreamObserver::begin(shape, b"", Some(self.planned), self.began);
-        let mut observer = Box::new(observer.judged_by(self.worker.slos(), self.worker.stall()));
+        let config = self.worker.config();
+        let observer = StreamObserver::begin(shape, b"", Some(self.planned), began);
+        let mut observer = Box::new(observer.judged_by(Arc::clone(&config.slos), config.stall));
         if let Some(wire) = &job.wire {
             observer.request(&wire.bytes[wire.body..]);
         }
@@ -220,16 +255,15 @@ impl Exchange {
             observer.sent(sent, None);
         }
         let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.texts());
-        let mut reply = Reply { said, ..Reply::default() };
-        let (gaps, lost) = (&mut self.gaps, &mut self.lost_gaps);
+        let mut reply = Reply::new(said);
+        let gaps = &mut self.gaps;
         loop {
-            let read = poll_fn(|cx| {
-                io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, gaps, lost), arrival))
-            });
+            let read =
+                poll_fn(|cx| io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, gaps), arrival)));
             match read.await {
                 Ok(Some((Err(trouble), _))) => return End::Broken(trouble),
                 Ok(Some((Ok(()), arrival))) if reply.has_ended() => {
-                    return End::Whole(arrival.at, reply.keep && sent.is_some());
+                    return End::Whole(arrival.at, reply.keeps_alive() && sent.is_some());
                 }
                 Ok(Some((Ok(()), _))) => {}
                 Ok(None) if reply.ends_with_close() => return End::Whole(Clock::Monotonic.now(), false),
@@ -239,9 +273,9 @@ impl Exchange {
             }
             if !self.has_token && observer.has_token() {
                 self.has_token = true;
-                self.worker.has_token();
-                if reply.simulated {
-                    self.worker.is_simulated();
+                self.worker.counters().has_token();
+                if reply.is_simulated() {
+                    self.worker.counters().is_simulated();
                 }
             }
             if let Some(Leave::Tokens(most)) = leave
@@ -253,22 +287,26 @@ impl Exchange {
     }
 
     fn finish(&mut self, at: Stamp, ending: Ending, trouble: Option<Trouble>) {
-        let (Some(observer), Some(job)) = (self.observer.take(), self.job.take()) else { return };
+        let (Some((began, in_flight)), Some(observer), Some(job)) = (self.began, self.observer.take(), self.job.take())
+        else {
+            return;
+        };
         let (record, text) = observer.end_with_text(at, ending);
         let real = job.turn.as_ref().and_then(|turn| turn.real);
-        let history = job.turn.and_then(|turn| self.worker.encoder().answered(turn, &job.send, &record, text));
-        keep(&mut self.gaps, &mut self.lost_gaps, &record.gaps);
+        let history = job.turn.and_then(|turn| self.worker.config().encoder.answered(turn, &job.send, &record, text));
+        self.gaps.keep(&record.gaps);
+        let Gaps { kept, lost } = std::mem::take(&mut self.gaps);
         let done = Done {
             target: job.target,
             wanted: job.wanted,
-            think: self.after.map(|after| self.began.since(after)),
+            think: self.after.map(|after| began.since(after)),
             send: job.send,
             planned: self.planned,
             held: self.held,
-            in_flight: self.in_flight,
-            lost_gaps: self.lost_gaps + u64::from(record.quality.lost_gaps),
+            in_flight,
+            lost_gaps: lost + u64::from(record.quality.lost_gaps),
             record,
-            gaps: std::mem::take(&mut self.gaps),
+            gaps: kept,
             trouble,
             real_history: real,
         };
@@ -278,101 +316,18 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
+        // Written, and nobody has looked yet.
+        if let Some(Ok(Written { wire, began, bytes: Some(_), .. })) =
+            self.written.as_mut().map(oneshot::Receiver::try_recv)
+            && let Some(job) = &mut self.job
+        {
+            job.wire = Some(wire);
+            self.begin(began);
+        }
         if self.observer.is_none() && self.job.is_some() {
             self.observe();
         }
         self.finish(Clock::Monotonic.now(), Ending::TimedOut, Some(Trouble::Stopped));
-    }
-}
-
-fn keep(gaps: &mut Vec<TokenEvent>, lost: &mut u64, more: &[TokenEvent]) {
-    let room = MOST_GAPS.saturating_sub(gaps.len()).min(more.len());
-    gaps.extend_from_slice(&more[..room]);
-    *lost += (more.len() - room) as u64;
-}
-
-/// A reply as it comes in.
-#[derive(Default)]
-struct Reply {
-    /// What came of the head.
-    inbox: Vec<u8>,
-    body: Option<BodyDecoder>,
-    keep: bool,
-    /// The server says that it is.
-    simulated: bool,
-    /// What its text takes, where the next turn says it again.
-    said: Option<Budget>,
-}
-
-impl Reply {
-    fn has_ended(&self) -> bool {
-        self.body.as_ref().is_some_and(BodyDecoder::is_done)
-    }
-
-    fn ends_with_close(&self) -> bool {
-        self.body.as_ref().is_some_and(BodyDecoder::ends_with_close)
-    }
-
-    /// One read.
-    fn take(
-        &mut self,
-        bytes: &[u8],
-        arrival: Arrival,
-        observer: &mut StreamObserver,
-        gaps: &mut Vec<TokenEvent>,
-        lost: &mut u64,
-    ) -> Result<(), Trouble> {
-        let head;
-        let mut rest = bytes;
-        if self.body.is_none() {
-            self.inbox.extend_from_slice(bytes);
-            self.head(arrival, observer)?;
-            head = std::mem::take(&mut self.inbox);
-            if self.body.is_none() {
-                self.inbox = head;
-                return Ok(());
-            }
-            rest = &head;
-        }
-        let Some(body) = &mut self.body else { return Ok(()) };
-        let mut read = |payload: &[u8]| {
-            observer.bytes(arrival.at, payload);
-            if let Some(progress) = observer.progress(arrival.at) {
-                keep(gaps, lost, &progress.gaps);
-            }
-        };
-        let used = body.decode(rest, &mut read).map_err(|_| Trouble::Malformed)?;
-        if used < rest.len() {
-            // More than was asked for: whose it is nobody knows.
-            self.keep = false;
-        }
-        Ok(())
-    }
-
-    /// Reads heads, interim ones and the final one, from the inbox.
-    fn head(&mut self, arrival: Arrival, observer: &mut StreamObserver) -> Result<(), Trouble> {
-        let mut head = Head::default();
-        while let Some(end) = end_of_head(&self.inbox, 0) {
-            head.parse_response(&self.inbox[..end]).map_err(|_| Trouble::Malformed)?;
-            self.inbox.drain(..end);
-            if matches!(head.status(), 100..=199) {
-                continue;
-            }
-            let framing = head.response_framing(false).map_err(|_| Trouble::Malformed)?;
-            self.keep = head.keeps_alive() && framing != Framing::UntilClose;
-            self.simulated = head.is_simulated();
-            let response = ResponseHead {
-                status: head.status(),
-                content_type: head.get(Known::ContentType).unwrap_or_default(),
-                content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
-            };
-            observer.head(arrival.at, response, arrival.source);
-            if let Some(budget) = &self.said {
-                observer.keep_text(budget);
-            }
-            self.body = Some(BodyDecoder::new(framing));
-            return Ok(());
-        }
-        if self.inbox.len() > MAX_HEAD { Err(Trouble::Malformed) } else { Ok(()) }
+        self.worker.lets_go();
     }
 }

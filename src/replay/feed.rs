@@ -56,7 +56,7 @@ pub(super) async fn feed(
         let Some(send) = ahead.pop_front() else { return Ok(()) };
         if matches!(config.arrivals, Loop::Open) {
             let at = begin.after(send.at);
-            let wake = Stamp::from_nanos(at.as_nanos().saturating_sub(AHEAD.as_nanos()));
+            let wake = at.before(AHEAD);
             if wake > Clock::Monotonic.now() {
                 tokio::select! {
                     () = Clock::Monotonic.sleep_until(wake) => {}

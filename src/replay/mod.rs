@@ -2,8 +2,8 @@
 //!
 //! # The way of a row
 //! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`] makes its prompt from block ids;
-//! [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` writes it in the
-//! moment that it is due, `exchange` reads the reply under the proxy's own
+//! [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` gives it a connection,
+//! `pen` writes it in the moment that it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
 //! What servers say of themselves meanwhile is asked for by [`scrape`], on a thread of its own. [`search`] looks for the
@@ -24,7 +24,9 @@ mod feed;
 mod history;
 pub mod media;
 pub mod output;
+mod pen;
 mod pool;
+mod reply;
 pub mod request;
 pub mod results;
 pub mod run;

@@ -2,7 +2,10 @@
 //!
 //! ```text
 //! schedule -> feed thread -> sending threads -> records thread
-//!             encodes        write, read        folds, writes rows
+//!             encodes        pair, read         folds, writes rows
+//!                                 |
+//!                                pen
+//!                               writes
 //! ```
 //!
 //! Each arrow is a bounded queue. The sending threads never wait for the other two, unless those are a second or 65,536
@@ -20,6 +23,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use super::encode::Encoder;
 use super::feed::feed;
 use super::output::Output;
+use super::pen::Pen;
 use super::pool::Connections;
 use super::results::Done;
 use super::schedule::{Planned, RowError};
@@ -191,6 +195,8 @@ pub struct Ended {
     pub began_unix_ns: u64,
     /// Requests that have been due and sent.
     pub sent: u64,
+    /// Whether requests were written by a thread of real-time priority, for which the system asks for a privilege.
+    pub real_time: bool,
     /// Whether it was stopped before its end.
     pub stopped: bool,
     /// What went wrong first; the figures are of what was sent until then.
@@ -222,6 +228,7 @@ pub struct Run {
     fold: Arc<Mutex<Fold>>,
     feeder: JoinHandle<Result<(), RunError>>,
     workers: Vec<JoinHandle<io::Result<()>>>,
+    pen: (Arc<Pen>, JoinHandle<bool>),
     folder: JoinHandle<io::Result<()>>,
 }
 
@@ -262,6 +269,7 @@ impl Run {
         let order = watch::Sender::new(Order::Run);
         let (done, records) = sync_channel(RECORDS);
         let texts = Budget::default();
+        let pen = Pen::start()?;
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for number in 0..config.workers.max(1) {
             let (inbox, jobs) = mpsc::channel(QUEUE);
@@ -270,6 +278,7 @@ impl Run {
                 config: Arc::clone(&config),
                 counters: Arc::clone(&counters),
                 done: done.clone(),
+                pen: Arc::clone(&pen.0),
                 inbox: jobs,
                 order: order.subscribe(),
                 begin,
@@ -293,7 +302,7 @@ impl Run {
                 .name("records".to_owned())
                 .spawn(move || collect(&records, &fold, &config, begin, output, watcher))?
         };
-        Ok(Self { begin, order, counters, fold, feeder, workers, folder })
+        Ok(Self { begin, order, counters, fold, feeder, workers, pen, folder })
     }
 
     /// Its counts, which go on.
@@ -341,13 +350,17 @@ impl Run {
             let ended = worker.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::System));
             worked = worked.and(ended);
         }
+        let (pen, thread) = self.pen;
+        pen.lift();
+        let penned = thread.join().map_err(|_| RunError::Panicked);
         let written = self.folder.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::Output));
         Ended {
             summary: self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
             began_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
             sent: self.counters.sent.load(Relaxed),
+            real_time: matches!(penned, Ok(true)),
             stopped: matches!(*self.order.borrow(), Order::Drain | Order::Halt),
-            broken: fed.and(worked).and(written).err(),
+            broken: fed.and(worked).and(penned).and(written).err(),
         }
     }
 }

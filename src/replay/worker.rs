@@ -1,8 +1,9 @@
 //! One sending thread: its queue of due moments, its connections, its open requests.
 //!
-//! The pacer is the runtime's root future: it is polled before any other task when its timer fires, waits on one
-//! absolute timer, and writes each request in the moment that it is due. Everything else is done by tasks of this thread
-//! in between.
+//! Requests are given to the [pen](super::pen) a little before they are due, with a connection that waits for them. Where
+//! only the due moment shows whether a request may go, or its connection is encrypted, this thread writes it itself: the
+//! pacer is the runtime's root future, is polled before any other task when its timer fires, and waits on one absolute
+//! timer. Everything else is done by tasks of this thread in between.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -15,15 +16,14 @@ use std::sync::mpsc::SyncSender;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
 use super::due::Due;
-use super::encode::Encoder;
 use super::exchange::{Exchange, Job, Wire};
 use super::history::{History, Silent};
+use super::pen::Pen;
 use super::pool::{Connections, Pool};
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
 use super::target::Connector;
 use crate::clock::{Clock, Pacer};
-use crate::measure::slo::Slos;
 use crate::measure::text::Budget;
 use crate::measure::time::{Gap, Stamp};
 
@@ -34,6 +34,9 @@ const MOST_SAID: usize = 256 << 20;
 /// How far ahead connections are made.
 const WARM_AHEAD: Gap = Gap::from_millis(200);
 const WARM_EVERY: Gap = Gap::from_millis(10);
+/// How long before its time a request is given to the pen: what this thread may be late by without being seen, and less
+/// than a server takes to hang up on a connection that was looked at.
+const LEAD: Gap = Gap::from_millis(20);
 /// Tasks polled between two looks at timers and sockets: what a due moment waits for at most.
 const TASKS_BETWEEN_LOOKS: u32 = 4;
 
@@ -43,6 +46,9 @@ pub(super) struct Worker {
     counters: Arc<Counters>,
     pools: Vec<Rc<Pool>>,
     done: SyncSender<Box<Done>>,
+    pen: Arc<Pen>,
+    /// How long before its time a request is begun with.
+    lead: Gap,
     queue: RefCell<BinaryHeap<Reverse<Due>>>,
     sessions: RefCell<HashMap<String, Session>>,
     /// What was said in sessions that nobody speaks in.
@@ -75,40 +81,32 @@ impl Worker {
         &self.pools[target % self.pools.len()]
     }
 
-    /// How long a request may take.
-    pub(super) fn timeout(&self) -> Gap {
-        self.config.timeout
+    /// How the run is made.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
     }
 
-    /// The objectives.
-    pub(super) fn slos(&self) -> Arc<Slos> {
-        Arc::clone(&self.config.slos)
+    /// The counts of all threads.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
-    /// The gap that counts as a stall.
-    pub(super) fn stall(&self) -> Gap {
-        self.config.stall
+    /// Writes what is due.
+    pub(super) fn pen(&self) -> &Pen {
+        &self.pen
     }
 
-    /// A request begins; how many others are in flight.
-    pub(super) fn opened(&self) -> u32 {
+    /// There is a request more to wait for.
+    pub(super) fn takes(&self) {
         self.open.set(self.open.get() + 1);
-        self.counters.opened()
     }
 
-    /// A reply says that its server is simulated.
-    pub(super) fn is_simulated(&self) {
-        self.counters.is_simulated();
-    }
-
-    /// A request has its first token.
-    pub(super) fn has_token(&self) {
-        self.counters.has_token();
-    }
-
-    /// Makes the requests.
-    pub(super) fn encoder(&self) -> &Encoder {
-        &self.config.encoder
+    /// There is one less.
+    pub(super) fn lets_go(&self) {
+        self.open.set(self.open.get() - 1);
+        if self.open.get() == 0 {
+            self.changed.notify_one();
+        }
     }
 
     /// What the texts of open answers may take.
@@ -119,14 +117,10 @@ impl Worker {
     /// A request has ended, of which it may have been told that it has a token; its session's next turn is to say
     /// `history` before.
     pub(super) fn ended(&self, done: Done, had_token: bool, history: Option<History>) {
-        self.open.set(self.open.get() - 1);
         self.counters.ended(had_token);
         self.turn_ended(&done, history);
         // Whoever folds them ends after us.
         let _taken = self.done.send(Box::new(done)).is_ok();
-        if self.open.get() == 0 {
-            self.changed.notify_one();
-        }
     }
 
     /// Takes a request from the feed.
@@ -215,7 +209,7 @@ impl Worker {
         self.queue.borrow().peek().map(|Reverse(due)| due.at)
     }
 
-    /// Writes a request.
+    /// Begins with a request that is due, or is going to be.
     fn fire(self: &Rc<Self>, due: Due, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
         let Due { job, .. } = due;
         let session = job.send.entry.session.clone();
@@ -224,6 +218,9 @@ impl Worker {
         let io = self.pool(job.target).take(session.as_deref(), Clock::Monotonic.now());
         let mut exchange = Exchange::new(self, job, planned, after, held, slot);
         match io {
+            Some(io) if planned > Clock::Monotonic.now() => {
+                tokio::task::spawn_local(exchange.write_and_run(io));
+            }
             Some(mut io) => {
                 let (written, sent) = exchange.write_now(&mut io);
                 tokio::task::spawn_local(exchange.run(io, written, sent));
@@ -244,6 +241,7 @@ pub(super) struct Seat {
     pub(super) config: Arc<Config>,
     pub(super) counters: Arc<Counters>,
     pub(super) done: SyncSender<Box<Done>>,
+    pub(super) pen: Arc<Pen>,
     pub(super) inbox: mpsc::Receiver<Job>,
     pub(super) order: watch::Receiver<Order>,
     pub(super) begin: Stamp,
@@ -261,18 +259,22 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
         .event_interval(TASKS_BETWEEN_LOOKS)
         .build_local(Default::default())?;
     runtime.block_on(async move {
-        let Seat { config, counters, done, inbox, order, begin, texts } = seat;
+        let Seat { config, counters, done, pen, inbox, order, begin, texts } = seat;
         let pool = |target: &super::target::Target| {
             let tls = config.tls.clone().filter(|_| target.tls);
             Rc::new(Pool::new(Connector::new(target.clone(), tls, config.connect_timeout), config.connections))
         };
         let pools = config.targets.iter().map(pool).collect();
+        let waits = config.arrivals == Loop::Closed || config.slots.is_some();
+        let lead = if waits || config.tls.is_some() { Gap::ZERO } else { LEAD };
         let silent = Silent::new(MOST_SAID / config.workers.max(1));
         let worker = Rc::new(Worker {
             config,
             counters,
             pools,
             done,
+            pen,
+            lead,
             queue: RefCell::default(),
             sessions: RefCell::default(),
             silent: RefCell::new(silent),
@@ -310,7 +312,7 @@ async fn pace(
         }
         let now = Clock::Monotonic.now();
         let next = worker.next_due();
-        if next.is_some_and(|at| at <= now) {
+        if next.is_some_and(|at| at <= now.after(worker.lead)) {
             let mut held = false;
             let slot = match &slots {
                 None => None,
@@ -339,6 +341,7 @@ async fn pace(
             }
         }
         if *order.borrow() != Order::Run && !worker.closing.replace(true) {
+            worker.pen.lift();
             worker.queue.borrow_mut().clear();
             worker.sessions.borrow_mut().clear();
             worker.waiting.set(0);
@@ -348,7 +351,9 @@ async fn pace(
         if fed && worker.is_finished() || *order.borrow() == Order::Halt {
             return Ok(());
         }
-        let wake = next.filter(|_| !worker.closing.get());
+        // Half of the lead: the other half of it is begun with at one go.
+        let early = Gap::from_nanos(worker.lead.as_nanos() / 2);
+        let wake = next.filter(|_| !worker.closing.get()).map(|at| at.before(early));
         let room = !fed && worker.queue.borrow().len() < most;
         tokio::select! {
             biased;

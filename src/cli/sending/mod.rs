@@ -187,8 +187,9 @@ fn conclude(
     let unreached = summary.requests > 0 && summary.statuses.is_empty();
     let mut invalid = Vec::new();
     if let Some(lag) = late.filter(|_| summary.held == 0) {
+        let remedy = if ended.real_time { "" } else { ", or needs CAP_SYS_NICE to send at real-time priority" };
         invalid.push(format!(
-            "requests were sent late: lag p99 {} is over {} (--max-lag); this machine cannot carry the plan",
+            "requests were sent late: lag p99 {} is over {} (--max-lag); this machine cannot carry the plan{remedy}",
             Gap::from_nanos(lag.p99),
             args.max_lag
         ));
@@ -208,6 +209,7 @@ fn conclude(
         "began_unix_ns": ended.began_unix_ns,
         "stopped": ended.stopped,
         "sent": ended.sent,
+        "real_time": ended.real_time,
         "valid": invalid.is_empty(),
         "invalid_because": invalid,
         "server_metrics": scraped,

@@ -1,0 +1,132 @@
+//! A reply as it comes in: its head, its body, and the gaps between its tokens.
+
+use super::results::Trouble;
+use crate::measure::observer::{ResponseHead, StreamObserver};
+use crate::measure::text::Budget;
+use crate::measure::timeline::TokenEvent;
+use crate::net::http1::head::{MAX_HEAD, end_of_head};
+use crate::net::http1::{BodyDecoder, Framing, Head, Known};
+use crate::net::io::Arrival;
+
+/// Gaps kept for one reply; half a megabyte. What comes after is counted as lost.
+const MOST_GAPS: usize = 1 << 16;
+
+/// The gaps of one reply.
+#[derive(Default)]
+pub(super) struct Gaps {
+    pub(super) kept: Vec<TokenEvent>,
+    pub(super) lost: u64,
+}
+
+impl Gaps {
+    pub(super) fn keep(&mut self, more: &[TokenEvent]) {
+        let room = MOST_GAPS.saturating_sub(self.kept.len()).min(more.len());
+        self.kept.extend_from_slice(&more[..room]);
+        self.lost += (more.len() - room) as u64;
+    }
+}
+
+/// A reply as it comes in.
+#[derive(Default)]
+pub(super) struct Reply {
+    /// What came of the head.
+    inbox: Vec<u8>,
+    body: Option<BodyDecoder>,
+    keep: bool,
+    /// The server says that it is.
+    simulated: bool,
+    /// What its text takes, where the next turn says it again.
+    said: Option<Budget>,
+}
+
+impl Reply {
+    /// One whose text is kept within `said`, where that is given.
+    pub(super) fn new(said: Option<Budget>) -> Self {
+        Self { said, ..Self::default() }
+    }
+
+    /// Whether the connection may be used again when it has ended.
+    pub(super) fn keeps_alive(&self) -> bool {
+        self.keep
+    }
+
+    /// Whether its server says that it is simulated.
+    pub(super) fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+
+    /// Whether all of it has come.
+    pub(super) fn has_ended(&self) -> bool {
+        self.body.as_ref().is_some_and(BodyDecoder::is_done)
+    }
+
+    /// Whether the end of its connection is its end.
+    pub(super) fn ends_with_close(&self) -> bool {
+        self.body.as_ref().is_some_and(BodyDecoder::ends_with_close)
+    }
+
+    /// One read.
+    ///
+    /// # Errors
+    /// What is no answer of HTTP/1.1.
+    pub(super) fn take(
+        &mut self,
+        bytes: &[u8],
+        arrival: Arrival,
+        observer: &mut StreamObserver,
+        gaps: &mut Gaps,
+    ) -> Result<(), Trouble> {
+        let head;
+        let mut rest = bytes;
+        if self.body.is_none() {
+            self.inbox.extend_from_slice(bytes);
+            self.head(arrival, observer)?;
+            head = std::mem::take(&mut self.inbox);
+            if self.body.is_none() {
+                self.inbox = head;
+                return Ok(());
+            }
+            rest = &head;
+        }
+        let Some(body) = &mut self.body else { return Ok(()) };
+        let mut read = |payload: &[u8]| {
+            observer.bytes(arrival.at, payload);
+            if let Some(progress) = observer.progress(arrival.at) {
+                gaps.keep(&progress.gaps);
+            }
+        };
+        let used = body.decode(rest, &mut read).map_err(|_| Trouble::Malformed)?;
+        if used < rest.len() {
+            // More than was asked for: whose it is nobody knows.
+            self.keep = false;
+        }
+        Ok(())
+    }
+
+    /// Reads heads, interim ones and the final one, from the inbox.
+    fn head(&mut self, arrival: Arrival, observer: &mut StreamObserver) -> Result<(), Trouble> {
+        let mut head = Head::default();
+        while let Some(end) = end_of_head(&self.inbox, 0) {
+            head.parse_response(&self.inbox[..end]).map_err(|_| Trouble::Malformed)?;
+            self.inbox.drain(..end);
+            if matches!(head.status(), 100..=199) {
+                continue;
+            }
+            let framing = head.response_framing(false).map_err(|_| Trouble::Malformed)?;
+            self.keep = head.keeps_alive() && framing != Framing::UntilClose;
+            self.simulated = head.is_simulated();
+            let response = ResponseHead {
+                status: head.status(),
+                content_type: head.get(Known::ContentType).unwrap_or_default(),
+                content_encoding: head.get(Known::ContentEncoding).unwrap_or_default(),
+            };
+            observer.head(arrival.at, response, arrival.source);
+            if let Some(budget) = &self.said {
+                observer.keep_text(budget);
+            }
+            self.body = Some(BodyDecoder::new(framing));
+            return Ok(());
+        }
+        if self.inbox.len() > MAX_HEAD { Err(Trouble::Malformed) } else { Ok(()) }
+    }
+}
