@@ -9,11 +9,13 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, Response};
 use serde_json::{Value, json};
 use streamgauge::capture::counts::Fate;
-use streamgauge::capture::format::{BlockUnit, Entry, LastBlock};
+use streamgauge::capture::format::{BlockUnit, Entry, LastBlock, Part, PartKind};
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
 use streamgauge::capture::recorder::{Capture, Following, SessionField, Settings};
@@ -103,6 +105,70 @@ fn a_call_over_grpc_is_a_row_of_its_times_without_its_prompt() {
     assert_eq!((row.stream, row.output_tokens, row.output_source), (Some(true), Some(2), Some(CountSource::Chunks)));
     assert!(row.timing.first_token.is_some() && row.timing.sent.is_some());
     assert_eq!(row.prompt, streamgauge::capture::format::Prompt::default());
+}
+
+#[test]
+fn images_sounds_films_and_files_are_told_by_kind_bytes_and_pixels_in_every_dialects_way() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(1));
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
+    let head = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &640_u32.to_be_bytes(), &480_u32.to_be_bytes()].concat();
+    let png = STANDARD.encode([&head[..], &[7; 4_001], b"CANARY"].concat());
+    let other = STANDARD.encode([&head[..], &[8; 4_001], b"CANARY"].concat());
+    let url = format!("data:image/png;base64,{png}");
+    let part = |kind, bytes, size| Part { kind, bytes, size };
+    let image = part(PartKind::Image, Some(head.len() as u64 + 4_007), Some((640, 480)));
+    let elsewhere = |kind| part(kind, None, None);
+    let said = |parts: Value| json!({"messages": [{"role": "user", "content": parts}]});
+    let of_url = |url: &str| {
+        said(json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]))
+    };
+    let asked = [
+        ("/v1/chat/completions", of_url(&url), vec![image.clone()]),
+        ("/v1/chat/completions", of_url(&format!("data:image/png;base64,{other}")), vec![image.clone()]),
+        (
+            "/v1/chat/completions",
+            said(json!([
+                {"type": "input_audio", "input_audio": {"data": STANDARD.encode([9; 1_000]), "format": "wav"}},
+                {"type": "video_url", "video_url": {"url": "https://CANARY/film.mp4"}},
+                {"type": "file", "file": {"file_id": "file-CANARY"}},
+            ])),
+            vec![part(PartKind::Audio, Some(1_000), None), elsewhere(PartKind::Video), elsewhere(PartKind::File)],
+        ),
+        (
+            "/v1/messages",
+            said(json!([
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png}},
+                {"type": "image", "source": {"type": "url", "url": "https://CANARY/x.png"}},
+                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
+            ])),
+            vec![image.clone(), elsewhere(PartKind::Image)],
+        ),
+        (
+            "/v1/responses",
+            json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}),
+            vec![image.clone()],
+        ),
+        ("/api/generate", json!({"prompt": "what is it?", "images": [png]}), vec![image.clone()]),
+        ("/generate", json!({"text": "<image>", "image_data": png, "sampling_params": {}}), vec![image]),
+    ];
+    let mut client = proxy.client();
+    for (path, body, _) in &asked {
+        client.send(chat(&body.to_string()).replace("/v1/chat/completions", path)).response();
+    }
+    drop(proxy);
+    let rows = rows(folder.path());
+    for (row, (path, body, parts)) in rows.iter().zip(&asked) {
+        assert_eq!(&row.prompt.parts, parts, "{path}: {}", body.to_string().len());
+        assert!(row.prompt.bytes.unwrap() < 400, "what is no text is no bytes of it: {path} {:?}", row.prompt.bytes);
+    }
+    assert_eq!(rows.len(), asked.len());
+    let [one, other] = [0, 1].map(|row: usize| &rows[row].prompt.blocks);
+    let shared = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    assert!((1..one.len()).contains(&shared), "what is seen is a part of the prefix: {shared} of {}", one.len());
+    let written = fs::read_dir(folder.path()).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
+    let plain: Vec<u8> = written.flat_map(|bytes| zstd::stream::decode_all(&bytes[..]).unwrap_or(bytes)).collect();
+    assert!(!String::from_utf8_lossy(&plain).contains("CANARY"));
 }
 
 /// What the library itself counts for these texts, each by itself.

@@ -100,7 +100,7 @@ impl<'a> RequestBody<'a> {
                         sink.message_ends();
                     }
                 }
-                other => walk(other, None, key, sink),
+                other => walk(other, named(key), key, sink),
             }
             sink.mark(&[mark::END]);
         }
@@ -129,10 +129,16 @@ impl<'a> RequestBody<'a> {
             structured: any(&[
                 "response_format",
                 "guided_json",
+                "guided_regex",
+                "guided_choice",
+                "guided_grammar",
                 "structured_outputs",
                 "json_schema",
                 "grammar",
+                "regex",
+                "ebnf",
                 "responseSchema",
+                "responseJsonSchema",
                 "format",
             ]),
         }
@@ -170,7 +176,7 @@ fn walk(value: &Value<'_>, medium: Option<Medium>, key: &str, sink: &mut dyn Pro
             }
         }
         Value::Object(map) => {
-            let medium = declared(map).or(medium);
+            let medium = declared(map, medium);
             // Who speaks comes before what is said: a prefix then is one of the conversation.
             let role = map.get("role").map(|role| ("role", role));
             let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(key));
@@ -193,21 +199,25 @@ fn word(word: &str, sink: &mut dyn PromptSink) {
     sink.word(word);
 }
 
-/// What a key says of what stands under it.
+/// What a key, or the name of a type, says of what stands under it.
 fn named(key: &str) -> Option<Medium> {
     Some(match key {
-        "image" | "image_url" | "images" => Medium::Image,
-        "audio" | "input_audio" | "audio_url" => Medium::Audio,
-        "video" | "video_url" => Medium::Video,
-        "file" | "document" => Medium::File,
+        "image" | "images" | "image_url" | "input_image" | "image_data" | "image_embeds" => Medium::Image,
+        "audio" | "audio_url" | "input_audio" | "audio_data" => Medium::Audio,
+        "video" | "video_url" | "video_data" => Medium::Video,
+        "file" | "input_file" | "document" | "multimodal_data" => Medium::File,
         _ => return None,
     })
 }
 
-/// What an object says that it is, by its type of content.
-fn declared(map: &Object<'_>) -> Option<Medium> {
-    let declared = ["media_type", "mime_type", "mimeType"].iter().find_map(|key| map.get(key)?.as_str());
-    declared.map(of_type)
+/// What an object says that it is: by its type of content, else by what it stands in, else by its own type.
+fn declared(map: &Object<'_>, around: Option<Medium>) -> Option<Medium> {
+    let of = |key: &str| map.get(key).and_then(Value::as_str);
+    if of("type") == Some("text") {
+        return None;
+    }
+    let content_type = ["media_type", "mime_type", "mimeType"].into_iter().find_map(of);
+    content_type.map(of_type).or(around).or_else(|| named(of("type")?))
 }
 
 fn of_type(content_type: &str) -> Medium {
@@ -226,8 +236,11 @@ fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium
     }
     let medium = medium?;
     match key {
-        "data" | "bytes" | "images" | "file_data" => Some((medium, Place::Inline(text))),
-        "url" | "uri" | "image_url" | "audio_url" | "video_url" | "fileUri" | "file_uri" | "file_url" => {
+        // SGLang takes either in the same place.
+        "image_data" | "audio_data" | "video_data" if text.contains("://") => Some((medium, Place::Elsewhere(text))),
+        "data" | "bytes" | "images" | "file_data" | "image_data" | "audio_data" | "video_data" | "image_embeds"
+        | "multimodal_data" => Some((medium, Place::Inline(text))),
+        "url" | "uri" | "image_url" | "audio_url" | "video_url" | "file_url" | "fileUri" | "file_uri" | "file_id" => {
             Some((medium, Place::Elsewhere(text)))
         }
         _ => None,
@@ -337,8 +350,68 @@ mod tests {
                 Place::Inline("EE"),
             ),
             ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, Place::Inline("FF")),
+            ("ollama.generate", r#"{"prompt":"p","images":["GG"]}"#, Medium::Image, Place::Inline("GG")),
+            ("sglang.generate", r#"{"text":"t","image_data":"HH"}"#, Medium::Image, Place::Inline("HH")),
+            (
+                "sglang.generate",
+                r#"{"text":"t","image_data":["https://x/y.png"]}"#,
+                Medium::Image,
+                Place::Elsewhere("https://x/y.png"),
+            ),
+            (
+                "llamacpp.completion",
+                r#"{"prompt":{"prompt_string":"p <__media__>","multimodal_data":["II"]}}"#,
+                Medium::File,
+                Place::Inline("II"),
+            ),
+            (
+                "openai.chat",
+                r#"{"messages":[{"content":[{"type":"file","file":{"file_id":"file-1"}}]}]}"#,
+                Medium::File,
+                Place::Elsewhere("file-1"),
+            ),
+            (
+                "openai.chat",
+                r#"{"messages":[{"content":[{"type":"image_embeds","image_embeds":"JJ"}]}]}"#,
+                Medium::Image,
+                Place::Inline("JJ"),
+            ),
+            (
+                "openai.responses",
+                r#"{"input":[{"content":[{"type":"input_image","file_id":"file-2"}]}]}"#,
+                Medium::Image,
+                Place::Elsewhere("file-2"),
+            ),
+            (
+                "openai.responses",
+                r#"{"input":[{"content":[{"type":"input_file","file_url":"https://x/z.pdf"}]}]}"#,
+                Medium::File,
+                Place::Elsewhere("https://x/z.pdf"),
+            ),
+            (
+                "anthropic.messages",
+                r#"{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://x/y.png"}}]}]}"#,
+                Medium::Image,
+                Place::Elsewhere("https://x/y.png"),
+            ),
+            (
+                "anthropic.messages",
+                r#"{"messages":[{"content":[{"type":"image","source":{"type":"file","file_id":"file-3"}}]}]}"#,
+                Medium::Image,
+                Place::Elsewhere("file-3"),
+            ),
         ] {
             assert_eq!(walked(dialect, body).parts, [(medium, format!("{place:?}"))], "{body}");
+        }
+    }
+
+    #[test]
+    fn a_document_that_is_text_and_a_tool_that_speaks_of_images_are_text() {
+        for body in [
+            r#"{"messages":[{"content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"Hi"}}]}]}"#,
+            r#"{"tools":[{"input_schema":{"properties":{"image":{"properties":{"url":{"type":"string"}}}}}}],"messages":[]}"#,
+        ] {
+            assert_eq!(walked("anthropic.messages", body).parts, [], "{body}");
         }
     }
 
@@ -357,6 +430,20 @@ mod tests {
         assert_eq!(extras("{}"), Extras::default());
         let nested = extras(r#"{"sampling_params":{"ignore_eos":true},"response_format":{"type":"text"}}"#);
         assert_eq!((nested.ignore_eos, nested.structured), (Some(true), Some(false)));
+        for structured in [
+            r#"{"guided_regex":"a+"}"#,
+            r#"{"guided_choice":["a"]}"#,
+            r#"{"guided_grammar":"g"}"#,
+            r#"{"structured_outputs":{"json":{}}}"#,
+            r#"{"sampling_params":{"regex":"a+"}}"#,
+            r#"{"sampling_params":{"ebnf":"g"}}"#,
+            r#"{"parameters":{"grammar":{"type":"json"}}}"#,
+            r#"{"text":{"format":{"type":"json_schema"}}}"#,
+            r#"{"generationConfig":{"responseJsonSchema":{}}}"#,
+            r#"{"format":"json"}"#,
+        ] {
+            assert_eq!(extras(structured).structured, Some(true), "{structured}");
+        }
         let body = RequestBody::read(br#"{"metadata":{"user_id":"u"},"n":7}"#).unwrap();
         assert_eq!(
             (body.text("metadata.user_id"), body.text("n"), body.text("a.b")),
