@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, channel};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use rustls::pki_types::ServerName;
-use support::client::chat;
+use support::captured;
+use support::client::{Client, chat};
 use support::http2::{self, Pki, known, serving, trusting};
 use support::proxy::Between;
 use support::upstream::{Upstream, field};
@@ -288,6 +289,26 @@ fn a_websocket_passes_through() {
         assert_eq!(client.send(frame).at_least(4), frame);
     }
     assert!(client.rest().is_empty(), "the server's close reaches the client");
+}
+
+#[test]
+fn a_websockets_bytes_are_counted_both_ways_with_those_that_came_with_the_heads() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head().unwrap();
+        conn.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello");
+        conn.exactly(4 + 6);
+        conn.send("and more");
+    });
+    let folder = tempfile::TempDir::new().unwrap();
+    let run = captured::run(upstream.addr, folder.path(), &["--access-log"]);
+    let mut client = Client::connect(run.listen);
+    client.send("GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearl");
+    client.head();
+    client.send("sooner");
+    assert_eq!(client.rest(), b"helloand more");
+    captured::until("it is logged", || run.said().contains("\"request\""));
+    let (line, said) = (r#""request_bytes":10,"response_bytes":13"#, run.said());
+    assert!(said.contains(line) && said.contains(r#""status":101,"outcome":"success""#), "{said}");
 }
 
 #[test]

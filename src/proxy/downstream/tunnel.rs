@@ -58,7 +58,8 @@ pub(super) async fn run(
     mut observation: Observation,
 ) {
     let mut up = Pipe { buffer: from_client, written: 0, arrival: None };
-    let mut down = Pipe { buffer: from_server, written: 0, arrival: None };
+    // What came with the head of the answer came when that did, which is now.
+    let mut down = Pipe { buffer: from_server, written: 0, arrival: Some(Arrival::now()) };
     let ending = std::future::poll_fn(|cx| {
         let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.request(bytes));
         let downward = down.poll(cx, &mut server, &mut client, |arrival, bytes| {
