@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamgauge::capture::format::BlockUnit;
+use streamgauge::capture::format::{BlockIds, BlockUnit, LastBlock, Scope};
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
@@ -48,9 +48,11 @@ fn a_request_is_a_row_that_tells_its_shape() {
     let header = reader.header().clone();
     let blocks = header.blocks.unwrap();
     assert_eq!((blocks.size, blocks.unit), (512, BlockUnit::Bytes));
+    assert_eq!((blocks.last, blocks.ids, blocks.scope), (LastBlock::Dropped, BlockIds::Chained, Scope::Trace));
     assert!(header.started_unix_ns.unwrap() > 1_700_000_000_000_000_000 && blocks.key.is_some());
     let row = reader.next().unwrap().unwrap();
     assert!(reader.next().is_none() && reader.damage().is_empty());
+    assert_eq!(row.route.as_deref(), Some("/v1/chat/completions"));
     assert_eq!((row.dialect.as_deref(), row.model.as_deref()), (Some("openai.chat"), Some("org/model")));
     assert_eq!((row.stream, row.params.max_tokens, row.params.n), (Some(true), Some(500), Some(1)));
     assert_eq!((row.params.temperature, row.params.min_tokens), (Some(0.5), Some(2)));
@@ -91,7 +93,10 @@ fn what_is_said_next_is_the_next_turn_and_shares_its_blocks() {
     let rows = rows(folder.path());
     assert_eq!(rows.iter().map(|row| row.turn.unwrap()).collect::<Vec<_>>(), [0, 1, 2, 0]);
     assert!(rows[1].session == rows[0].session && rows[2].session == rows[0].session);
-    assert!(rows[3].session != rows[0].session && rows[1].think.is_some());
+    assert!(rows[3].session != rows[0].session);
+    let pause = |turn: usize| rows[turn].at - (rows[turn - 1].at + rows[turn - 1].timing.ended.unwrap());
+    let thinks = rows.iter().map(|row| row.think).collect::<Vec<_>>();
+    assert_eq!(thinks, [None, Some(pause(1)), Some(pause(2)), None], "from an answer's end to what is said next");
     let blocks = |row: usize| &rows[row].prompt.blocks;
     assert!(blocks(1).starts_with(blocks(0)), "a longer conversation begins with the shorter");
     let shared = blocks(0).iter().zip(blocks(3)).take_while(|(a, b)| a == b).count();

@@ -172,6 +172,9 @@ pub struct Entry {
     /// When a replay had planned to send it, on the same line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
+    /// The route under which it was counted, never the path itself: that may carry ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
     /// Name of the dialect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,

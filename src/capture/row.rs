@@ -159,6 +159,7 @@ pub(super) fn row(
     Entry {
         at: rounding.since(arrived, zero),
         planned: times.intended.map(|at| rounding.since(at, zero)),
+        route: shape.dialect.map(|dialect| dialect.route.to_owned()),
         dialect: shape.dialect.map(|dialect| dialect.name.to_owned()),
         model: shape.model.as_deref().map(|model| names.shown(model, success)),
         stream: shape.stream,

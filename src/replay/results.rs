@@ -103,6 +103,7 @@ impl Done {
         Entry {
             at: times.received.since(begin).as_nanos(),
             planned: Some(self.planned.since(begin).as_nanos()),
+            route: record.shape.dialect.map(|dialect| dialect.route.to_owned()),
             dialect: record.shape.dialect.map(|dialect| dialect.name.to_owned()),
             model: asked.model.clone(),
             stream: record.shape.stream,

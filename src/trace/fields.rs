@@ -36,6 +36,7 @@ macro_rules! fields {
 
 fields! {
     PLANNED "planned" |entry| entry.planned.is_some();
+    ROUTE "route" |entry| entry.route.is_some();
     DIALECT "dialect" |entry| entry.dialect.is_some();
     MODEL "model" |entry| entry.model.is_some();
     STREAM "stream" |entry| entry.stream.is_some();

@@ -111,7 +111,7 @@ pub(super) fn rename(entry: &mut Entry, copy: u64) {
 
 /// What a row that waits holds, in bytes.
 pub(super) fn held(entry: &Entry) -> usize {
-    let texts = [&entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
+    let texts = [&entry.route, &entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
     let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
     let ids = entry.prompt.blocks.capacity() * size_of::<u64>();
     size_of::<Waiting>() + texts + ids + entry.prompt.parts.capacity() * size_of::<Part>()

@@ -44,6 +44,7 @@ mod privacy;
 mod prometheus;
 mod replays;
 mod reuse;
+mod schema;
 mod sidecar;
 mod signals;
 mod victoria;

@@ -54,6 +54,7 @@ use Column::{Flag, List, Real, Text, Whole};
 const COLUMNS: &[(&str, Column)] = &[
     ("at", Whole(|row| Some(row.at))),
     ("planned", Whole(|row| row.planned)),
+    ("route", Text(|row| row.route.clone())),
     ("dialect", Text(|row| row.dialect.clone())),
     ("model", Text(|row| row.model.clone())),
     ("stream", Flag(|row| row.stream)),
@@ -221,5 +222,23 @@ impl Writer for Table {
         self.group().map_err(failed)?;
         self.file.close().map_err(failed)?;
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_row_is_a_column_under_its_name() {
+        let of = |path: &str| match path {
+            "timing.gaps" => vec!["gap_ns".to_owned(), "gap_tokens".to_owned()],
+            path => vec![path.replace('.', "_")],
+        };
+        let mut expected: Vec<String> = std::iter::once("at").chain(Fields::ALL.paths()).flat_map(of).collect();
+        let mut columns: Vec<&str> = COLUMNS.iter().map(|(name, _)| *name).collect();
+        expected.sort_unstable();
+        columns.sort_unstable();
+        assert_eq!(columns, expected);
     }
 }
