@@ -277,10 +277,10 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(folder: &Path) -> Self {
+    fn new(folder: &Path, flush: Gap) -> Self {
         let settings = Settings {
             folder: folder.to_owned(),
-            flush: Gap::from_millis(10),
+            flush,
             round: Gap::ZERO,
             key: None,
             rotate: true,
@@ -324,7 +324,7 @@ impl Alone {
 #[test]
 fn each_day_has_a_key_of_its_own_and_nothing_is_the_same_on_both() {
     let folder = TempDir::new().unwrap();
-    let alone = Alone::new(folder.path());
+    let alone = Alone::new(folder.path(), Gap::from_millis(10));
     alone.ends(alone.asks());
     alone.written(1);
     let over_midnight = alone.asks();
@@ -357,4 +357,23 @@ fn each_day_has_a_key_of_its_own_and_nothing_is_the_same_on_both() {
     assert_eq!(next.prompt.blocks.len(), first[0].prompt.blocks.len());
     assert!(next.prompt.blocks.iter().all(|id| !first[0].prompt.blocks.contains(id)));
     assert!(midnight.session == next.session && next.session != first[0].session);
+}
+
+#[test]
+fn a_row_waits_as_long_as_the_flush_says_and_a_kill_can_cost_no_more() {
+    let folder = TempDir::new().unwrap();
+    let alone = Alone::new(folder.path(), Gap::from_millis(500));
+    alone.ends(alone.asks());
+    alone.clock.advance(Gap::from_millis(499));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(alone.capture.counts().count(Fate::Whole), 0, "not before it is over");
+    let mut late = 0;
+    while alone.capture.counts().count(Fate::Whole) == 0 {
+        alone.clock.advance(Gap::from_millis(1));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        late += 1;
+    }
+    // The thread looks when it has time to: this is of a machine that gives it none for five seconds.
+    assert!(late < 5_000, "{late} ms after it was over");
+    assert_eq!(rows(folder.path()).len(), 1, "and it is there before anything ends");
 }

@@ -86,6 +86,55 @@ fn the_whole_conversation_hour_has_the_figures_that_are_known() {
     );
 }
 
+/// What caches would have of these rows.
+fn reuse(header: &Header, rows: &[Entry]) -> info::Cache {
+    let mut pass = info::Pass::new(header, None);
+    rows.iter().for_each(|row| pass.take(row));
+    pass.finish().reuse.remove(0)
+}
+
+#[test]
+fn the_ids_of_the_conversation_hour_are_chains_that_are_numbered_as_they_appear() {
+    let (header, rows) = rows(&data("mooncake/conversation_full.jsonl.zst"));
+    let mut parents = std::collections::HashMap::new();
+    for row in &rows {
+        assert_eq!(row.prompt.blocks.len() as u64, row.prompt.tokens.unwrap().div_ceil(512));
+        let chain = std::iter::once(None).chain(row.prompt.blocks.iter().copied().map(Some));
+        for (place, (id, parent)) in row.prompt.blocks.iter().zip(chain).enumerate() {
+            let new = parents.len() as u64;
+            assert_eq!(*parents.entry(*id).or_insert((parent, place)), (parent, place), "one parent and one place");
+            assert!(*id <= new, "in order of first appearance, without a gap");
+        }
+    }
+    assert_eq!((rows.len(), parents.len()), (12_031, 288_500 - 105_710));
+    assert!(rows.iter().all(|row| row.prompt.blocks[0] == 0), "all begin alike");
+    // How much of the reuse is that of a warm cache, and how much the block that all have.
+    for (minutes, share) in [(1, 0.047), (5, 0.207), (15, 0.309), (30, 0.347), (59, 0.374)] {
+        let until = rows.partition_point(|row| row.at < minutes * 60_000_000_000);
+        near(reuse(&header, &rows[..until]).token_share, share, 0.0006);
+    }
+    // Of blocks, without the one that all begin with: the first request alone has not had it from another.
+    let all = reuse(&header, &rows);
+    let (hit, asked) = (all.hit_blocks - (12_031 - 1), all.asked_blocks - 12_031);
+    near(hit as f64 / asked as f64, 0.339, 0.0005);
+}
+
+#[test]
+fn the_conversation_hour_comes_in_batches() {
+    let times: Vec<u64> = rows(&data("mooncake/conversation_full.jsonl.zst")).1.iter().map(|row| row.at).collect();
+    let ticks: Vec<usize> = times.chunk_by(|a, b| b - a < 1_000_000_000).map(<[u64]>::len).collect();
+    let distinct = times.chunk_by(|a, b| a == b).count();
+    assert_eq!((distinct, ticks.iter().max()), (1_180, Some(&28)));
+    near(times.len() as f64 / ticks.len() as f64, 10.2, 0.05);
+    let first = |name: &str| rows(&data(name)).1;
+    let minute = first("mooncake/conversation_first60s.jsonl");
+    assert_eq!(minute.chunk_by(|a, b| a.at == b.at).map(<[Entry]>::len).max(), Some(16));
+    assert_eq!(first("mooncake/conversation_first300s.jsonl").last().unwrap().at, 297_000_000_000);
+    let control = about("mooncake/synthetic_first60s.jsonl", None);
+    assert!(control.warnings.is_empty(), "a Poisson process is no grid: {:?}", control.warnings);
+    near(control.burstiness.unwrap().gap_cv, 1.01, 0.005);
+}
+
 #[test]
 fn azures_file_is_read_to_the_hundred_nanoseconds() {
     let (header, rows) = rows(&data("azure/conv2023_first300s.csv"));

@@ -1,0 +1,92 @@
+//! What the settings of a capture do: its key, the key of a day, and how much is kept how long.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use streamgauge::capture::format::{Blocks, Entry};
+use streamgauge::capture::key::{FILE, Key};
+use streamgauge::capture::reader::Reader;
+use support::captured::{answer, proxy, rows, server};
+use support::client::chat;
+use tempfile::TempDir;
+
+/// Captures one request, with these settings.
+fn capture(folder: &Path, settings: &[(&str, &str)]) {
+    let upstream = server(answer(1));
+    let proxy = proxy(upstream.addr, folder, &[settings, &[("capture_block", "16")]].concat());
+    let body = json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "the same ".repeat(20)}]});
+    proxy.client().send(chat(&body.to_string())).response();
+}
+
+/// The same, and what the header says of blocks and of the time, and the rows.
+fn captured(folder: &Path, settings: &[(&str, &str)]) -> (Blocks, u64, Vec<Entry>) {
+    capture(folder, settings);
+    let header = Reader::open(folder).unwrap().header().clone();
+    (header.blocks.unwrap(), header.started_unix_ns.unwrap(), rows(folder))
+}
+
+#[test]
+fn captures_share_the_ids_of_equal_prompts_where_they_were_given_the_same_key_and_else_none() {
+    let folder = TempDir::new().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "a key that two captures share\n").unwrap();
+    let given = [("capture_key", key.to_str().unwrap())];
+    let of = |name: &str, settings: &[(&str, &str)]| captured(&folder.path().join(name), settings);
+    let (one, other) = (of("one", &given), of("other", &given));
+    assert!(one.2[0].prompt.blocks.len() > 5 && one.2[0].prompt.blocks == other.2[0].prompt.blocks);
+    assert_eq!((&one.0.key, &one.0.key.as_ref().unwrap().len()), (&other.0.key, &16));
+    assert!(!folder.path().join("one").join(FILE).exists(), "whoever has the folder has not the key");
+    let (own, others) = (of("own", &[]), of("others", &[]));
+    assert_ne!(own.0.key, others.0.key);
+    assert!(own.2[0].prompt.blocks.iter().all(|id| !others.2[0].prompt.blocks.contains(id)));
+    assert_ne!(own.2[0].session, others.2[0].session);
+    // A key is of the folder, and stays when another process goes on.
+    let again = of("own", &[]);
+    assert_eq!((again.0.key, &again.2[0].prompt.blocks), (own.0.key, &again.2[1].prompt.blocks));
+}
+
+#[test]
+fn with_rotation_ids_are_of_the_key_of_the_day() {
+    const DAY: u64 = 86_400_000_000_000;
+    let folder = TempDir::new().unwrap();
+    let (blocks, started, _) = captured(folder.path(), &[("capture_key_rotate", "true")]);
+    let root = Key::of_folder(folder.path(), None).unwrap();
+    let day = started / DAY;
+    // Midnight may have come meanwhile.
+    let keys = [day, day + 1].map(|day| root.of_day(day).id());
+    assert!(keys.contains(&blocks.key.clone().unwrap()), "{blocks:?}");
+    assert_ne!(blocks.key, Some(root.id()));
+}
+
+/// A segment that another process has left, of this length, last changed so long after 1970.
+fn left(folder: &Path, number: u32, length: u64, changed: Duration) -> PathBuf {
+    let path = folder.join(format!("{number:08}-20251121T101500Z.jsonl.zst"));
+    let file = File::create(&path).unwrap();
+    file.set_len(length).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + changed).unwrap();
+    path
+}
+
+#[test]
+fn what_is_too_old_or_too_much_is_removed_and_the_rest_stays() {
+    let folder = TempDir::new().unwrap();
+    let far = Duration::from_secs(1 << 33);
+    let [old, most, new] = [(1, 10, Duration::from_secs(9)), (2, 900_000, far), (3, 400_000, far)]
+        .map(|(number, length, changed)| left(folder.path(), number, length, changed));
+    let other = folder.path().join("notes.txt");
+    fs::write(&other, "not ours").unwrap();
+    let kept = || [&old, &most, &new, &other].map(|path| path.exists());
+    capture(folder.path(), &[("capture_keep_age", "87600h")]);
+    assert_eq!(kept(), [false, true, true, true], "one is older than ten years");
+    capture(folder.path(), &[("capture_keep_bytes", "1048576")]);
+    assert_eq!(kept(), [false, false, true, true], "both and what was captured are more than 1 MiB");
+    let all = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+    let segments = all.filter(|path| path.to_str().unwrap().ends_with(".zst")).count();
+    assert_eq!(segments, 3, "what was captured meanwhile is there");
+}

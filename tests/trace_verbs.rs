@@ -1,0 +1,250 @@
+//! `streamgauge trace` as it is typed: the figures of `info`, its doubts, and what `cut`, `merge` and `anonymize` make.
+
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use streamgauge::capture::format::Entry;
+use tempfile::TempDir;
+
+fn trace(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.arg("trace").args(args).env_clear().current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn written(folder: &TempDir, name: &str, lines: &[Value]) -> String {
+    let path = folder.path().join(name);
+    fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// The rows of a trace in our own format, on stdout.
+fn rows(output: &Output) -> Vec<Entry> {
+    assert!(output.status.success(), "{}", said(output));
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Three requests in blocks of four tokens: the second shares one block with the first, the third all of the first's.
+fn small(folder: &TempDir) -> String {
+    let blocks = json!({"size": 4, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace", "key": "k"});
+    let header = json!({"streamgauge_trace": 1, "source": "by hand", "started_unix_ns": 1_000, "blocks": blocks});
+    let row = |at: u64, tokens: u64, blocks: &[u64], output: u64, rest: Value| {
+        let mut row = json!({"at": at, "prompt": {"tokens": tokens, "blocks": blocks}, "output_tokens": output});
+        row.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        row
+    };
+    let rows = [
+        header,
+        row(0, 8, &[1, 2], 10, json!({"model": "llama-a", "session": "s", "outcome": "success"})),
+        row(
+            SECOND,
+            6,
+            &[1, 3],
+            20,
+            json!({"model": "qwen-b", "outcome": "cancelled", "ending": "downstream_gone", "abort_tokens": 20,
+                "upstream": "10.0.0.1:8000"}),
+        ),
+        row(3 * SECOND, 12, &[1, 2, 4], 30, json!({"model": "llama-a", "session": "s", "outcome": "success"})),
+    ];
+    written(folder, "small.jsonl", &rows)
+}
+
+#[test]
+fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
+    let folder = TempDir::new().unwrap();
+    let path = small(&folder);
+    let told = |more: &[&str]| -> Value {
+        serde_json::from_slice(&trace(&[&["info", &path, "--json"], more].concat()).stdout).unwrap()
+    };
+    let third = 1.0 / 3.0;
+    let near = |told: &Value, expected: f64| {
+        assert!((told.as_f64().unwrap() - expected).abs() < 1e-9, "{told} is not {expected}");
+    };
+    let mut all = told(&["--cache-blocks", "2"]);
+    assert_eq!(told(&["--cache-tokens", "8"]), all, "8 tokens are two blocks");
+    // Gaps of 1 and 2 s; one, one, no and one request in four seconds.
+    let burstiness = all["burstiness"].take();
+    near(&burstiness["gap_cv"], third);
+    near(&burstiness["dispersion_1s"], 0.25);
+    near(&burstiness["peak_1s"], 4.0 * third);
+    assert_eq!(burstiness["zero_gaps"], 0.0);
+    assert!(burstiness["dispersion_10s"].is_null() && burstiness["peak_10s"].is_null(), "one window has no variance");
+    // Of 26 tokens 4 and 8 were there; of each request none of 8, 4 of 6 and 8 of 12. In two blocks there is no room for
+    // the block of the first that the second pushed out.
+    let reuse = all["reuse"].take();
+    let [endless, bounded] = &reuse.as_array().unwrap()[..] else { panic!("{reuse}") };
+    near(&endless["token_share"], 12.0 / 26.0);
+    near(&endless["request_share"], 4.0 / 9.0);
+    assert_eq!((&endless["blocks"], &bounded["blocks"]), (&Value::Null, &json!(2)));
+    assert_eq!((&endless["hit_blocks"], &endless["asked_blocks"]), (&json!(3), &json!(7)));
+    assert_eq!((&bounded["hit_blocks"], &bounded["asked_blocks"]), (&json!(2), &json!(7)));
+    near(&bounded["token_share"], 8.0 / 26.0);
+    for side in ["input", "output"] {
+        assert!(all[side]["mean"].take().as_f64().is_some());
+    }
+    assert_eq!(
+        all,
+        json!({
+            "requests": 3, "span_s": 3.0, "rate": 1.0,
+            "input": {"requests": 3, "sum": 26, "mean": null, "p50": 8, "p90": 11, "p99": 11, "min": 6, "max": 12},
+            "input_estimated": 0,
+            "output": {"requests": 3, "sum": 60, "mean": null, "p50": 20, "p90": 28, "p99": 29, "min": 10, "max": 30},
+            "burstiness": null, "reuse": null,
+            "sessions": {"count": 1, "requests": 2, "estimated": false},
+            "models": {"llama-a": 2, "qwen-b": 1},
+            "outcomes": {"success": 2, "cancelled": 1},
+            "aborted": 1, "warnings": [], "rate_over_time": [1, 1, 0, 1],
+            "input_histogram": [[8, 2], [16, 1]], "output_histogram": [[16, 1], [32, 2]],
+        })
+    );
+}
+
+#[test]
+fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
+    let folder = TempDir::new().unwrap();
+    let row = |at: u64, length: u64, ids: u64| json!({"timestamp": at, "input_length": length, "output_length": 1, "hash_ids": (0..ids).collect::<Vec<_>>()});
+    let own = json!({"streamgauge_trace": 1, "source": "t"});
+    let grid: Vec<Value> = (0..60_u64).map(|n| row(n / 6 * 3_000, 10, 1)).collect();
+    for (lines, warning, sentence, advice) in [
+        (
+            grid,
+            json!({"warning": "batch_grid", "step_ns": 3 * SECOND, "zero_gaps": 50.0 / 59.0}),
+            "arrivals come in batches every 3.00s: 85 % of the gaps are zero",
+            "`trace spread` moves each arrival",
+        ),
+        (
+            vec![row(5, 10, 1), row(3, 10, 1), row(4, 10, 1)],
+            json!({"warning": "unsorted", "rows": 1}),
+            "1 rows come earlier than the row above them",
+            "`trace merge` with this one file puts them in order",
+        ),
+        (
+            vec![row(0, 512, 1), row(1, 600, 1), row(2, 700, 3)],
+            json!({"warning": "impossible_lengths", "rows": 2, "first": 2, "fitting_block_size": null}),
+            "2 rows have another number of block ids than their length asks for, first row 2",
+            "check the size of blocks (--block-size)",
+        ),
+        (
+            vec![row(0, 64, 1), row(1, 100, 2)],
+            json!({"warning": "impossible_lengths", "rows": 1, "first": 2, "fitting_block_size": 64}),
+            "first row 2; blocks of 64 tokens would fit all",
+            "say the size with --block-size",
+        ),
+        (
+            vec![own.clone(), json!({"at": 1, "prompt": {"bytes": 10}})],
+            json!({"warning": "estimated_tokens", "rows": 1}),
+            "1 prompts have bytes and no tokens; a token is taken for four bytes",
+            "capture with a tokenizer, or where the server reports its usage",
+        ),
+        (vec![own], json!({"warning": "empty"}), "there are no requests", "check that this is the file you mean"),
+    ] {
+        let path = written(&folder, "t.jsonl", &lines);
+        let told: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
+        assert_eq!(told["warnings"], json!([warning]));
+        let text = String::from_utf8(trace(&["info", &path]).stdout).unwrap();
+        let doubt = text.split("warning: ").nth(1).unwrap();
+        let (first, second) = doubt.split_once("\n  advice: ").unwrap();
+        assert!(first.contains(sentence) && second.starts_with(advice), "{doubt}");
+    }
+    // The remedies help.
+    let unsorted = written(&folder, "t.jsonl", &[row(5, 10, 1), row(3, 10, 1)]);
+    let merged = folder.path().join("merged.jsonl").to_str().unwrap().to_owned();
+    assert!(trace(&["merge", &unsorted, "--output", &merged]).status.success());
+    let small = written(&folder, "small.jsonl", &[row(0, 64, 1), row(1, 100, 2)]);
+    for args in [&["info", &merged, "--json"][..], &["info", &small, "--json", "--block-size", "64"]] {
+        let told: Value = serde_json::from_slice(&trace(args).stdout).unwrap();
+        assert_eq!(told["warnings"], json!([]), "{args:?}");
+    }
+}
+
+#[test]
+fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning() {
+    let folder = TempDir::new().unwrap();
+    let path = small(&folder);
+    let times = |args: &[&str]| {
+        let rows = rows(&trace(&[&["cut", &path], args].concat()));
+        rows.iter().map(|row| (row.at, row.model.clone().unwrap())).collect::<Vec<_>>()
+    };
+    let row = |at: u64, model: &str| (at, model.to_owned());
+    assert_eq!(times(&["--models", "llama-*"]), [row(0, "llama-a"), row(3 * SECOND, "llama-a")]);
+    assert_eq!(times(&["--models", "*-b,none", "--from", "500ms"]), [row(SECOND / 2, "qwen-b")]);
+    assert_eq!(times(&["--models", "llama"]), []);
+    assert_eq!(
+        times(&["--from", "1s", "--to", "3s"]),
+        [row(0, "qwen-b")],
+        "the first moment belongs to it, the last does not"
+    );
+    let header = trace(&["cut", &path, "--from", "1s"]).stdout;
+    let header: Value = serde_json::from_slice(header.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+    assert_eq!(header["started_unix_ns"], 1_000 + SECOND, "the wall clock of its beginning");
+}
+
+#[test]
+fn merged_traces_meet_by_the_wall_clock_or_from_the_start() {
+    let folder = TempDir::new().unwrap();
+    let of = |name: &str, started: u64| {
+        let header = json!({"streamgauge_trace": 1, "source": "t", "started_unix_ns": started});
+        written(&folder, name, &[header, json!({"at": 5, "model": name}), json!({"at": 90, "model": name})])
+    };
+    let (late, early) = (of("late", 1_050), of("early", 1_000));
+    let merged = |more: &[&str]| {
+        let rows = rows(&trace(&[&["merge", &late, &early], more].concat()));
+        rows.iter().map(|row| (row.at, row.model.clone().unwrap())).collect::<Vec<_>>()
+    };
+    let row = |at: u64, model: &str| (at, model.to_owned());
+    assert_eq!(merged(&[]), [row(5, "early"), row(55, "late"), row(90, "early"), row(140, "late")]);
+    assert_eq!(merged(&["--from-start"]), [row(5, "late"), row(5, "early"), row(90, "late"), row(90, "early")]);
+}
+
+#[test]
+fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps() {
+    let folder = TempDir::new().unwrap();
+    let path = small(&folder);
+    let text = fs::read_to_string(&path).unwrap();
+    let path = written(
+        &folder,
+        "odd.jsonl",
+        &text
+            .lines()
+            .map(|line| {
+                let mut line: Value = serde_json::from_str(line).unwrap();
+                if line.get("at").is_some() {
+                    line["at"] = json!(line["at"].as_u64().unwrap() + 123_456_789);
+                    line["timing"] = json!({"first_token": 7_654_321, "ended": 98_765_432, "gaps": "AAAA"});
+                }
+                line
+            })
+            .collect::<Vec<_>>(),
+    );
+    let away = || {
+        let done = trace(&["anonymize", &path, "--round-time", "10ms", "--round-length", "16"]);
+        (String::from_utf8(done.stdout.clone()).unwrap(), rows(&done))
+    };
+    let ((text, first), (_, second)) = (away(), away());
+    for name in ["llama", "qwen", "10.0.0.1", "\"k\"", "\"s\"", "started_unix_ns", "gaps"] {
+        assert!(!text.contains(name), "{name} in {text}");
+    }
+    assert_eq!(first.iter().map(|row| row.at).collect::<Vec<_>>(), [120, 1_120, 3_120].map(|ms| ms * 1_000_000));
+    for row in &first {
+        assert_eq!((row.timing.first_token, row.timing.ended), (Some(0), Some(90_000_000)));
+    }
+    // As long as the ids say, which are of four tokens.
+    let prompts = first.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len()));
+    assert_eq!(prompts.collect::<Vec<_>>(), [(8, 2), (8, 2), (12, 3)]);
+    assert_eq!(first.iter().map(|row| row.output_tokens.unwrap()).collect::<Vec<_>>(), [16, 32, 32]);
+    let blocks = |rows: &[Entry], row: usize| rows[row].prompt.blocks.clone();
+    assert!(blocks(&first, 2).starts_with(&blocks(&first, 0)) && blocks(&first, 1)[0] == blocks(&first, 0)[0]);
+    assert_ne!(blocks(&first, 0), blocks(&second, 0), "the key is of the run");
+    let models: Vec<_> = first.iter().map(|row| row.model.as_deref().unwrap()).collect();
+    assert_eq!(models, ["model-1", "model-2", "model-1"]);
+    assert!(first[0].session == first[2].session && first[0].session != second[0].session);
+}
