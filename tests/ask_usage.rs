@@ -12,6 +12,7 @@ use support::upstream::{Upstream, field, reports};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const TOKEN: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a b c\"}}]}\n\n";
+const RUNNING: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a b c\"}}],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
 const END: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":3}}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -25,7 +26,7 @@ fn server() -> (Upstream, impl Fn() -> (String, String)) {
         while let Some(request) = conn.request() {
             let body = String::from_utf8(request.body.clone()).unwrap();
             conn.send(HEAD);
-            conn.chunk(TOKEN);
+            conn.chunk(if body.contains("\"continuous_usage_stats\":true") { RUNNING } else { TOKEN });
             if body.contains("\"include_usage\":true") {
                 // The usage begins in one piece of the stream and ends in the next, of which the client sees nothing.
                 conn.chunk(END.to_owned() + &USAGE[..30]);
@@ -96,6 +97,23 @@ fn whoever_asks_itself_gets_its_usage() {
     let body = "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
     assert_eq!(ask(&proxy, body).text(), [TOKEN, END, USAGE, DONE].concat());
     assert_eq!(seen().1, body);
+}
+
+#[test]
+fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
+    for (provider, knows) in [("vllm", true), ("sglang", true), ("openai", false)] {
+        let (upstream, seen) = server();
+        let proxy = Between::with(upstream.addr, &[("ask_usage", "true"), ("provider", provider)]);
+        assert_eq!(ask(&proxy, "{\"stream\":true}").text(), [TOKEN, END, DONE].concat(), "{provider}");
+        let running = if knows { ",\"continuous_usage_stats\":true" } else { "" };
+        let asked = format!("{{\"stream\":true,\"stream_options\":{{\"include_usage\":true{running}}}}}");
+        assert_eq!(seen().1, asked, "{provider}");
+        assert_eq!(tokens(&proxy), [("usage".to_owned(), "3".to_owned())]);
+        let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+        let of_chunks =
+            |line: &str| line.starts_with("streamgauge_stream_tokens_per_chunk_sum") && line.ends_with(" 3");
+        assert_eq!(page.lines().any(of_chunks), knows, "{provider}: who else knows that three came at once? {page}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde_json::json;
 use streamgauge::capture::format::{BlockIds, BlockUnit, LastBlock, Scope};
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
+use streamgauge::capture::recorder::MAX_GAPS;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
 use support::client::chat;
@@ -156,6 +157,42 @@ fn a_row_tells_who_else_was_being_answered_and_the_first_token_in_three_ways() {
         let [evidence, token, output] = [row.timing.evidence, row.timing.first_token, row.timing.first_output];
         assert!(evidence.is_some() && evidence == token && token < output, "{:?}", row.timing);
     }
+}
+
+#[test]
+fn every_gap_is_told_with_the_tokens_of_the_event_behind_it() {
+    let folder = TempDir::new().unwrap();
+    let counted = |tokens: u64| {
+        let usage = json!({"prompt_tokens": 9, "completion_tokens": tokens});
+        format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": "x"}}], "usage": usage}))
+    };
+    let upstream = server([2, 5, 6, 10].map(counted).to_vec());
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    let body = json!({"stream": true, "messages": [],
+        "stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    proxy.client().send(chat(&body.to_string())).response();
+    drop(proxy);
+    let row = rows(folder.path()).remove(0);
+    let gaps = gaps::unpack(row.timing.gaps.as_ref().unwrap()).unwrap();
+    assert_eq!(row.timing.first_tokens, Some(2));
+    assert_eq!(gaps.iter().map(|event| event.tokens()).collect::<Vec<_>>(), [Some(3), Some(1), Some(4)]);
+    assert_eq!((row.output_tokens, row.output_source), (Some(10), Some(CountSource::ContinuousUsage)));
+}
+
+#[test]
+fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(MAX_GAPS + 9));
+    let proxy = proxy(upstream.addr, folder.path(), &[]);
+    proxy.client().send(chat("{}").replace("/v1/chat/completions", "/files/of-somebody")).response();
+    proxy.client().send(chat("{\"stream\":true,\"messages\":[]}")).response();
+    drop(proxy);
+    let rows = rows(folder.path());
+    assert_eq!(rows.len(), 1);
+    let (kept, lost) = (gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), rows[0].timing.lost_gaps);
+    // One read may bring more than the timeline holds, too: what it does not is as well told.
+    assert!(kept <= MAX_GAPS && kept as u64 + lost.unwrap() == MAX_GAPS as u64 + 8, "{kept} kept, {lost:?} lost");
+    assert_eq!(rows[0].output_tokens, Some(MAX_GAPS as u64 + 9));
 }
 
 #[test]

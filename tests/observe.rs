@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use streamgauge::measure::dialect;
+use streamgauge::measure::dialect::{self, Routes};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{
     CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, Unread,
@@ -270,6 +270,26 @@ fn an_unknown_coding_is_said_and_the_reply_still_counts() {
     let record = observer.end(at(160), Ending::Complete);
     assert_eq!((record.quality.unread, record.outcome), (Some(Unread::Coding), Outcome::Success));
     assert_eq!(record.response_bytes, 3);
+}
+
+#[test]
+fn plain_http_is_measured_by_its_first_byte_its_duration_and_its_bytes_alone() {
+    let shape = RequestShape::of("POST", "/files/of-somebody", &Routes::default());
+    assert_eq!((shape.dialect, shape.route()), (None, ""));
+    let mut observer = StreamObserver::begin(shape, b"", None, at(100));
+    observer.request(b"four");
+    observer.sent(at(101), ms(1));
+    observer.head(
+        at(105),
+        ResponseHead { status: 200, content_type: b"text/plain", content_encoding: b"" },
+        StampSource::Read,
+    );
+    observer.bytes(at(150), b"first ");
+    observer.bytes(at(160), b"and last");
+    let record = observer.end(at(170), Ending::Complete);
+    assert_eq!((record.times.head, record.times.first_byte), (Some(at(105)), Some(at(150))));
+    assert_eq!((record.duration(), record.request_bytes, record.response_bytes), (Gap::from_millis(70), 4, 14));
+    assert_eq!((record.ttft(), record.output_tokens, record.outcome), (None, None, Outcome::Success));
 }
 
 fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) -> Verdict {

@@ -15,6 +15,8 @@
 //! makes many tokens of a text, `--capture-block 64` makes a quarter as many ids, and 512 is what public traces have.
 //!
 //! # The way of a record
+//! A request of no dialect is plain HTTP, and no row.
+//!
 //! ```text
 //! stream's task -> Following -> queue -> recorder's thread: digest -> row -> frame -> segments
 //! ```
