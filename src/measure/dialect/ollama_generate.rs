@@ -12,7 +12,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/api/generate"),
     path: ollama::path,
     request: ollama::REQUEST,
-    prompt: &["system", "prompt", "images"],
+    prompt: &["context", "system", "prompt", "images"],
     reader: |_| Box::new(ollama::Answer::default()),
     reply: ollama::REPLY,
     error_body: ollama::error_body,

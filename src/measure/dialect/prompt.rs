@@ -311,6 +311,15 @@ mod tests {
     }
 
     #[test]
+    fn what_an_ollama_server_said_before_is_in_front_of_the_prompt() {
+        let asked =
+            |context: &str| walked("ollama.generate", &format!(r#"{{"prompt":"p","context":{context}}}"#)).bytes;
+        let (one, other) = (asked("[1,2]"), asked("[1,3]"));
+        let shared = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        assert!(one != other && one[shared..].ends_with(b"p\xff\xff"), "{one:?}");
+    }
+
+    #[test]
     fn parts_that_are_not_text_are_found_in_every_dialects_way() {
         for (dialect, body, medium, place) in [
             (
@@ -358,6 +367,7 @@ mod tests {
                 Medium::Image,
                 Place::Elsewhere("https://x/y.png"),
             ),
+            ("sglang.generate", r#"{"text":"t","audio_data":["KK"]}"#, Medium::Audio, Place::Inline("KK")),
             (
                 "llamacpp.completion",
                 r#"{"prompt":{"prompt_string":"p <__media__>","multimodal_data":["II"]}}"#,

@@ -17,7 +17,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     name: "sglang.generate",
     route: "/generate",
     request: REQUEST,
-    prompt: &["text", "input_ids", "image_data"],
+    prompt: &["text", "input_ids", "image_data", "audio_data", "video_data"],
     reader: |shape| Box::new(Generate::new(shape)),
     reply: REPLY,
     ..USUAL
