@@ -183,6 +183,12 @@ fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning(
         [row(0, "qwen-b")],
         "the first moment belongs to it, the last does not"
     );
+    let backwards = trace(&["cut", &path, "--from", "3s", "--to", "1s"]);
+    assert_eq!(backwards.status.code(), Some(1));
+    assert_eq!(
+        said(&backwards),
+        "error: nothing is from 3.00s on and before 1.00s; --to has to be later than --from\n"
+    );
     let header = trace(&["cut", &path, "--from", "1s"]).stdout;
     let header: Value = serde_json::from_slice(header.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
     assert_eq!(header["started_unix_ns"], 1_000 + SECOND, "the wall clock of its beginning");

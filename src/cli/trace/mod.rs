@@ -262,6 +262,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             flags::written(input.trace, args.to.0, &args.output)
         }
         Verb::Cut(args) => {
+            anyhow::ensure!(
+                args.to.is_none_or(|to| to > args.from),
+                "nothing is from {} on and before {}; --to has to be later than --from",
+                args.from,
+                args.to.unwrap_or_default()
+            );
             let to = args.to.map(Gap::as_nanos);
             let input = args.input.open_at(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
             let cut = Cut { from: args.from.as_nanos(), to, models: args.models.clone() };
