@@ -100,6 +100,18 @@ fn whoever_asks_itself_gets_its_usage() {
 }
 
 #[test]
+fn a_server_is_not_asked_to_compress_what_has_to_be_edited() {
+    let (upstream, seen) = server();
+    let body = "{\"stream\":true}";
+    let request = chat(body).replacen("\r\n", "\r\nAccept-Encoding: gzip\r\n", 1);
+    for (asks, coding) in [("true", None), ("false", Some("gzip"))] {
+        let proxy = Between::with(upstream.addr, &[("ask_usage", asks)]);
+        assert_eq!(proxy.client().send(&request).response().text(), [TOKEN, END, DONE].concat());
+        assert_eq!(field(&seen().0, "Accept-Encoding"), coding, "ask_usage: {asks}");
+    }
+}
+
+#[test]
 fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
     for (provider, knows) in [("vllm", true), ("sglang", true), ("openai", false)] {
         let (upstream, seen) = server();

@@ -1,5 +1,6 @@
 //! `--ask-usage` for one exchange: the request is edited on its way up and the reply on its way down.
 //!
+//! A server that may not compress sends events that can be edited: the client's `Accept-Encoding` does not go on.
 //! The observer reads what the server really sent, so a read that is edited is kept as it came until it is observed.
 
 use crate::config::ProxyConfig;

@@ -19,6 +19,8 @@ pub enum Known {
     ContentType,
     /// `Content-Encoding`.
     ContentEncoding,
+    /// `Accept-Encoding`.
+    AcceptEncoding,
     /// `Host`.
     Host,
     /// `TE`.
@@ -36,7 +38,7 @@ pub enum Known {
 }
 
 /// Their names, in lower case.
-const KNOWN: [(&[u8], Known); 14] = [
+const KNOWN: [(&[u8], Known); 15] = [
     (b"connection", Known::Connection),
     (b"keep-alive", Known::KeepAlive),
     (b"proxy-connection", Known::ProxyConnection),
@@ -44,6 +46,7 @@ const KNOWN: [(&[u8], Known); 14] = [
     (b"content-length", Known::ContentLength),
     (b"content-type", Known::ContentType),
     (b"content-encoding", Known::ContentEncoding),
+    (b"accept-encoding", Known::AcceptEncoding),
     (b"host", Known::Host),
     (b"te", Known::Te),
     (b"upgrade", Known::Upgrade),

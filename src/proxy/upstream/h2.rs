@@ -234,6 +234,7 @@ impl Outgoing<'_> {
         let keeps = |known| match known {
             Known::Host => false,
             Known::ContentLength => self.framing != Framing::Chunked,
+            Known::AcceptEncoding => !self.edited,
             known => self.trace.keeps(known),
         };
         let kept = self.head.end_to_end().filter(|(_, _, known)| keeps(*known));

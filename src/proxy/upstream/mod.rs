@@ -122,6 +122,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) added: &'a [(&'static str, String)],
     /// Which of the client's trace fields go on.
     pub(super) trace: TraceFields,
+    /// The reply is edited on its way, for which it must not be compressed.
+    pub(super) edited: bool,
 }
 
 impl Upstream {
@@ -288,7 +290,7 @@ impl<'a> Outgoing<'a> {
     pub(super) fn new(head: &'a Head, framed: Framing, added: &'a Additions, asking: bool) -> Self {
         let framing = if asking { Asking::framing(framed) } else { framed };
         let repeatable = matches!(framed, Framing::Length(0..=MOST_KEPT));
-        Self { head, framing, repeatable, added: added.fields(), trace: added.trace() }
+        Self { head, framing, repeatable, added: added.fields(), trace: added.trace(), edited: asking }
     }
 
     /// Writes the head for HTTP/1.1: every end-to-end line as it came.
@@ -306,6 +308,7 @@ impl<'a> Outgoing<'a> {
             Known::TransferEncoding => came_chunked,
             Known::Upgrade => upgrade,
             Known::ContentLength => !chunked,
+            Known::AcceptEncoding => !self.edited,
             known => !hop && self.trace.keeps(known),
         });
         if chunked && !came_chunked {
