@@ -10,18 +10,22 @@
 //! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
 //! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::format::{Part, PartKind};
-use super::key::{Key, begin, cut};
+use super::key::{Key, begin, cut, restart};
 use super::media;
 use super::tokens::{MAX_TEXT, Tokens, pieces};
 use crate::measure::dialect::prompt::{Medium, Place, PromptSink};
 
 /// What the ids of blocks are for.
 const BLOCK: &[u8] = b"block";
+/// What the digests of messages are for.
+const MESSAGES: &[u8] = b"messages";
 /// Parts that are told of one request.
 const MAX_PARTS: usize = 256;
 /// Messages whose end may turn out to be where the next turn goes on.
@@ -54,22 +58,20 @@ pub struct Digested {
 }
 
 /// What blocks are cut by.
-#[derive(Clone, Copy)]
-pub enum Cutting<'a> {
+#[derive(Clone)]
+pub enum Cutting {
     /// So many bytes are a block.
     Bytes(usize),
     /// So many tokens are.
-    Tokens(usize, &'a Tokens),
-    /// There are no blocks.
-    Nothing,
+    Tokens(usize, Arc<Tokens>),
 }
 
-impl Cutting<'_> {
+impl Cutting {
     /// The key of the blocks' ids, made from the one of the capture.
     pub fn key(&self, key: &Key) -> Key {
         match self {
             Self::Tokens(_, tokens) => key.of_tokens(tokens.identity()),
-            Self::Bytes(_) | Self::Nothing => key.clone(),
+            Self::Bytes(_) => key.clone(),
         }
     }
 }
@@ -81,15 +83,16 @@ mod tag {
     pub(super) const PART: u8 = 3;
 }
 
-/// Takes a prompt and keeps its digests.
-pub struct Digester<'a> {
-    key: &'a Key,
-    cutting: Cutting<'a>,
+/// Takes one prompt after the other and keeps their digests: hashers and buffers cost more than a short prompt.
+pub struct Digester {
+    key: Key,
+    cutting: Cutting,
     /// The block that is being filled, of tokens.
     block: blake3::Hasher,
     /// How many they are.
     filled: usize,
-    /// The block of bytes that is being filled, which is digested when it is full: what is left of it in the end has no id.
+    /// The block of bytes that is being filled, behind what its digest begins with: it is digested when it is full, and
+    /// what is left of it in the end has no id.
     partial: Vec<u8>,
     /// Text that a tokenizer was given.
     tokenized: usize,
@@ -100,47 +103,72 @@ pub struct Digester<'a> {
     digested: Digested,
 }
 
-impl<'a> Digester<'a> {
+impl Digester {
     /// Blocks of so much.
-    pub fn new(key: &'a Key, cutting: Cutting<'a>) -> Self {
-        let tokens = matches!(cutting, Cutting::Tokens(..)).then_some(0);
+    pub fn new(key: &Key, cutting: Cutting) -> Self {
         let mut digester = Self {
-            key,
-            cutting,
+            key: key.clone(),
             block: cutting.key(key).hasher(BLOCK),
+            cutting,
             filled: 0,
             partial: Vec::new(),
             tokenized: 0,
-            all: key.hasher(b"messages"),
+            all: key.hasher(MESSAGES),
             waiting: Vec::with_capacity(TOGETHER),
-            digested: Digested { tokens, ..Digested::default() },
+            digested: Digested::default(),
         };
-        digester.block.update(&[0; 32]);
+        digester.restart();
         digester
     }
 
-    /// What is kept.
-    pub fn finish(mut self) -> Digested {
+    /// What blocks are cut by.
+    pub fn cutting(&self) -> &Cutting {
+        &self.cutting
+    }
+
+    /// Nobody has time to cut this prompt into tokens: there are no blocks.
+    pub fn without_tokens(&mut self) {
+        self.digested.tokens = None;
+    }
+
+    /// What is kept of the prompt. What comes then is another.
+    pub fn finish(&mut self) -> Digested {
         self.settle();
         if !self.digested.parts.is_empty() {
             self.digested.tokens = None;
         }
-        self.digested
+        let digested = std::mem::take(&mut self.digested);
+        self.restart();
+        digested
     }
 
-    /// The block is full.
-    fn block_ends(&mut self) {
-        let chain = *self.block.finalize().as_bytes();
-        self.digested.blocks.push(cut(&chain));
-        begin(self.block.reset(), BLOCK).update(&chain);
+    fn restart(&mut self) {
+        restart(&mut self.all, MESSAGES);
+        (self.filled, self.tokenized) = (0, 0);
+        match self.cutting {
+            Cutting::Bytes(_) => self.begin_bytes(&[0; 32]),
+            Cutting::Tokens(..) => {
+                restart(&mut self.block, BLOCK).update(&[0; 32]);
+                self.digested.tokens = Some(0);
+            }
+        }
+    }
+
+    /// A block of bytes begins, after those whose digest this is.
+    fn begin_bytes(&mut self, chain: &[u8; 32]) {
+        self.partial.clear();
+        begin(&mut self.partial, BLOCK);
+        self.partial.extend_from_slice(chain);
     }
 
     /// The next bytes of the canonical prompt, in blocks of `size` of them.
     fn bytes(&mut self, mut bytes: &[u8], size: usize) {
-        while let Some((now, later)) = bytes.split_at_checked(size - self.partial.len()) {
-            self.block.update(&self.partial).update(now);
-            self.partial.clear();
-            self.block_ends();
+        let full = 1 + BLOCK.len() + 32 + size;
+        while let Some((now, later)) = bytes.split_at_checked(full - self.partial.len()) {
+            self.partial.extend_from_slice(now);
+            let chain = self.key.hash(&self.partial);
+            self.digested.blocks.push(cut(&chain));
+            self.begin_bytes(&chain);
             bytes = later;
         }
         self.partial.extend_from_slice(bytes);
@@ -155,7 +183,9 @@ impl<'a> Digester<'a> {
             self.filled += 1;
             if self.filled == size {
                 self.filled = 0;
-                self.block_ends();
+                let chain = *self.block.finalize().as_bytes();
+                self.digested.blocks.push(cut(&chain));
+                restart(&mut self.block, BLOCK).update(&chain);
             }
         }
     }
@@ -189,7 +219,7 @@ impl<'a> Digester<'a> {
     }
 }
 
-impl PromptSink for Digester<'_> {
+impl PromptSink for Digester {
     fn mark(&mut self, mark: &[u8]) {
         self.everything(mark);
         if let Cutting::Tokens(..) = self.cutting {
@@ -199,7 +229,8 @@ impl PromptSink for Digester<'_> {
 
     fn text(&mut self, text: &str) {
         self.everything(text.as_bytes());
-        let Cutting::Tokens(size, tokens) = self.cutting else { return };
+        let Cutting::Tokens(size, tokens) = &self.cutting else { return };
+        let (size, tokens) = (*size, Arc::clone(tokens));
         for piece in pieces(text) {
             self.tokenized += piece.len();
             let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
@@ -305,6 +336,24 @@ mod tests {
     }
 
     #[test]
+    fn of_a_prompt_nothing_is_left_in_the_next() {
+        let (key, tokens) = (key(), words(b"words"));
+        let bodies = [chat(&"word ".repeat(50)), chat("short"), chat(&"word ".repeat(3))];
+        for cutting in [Cutting::Bytes(16), Cutting::Tokens(4, tokens)] {
+            let digested = |digester: &mut Digester, body: &str| {
+                RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), digester);
+                digester.finish()
+            };
+            let mut one = Digester::new(&key, cutting.clone());
+            for body in &bodies {
+                assert_eq!(digested(&mut one, body), digested(&mut Digester::new(&key, cutting.clone()), body));
+                one.without_tokens();
+                assert_eq!(digested(&mut one, body).tokens, None);
+            }
+        }
+    }
+
+    #[test]
     fn another_key_or_another_role_shares_nothing() {
         let one = key();
         let body = chat(&"x".repeat(100));
@@ -344,7 +393,7 @@ mod tests {
     }
 
     /// Every word is a token, and white space goes with the word before which it stands.
-    fn words(name: &[u8]) -> Tokens {
+    fn words(name: &[u8]) -> Arc<Tokens> {
         let id = |word: &str| word.bytes().fold(7_u32, |id, byte| id.wrapping_mul(31).wrapping_add(byte.into()));
         let encode = move |text: &str| {
             let starts = text.char_indices().filter(|(at, letter)| *at > 0 && *letter == ' ').map(|(at, _)| at);
@@ -352,11 +401,11 @@ mod tests {
             bounds.dedup();
             Some(bounds.windows(2).map(|bounds| id(&text[bounds[0]..bounds[1]])).collect())
         };
-        Tokens::new(name, Box::new(encode))
+        Arc::new(Tokens::new(name, Box::new(encode)))
     }
 
-    fn of_tokens(key: &Key, tokens: &Tokens, dialect: &str, body: &str) -> Digested {
-        let mut digester = Digester::new(key, Cutting::Tokens(4, tokens));
+    fn of_tokens(key: &Key, tokens: &Arc<Tokens>, dialect: &str, body: &str) -> Digested {
+        let mut digester = Digester::new(key, Cutting::Tokens(4, Arc::clone(tokens)));
         RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut digester);
         digester.finish()
     }

@@ -15,6 +15,7 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
+use super::compact;
 use super::format::Entry;
 
 /// Plain bytes after which a frame is closed.
@@ -157,7 +158,7 @@ impl Filling {
     /// # Errors
     /// When it cannot be written as JSON; nothing is added then.
     pub fn header(&mut self, header: &super::format::Header) -> io::Result<()> {
-        self.line(header)
+        self.line(|line| serde_json::to_writer(line, header))
     }
 
     /// Adds a row, which may not be larger than [`MAX_ROW`](super::format::MAX_ROW).
@@ -165,15 +166,15 @@ impl Filling {
     /// # Errors
     /// When it is, or cannot be written as JSON; nothing is added then.
     pub fn row(&mut self, entry: &Entry) -> io::Result<()> {
-        self.line(entry)?;
+        self.line(|line| compact::write(entry, line))?;
         self.rows += 1;
         self.times = (self.times.0.min(entry.at), self.times.1.max(entry.at));
         Ok(())
     }
 
-    fn line(&mut self, value: &impl serde::Serialize) -> io::Result<()> {
+    fn line(&mut self, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> io::Result<()> {
         let before = self.plain.len();
-        let written = serde_json::to_writer(&mut self.plain, value).map_err(io::Error::from).and_then(|()| {
+        let written = write(&mut self.plain).map_err(io::Error::from).and_then(|()| {
             let fits = self.plain.len() - before < super::format::MAX_ROW;
             fits.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "a row is too large"))
         });

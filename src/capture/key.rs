@@ -58,24 +58,44 @@ impl Key {
 
     /// What may be told of it: the same for the same key, and nothing to find the key by.
     pub fn id(&self) -> String {
-        format!("{:016x}", self.digest(b"key id", b""))
+        hex(self.digest(b"key id", b""))
     }
 
     /// 64 bits of the keyed digest of `bytes`, for one purpose.
     pub fn digest(&self, purpose: &'static [u8], bytes: &[u8]) -> u64 {
-        cut(self.hasher(purpose).update(bytes).finalize().as_bytes())
+        let mut input = Vec::with_capacity(1 + purpose.len() + bytes.len());
+        begin(&mut input, purpose);
+        input.extend_from_slice(bytes);
+        cut(&self.hash(&input))
     }
 
     pub(super) fn hasher(&self, purpose: &'static [u8]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        begin(&mut hasher, purpose);
+        restart(&mut hasher, purpose);
         hasher
+    }
+
+    /// The keyed digest of what is at hand whole: a hasher, which can take more, is two kilobytes.
+    pub(super) fn hash(&self, input: &[u8]) -> [u8; 32] {
+        *blake3::keyed_hash(&self.0, input).as_bytes()
     }
 }
 
 /// What a digest begins with that is for one purpose.
-pub(super) fn begin<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
-    hasher.update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose)
+pub(super) fn begin(input: &mut Vec<u8>, purpose: &'static [u8]) {
+    input.push(u8::try_from(purpose.len()).unwrap_or(u8::MAX));
+    input.extend_from_slice(purpose);
+}
+
+/// The same for a hasher, which forgets what it has.
+pub(super) fn restart<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
+    hasher.reset().update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose)
+}
+
+/// A digest as it is written.
+pub(super) fn hex(digest: u64) -> String {
+    let digit = |shift: u32| char::from(b"0123456789abcdef"[(digest >> shift & 0xf) as usize]);
+    (0..16).rev().map(|place| digit(4 * place)).collect()
 }
 
 /// The first 64 bits of a digest.

@@ -45,6 +45,7 @@
 //! * **Images and sounds**: their number, kind, size, and width and height in pixels.
 
 pub mod blocks;
+mod compact;
 pub mod counts;
 pub mod digest;
 pub mod format;

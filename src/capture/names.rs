@@ -15,7 +15,13 @@ const MOST: usize = 1_024;
 /// See the module.
 pub struct Names {
     needed: usize,
-    seen: HashMap<String, usize>,
+    seen: HashMap<String, Seen>,
+}
+
+struct Seen {
+    successes: usize,
+    /// What is written once there are enough.
+    shown: Box<str>,
 }
 
 impl Names {
@@ -27,30 +33,33 @@ impl Names {
     /// What is written for this name, of a request that a server answered with success, or not.
     pub fn shown(&mut self, name: &str, success: bool) -> String {
         if !success {
-            let known = self.seen.get(name).is_some_and(|seen| *seen >= self.needed);
-            return if known { shortened(name).to_owned() } else { OTHER.to_owned() };
+            let known = self.seen.get(name).filter(|seen| seen.successes >= self.needed);
+            return known.map_or(OTHER, |seen| &seen.shown).to_owned();
         }
         let full = self.seen.len() == MOST;
         let seen = match self.seen.get_mut(name) {
             Some(seen) => seen,
             None if full => return OTHER.to_owned(),
-            None => self.seen.entry(name.to_owned()).or_default(),
+            None => {
+                let new = Seen { successes: 0, shown: shortened(name).into() };
+                self.seen.entry(name.to_owned()).or_insert(new)
+            }
         };
-        *seen = seen.saturating_add(1);
-        if *seen >= self.needed { shortened(name).to_owned() } else { OTHER.to_owned() }
+        seen.successes = seen.successes.saturating_add(1);
+        if seen.successes >= self.needed { (*seen.shown).to_owned() } else { OTHER.to_owned() }
     }
 }
 
 /// A name as hubs give them (`organisation/model`) as it is, the last segment of a path: who keeps a model where is
 /// nobody's business.
 pub fn shortened(name: &str) -> &str {
-    let is_path = name.starts_with(['/', '.', '~'])
-        || name.contains('\\')
-        || name.contains("://")
-        || name.starts_with("arn:")
-        || name.matches('/').count() > 1;
-    let last = name.rsplit(['/', '\\']).find(|segment| !segment.is_empty());
-    if is_path { last.unwrap_or(OTHER) } else { name }
+    let count = |letter: u8| name.bytes().filter(|byte| *byte == letter).count();
+    // Of a URL's slashes two stand behind its colon.
+    let is_path = name.starts_with(['/', '.', '~']) || name.starts_with("arn:") || count(b'\\') > 0 || count(b'/') > 1;
+    if !is_path {
+        return name;
+    }
+    name.rsplit(['/', '\\']).find(|segment| !segment.is_empty()).unwrap_or(OTHER)
 }
 
 #[cfg(test)]

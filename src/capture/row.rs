@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::digest::Digested;
 use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing, Wanted};
 use super::gaps;
+use super::key::hex;
 use super::names::Names;
 use super::sessions::Turn;
 use crate::measure::dialect::Dialect;
@@ -181,7 +182,7 @@ pub(super) fn row(
             blocks: digested.blocks,
             parts: digested.parts,
         },
-        session: turn.map(|turn| format!("{:016x}", turn.session)),
+        session: turn.map(|turn| hex(turn.session)),
         turn: turn.map(|turn| turn.turn),
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
         status: ended.status,
@@ -203,6 +204,6 @@ pub(super) fn row(
         abort_tokens: (ended.ending == Ending::DownstreamGone).then(|| ended.output.map_or(0, |count| count.tokens)),
         in_flight: Some(ended.in_flight),
         wanted: Wanted::default(),
-        upstream: shape.server.as_ref().map(|(host, port)| format!("{host}:{port}")),
+        upstream: shape.server.as_ref().map(|(host, port)| [host, ":", &port.to_string()].concat()),
     }
 }

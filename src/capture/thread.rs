@@ -34,7 +34,7 @@ const TIDY_EVERY: Gap = Gap::from_millis(60_000);
 /// The thread's own.
 pub(super) struct Writer {
     settings: Settings,
-    tokens: Option<Tokens>,
+    digester: Digester,
     clock: Clock,
     /// Wall time of `zero`, which is time zero of the rows.
     started: u64,
@@ -68,6 +68,10 @@ impl Writer {
         clock: Clock,
     ) -> io::Result<Self> {
         let zero = clock.now();
+        let cutting = match tokens {
+            Some(tokens) => Cutting::Tokens(settings.block, Arc::new(tokens)),
+            None => Cutting::Bytes(settings.block),
+        };
         Ok(Self {
             started: clock.unix_nanos(zero),
             zero,
@@ -78,13 +82,13 @@ impl Writer {
             sessions: Sessions::default(),
             day: 0,
             key: key.clone(),
-            root: key,
+            root: key.clone(),
             whole: 0,
             oversize: 0,
             flushed: zero,
             tidied: zero,
+            digester: Digester::new(&key, cutting),
             settings,
-            tokens,
             clock,
         })
     }
@@ -158,28 +162,22 @@ impl Writer {
         }
     }
 
-    /// How blocks are cut.
-    fn cutting(&self) -> Cutting<'_> {
-        match &self.tokens {
-            Some(tokens) => Cutting::Tokens(self.settings.block, tokens),
-            None => Cutting::Bytes(self.settings.block),
-        }
-    }
-
     /// What a body says that may be kept.
-    fn asked(&self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> Asked {
+    fn asked(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> Asked {
         let nothing = Asked { day: self.day, ..Asked::default() };
         let Some(plain) = decoded(body, encoding) else { return nothing };
         let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
-        let behind = self.tokens.is_some() && backlog > MAX_BACKLOG;
-        let mut digester = Digester::new(&self.key, if behind { Cutting::Nothing } else { self.cutting() });
-        let found = body.prompt(dialect, &mut digester);
+        let behind = self.unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG;
+        if behind {
+            self.digester.without_tokens();
+        }
+        let found = body.prompt(dialect, &mut self.digester);
+        let digested = self.digester.finish();
         let session = match &self.settings.session {
             Some(SessionField::Body(path)) => body.text(path).map(|name| self.key.digest(b"name", name.as_bytes())),
             _ => None,
         };
-        let prompt = found.then(|| digester.finish());
-        Asked { prompt, extras: body.extras(), session, uncut: behind, ..nothing }
+        Asked { prompt: found.then_some(digested), extras: body.extras(), session, uncut: behind, ..nothing }
     }
 
     fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, mut asked: Asked, oversize: bool) {
@@ -210,7 +208,10 @@ impl Writer {
 
     /// What the length of a block counts.
     fn unit(&self) -> BlockUnit {
-        if self.tokens.is_some() { BlockUnit::Tokens } else { BlockUnit::Bytes }
+        match self.digester.cutting() {
+            Cutting::Tokens(..) => BlockUnit::Tokens,
+            Cutting::Bytes(_) => BlockUnit::Bytes,
+        }
     }
 
     /// Gives a frame that begins a segment its header.
@@ -229,7 +230,7 @@ impl Writer {
             last: LastBlock::Dropped,
             ids: BlockIds::Chained,
             scope: Scope::Trace,
-            key: Some(self.cutting().key(&self.key).id()),
+            key: Some(self.digester.cutting().key(&self.key).id()),
         };
         let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
         Header { started_unix_ns: Some(self.started), blocks: Some(blocks), ..Header::new(source) }
@@ -248,6 +249,7 @@ impl Writer {
             self.filling.clear();
             self.close();
             (self.day, self.key) = (today, self.root.of_day(today));
+            self.digester = Digester::new(&self.key, self.digester.cutting().clone());
             // Yesterday's ends are of yesterday's key.
             self.sessions = Sessions::default();
         }

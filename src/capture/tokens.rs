@@ -17,7 +17,7 @@ pub const PIECE: usize = 32 << 10;
 const LOOK_BACK: usize = 1 << 10;
 
 /// Gives the ids of a text's tokens, without any that frame it; `None` where it cannot.
-pub type Encode = dyn Fn(&str) -> Option<Vec<u32>> + Send;
+pub type Encode = dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync;
 
 /// A tokenizer.
 pub struct Tokens {

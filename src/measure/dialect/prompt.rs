@@ -82,7 +82,8 @@ const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 impl<'a> RequestBody<'a> {
     /// Reads a body; `None` if it is no JSON object.
     pub fn read(body: &'a [u8]) -> Option<Self> {
-        serde_json::from_slice(body).ok().map(Self)
+        // At once: of bytes serde_json would look at each text by itself.
+        serde_json::from_str(std::str::from_utf8(body).ok()?).ok().map(Self)
     }
 
     /// Walks the prompt; false if there is none.
@@ -118,29 +119,24 @@ impl<'a> RequestBody<'a> {
         };
         // Most bodies have none of the places below the top.
         let nested = NESTED.iter().filter_map(|place| self.0.get(place)?.as_object());
-        let places: Vec<&Object<'_>> = std::iter::once(&self.0).chain(nested).collect();
-        let anywhere = |key: &str| places.iter().find_map(|place| place.get(key));
-        let any = |keys: &[&str]| keys.iter().find_map(|key| anywhere(key)).map(some);
+        let mut found = [None; 5];
+        for place in std::iter::once(&self.0).chain(nested) {
+            for (key, value) in place.iter() {
+                let Some((what, rank)) = asked(key) else { continue };
+                let slot = &mut found[what as usize];
+                // Of two spellings the one that is listed first, of two places the top.
+                if slot.is_none_or(|(better, _)| rank < better) {
+                    *slot = Some((rank, value));
+                }
+            }
+        }
+        let found = |what: Asked| found[what as usize].map(|(_, value): (u8, _)| value);
         Extras {
-            min_tokens: ["min_tokens", "min_new_tokens"].iter().find_map(|key| anywhere(key)?.as_u64()),
-            ignore_eos: anywhere("ignore_eos").and_then(Value::as_bool),
-            logprobs: any(&["logprobs", "top_logprobs", "return_logprob", "responseLogprobs"]),
-            tools: any(&["tools", "functions", "toolConfig"]),
-            structured: any(&[
-                "response_format",
-                "guided_json",
-                "guided_regex",
-                "guided_choice",
-                "guided_grammar",
-                "structured_outputs",
-                "json_schema",
-                "grammar",
-                "regex",
-                "ebnf",
-                "responseSchema",
-                "responseJsonSchema",
-                "format",
-            ]),
+            min_tokens: found(Asked::MinTokens).and_then(Value::as_u64),
+            ignore_eos: found(Asked::IgnoreEos).and_then(Value::as_bool),
+            logprobs: found(Asked::Logprobs).map(some),
+            tools: found(Asked::Tools).map(some),
+            structured: found(Asked::Structured).map(some),
         }
     }
 
@@ -157,6 +153,45 @@ impl<'a> RequestBody<'a> {
             _ => None,
         }
     }
+}
+
+#[derive(Clone, Copy)]
+enum Asked {
+    MinTokens,
+    IgnoreEos,
+    Logprobs,
+    Tools,
+    Structured,
+}
+
+/// What a key asks for, and which of its spellings that is: the lower counts where there are two.
+fn asked(key: &str) -> Option<(Asked, u8)> {
+    Some(match key {
+        "min_tokens" => (Asked::MinTokens, 0),
+        "min_new_tokens" => (Asked::MinTokens, 1),
+        "ignore_eos" => (Asked::IgnoreEos, 0),
+        "logprobs" => (Asked::Logprobs, 0),
+        "top_logprobs" => (Asked::Logprobs, 1),
+        "return_logprob" => (Asked::Logprobs, 2),
+        "responseLogprobs" => (Asked::Logprobs, 3),
+        "tools" => (Asked::Tools, 0),
+        "functions" => (Asked::Tools, 1),
+        "toolConfig" => (Asked::Tools, 2),
+        "response_format" => (Asked::Structured, 0),
+        "guided_json" => (Asked::Structured, 1),
+        "guided_regex" => (Asked::Structured, 2),
+        "guided_choice" => (Asked::Structured, 3),
+        "guided_grammar" => (Asked::Structured, 4),
+        "structured_outputs" => (Asked::Structured, 5),
+        "json_schema" => (Asked::Structured, 6),
+        "grammar" => (Asked::Structured, 7),
+        "regex" => (Asked::Structured, 8),
+        "ebnf" => (Asked::Structured, 9),
+        "responseSchema" => (Asked::Structured, 10),
+        "responseJsonSchema" => (Asked::Structured, 11),
+        "format" => (Asked::Structured, 12),
+        _ => return None,
+    })
 }
 
 /// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
@@ -454,6 +489,13 @@ mod tests {
         ] {
             assert_eq!(extras(structured).structured, Some(true), "{structured}");
         }
+        let twice =
+            r#"{"options":{"logprobs":false,"min_tokens":1},"top_logprobs":5,"min_new_tokens":2,"min_tokens":3}"#;
+        assert_eq!(
+            (extras(twice).logprobs, extras(twice).min_tokens),
+            (Some(false), Some(3)),
+            "the first spelling, the top"
+        );
         let body = RequestBody::read(br#"{"metadata":{"user_id":"u"},"n":7}"#).unwrap();
         assert_eq!(
             (body.text("metadata.user_id"), body.text("n"), body.text("a.b")),
