@@ -1,7 +1,8 @@
 //! Attribute values of series, and the small numbers that stand for them while they count.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use fnv::FnvHashMap;
 
 /// A value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,8 +45,9 @@ pub(super) type Key = [Sym; MOST];
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     values: Vec<Value>,
-    texts: HashMap<Arc<str>, Sym>,
-    numbers: HashMap<i64, Sym>,
+    // So few that nobody can make many collide: a hash that is quick on short texts serves.
+    texts: FnvHashMap<Arc<str>, Sym>,
+    numbers: FnvHashMap<i64, Sym>,
     bools: [Sym; 2],
 }
 

@@ -5,7 +5,7 @@
 //! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
 //! whoever reads the value).
 
-use super::json::whole;
+use super::json::{quote_or_escape, whole};
 
 /// Keys and array marks deeper than this are walked but not named.
 const MAX_NAMED_DEPTH: usize = 6;
@@ -175,7 +175,7 @@ impl JsonScan {
             self.keep(&bytes[..1]);
             return 1;
         }
-        let Some(stop) = memchr::memchr2(b'"', b'\\', bytes) else {
+        let Some(stop) = quote_or_escape(bytes) else {
             self.keep(bytes);
             return bytes.len();
         };

@@ -51,9 +51,10 @@ pub(super) fn nested(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8
     match u8::try_from(len) {
         Ok(len @ 0..=0x7f) => out[at] = len,
         _ => {
-            let mut prefix = Vec::with_capacity(10);
-            encode_varint(len as u64, &mut prefix);
-            out.splice(at..=at, prefix);
+            let (end, more) = (out.len(), encoded_len_varint(len as u64) - 1);
+            out.resize(end + more, 0);
+            out.copy_within(at + 1..end, at + 1 + more);
+            encode_varint(len as u64, &mut &mut out[at..=at + more]);
         }
     }
 }

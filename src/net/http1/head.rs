@@ -177,7 +177,8 @@ impl Head {
 
     /// The host and port of a target in absolute form.
     pub fn authority(&self) -> Option<&[u8]> {
-        let (_, rest) = self.target().split_once("://").filter(|_| !self.target().starts_with('/'))?;
+        let target = Some(self.target()).filter(|target| !target.starts_with('/'))?;
+        let (_, rest) = target.split_once("://")?;
         rest.as_bytes().split(|byte| matches!(byte, b'/' | b'?')).next()
     }
 
@@ -250,11 +251,12 @@ impl Head {
     /// The path of the target, without its query (and without the authority of an absolute form).
     pub fn path(&self) -> &str {
         let target = self.target();
-        let path = match target.split_once("://") {
-            Some((_, rest)) if !target.starts_with('/') => {
+        let absolute = if target.starts_with('/') { None } else { target.split_once("://") };
+        let path = match absolute {
+            Some((_, rest)) => {
                 rest.find(['/', '?']).map(|at| &rest[at..]).filter(|path| path.starts_with('/')).unwrap_or("/")
             }
-            _ => target,
+            None => target,
         };
         path.split_once('?').map_or(path, |(path, _)| path)
     }
@@ -360,14 +362,11 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Every CR is followed by an LF, and every LF is preceded by a CR.
 fn strict_line_ends(bytes: &[u8]) -> Result<(), HeadError> {
-    for at in memchr::memchr2_iter(b'\r', b'\n', bytes) {
-        let paired = match bytes[at] {
-            b'\r' => bytes.get(at + 1) == Some(&b'\n'),
-            _ => at > 0 && bytes[at - 1] == b'\r',
-        };
-        if !paired {
-            return Err(HeadError::Malformed("a bare CR or LF"));
-        }
+    let pairs = bytes.iter().zip(bytes.get(1..).unwrap_or_default());
+    // Without a way out of the loop many bytes are looked at in one step.
+    let inside = pairs.fold(false, |bare, (one, next)| bare | ((*one == b'\r') != (*next == b'\n')));
+    if inside || bytes.first() == Some(&b'\n') || bytes.last() == Some(&b'\r') {
+        return Err(HeadError::Malformed("a bare CR or LF"));
     }
     Ok(())
 }
