@@ -40,9 +40,23 @@ fn mooncakes_first_minute_is_sent_whole_and_every_length_is_exact() {
         "1h",
         "--slo",
         "all: ttft<=1h",
+        "--meta",
+        "gpu=none",
+        "--meta",
+        "flags=--max-num-seqs 8=x",
     ]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(report["meta"], serde_json::json!({"gpu": "none", "flags": "--max-num-seqs 8=x"}));
+    assert_eq!(report["command"].as_array().unwrap()[..3], ["streamgauge", "replay", MOONCAKE]);
+    assert!(
+        report["machine"]["cores"].as_u64() >= Some(1) && report["machine"]["os"].is_string(),
+        "{}",
+        report["machine"]
+    );
+    let engine = &report["engines"][target.trim_end_matches("/v1")];
+    assert!(engine["/version"]["version"].as_str().unwrap().ends_with("+streamgauge-sim"), "{engine}");
+    assert_eq!((&engine["/v1/models"]["id"], engine.as_object().unwrap().len()), (&"sim".into(), 2), "{engine}");
     let summary = &report["summary"];
     assert_eq!((&report["sent"], &summary["requests"]), (&162.into(), &162.into()));
     assert_eq!(summary["outcomes"], serde_json::json!({"success": 162}));

@@ -6,7 +6,8 @@
 //! `pen` writes it in the moment that it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
-//! What servers say of themselves meanwhile is asked for by [`scrape`], on a thread of its own. [`search`] looks for the
+//! What servers say of themselves is asked for before by [`engine`], and meanwhile by [`scrape`], on a thread of its own.
+//! [`search`] looks for the
 //! highest level of load that keeps its goals, from what runs at other levels came to.
 //!
 //! # Open is open
@@ -19,6 +20,7 @@ mod bodies;
 pub mod content;
 mod due;
 pub mod encode;
+pub mod engine;
 mod exchange;
 mod feed;
 mod history;

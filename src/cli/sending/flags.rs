@@ -34,6 +34,11 @@ pub(in crate::cli) struct Sending {
     #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out")]
     pub(in crate::cli) out_formats: Vec<Format>,
 
+    /// Write this into run.json, as in gpu=H100 or 'engine=vllm serve --max-num-seqs 64': what the figures depend on and no
+    /// server says of itself; may be repeated
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = meta, requires = "out")]
+    pub(in crate::cli) meta: Vec<(String, String)>,
+
     /// Also write down what this server says of itself once a second (its queue, its KV cache, its preemptions): the URL
     /// of its Prometheus page, where http://HOST:PORT alone is that of /metrics; may be repeated
     #[arg(long = "server-metrics", value_name = "URL", requires = "out")]
@@ -217,8 +222,7 @@ impl Sending {
     /// The pages of `--server-metrics`. One that is at a target gets the header lines and the key of requests too; nobody
     /// else is told them.
     pub(super) fn pages(&self, targets: &[Target]) -> Result<Vec<Page>, String> {
-        let mut fields = self.fields()?;
-        fields.extend(self.key()?.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+        let fields = self.secret_fields()?;
         let page = |text: &String| -> Result<Page, String> {
             let target: Target = text.parse().map_err(|error| format!("--server-metrics: {error}"))?;
             let same = |other: &Target| (other.tls, &other.host, other.port) == (target.tls, &target.host, target.port);
@@ -244,6 +248,13 @@ impl Sending {
     /// The header lines, as (name, value).
     pub(super) fn fields(&self) -> Result<Vec<(String, String)>, String> {
         self.headers.iter().map(|line| header(line).map_err(|error| format!("--header: {error}"))).collect()
+    }
+
+    /// The header lines and the key's: what a target is told, and nobody else.
+    pub(super) fn secret_fields(&self) -> Result<Vec<(String, String)>, String> {
+        let mut fields = self.fields()?;
+        fields.extend(self.key()?.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+        Ok(fields)
     }
 
     /// The API key.
@@ -310,6 +321,14 @@ fn percent(text: &str) -> Result<f64, &'static str> {
 pub(in crate::cli) fn condition(text: &str) -> Result<f64, &'static str> {
     let limit = text.split_once('<').filter(|(name, _)| name.trim() == "goodput").map(|(_, limit)| limit);
     limit.and_then(|limit| percent(limit.trim()).ok()).ok_or("expected `goodput<PERCENT`, as in goodput<95%")
+}
+
+fn meta(text: &str) -> Result<(String, String), &'static str> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, as in gpu=H100")?;
+    match key.trim() {
+        "" => Err("expected a key before the `=`, as in gpu=H100"),
+        key => Ok((key.to_owned(), value.trim().to_owned())),
+    }
 }
 
 fn warmup(text: &str) -> Result<Warmup, String> {
@@ -386,6 +405,8 @@ mod tests {
         assert_eq!(part("2/4"), Ok(Part::Of(Shard { index: 1, of: 4 })));
         assert_eq!(part("job/4"), Ok(Part::OfJob(4)));
         assert!(part("0/4").is_err() && part("5/4").is_err() && part("4").is_err() && part("job/0").is_err());
+        assert_eq!(meta("engine=vllm --x=1"), Ok(("engine".to_owned(), "vllm --x=1".to_owned())));
+        assert!(meta("gpu").is_err() && meta("=H100").is_err());
         assert_eq!(warmup("100req"), Ok(Warmup::Requests(100)));
         assert_eq!(warmup("60s"), Ok(Warmup::For(Gap::from_millis(60_000))));
         assert_eq!((overhead("auto"), overhead("7")), (Ok(Overhead::Auto), Ok(Overhead::Tokens(7))));

@@ -1,5 +1,6 @@
 //! What every verb does that sends: its flags, the reading of what is to be sent, the figures while it runs, the result.
 
+mod about;
 mod audit;
 mod beside;
 mod calibrate;

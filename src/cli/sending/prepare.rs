@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::ClientConfig;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
-use super::audit::{Audit, Load, audit};
+use super::NOT_VALID;
+use super::about::about;
+use super::audit::{Load, audit};
 use super::calibrate::{Calibrated, calibrate};
 use super::figures::Figures;
 use super::flags::{Overhead, Sending, Warmup};
 use super::live;
 use super::screen::Whole;
 use super::warm::warm;
-use super::{CLOSED, NOT_VALID};
 use crate::capture::format::{Entry, Header};
 use crate::cli::WRONG_USAGE;
 use crate::clock::Clock;
@@ -27,6 +28,7 @@ use crate::net::tls;
 use crate::replay::Config;
 use crate::replay::content::{Content, Words};
 use crate::replay::encode::Encoder;
+use crate::replay::engine::engines;
 use crate::replay::no_target;
 use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
@@ -178,7 +180,11 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
     }
     let config = config(encoder(calibrated.added)?, begin);
     let window = window(&wanted.plan, measured);
-    let about = about(args, &wanted, &targets, calibrated.added, window, audit);
+    let engines = match &args.out {
+        Some(_) => engines(&targets, &args.secret_fields().map_err(usage)?, tls.clone())?,
+        None => Vec::new(),
+    };
+    let about = about(args, &wanted, (&targets, &engines), calibrated.added, window, audit);
     let figures = Figures::new(Slos::clone(&slos), measured, &wanted);
     notes.extend(wanted.notes);
     // What a synthetic trace is called has every number of it.
@@ -209,33 +215,6 @@ fn window(plan: &Plan, measured: Window) -> Window {
     let sent = [plan.duration.map(Gap::as_nanos), measured.to].into_iter().flatten().min();
     let to = [plan.to.map(Gap::as_nanos), sent.map(in_trace)].into_iter().flatten().min();
     Window { from: in_trace(measured.from), to }
-}
-
-fn about(
-    args: &Sending,
-    wanted: &Wanted,
-    targets: &[Target],
-    added: u64,
-    window: Window,
-    audit: Option<Audit>,
-) -> Value {
-    let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
-    json!({
-        "streamgauge_run": 1,
-        "version": env!("CARGO_PKG_VERSION"),
-        "trace": wanted.name,
-        "trace_digest": wanted.digest,
-        "trace_window": window,
-        "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "header_names": names.collect::<Vec<_>>(),
-        "seed": args.seed,
-        "stretch": wanted.plan.stretch,
-        "slots": wanted.slots,
-        "prompt_overhead": added,
-        "audit": audit,
-        CLOSED: wanted.arrivals == Loop::Closed,
-        "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
-    })
 }
 
 fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Result<Encoder, Refused> {

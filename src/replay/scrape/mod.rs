@@ -8,6 +8,7 @@
 //! that are known are kept ([`names`]). A scrape that fails is a row that says why; it stops nothing.
 
 pub mod names;
+mod page;
 pub mod text;
 
 use std::cell::RefCell;
@@ -17,22 +18,15 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, HOST};
-use http::{HeaderName, HeaderValue, Request};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper::client::conn::http1::handshake;
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use super::target::{Connector, Target};
+use super::target::Connector;
 use crate::capture::scrapes::{SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::io::Stamped;
+pub use page::Page;
 
 /// How often a server is asked.
 pub const EVERY: Gap = Gap::from_millis(1_000);
@@ -44,17 +38,8 @@ const LAST_PATIENCE: Gap = Gap::from_millis(2_000);
 const MOST_BYTES: usize = 4 << 20;
 /// The first time is so long before time zero.
 const BEFORE: Gap = Gap::from_millis(250);
-/// Where servers have their figures, unless the URL says.
-const USUAL_PATH: &str = "/metrics";
-
-/// A page to be asked for.
-#[derive(Clone)]
-pub struct Page {
-    /// Where it is; its path is the page's.
-    pub target: Target,
-    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
-    pub fields: Vec<(String, String)>,
-}
+/// How the figures are written.
+const FORMAT: &str = "text/plain;version=0.0.4";
 
 /// What became of the scrapes of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -91,18 +76,6 @@ struct State {
     scraped: Vec<Scraped>,
     /// Failures that nobody has been told of.
     news: Vec<String>,
-}
-
-impl Page {
-    /// The URL, as it is shown.
-    pub fn url(&self) -> String {
-        let Target { tls, .. } = &self.target;
-        format!("{}://{}{}", if *tls { "https" } else { "http" }, self.target.authority(), self.path())
-    }
-
-    fn path(&self) -> &str {
-        if self.target.base.is_empty() { USUAL_PATH } else { &self.target.base }
-    }
 }
 
 impl Scraper {
@@ -205,7 +178,7 @@ impl Each {
                 Order::Stop => return,
             };
             let at = clock.now();
-            let answer = clock.timeout(patience, self.ask());
+            let answer = clock.timeout(patience, self.page.ask(&self.connector, FORMAT, MOST_BYTES));
             let answer = tokio::select! {
                 answer = answer => answer,
                 // The end does not wait for an answer that it will ask for again.
@@ -221,50 +194,6 @@ impl Each {
             let whole = if before_zero { 0 } else { since / EVERY.as_nanos() + 1 };
             next = self.begin.after(Gap::from_nanos(whole * EVERY.as_nanos()));
         }
-    }
-
-    /// The text of the page.
-    async fn ask(&self) -> Result<String, String> {
-        let io = self.connector.connect().await.map_err(|error| format!("cannot connect: {error}"))?;
-        let talk = |error: hyper::Error| format!("the connection broke: {error}");
-        let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::default()));
-        let (mut sender, connection) = handshake::<_, Empty<Bytes>>(io).await.map_err(talk)?;
-        // Ends with this, whatever becomes of the answer.
-        let mut driven = JoinSet::new();
-        driven.spawn_local(connection);
-        let (head, body) = sender.send_request(self.request()).await.map_err(talk)?.into_parts();
-        if !head.status.is_success() {
-            return Err(format!("answered {}", head.status.as_u16()));
-        }
-        if head.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-            return Err("answered in a coding that was not asked for".to_owned());
-        }
-        let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| {
-            match error.downcast_ref::<LengthLimitError>() {
-                Some(_) => format!("the page is larger than {} MiB", MOST_BYTES >> 20),
-                None => format!("the connection broke: {error}"),
-            }
-        })?;
-        Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
-    }
-
-    fn request(&self) -> Request<Empty<Bytes>> {
-        let mut request = Request::new(Empty::new());
-        // A path of a URL is one of a request.
-        *request.uri_mut() = self.page.path().parse().unwrap_or_default();
-        let own = [
-            (HOST, self.page.target.authority()),
-            (ACCEPT, "text/plain;version=0.0.4".to_owned()),
-            (ACCEPT_ENCODING, "identity".to_owned()),
-        ];
-        let given = self.page.fields.iter().filter_map(|(name, value)| Some((name.parse().ok()?, value.clone())));
-        for (name, value) in own.into_iter().chain(given) {
-            let name: HeaderName = name;
-            if let Ok(value) = HeaderValue::try_from(value) {
-                request.headers_mut().insert(name, value);
-            }
-        }
-        request
     }
 
     /// Writes the row, and counts it.

@@ -1,0 +1,100 @@
+//! What `run.json` says of a run before it has begun: what was typed, what was sent where, from which machine, and what the
+//! servers say that they are. No header's value is in it, and no key.
+
+use std::collections::BTreeMap;
+use std::{env, fs, iter, thread};
+
+use serde_json::{Map, Value, json};
+
+use super::CLOSED;
+use super::audit::Audit;
+use super::flags::Sending;
+use super::prepare::Wanted;
+use crate::measure::time::Window;
+use crate::replay::engine::Told;
+use crate::replay::run::Loop;
+use crate::replay::target::Target;
+
+/// The flag whose values are written nowhere.
+const SECRET: &str = "--header";
+
+/// Everything. `engines` is in the order of the targets.
+pub(super) fn about(
+    args: &Sending,
+    wanted: &Wanted,
+    (targets, engines): (&[Target], &[Told]),
+    added: u64,
+    window: Window,
+    audit: Option<Audit>,
+) -> Value {
+    let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
+    let told = targets.iter().zip(engines).filter(|(_, told)| !told.is_empty());
+    let engines: BTreeMap<String, &Told> = told.map(|(target, told)| (target.to_string(), told)).collect();
+    let typed = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    json!({
+        "streamgauge_run": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+        "command": command(typed),
+        "machine": machine(),
+        "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
+        "engines": engines,
+        "trace": wanted.name,
+        "trace_digest": wanted.digest,
+        "trace_window": window,
+        "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "header_names": names.collect::<Vec<_>>(),
+        "seed": args.seed,
+        "stretch": wanted.plan.stretch,
+        "slots": wanted.slots,
+        "prompt_overhead": added,
+        "audit": audit,
+        CLOSED: wanted.arrivals == Loop::Closed,
+        "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+/// What was typed, with the names of headers in place of their lines.
+fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
+    let name = |line: &str| line.split_once(':').map_or("…".to_owned(), |(name, _)| format!("{}: …", name.trim()));
+    let mut of_header = false;
+    let shown = typed.map(|word| match word.strip_prefix(SECRET).and_then(|rest| rest.strip_prefix('=')) {
+        _ if std::mem::replace(&mut of_header, word == SECRET) => name(&word),
+        Some(line) => format!("{SECRET}={}", name(line)),
+        None => word,
+    });
+    iter::once("streamgauge".to_owned()).chain(shown).collect()
+}
+
+/// The machine that sends, as far as it says. Its name is left out: results are shown to others.
+fn machine() -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    let after = |text: &str, key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
+    };
+    let kibibytes = after(&memory, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+    let facts = [
+        ("os", Some(json!(env::consts::OS))),
+        ("kernel", Some(read("/proc/sys/kernel/osrelease").trim()).filter(|text| !text.is_empty()).map(Value::from)),
+        ("arch", Some(json!(env::consts::ARCH))),
+        ("cpu", after(&cpus, "model name").map(Value::from)),
+        ("cores", thread::available_parallelism().ok().map(|cores| json!(cores.get()))),
+        ("memory_bytes", kibibytes.map(|kibibytes| json!(kibibytes.saturating_mul(1_024)))),
+    ];
+    facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?))).collect::<Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_without_the_lines_of_its_headers() {
+        let typed =
+            "load --header|authorization: Bearer very-secret|--header=x-key: very-secret|--rate|5|--header|very-secret";
+        let told = command(typed.replacen(' ', "|", 1).split('|').map(str::to_owned));
+        let expected = "streamgauge|load|--header|authorization: …|--header=x-key: …|--rate|5|--header|…";
+        assert_eq!(told.join("|"), expected);
+    }
+}
