@@ -248,6 +248,21 @@ fn warm_up_and_cool_down_of_a_run_are_left_out() {
     let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
     assert_eq!((&report["requests"], &report["sources"][0]["outside"]), (&json!(2), &json!(2)));
     assert_eq!(of(&report, "ttft", "max"), 200.0);
+    // The warm-up has figures of its own; the cool-down has none.
+    let warm_up = &report["warm_up"];
+    assert_eq!((&warm_up["requests"], &warm_up["outcomes"]), (&json!(1), &json!({"success": 1})));
+    assert_eq!(warm_up["metrics"]["ttft"]["count"], json!(1));
+    let text = streamgauge(&[&path], &["--plain"]).stdout;
+    assert!(text.contains("\nwarm-up      1 success, TTFT from planned "), "{text}");
+    let csv = streamgauge(&[&path], &["--csv"]).stdout;
+    assert!(csv.contains("\nwarm-up,requests,requests,count,1\n"), "{csv}");
+    assert_eq!(json_of_all(&path)["warm_up"], Value::Null, "without one there is none");
+}
+
+/// The report of a run whose requests all count.
+fn json_of_all(path: &Path) -> Value {
+    fs::write(path.join("run.json"), json!({"summary": {}}).to_string()).unwrap();
+    serde_json::from_str(&streamgauge(&[path], &["--json"]).stdout).unwrap()
 }
 
 /// What a report warns of.

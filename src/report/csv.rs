@@ -1,7 +1,8 @@
 //! A report as CSV: one line per number, in five columns, so that any tool can read and filter it.
 //!
 //! `scope,metric,unit,stat,value`: the scope is `all`, `from=10s` of a slice, or the group's values as `model=a;status=200`;
-//! counts, rates and goodput are metrics too. Of a run there is the scope `fidelity`, and `production` with `--source`.
+//! counts, rates and goodput are metrics too. Of a run there are the scopes `fidelity`, `warm-up`, and `production` with
+//! `--source`.
 //! What a server said of itself has the scope `server=URL`, of a slice `from=10s;server=URL`.
 
 use super::distribution::Distribution;
@@ -16,6 +17,9 @@ pub fn render(report: &Report) -> String {
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
     if let Some(fidelity) = &report.fidelity {
         planned(&mut text, fidelity);
+    }
+    if let Some(warm_up) = &report.warm_up {
+        summary(&mut text, "warm-up", warm_up);
     }
     if let Some(production) = &report.production {
         summary(&mut text, "production", &production.summary);

@@ -228,6 +228,8 @@ pub struct Fold {
     pub groups: BTreeMap<Vec<String>, Figures>,
     /// All requests beside their plan.
     pub fidelity: Kept,
+    /// Those of a warm-up, which are in nothing else.
+    pub warm_up: Figures,
 }
 
 /// There are more slices than are told apart.
@@ -239,6 +241,11 @@ impl Fold {
     /// Nothing yet.
     pub fn new(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
+    }
+
+    /// One request more of the warm-up.
+    pub fn add_of_warm_up(&mut self, request: &Request) {
+        self.warm_up.add(request, &self.settings, &verdicts(request, &self.settings));
     }
 
     /// One request more.

@@ -30,6 +30,7 @@
 //! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`Figure`](crate::capture::scrapes::Figure)): `unit`, `avg`, `min`, `max` of a level, `total`, `per_second` of a counter; `prefix_hit_rate` |
 //! | `in_flight` | requests open when one was sent, that one included: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run, planned against sent and achieved ([`fidelity`] has the definitions); see below |
+//! | `warm_up` | of a run's warm-up, which is in nothing else: every key from `requests` to `metrics` |
 //! | `production` | with `--source`: `path`, and of its rows `in_flight` and every key from `requests` to `metrics` |
 //! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by`, a value for each key, and the same |
@@ -121,6 +122,9 @@ pub struct Report {
     /// What was sent and came beside what was planned. Runs only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fidelity: Option<Fidelity>,
+    /// What the warm-up of a run came to, apart from everything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_up: Option<Summary>,
     /// What the trace that a run was made from came to when it was captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub production: Option<Production>,
@@ -310,7 +314,7 @@ impl Summary {
 impl Report {
     /// What a fold came to.
     pub fn of(fold: &mut Fold, sources: Vec<Source>, percentiles: &[f64]) -> Self {
-        let Fold { settings, whole, slices, groups, fidelity } = fold;
+        let Fold { settings, whole, slices, groups, fidelity, warm_up } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
         let window = window(whole);
         let seconds = window.1 - window.0;
@@ -331,6 +335,10 @@ impl Report {
         let servers = servers_of(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
         let warnings = warnings::of(&summary, whole, &sources, percentiles);
+        let warm_up = (warm_up.requests() > 0).then(|| {
+            let (first, last) = self::window(warm_up);
+            Summary::of(warm_up, last - first, &settings.slos, percentiles)
+        });
         let closed_loop = sources.iter().any(|source| source.closed_loop);
         let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
@@ -350,6 +358,7 @@ impl Report {
             pictures,
             in_flight: whole.load(),
             fidelity: fidelity.finish(whole, closed_loop),
+            warm_up,
             production: None,
         }
     }

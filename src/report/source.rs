@@ -220,10 +220,10 @@ impl Opened {
         Ok(Self { source, path: path.to_owned(), reader, scrapes, measured })
     }
 
-    /// Hands out its requests, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
+    /// Hands out its requests, each with whether it counts or was of the warm-up, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
     fn read(
         mut self,
-        take: &mut impl FnMut(Request) -> Result<(), TooManySlices>,
+        take: &mut impl FnMut(Request, bool) -> Result<(), TooManySlices>,
         zero: u64,
     ) -> Result<Source, SourceError> {
         let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
@@ -232,8 +232,9 @@ impl Opened {
             let row = row?;
             self.source.rows += 1;
             let at = row.planned.unwrap_or(row.at);
-            if !self.measured.has(at) {
-                self.source.outside += 1;
+            let counts = self.measured.has(at);
+            self.source.outside += u64::from(!counts);
+            if !counts && at >= self.measured.from {
                 continue;
             }
             let number = self.source.rows;
@@ -242,7 +243,7 @@ impl Opened {
                 number,
                 reason,
             })?;
-            take(request)?;
+            take(request, counts)?;
         }
         if let Some((header, scrapes)) = &self.scrapes {
             let measured = self.measured;
@@ -267,7 +268,13 @@ impl Opened {
 /// # Errors
 /// When one of them cannot be read.
 pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceError> {
-    each(opened, |request| fold.add(&request))
+    requests(opened, |request, counts| match counts {
+        true => fold.add(&request),
+        false => {
+            fold.add_of_warm_up(&request);
+            Ok(())
+        }
+    })
 }
 
 /// Hands out all requests of all sources, but for those in warm-up and cool-down.
@@ -277,6 +284,13 @@ pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceE
 pub fn each(
     opened: Vec<Opened>,
     mut take: impl FnMut(Request) -> Result<(), TooManySlices>,
+) -> Result<Vec<Source>, SourceError> {
+    requests(opened, |request, counts| if counts { take(request) } else { Ok(()) })
+}
+
+fn requests(
+    opened: Vec<Opened>,
+    mut take: impl FnMut(Request, bool) -> Result<(), TooManySlices>,
 ) -> Result<Vec<Source>, SourceError> {
     let zero = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min().unwrap_or(0);
     opened.into_iter().map(|opened| opened.read(&mut take, zero)).collect()

@@ -91,6 +91,7 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let name = if lines.is_empty() { "source" } else { "" };
         lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, grouped(source.rows))));
     }
+    lines.extend(report.warm_up.as_ref().map(|warm_up| ("warm-up", apart(warm_up, planned(whole)))));
     if let Some(production) = &report.production {
         lines.push(("production", format!("{}: {} requests", production.path, grouped(production.summary.requests))));
     }
@@ -153,6 +154,18 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
 fn counted(counts: impl Iterator<Item = (String, u64)>) -> String {
     let list: Vec<String> = counts.map(|(name, count)| format!("{} {name}", grouped(count))).collect();
     if list.is_empty() { "none".to_owned() } else { list.join(", ") }
+}
+
+/// The warm-up in a line.
+fn apart(summary: &Summary, planned: bool) -> String {
+    let outcomes = counted(summary.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)));
+    let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
+    let mean = |metric: Metric| {
+        let of = summary.metric(metric)?;
+        Some(format!(", {} {} on average", metric.label(planned), value(of.avg, metric.unit())))
+    };
+    let latencies: String = [ttft, Metric::Itl, Metric::Tpot].into_iter().filter_map(mean).collect();
+    format!("{outcomes}{latencies}; in nothing below")
 }
 
 fn tokens(summary: &Summary) -> String {

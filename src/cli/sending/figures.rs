@@ -55,9 +55,14 @@ impl Figures {
         Box::new(move |row: Entry| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.rows += 1;
-            if measured.has(row.planned.unwrap_or(row.at)) {
-                // Gaps that were packed here can be unpacked, and there are no slices to be too many.
-                _ = Request::of(row, 0, blocks.as_ref()).map(|request| kept.fold.add(&request));
+            let at = row.planned.unwrap_or(row.at);
+            // Gaps that were packed here can be unpacked, and there are no slices to be too many.
+            match () {
+                () if measured.has(at) => _ = Request::of(row, 0, blocks.as_ref()).map(|of| kept.fold.add(&of)),
+                () if at < measured.from => {
+                    _ = Request::of(row, 0, blocks.as_ref()).map(|of| kept.fold.add_of_warm_up(&of));
+                }
+                () => {}
             }
         })
     }
