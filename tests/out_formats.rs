@@ -120,6 +120,7 @@ fn vllms_file_has_its_fields_and_the_numbers_of_its_definitions() {
         }
     }
     near(&ours["duration"], &report["seconds"], "duration");
+    assert_eq!((&ours["backend"], &ours["endpoint_type"]), (&"openai-chat".into(), &"openai-chat".into()));
     near(&ours["request_goodput"], &report["throughput"]["requests"], "all are good");
 }
 
@@ -141,7 +142,17 @@ fn aiperfs_files_have_its_fields_and_the_numbers_of_its_definitions() {
         assert_eq!(metric["unit"], their["metrics"][tag]["unit"], "{tag}");
         assert_eq!(shape(metric), shape(&their["metrics"][tag]), "{tag}");
     }
-    let their = json(&theirs("profile_export_aiperf.json"));
+    let mut their = json(&theirs("profile_export_aiperf.json"));
+    // It was not asked for goodput, which it then has in these units.
+    let units = [("goodput", "requests/sec"), ("good_request_count", "requests"), ("good_request_fraction", "ratio")];
+    for (tag, unit) in units {
+        their[tag] = serde_json::json!({"unit": unit, "avg": 0.0});
+    }
+    assert_eq!(
+        (&summary["good_request_count"]["avg"], &summary["good_request_fraction"]["avg"]),
+        (&20.0.into(), &1.0.into())
+    );
+    near(&summary["goodput"]["avg"], &summary["request_throughput"]["avg"], "all are good");
     let sweep = |key: &String| key.starts_with("effective_") || key.starts_with("active_") || key == "tokens_in_flight";
     let not_known = missing(&summary, &their);
     assert_eq!(
@@ -171,7 +182,8 @@ fn aiperfs_files_have_its_fields_and_the_numbers_of_its_definitions() {
         text.lines().map(|line| line.split(',').next().unwrap().to_owned()).collect()
     };
     let (ours, their) = (header(&at("profile_export_aiperf.csv")), header(&theirs("profile_export_aiperf.csv")));
-    assert_eq!(ours.difference(&their).collect::<Vec<_>>(), [""; 0], "rows of our own");
+    let of_goodput = ["Good Request Count", "GoodRequestFraction (ratio)", "Goodput (requests/sec)"];
+    assert_eq!(ours.difference(&their).collect::<Vec<_>>(), of_goodput, "rows of our own");
     assert_eq!(at("profile_export_aiperf.csv").lines().next(), theirs("profile_export_aiperf.csv").lines().next());
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::column::Column;
 use super::definitions::Definitions;
+use super::fold::Good;
 use super::request::Request;
 use super::source::Source;
 use super::vllm::{Fields, error};
@@ -128,7 +129,8 @@ impl Aiperf {
     }
 
     /// The files. `moment` writes a wall-clock time as `20261121T004151Z`.
-    pub fn render(self, sources: &[Source], moment: fn(u64) -> String) -> Files {
+    /// Its goodput is that of the run's SLO, if it has exactly one.
+    pub fn render(self, sources: &[Source], goodput: &[Good], moment: fn(u64) -> String) -> Files {
         let zero = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let stopped = sources.iter().any(|source| source.stopped);
         let successes = self.columns.get("request_latency").map_or(0, |column| column.0.len());
@@ -137,7 +139,7 @@ impl Aiperf {
         let per_second = |number: f64| if seconds > 0.0 { number / seconds } else { 0.0 };
         let (isl, osl) = (sum("input_sequence_length"), sum("output_sequence_length"));
         let failed = self.requests as f64 - successes as f64;
-        let of_all = [
+        let of_all = vec![
             ("benchmark_duration", "Benchmark Duration", "sec", seconds),
             ("completed_request_count", "Completed Requests (Success + Error)", "requests", self.requests as f64),
             ("input_token_throughput", "Input Token Throughput", "tokens/sec", per_second(isl)),
@@ -159,6 +161,15 @@ impl Aiperf {
             ("total_usage_prompt_tokens", "Total Usage Prompt Tokens", "tokens", sum("usage_prompt_tokens")),
             ("total_usage_total_tokens", "Total Usage Total Tokens", "tokens", sum("usage_total_tokens")),
         ];
+        let good = if let [only] = goodput { Some(only.met as f64) } else { None };
+        let of_good = good.map(|good| {
+            [
+                ("good_request_count", "Good Request Count", "requests", good),
+                ("good_request_fraction", "GoodRequestFraction", "ratio", good / self.requests.max(1) as f64),
+                ("goodput", "Goodput", "requests/sec", per_second(good)),
+            ]
+        });
+        let of_all = of_all.into_iter().chain(of_good.into_iter().flatten());
         let mut summary = Fields::default();
         summary.put("schema_version", json!("1.4"));
         summary.put("aiperf_version", json!(concat!("streamgauge ", env!("CARGO_PKG_VERSION"))));

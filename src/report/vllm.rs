@@ -1,4 +1,4 @@
-//! The file that `vllm bench serve --save-result --save-detailed` writes (0.33), from our records and by its definitions.
+//! The file that `vllm bench serve --save-result --save-detailed` writes (0.32), from our records and by its definitions.
 //!
 //! What records cannot know is as that tool writes it where it does not know either: texts are empty, `label` is null,
 //! `burstiness` is 1. `start_times` are seconds on the run's line. `request_goodput` is that of the run's SLO, if it has
@@ -28,6 +28,7 @@ const MOST_SECONDS: usize = 86_400;
 #[derive(Debug, Default)]
 pub struct Vllm {
     model: Option<String>,
+    dialect: Option<String>,
     completed: u64,
     input: Vec<u64>,
     output: Vec<u64>,
@@ -62,6 +63,7 @@ impl Vllm {
         let whole = request.succeeded();
         let tokens = definitions.tokens(request).filter(|_| whole).unwrap_or(0);
         self.model = self.model.take().or_else(|| request.model.clone());
+        self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
         self.input.push(request.input.unwrap_or(0));
         self.output.push(tokens);
         self.ttfts.0.push(ttft);
@@ -116,8 +118,9 @@ impl Vllm {
         let model = self.model.clone().unwrap_or_default();
         let mut fields = Fields::default();
         fields.put("date", json!(moment(began).replace('T', "-").replace('Z', "")));
-        fields.put("endpoint_type", json!("openai-chat"));
-        fields.put("backend", json!("openai-chat"));
+        let backend = self.dialect.as_deref().map_or("openai-chat", backend);
+        fields.put("endpoint_type", json!(backend));
+        fields.put("backend", json!(backend));
         fields.put("label", Value::Null);
         fields.put("model_id", json!(model));
         fields.put("tokenizer_id", json!(model));
@@ -161,6 +164,17 @@ impl Vllm {
         }
         // Numbers and texts: there is nothing that JSON cannot hold.
         serde_json::to_string(&fields).unwrap_or_default()
+    }
+}
+
+/// What it calls the kind of server that speaks a dialect; where it knows none, the dialect's own name.
+fn backend(dialect: &str) -> &str {
+    match dialect {
+        "openai.chat" => "openai-chat",
+        "openai.completions" => "openai",
+        "openai.responses" => "openai-responses",
+        "openai.embeddings" => "openai-embeddings",
+        other => other,
     }
 }
 

@@ -30,18 +30,19 @@ pub(super) fn write(folder: &Path, formats: &[Format], slos: &[Slo]) -> anyhow::
     let opened = Opened::open(folder)?;
     let zero = opened.source.started_unix_ns.unwrap_or(0);
     let slos = Slos::new(slos.to_vec()).map_err(anyhow::Error::msg)?;
-    let mut judged = Fold::new(Settings { definitions: Definitions::Vllm, slos, ..Settings::default() });
+    let judged = |definitions| Fold::new(Settings { definitions, slos: slos.clone(), ..Settings::default() });
     let mut hlog = Hlog::default();
-    let mut vllm = formats.contains(&Format::Vllm).then(Vllm::default);
-    let mut aiperf = formats.contains(&Format::Aiperf).then(Aiperf::default);
+    let mut vllm = formats.contains(&Format::Vllm).then(|| (Vllm::default(), judged(Definitions::Vllm)));
+    let mut aiperf = formats.contains(&Format::Aiperf).then(|| (Aiperf::default(), judged(Definitions::Aiperf)));
     let sources = each(vec![opened], |request| {
         hlog.add(&request);
-        if let Some(vllm) = &mut vllm {
+        if let Some((vllm, judged)) = &mut vllm {
             vllm.add(&request);
             judged.add(&request)?;
         }
-        if let Some(aiperf) = &mut aiperf {
+        if let Some((aiperf, judged)) = &mut aiperf {
             aiperf.add(&request, zero);
+            judged.add(&request)?;
         }
         Ok(())
     })?;
@@ -50,11 +51,11 @@ pub(super) fn write(folder: &Path, formats: &[Format], slos: &[Slo]) -> anyhow::
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
     put(hlog::FILE, &hlog.render(zero).context("cannot pack the histograms")?)?;
-    if let Some(mut vllm) = vllm {
+    if let Some((mut vllm, judged)) = vllm {
         put(vllm::FILE, vllm.render(&sources, &judged.whole.goodput, moment).as_bytes())?;
     }
-    if let Some(aiperf) = aiperf {
-        let files = aiperf.render(&sources, moment);
+    if let Some((aiperf, judged)) = aiperf {
+        let files = aiperf.render(&sources, &judged.whole.goodput, moment);
         aiperf::FILES.iter().zip(&files).try_for_each(|(name, text)| put(name, text.as_bytes()))?;
     }
     Ok(())
