@@ -316,6 +316,26 @@ fn every_doubt_is_told_and_none_without_reason() {
 }
 
 #[test]
+fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let one_late = |at: u64| success(at * 10, at * 10 + if at == 7 { 50 } else { 0 }, 100, 300, &[(20, Some(1))]);
+    let all_late = |at: u64| success(at * 10, at * 10 + 50, 100, 300, &[(20, Some(1))]);
+    let rows = |of: &dyn Fn(u64) -> Entry| (0..2_000).map(of).collect::<Vec<_>>();
+    let warm = json!({"audit": {}, "summary": {"measured": {"from": 1}}});
+    for (name, rows, warned) in [("one", rows(&one_late), 0), ("all", rows(&all_late), 1)] {
+        let path = run(&folder.path().join(name), &rows, 0, &warm);
+        for shown in ["50,99", "10"] {
+            let done = streamgauge(&[&path], &["--json", "--percentiles", shown]);
+            let report: Value = serde_json::from_str(&done.stdout).unwrap();
+            let late = report["warnings"].as_array().unwrap().iter().filter(|of| of["warning"] == "send_lag");
+            let texts: Vec<&Value> = late.map(|warning| &warning["text"]).collect();
+            let expected = json!("requests were sent late: lag p99 50.0ms against a TTFT of p50 100ms");
+            assert_eq!(texts, vec![&expected; warned], "{name}, {shown}");
+        }
+    }
+}
+
+#[test]
 fn what_the_runs_say_of_their_requests_is_added_up() {
     let folder = tempfile::tempdir().unwrap();
     let told = json!({"summary": {"held": 2, "troubles": {"closed": 1, "reset": 1}}});

@@ -141,6 +141,7 @@ fn what_makes_no_sense_is_told_before_anything_is_sent() {
     assert!(said(&[]).contains("--rates <LIST>|--concurrencies <LIST>|--find-max <GOALS>|--matrix <FILE>"));
     assert!(said(&["--rates", "4..1"]).contains("ends before it begins"));
     assert!(said(&["--find-max", "ttft.p99=1s"]).contains("expected `<=` after `ttft.p99`"));
+    assert!(said(&["--find-max", "itl.max<=1s"]).contains("of ttft, ttfo, itl, tpot or e2e"));
     assert!(said(&["--find-max", "goodput>=95%"]).contains("say with --slo what a good request is"));
     assert!(said(&["--rates", "1", "--cancel-rate", "5%"]).contains("--cancel-after"));
     assert!(said(&["--rates", "1", "--num-prompts", "5"]).contains("--num-prompts of vllm bench is --requests here"));
@@ -182,6 +183,33 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
     // What is found is found again, without a run.
     let again = sweep(&target, &out, &args);
     assert_eq!((again.code, &again.stdout, &*again.stderr), (Some(0), &done.stdout, ""));
+}
+
+/// Every request that is open costs each token 20 ms, so four at a time have gaps of 80 ms, however fast the machine.
+#[test]
+fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_long() {
+    let cost = CostModel {
+        prefill_per_second: 500_000_000,
+        step_base: Gap::from_millis(1),
+        step_per_seq: Gap::from_millis(20),
+    };
+    let options = Options { cost, ..Options::default() };
+    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let target = format!("http://{}", server.local_addr());
+    let (_folder, out) = place();
+    let args = ["--find-max", "itl.p80<=70ms", "--concurrencies", "1..4", "--requests", "40", "--sustain", "5s"];
+    let done = sweep(&target, &out, &[&args[..], &["--json"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report = parsed(&done.stdout);
+    let (met, missed) = (&report["answer"]["met"], &report["answer"]["missed"]);
+    assert!((1.0..=3.0).contains(&met.as_f64().unwrap()) && missed.as_f64().unwrap() <= 4.0, "{met} {missed}");
+    let judged = report["levels"].as_array().unwrap().iter().map(|level| {
+        // Nothing but the gaps is judged: there is no SLO of requests.
+        assert_eq!(level["goodput"], json!([]), "{level}");
+        (level["level"]["concurrency"].as_f64().unwrap() <= met.as_f64().unwrap(), level["meets"].as_bool().unwrap())
+    });
+    let judged: Vec<_> = judged.collect();
+    assert!(judged.iter().all(|(below, meets)| below == meets), "{judged:?}");
 }
 
 #[test]

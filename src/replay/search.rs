@@ -15,7 +15,7 @@
 //!
 //! What was measured decides everything, so a search that was stopped goes on from its trials.
 
-use crate::measure::slo::goals::{Kept, kept};
+use crate::measure::slo::goals::{Kept, Seen, kept};
 
 /// How close, as a ratio, the lowest level missed is to the highest met at the end.
 pub const CLOSE: f64 = 1.05;
@@ -42,8 +42,8 @@ pub struct Search {
 pub struct Trial {
     /// The level.
     pub level: f64,
-    /// For each goal the requests that were good, those that count, and the share that it takes.
-    pub counts: Vec<(u64, u64, f64)>,
+    /// What was seen of each goal.
+    pub seen: Vec<Seen>,
     /// More and more requests were in flight.
     pub saturated: bool,
     /// It was sent as it should be.
@@ -175,12 +175,12 @@ fn known(trials: &[Trial]) -> Vec<Known> {
 
 /// The worst of all goals.
 fn together(trials: &[&Trial]) -> Kept {
-    let goals = trials.iter().map(|trial| trial.counts.len()).min().unwrap_or(0);
+    let goals = trials.iter().map(|trial| trial.seen.len()).min().unwrap_or(0);
     let mut worst = Kept::Yes;
     for goal in 0..goals {
-        let sum = |of: fn(&(u64, u64, f64)) -> u64| trials.iter().map(|trial| of(&trial.counts[goal])).sum();
-        let share = trials[0].counts[goal].2;
-        worst = match (worst, kept(sum(|counts| counts.0), sum(|counts| counts.1), share)) {
+        let sum = |of: fn(&Seen) -> f64| trials.iter().map(|trial| of(&trial.seen[goal])).sum();
+        let share = trials[0].seen[goal].share;
+        worst = match (worst, kept(sum(|seen| seen.good), sum(|seen| seen.of), share)) {
             (Kept::No, _) | (_, Kept::No) => Kept::No,
             (Kept::Open(a), Kept::Open(b)) => Kept::Open(a && b),
             (Kept::Open(looks), Kept::Yes) | (Kept::Yes, Kept::Open(looks)) => Kept::Open(looks),
@@ -197,8 +197,9 @@ mod tests {
     use super::*;
     use crate::replay::schedule::random;
 
-    fn trial(level: f64, good: u64, seen: u64) -> Trial {
-        Trial { level, counts: vec![(good, seen, 0.95)], saturated: false, valid: true, sustained: false }
+    fn trial(level: f64, good: u32, of: u32) -> Trial {
+        let seen = vec![Seen { good: good.into(), of: of.into(), share: 0.95 }];
+        Trial { level, seen, saturated: false, valid: true, sustained: false }
     }
 
     /// Searches where exactly the levels up to `limit` are met, and gives all steps.
@@ -293,8 +294,8 @@ mod tests {
                     Step::Measure(level) => (level, false),
                     Step::Sustain(level) => (level, true),
                 };
-                let seen = (level * if sustained { 60.0 } else { 30.0 }).round() as u64;
-                let good = Binomial::new(seen, share(level)).unwrap().sample(&mut random);
+                let seen = (level * if sustained { 60.0 } else { 30.0 }).round() as u32;
+                let good = Binomial::new(seen.into(), share(level)).unwrap().sample(&mut random) as u32;
                 trials.push(Trial { sustained, ..trial(level, good, seen) });
             };
             trials_of_all += trials.len();

@@ -232,7 +232,7 @@ fn time(millis: f64) -> String {
 }
 
 /// The doubts about what was found.
-pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], percentiles: &[f64]) -> Vec<Warning> {
+pub(super) fn of(summary: &Summary, figures: &mut Figures, sources: &[Source], percentiles: &[f64]) -> Vec<Warning> {
     let mut warnings = Vec::new();
     if summary.requests == 0 {
         warnings.push(Warning::Empty);
@@ -267,7 +267,7 @@ pub(super) fn of(summary: &Summary, figures: &Figures, sources: &[Source], perce
         runs().any(|run| !run.warmed_up).then_some(Warning::NoWarmup),
         runs().any(|run| run.closed_loop).then_some(Warning::ClosedLoop),
         too_few(summary, percentiles),
-        send_lag(summary).filter(|_| !runs().any(|run| run.closed_loop)),
+        send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop)),
         survivors(figures),
         several(summary),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
@@ -286,11 +286,10 @@ fn too_few(summary: &Summary, percentiles: &[f64]) -> Option<Warning> {
     Some(Warning::TooFew { percent, count })
 }
 
-fn send_lag(summary: &Summary) -> Option<Warning> {
-    let at = |metric: Metric, percent: f64| {
-        let of = summary.metric(metric)?;
-        of.percentiles.iter().find(|(told, _)| *told == percent).map(|(_, value)| *value).or(Some(of.max))
-    };
+/// Whatever percentiles are shown.
+fn send_lag(figures: &mut Figures) -> Option<Warning> {
+    let mut at =
+        |metric: Metric, percent: f64| Some(figures.samples[metric as usize].sorted()?.percentile(percent) / 1e6);
     let (lag, ttft) = (at(Metric::Lag, 99.0)?, at(Metric::Ttft, 50.0)?);
     (lag > ttft * LAG_SHARE).then_some(Warning::SendLag { lag, ttft })
 }

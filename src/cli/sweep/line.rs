@@ -10,7 +10,7 @@ use crate::cli::{load, replay};
 use crate::report::sweep::file::Flags;
 
 /// Flags of theirs that a sweep sets itself, or that mean one run.
-const NOT_OF_A_SWEEP: [&str; 11] = [
+const NOT_OF_A_SWEEP: [&str; 12] = [
     "as-fast-as-possible",
     "concurrency",
     "fail-if",
@@ -20,6 +20,7 @@ const NOT_OF_A_SWEEP: [&str; 11] = [
     "rate",
     "shard",
     "speed",
+    "stages",
     "start-at",
     "trace",
 ];

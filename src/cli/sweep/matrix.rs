@@ -18,6 +18,9 @@ const OWN: [&str; 3] = ["name", "hypothesis", "cache"];
 /// Characters of a name, which is a folder's too.
 const LONGEST: usize = 60;
 
+/// What is said of a key that has a list.
+const ONE: &str = "takes one value; write a row for each";
+
 /// Reads the rows of a file.
 ///
 /// # Errors
@@ -33,7 +36,12 @@ fn rows(text: &str, with_trace: bool) -> Result<Vec<Level>, (u64, String)> {
         let words = error.without_snippet().to_string();
         let said = words.split(" at line ").next().unwrap_or(&words);
         let line = error.location().map_or(1, |location| location.line());
-        (line, format!("{said}; expected a list of rows, as in `- {{name: short, isl: 128, rate: 4}}`"))
+        let remedy = if said.ends_with(ONE) {
+            ""
+        } else {
+            "; expected a list of rows, as in `- {name: short, isl: 128, rate: 4}`"
+        };
+        (line, format!("{said}{remedy}"))
     })?;
     let known = of_a_row(with_trace);
     let mut levels: Vec<Level> = Vec::new();
@@ -53,7 +61,7 @@ fn level(entries: Vec<Entry>, known: &[(String, bool)]) -> Result<Level, (u64, S
     let first = entries.first().map_or(1, |entry| entry.line);
     for Entry { key, line, text } in entries {
         let wrong = |said: String| (line, said);
-        let flag = key.replace('_', "-");
+        let flag = flag_of(&key);
         match &*flag {
             "name" => level.name = name(text).map_err(wrong)?,
             "hypothesis" => level.hypothesis = Some(text),
@@ -97,10 +105,15 @@ fn name(text: String) -> Result<String, String> {
     }
 }
 
+/// `ISL` and `shared_prefix` as flags have them.
+fn flag_of(key: &str) -> String {
+    key.replace('_', "-").to_ascii_lowercase()
+}
+
 fn unknown(key: &str, known: &[(String, bool)]) -> String {
     let names = || OWN.into_iter().chain(known.iter().map(|(name, _)| &**name));
     let key = key.chars().take(LONGEST).collect::<String>();
-    match nearest(&key.replace('_', "-"), names()) {
+    match nearest(&flag_of(&key), names()) {
         Some(nearest) => format!("unknown key `{}`; did you mean `{nearest}`?", key.escape_debug()),
         None => {
             format!("unknown key `{}`; the keys are {}", key.escape_debug(), names().collect::<Vec<_>>().join(", "))
@@ -137,7 +150,11 @@ impl<'de> Visitor<'de> for RowVisitor {
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let line = key.referenced.line();
             // As text whatever it looks like: the flag reads it.
-            let text = map.next_value::<Option<String>>()?.unwrap_or_default();
+            let text = map.next_value::<Option<String>>().map_err(|_| {
+                let key: String = key.value.chars().take(LONGEST).collect();
+                serde::de::Error::custom(format!("`{}` {ONE}", key.escape_debug()))
+            })?;
+            let text = text.unwrap_or_default();
             entries.push(Entry { key: key.value, line, text });
         }
         Ok(Row(entries))
@@ -150,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_row_is_a_level_with_a_name_and_flags_of_its_own() {
-        let text = "- {name: short, hypothesis: prefill is cheap, isl: 128, no_stream: true, rate: 4}\n\
+        let text = "- {name: short, hypothesis: prefill is cheap, ISL: 128, no_stream: true, rate: 4}\n\
                     - name: shared\n  shared-prefix: 1000\n  cache: warm\n  concurrency: 8\n";
         let rows = rows(text, false).unwrap();
         let flags = |row: &Level| row.flags.clone().into_iter().collect::<Vec<_>>();
@@ -175,6 +192,9 @@ mod tests {
         assert!(error("- {name: a, rate: 1, cache: warm}").1.contains("nothing to warm"));
         assert!(error("- {name: a, rate: 1, cache: hot}").1.contains("`cold` or `warm`"));
         assert!(error("- {name: a, rate: 1, no-stream: yes please}").1.contains("`true` or `false`"));
+        let list = "`isl` takes one value; write a row for each";
+        assert_eq!(error("- {name: a, rate: 1}\n- name: b\n  rate: 1\n  isl: [16, 32]\n").1, list);
+        assert!(error("- {name: a, stages: 5@2s}").1.contains("unknown key `stages`"), "a level has one load");
         assert!(error("name: a").1.contains("expected a list of rows"));
         assert!(error("[]").1.contains("no rows"));
     }

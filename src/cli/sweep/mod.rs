@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_parser = slots, help_heading = "Levels")]
     concurrencies: Option<Levels>,
 
-    /// Look for the highest level that keeps this, as in 'ttft.p99<=500ms tpot.p99<=50ms goodput>=95%'
+    /// Look for the highest level that keeps this, as in 'ttft.p99<=500ms itl.p99<=50ms goodput>=95%'
     #[arg(long, value_name = "GOALS", conflicts_with_all = ["matrix", "versus"], help_heading = "Levels")]
     find_max: Option<Goals>,
 
@@ -200,17 +200,17 @@ impl Sweeping<'_> {
             } else {
                 format!("try {}", trials.len() + 1)
             };
-            let measured = match self.one(&wish, &place)? {
+            let mut measured = match self.one(&wish, &place)? {
                 Ok(measured) => measured,
                 Err(over) => return Ok(over),
             };
-            let counts = measured.counts(goals);
-            if measured.successes_per_second() == 0.0 || counts.iter().any(|(_, counted, _)| *counted == 0) {
+            let seen = measured.seen(goals);
+            if measured.successes_per_second() == 0.0 || seen.iter().any(|seen| seen.of == 0.0) {
                 super::say("error: no request can be judged: none was answered in full, or no objective is for them");
                 return Ok(Over::Refused(NOT_VALID));
             }
             let (saturated, valid) = (measured.growth.is_some(), measured.not_valid().is_empty());
-            trials.push(Trial { level, counts, saturated, valid, sustained });
+            trials.push(Trial { level, seen, saturated, valid, sustained });
         }
     }
 

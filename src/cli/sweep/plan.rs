@@ -182,8 +182,9 @@ impl Outline {
         if run.level.cache == Cache::Warm {
             flags.insert("warm-prefixes".to_owned(), Vec::new());
         }
-        if let Some((goals, _)) = &self.goals {
-            flags.entry("slo".to_owned()).or_default().extend(goals.slos().map(ToString::to_string));
+        // A flag without a value is one that takes none: limits on gaps bring no SLO along.
+        for slo in self.goals.iter().flat_map(|(goals, _)| goals.slos()) {
+            flags.entry("slo".to_owned()).or_default().push(slo.to_string());
         }
         if let Some(sought) = self.plan.search.as_ref().filter(|_| run.sustained) {
             flags.remove("requests");

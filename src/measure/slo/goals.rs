@@ -1,9 +1,14 @@
-//! What many requests together have to keep: `ttft.p99<=500ms tpot.p99<=50ms goodput>=95%`.
+//! What many requests together have to keep: `ttft.p99<=500ms itl.p99<=50ms goodput>=95%`.
 //!
 //! # A percentile is a share
 //! `ttft.p99<=500ms` says that at least 99 % of requests have a TTFT of 500 ms or less: it is an [`Slo`] of its own, and
 //! the share of requests that must meet it. So a request without a whole answer counts against every percentile, and
 //! all goals have one measure of doubt, that of a share.
+//!
+//! `itl.p99<=50ms` says it of all gaps of all requests, which is what reports call the p99 of ITL: the share of gaps of
+//! 50 ms or less, and none of a request without a whole answer. Gaps of one request are no draws of their own. The share
+//! of good ones in a request lies between 0 and 1, and no such shares scatter more than those of requests that are good
+//! or bad as a whole: so there are as many draws as requests, and the doubt is never too small.
 //!
 //! # Doubt
 //! Of a level only some requests are seen. Wilson's score interval (1927), at 95 %, is where the share of all requests
@@ -15,6 +20,7 @@ use std::str::FromStr;
 
 use super::parse::{Parser, metric};
 use super::{Slo, SloError};
+use crate::measure::time::Gap;
 
 /// Of the standard normal distribution: 2.5 % lie beyond.
 const Z: f64 = 1.959_963_985;
@@ -29,10 +35,32 @@ pub struct Goals {
 /// One of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// The share of requests that must be good.
+    /// The share that must be good.
     pub share: f64,
-    /// What a good request is; `None` where other SLOs say.
-    pub slo: Option<Slo>,
+    /// What is good.
+    pub good: Good,
+}
+
+/// What a goal calls good.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Good {
+    /// Requests, as other SLOs say.
+    Goodput,
+    /// Requests that meet this.
+    Requests(Slo),
+    /// Inter-token latencies up to this.
+    Gaps(Gap),
+}
+
+/// What was seen of a goal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Requests that were good, or parts of them.
+    pub good: f64,
+    /// All that count.
+    pub of: f64,
+    /// The share that must be good.
+    pub share: f64,
 }
 
 /// Whether a goal is kept.
@@ -50,23 +78,40 @@ impl Goals {
     /// Goodput of every SLO is at least this share.
     pub fn of_goodput(share: f64) -> Self {
         let text = format!("goodput>={}%", (share * 1e8).round() / 1e6);
-        Self { text, list: vec![Goal { share, slo: None }] }
+        Self { text, list: vec![Goal { share, good: Good::Goodput }] }
     }
 
     /// The SLOs that they bring along.
     pub fn slos(&self) -> impl Iterator<Item = &Slo> {
-        self.list.iter().filter_map(|goal| goal.slo.as_ref())
+        self.list.iter().filter_map(Goal::slo)
+    }
+
+    /// The limits on inter-token latencies, each with the share of gaps that must keep it.
+    pub fn gaps(&self) -> impl Iterator<Item = (Gap, f64)> {
+        self.list.iter().filter_map(|goal| match goal.good {
+            Good::Gaps(limit) => Some((limit, goal.share)),
+            Good::Goodput | Good::Requests(_) => None,
+        })
     }
 
     /// Whether they need other SLOs.
     pub fn need_slos(&self) -> bool {
-        self.list.iter().any(|goal| goal.slo.is_none())
+        self.list.iter().any(|goal| goal.good == Good::Goodput)
     }
 
     /// The share that the SLO of this name must have, if it is a goal.
     pub fn share_of(&self, slo: &str) -> Option<f64> {
-        let own = self.list.iter().find(|goal| goal.slo.as_ref().is_some_and(|own| own.name() == slo));
-        own.or_else(|| self.list.iter().find(|goal| goal.slo.is_none())).map(|goal| goal.share)
+        let own = self.list.iter().find(|goal| goal.slo().is_some_and(|own| own.name() == slo));
+        own.or_else(|| self.list.iter().find(|goal| goal.good == Good::Goodput)).map(|goal| goal.share)
+    }
+}
+
+impl Goal {
+    fn slo(&self) -> Option<&Slo> {
+        match &self.good {
+            Good::Requests(slo) => Some(slo),
+            Good::Goodput | Good::Gaps(_) => None,
+        }
     }
 }
 
@@ -92,8 +137,10 @@ impl FromStr for Goals {
     }
 }
 
-const EXPECTED: &str = "expected a percentile over requests, as in ttft.p99<=500ms (of ttft, ttfo, tpot or e2e), or \
-                        goodput>=95%; limits within a request go into an --slo, as in 'x: itl.p99<=50ms'";
+const EXPECTED: &str =
+    "expected a percentile, as in ttft.p99<=500ms (of ttft, ttfo, itl, tpot or e2e), or goodput>=95%";
+
+const ITL: &str = "itl";
 
 fn goal(parser: &mut Parser<'_>) -> Result<Goal, SloError> {
     let begin = parser.at;
@@ -108,11 +155,11 @@ fn goal(parser: &mut Parser<'_>) -> Result<Goal, SloError> {
             parser.at = begin;
             return parser.fail("expected a share up to 100%, as in 95%");
         };
-        return Ok(Goal { share, slo: None });
+        return Ok(Goal { share, good: Good::Goodput });
     }
     let parted = word.split_once(".p").and_then(|(name, share)| Some((name, metric(name)?, percent(share)?)));
-    // `itl` is TPOT's other name in an SLO. Gaps of one request are not draws of their own, so there is no share of them.
-    let Some((name, _, share)) = parted.filter(|(name, metric, _)| *name == metric.name()) else {
+    // In an SLO `itl` by itself is TPOT's other name; `mean` of it is no percentile.
+    let Some((name, _, share)) = parted.filter(|(name, metric, _)| *name == ITL || *name == metric.name()) else {
         parser.at = begin;
         return parser.fail(EXPECTED);
     };
@@ -120,9 +167,12 @@ fn goal(parser: &mut Parser<'_>) -> Result<Goal, SloError> {
         return parser.fail(format!("expected `<=` after `{word}`"));
     }
     let begin = parser.at;
-    parser.limit()?;
+    let limit = parser.limit()?;
+    if name == ITL {
+        return Ok(Goal { share, good: Good::Gaps(limit) });
+    }
     let slo = format!("{}: {name}<={}", word.replacen('.', "-", 1).replace('.', "_"), parser.since(begin));
-    Ok(Goal { share, slo: Some(slo.parse()?) })
+    Ok(Goal { share, good: Good::Requests(slo.parse()?) })
 }
 
 fn percent(text: &str) -> Option<f64> {
@@ -132,23 +182,29 @@ fn percent(text: &str) -> Option<f64> {
 }
 
 /// Where the share of all requests may lie of which `good` of `seen` were good.
-pub fn interval(good: u64, seen: u64) -> (f64, f64) {
-    if seen == 0 {
+pub fn interval(good: f64, seen: f64) -> (f64, f64) {
+    if seen <= 0.0 {
         return (0.0, 1.0);
     }
-    let (good, seen) = (good as f64, seen as f64);
     let middle = (good + Z * Z / 2.0) / (seen + Z * Z);
     let half = Z / (seen + Z * Z) * (good * (seen - good) / seen + Z * Z / 4.0).sqrt();
     ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
 /// Whether `share` of all requests are good, where `good` of `seen` were.
-pub fn kept(good: u64, seen: u64, share: f64) -> Kept {
+pub fn kept(good: f64, seen: f64, share: f64) -> Kept {
     let (least, most) = interval(good, seen);
     match () {
         () if least >= share => Kept::Yes,
         () if most < share => Kept::No,
-        () => Kept::Open(seen > 0 && good as f64 >= share * seen as f64),
+        () => Kept::Open(Seen { good, of: seen, share }.looks_kept()),
+    }
+}
+
+impl Seen {
+    /// Whether what was seen keeps it, whatever it says of all requests.
+    pub fn looks_kept(&self) -> bool {
+        self.of > 0.0 && self.good >= self.share * self.of
     }
 }
 
@@ -175,23 +231,31 @@ mod tests {
     }
 
     #[test]
+    fn a_percentile_of_itl_is_a_share_of_gaps_and_no_slo_of_requests() {
+        let goals = goals("itl.p99<=50ms itl.p50<=20ms tpot.p99<=40ms");
+        assert_eq!(goals.gaps().collect::<Vec<_>>(), [(Gap::from_millis(50), 0.99), (Gap::from_millis(20), 0.5)]);
+        assert_eq!(goals.slos().map(ToString::to_string).collect::<Vec<_>>(), ["tpot-p99: tpot<=40ms"]);
+        assert_eq!((goals.need_slos(), goals.share_of("chat")), (false, None));
+    }
+
+    #[test]
     fn mistakes_are_shown_with_their_place() {
         let error = |text: &str| text.parse::<Goals>().unwrap_err().to_string();
         assert!(error("ttft.p99=500ms").starts_with("expected `<=` after `ttft.p99`, at column 9\n"));
         assert!(error("goodput>=95").starts_with("expected a share up to 100%, as in 95%, at column 10\n"));
         assert!(error("ttft.p99<=500ms tpot.p99<=fast").contains("at column 27"));
-        for wrong in ["", "ttft<=1s", "itl.p99<=9ms", "ttft.p0<=1s", "ttft.p101<=1s", "speed.p9<=1s"] {
-            assert!(error(wrong).starts_with("expected a percentile over requests"), "{wrong}");
+        for wrong in ["", "ttft<=1s", "itl<=9ms", "itl.max<=9ms", "ttft.p0<=1s", "ttft.p101<=1s", "speed.p9<=1s"] {
+            assert!(error(wrong).starts_with("expected a percentile, as in"), "{wrong}");
         }
     }
 
     #[test]
     fn a_goal_is_kept_broken_or_open() {
         // Newcombe (1998), table I, method 3: 81 of 263 is 0.2553 to 0.3662.
-        let (least, most) = interval(81, 263);
+        let (least, most) = interval(81.0, 263.0);
         assert!((least - 0.2553).abs() < 5e-5 && (most - 0.3662).abs() < 5e-5, "{least} {most}");
-        assert_eq!((kept(381, 381, 0.99), kept(380, 380, 0.99)), (Kept::Yes, Kept::Open(true)));
-        assert_eq!((kept(90, 100, 0.99), kept(98, 100, 0.99)), (Kept::No, Kept::Open(false)));
-        assert_eq!((kept(0, 0, 0.5), kept(1, 1, 1.0)), (Kept::Open(false), Kept::Open(true)));
+        assert_eq!((kept(381.0, 381.0, 0.99), kept(380.0, 380.0, 0.99)), (Kept::Yes, Kept::Open(true)));
+        assert_eq!((kept(90.0, 100.0, 0.99), kept(98.0, 100.0, 0.99)), (Kept::No, Kept::Open(false)));
+        assert_eq!((kept(0.0, 0.0, 0.5), kept(1.0, 1.0, 1.0)), (Kept::Open(false), Kept::Open(true)));
     }
 }

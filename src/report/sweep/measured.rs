@@ -7,7 +7,7 @@ use super::super::growth::{Growth, growth};
 use super::super::metric::Metric;
 use super::super::secs;
 use super::super::source::{Opened, Source, SourceError, read};
-use crate::measure::slo::goals::Goals;
+use crate::measure::slo::goals::{Goals, Seen};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -58,10 +58,9 @@ pub fn measured(run: &Path, slos: &[Slo]) -> Result<Measured, SweepError> {
 }
 
 impl Measured {
-    /// For each SLO that is a goal the requests that met it, those that count, and the share that must.
-    pub fn counts(&self, goals: &Goals) -> Vec<(u64, u64, f64)> {
-        let judged = self.slos.iter().zip(&self.figures.goodput);
-        judged.filter_map(|(slo, good)| Some((good.met, good.counted, goals.share_of(slo.name())?))).collect()
+    /// What was seen of each goal.
+    pub fn seen(&mut self, goals: &Goals) -> Vec<Seen> {
+        seen(&mut self.figures, &self.slos, goals)
     }
 
     /// Why the run is not valid.
@@ -72,5 +71,40 @@ impl Measured {
     /// Requests that were answered in full, per second.
     pub fn successes_per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.figures.successes() as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+/// What was seen of each goal: requests of those of the SLOs that are one, and of limits on gaps the share of good gaps
+/// among the requests that have any, and those without a whole answer.
+pub(super) fn seen(figures: &mut Figures, slos: &Slos, goals: &Goals) -> Vec<Seen> {
+    let of_requests = slos.iter().zip(&figures.goodput).filter_map(|(slo, good)| {
+        Some(Seen { good: good.met as f64, of: good.counted as f64, share: goals.share_of(slo.name())? })
+    });
+    let mut seen: Vec<Seen> = of_requests.collect();
+    let with_gaps = figures.samples[Metric::WorstGap as usize].len() as f64;
+    let without_answer = (figures.requests() - figures.successes()) as f64;
+    for (limit, share) in goals.gaps() {
+        let gaps = figures.samples[Metric::Itl as usize].sorted();
+        let within = gaps.map_or(0.0, |gaps| gaps.up_to(limit.as_nanos()) as f64 / gaps.count() as f64);
+        seen.push(Seen { good: within * with_gaps, of: with_gaps + without_answer, share });
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fold::UNKNOWN;
+
+    #[test]
+    fn of_gaps_as_much_is_seen_as_requests_have_any_and_those_without_an_answer_have_no_good_ones() {
+        let mut figures = Figures::default();
+        // Three requests with 10 gaps, of which 9 are up to 5 ms, a success of one token, and a failure.
+        (1..=9).chain([50]).for_each(|gap| figures.samples[Metric::Itl as usize].push(gap * 500_000));
+        (0..3).for_each(|_| figures.samples[Metric::WorstGap as usize].push(1));
+        figures.outcomes = [("success", 4), (UNKNOWN, 1)].into();
+        let goals = "itl.p99<=5ms".parse().unwrap();
+        let seen = seen(&mut figures, &Slos::default(), &goals);
+        assert_eq!(seen, [Seen { good: 0.9 * 3.0, of: 4.0, share: 0.99 }]);
     }
 }

@@ -44,7 +44,7 @@ use super::metric::Metric;
 use super::source::Source;
 use super::warnings::{self, Told, Warning};
 use super::{PERCENTILES, Summary};
-use crate::measure::slo::goals::Goals;
+use crate::measure::slo::goals::{Goals, Seen};
 use crate::measure::slo::{Slo, Slos};
 use file::{Answer, File, Level, Plan};
 pub use measured::{Measured, SweepError, measured};
@@ -206,21 +206,20 @@ impl Sweep {
         let differences = differences(&all);
         let mut warnings = Vec::new();
         let points = all.into_iter().map(|mut together| {
+            let seen = goals.as_ref().map(|goals| measured::seen(&mut together.figures, &together.slos, goals));
             let summary = Summary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
-            let doubts = warnings::of(&summary, &together.figures, &together.sources, &wanted.percentiles);
+            let doubts = warnings::of(&summary, &mut together.figures, &together.sources, &wanted.percentiles);
             let doubts = doubts.into_iter().chain(together.growth.map(Warning::Saturation));
             gather(&mut warnings, doubts, &together.level.name);
             let not_valid: Vec<String> = together.sources.iter().flat_map(|run| run.not_valid.clone()).collect();
-            let kept = |goals: &Goals| {
-                let mut judged = summary.goodput.iter().filter_map(|of| Some((of, goals.share_of(&of.slo)?)));
-                let all = judged.all(|(of, share)| of.counted > 0 && of.met as f64 >= share * of.counted as f64);
-                all && together.growth.is_none() && not_valid.is_empty()
+            let kept = |seen: Vec<Seen>| {
+                seen.iter().all(Seen::looks_kept) && together.growth.is_none() && not_valid.is_empty()
             };
             Point {
                 target: (file.plan.targets.len() > 1).then(|| TARGETS[together.target.min(1)]),
                 runs: together.runs,
                 sustained: together.sustained,
-                meets: goals.as_ref().map(kept),
+                meets: seen.map(kept),
                 growth: together.growth,
                 front: false,
                 knee: false,
