@@ -2,91 +2,41 @@
 //!
 //! # Words
 //! A prompt is words of three letters with a blank before each. Nearly every tokenizer has those as one token; the
-//! simulated server counts four bytes as one; so a prompt of n tokens is n words whoever counts. With a tokenizer's file
-//! only words are used that it proves to have as one token.
+//! simulated server counts four bytes as one; so a prompt of n tokens is n words whoever counts. With a tokenizer's file,
+//! or a server's `/tokenize`, only words are used that are proven to be one token ([`words`](super::words)); where a word is
+//! more than that and nobody says which are not, a prompt has as many words as come to n tokens on average.
 //!
 //! # Blocks
-//! A block's text is drawn from its id and nothing else, and cut where the prompt ends: prompts share a prefix exactly
-//! where the trace says that they do. What no block covers is drawn from the row's number, and is like no other prompt
-//! from its first word on.
+//! A block's text is drawn from its id and nothing else, and cut where the next begins or the prompt ends: prompts share a
+//! prefix exactly where the trace says that they do. What no block covers is drawn from the row's number, and is like no
+//! other prompt from its first word on.
 
-use rand::Rng as _;
-use tokenizers::Tokenizer;
-
-use super::schedule::{Planned, mix, name_hash, random};
+use super::schedule::{Planned, mix, name_hash};
+use super::words::{WORD, Words};
 use crate::capture::format::{BlockUnit, Blocks, Scope};
 
-/// Common English words of three letters.
-#[rustfmt::skip]
-const WORDS: [&[u8; 3]; 201] = [
-    b"the", b"and", b"for", b"are", b"but", b"not", b"you", b"all", b"any", b"can", b"had", b"her", b"was", b"one", b"our", b"out",
-    b"day", b"get", b"has", b"him", b"his", b"how", b"man", b"new", b"now", b"old", b"see", b"two", b"way", b"who", b"boy", b"did",
-    b"its", b"let", b"put", b"say", b"she", b"too", b"use", b"dad", b"mom", b"act", b"add", b"age", b"ago", b"aid", b"aim", b"air",
-    b"arm", b"art", b"ask", b"bad", b"bag", b"ban", b"bar", b"bat", b"bed", b"bet", b"big", b"bit", b"box", b"bus", b"buy", b"cap",
-    b"car", b"cat", b"cup", b"cut", b"dog", b"dry", b"due", b"ear", b"eat", b"egg", b"end", b"eye", b"fan", b"far", b"fee", b"few",
-    b"fig", b"fit", b"fix", b"fly", b"fun", b"gap", b"gas", b"got", b"guy", b"hit", b"hot", b"ice", b"ill", b"job", b"joy", b"key",
-    b"kid", b"law", b"lay", b"led", b"leg", b"lie", b"lot", b"low", b"map", b"may", b"men", b"met", b"mix", b"net", b"nor", b"nut",
-    b"oil", b"own", b"pay", b"per", b"pop", b"pot", b"raw", b"red", b"rid", b"row", b"run", b"sad", b"sat", b"sea", b"set", b"sir",
-    b"sit", b"six", b"sky", b"son", b"sum", b"sun", b"tax", b"tea", b"ten", b"tie", b"tip", b"top", b"toy", b"try", b"van", b"via",
-    b"war", b"web", b"wet", b"why", b"win", b"won", b"yes", b"yet", b"app", b"bug", b"com", b"pen", b"pie", b"cow", b"pig", b"hen",
-    b"rat", b"bee", b"ant", b"owl", b"fox", b"elk", b"jam", b"bun", b"rye", b"oat", b"fog", b"mud", b"dew", b"hay", b"hut", b"den",
-    b"pit", b"log", b"rod", b"rim", b"jar", b"lid", b"mug", b"pan", b"fur", b"hem", b"lap", b"rib", b"hip", b"jaw", b"lip", b"toe",
-    b"bow", b"sew", b"dye", b"gem", b"zip", b"nap", b"hug", b"wit", b"vow",
-];
-
-/// Bytes of a word and the blank before it.
-const WORD: usize = 4;
-/// Fewer words than this make prompts that look alike.
-const LEAST_WORDS: usize = 16;
 /// Tokens of a prompt of which the trace says nothing.
 const UNKNOWN: u64 = 1;
 
-/// The words that prompts are made of.
-#[derive(Clone, Debug)]
-pub struct Words(Vec<[u8; WORD]>);
+/// How a server counts a prompt, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Counts {
+    /// What it adds to each prompt by itself.
+    pub added: u64,
+    /// Of a word, on average.
+    pub each: f64,
+}
 
-impl Default for Words {
+impl Default for Counts {
     fn default() -> Self {
-        Self(WORDS.iter().map(|[a, b, c]| [b' ', *a, *b, *c]).collect())
+        Self { added: 0, each: 1.0 }
     }
 }
 
-impl Words {
-    /// Those of the words that are one token each, wherever they stand.
-    ///
-    /// # Errors
-    /// When they are too few to make prompts of: what the tokenizer makes of them is in the text.
-    pub fn of(tokenizer: &Tokenizer) -> Result<Self, String> {
-        let count = |text: &str| tokenizer.encode_fast(text, false).map(|tokens| tokens.len()).unwrap_or(usize::MAX);
-        let mut words = Self::default();
-        let all = words.0.len();
-        words.0.retain(|word| {
-            let word = std::str::from_utf8(word).unwrap_or_default();
-            (1..=3).all(|times| count(&word.repeat(times)) == times)
-        });
-        let sample: String = words.0.iter().map(|word| std::str::from_utf8(word).unwrap_or_default()).collect();
-        if words.0.len() < LEAST_WORDS || count(&sample) != words.0.len() {
-            return Err(format!(
-                "of {all} short words it has {} as one token each, and {LEAST_WORDS} are needed to make prompts of an \
-                 exact length",
-                words.0.len()
-            ));
-        }
-        Ok(words)
-    }
-
-    /// Appends `bytes` bytes of the text with this seed.
-    fn write(&self, seed: u64, bytes: usize, out: &mut String) {
-        let mut random = random(seed);
-        let end = out.len() + bytes;
-        out.reserve(bytes + WORD);
-        while out.len() < end {
-            for byte in random.next_u64().to_le_bytes() {
-                let word = &self.0[(usize::from(byte) * self.0.len()) >> 8];
-                out.push_str(std::str::from_utf8(word).unwrap_or_default());
-            }
-        }
-        out.truncate(end);
+impl Counts {
+    /// How many words have so many tokens.
+    fn words(self, tokens: u64) -> usize {
+        (tokens as f64 / self.each).round() as usize
     }
 }
 
@@ -98,26 +48,31 @@ pub struct Content {
     /// Tokens for each byte of captured text, where that is how blocks or lengths were counted.
     tokens_per_byte: f64,
     seed: u64,
-    /// Tokens that the server adds to each prompt by itself.
-    added: u64,
+    counts: Counts,
+    /// Whether what no block covers has every word as often as it is drawn on average.
+    even: bool,
 }
 
 impl Content {
     /// For a trace with these blocks. `tokens_per_byte` is the trace's own, if it knows both.
     pub fn new(words: Words, blocks: Option<Blocks>, tokens_per_byte: Option<f64>, seed: u64) -> Self {
         let tokens_per_byte = tokens_per_byte.unwrap_or(1.0 / WORD as f64);
-        Self { words, blocks, tokens_per_byte, seed, added: 0 }
+        Self { words, blocks, tokens_per_byte, seed, counts: Counts::default(), even: false }
     }
 
-    /// Leaves room for what the server is known to add to each prompt, in tokens.
-    pub fn leaving(mut self, added: u64) -> Self {
-        self.added = added;
-        self
+    /// For a server that counts like this.
+    pub fn counted(self, counts: Counts) -> Self {
+        Self { counts, ..self }
+    }
+
+    /// Of the same words in even shares, so that a count of a few hundred tells the average of all prompts.
+    pub fn even(self) -> Self {
+        Self { even: true, ..self }
     }
 
     /// Tokens that the server is known to add to each prompt.
     pub fn added(&self) -> u64 {
-        self.added
+        self.counts.added
     }
 
     /// Tokens that the prompt of a row should have, as the server counts.
@@ -154,31 +109,36 @@ impl Content {
     /// The last words of a row's prompt, this many tokens of them.
     pub fn end_of_text(&self, send: &Planned, tokens: u64) -> String {
         let mut text = self.text(send);
-        let bytes = usize::try_from(tokens).unwrap_or(usize::MAX).saturating_mul(WORD);
+        let bytes = self.counts.words(tokens).max(1).saturating_mul(WORD);
         text.drain(..text.len().saturating_sub(bytes));
         text
     }
 
     /// The prompt of a row.
     pub fn text(&self, send: &Planned) -> String {
-        let bytes = |tokens: u64| usize::try_from(tokens).unwrap_or(usize::MAX).saturating_mul(WORD);
-        let total = bytes(self.text_tokens(send).saturating_sub(self.added).max(1));
-        let block = bytes(self.block_tokens());
-        let mut text = String::with_capacity(total + 2 * WORD);
+        let total = self.counts.words(self.text_tokens(send).saturating_sub(self.counts.added)).max(1);
+        let block = self.block_tokens();
+        let mut text = String::with_capacity((total + 2) * WORD);
         // Another pass is another day: what the cache holds of the one before would make it look faster.
         let mut space = mix(self.seed ^ mix(u64::from(send.pass)));
         if self.blocks.as_ref().is_some_and(|blocks| blocks.scope == Scope::Session) {
             space ^= name_hash(send.entry.session.as_deref().unwrap_or_default());
         }
-        for id in send.entry.prompt.blocks.iter().take_while(|_| block > 0) {
-            let left = total - text.len();
-            if left == 0 {
+        let mut written = 0;
+        for (blocks, id) in (1..).zip(&send.entry.prompt.blocks).take_while(|_| block > 0) {
+            if written == total {
                 break;
             }
-            self.words.write(mix(space ^ mix(*id)), block.min(left), &mut text);
+            // Where a block ends only the blocks before it decide: shared prefixes stay shared to the word.
+            let end = self.counts.words(blocks * block).min(total);
+            self.words.write(mix(space ^ mix(*id)), end - written, &mut text);
+            written = end;
         }
         let own = mix(mix(self.seed ^ u64::from(send.pass)).wrapping_add(send.number) ^ 0x6f77_6e00);
-        self.words.write(own, total - text.len(), &mut text);
+        match self.even {
+            false => self.words.write(own, total - written, &mut text),
+            true => self.words.write_evenly(own, total - written, &mut text),
+        }
         text
     }
 }
@@ -211,14 +171,6 @@ mod tests {
         assert_eq!(text, KNOWN, "whoever changes this makes results of old runs incomparable");
     }
     const KNOWN: &str = " our fox rod nor";
-
-    #[test]
-    fn every_word_is_three_letters_and_there_is_none_twice() {
-        let words = Words::default().0;
-        let unique: std::collections::HashSet<_> = words.iter().collect();
-        assert_eq!((unique.len(), words.len() >= 128), (words.len(), true));
-        assert!(words.iter().all(|word| word[0] == b' ' && word[1..].iter().all(u8::is_ascii_lowercase)));
-    }
 
     #[test]
     fn prompts_share_what_their_blocks_share_and_no_word_more() {
@@ -260,40 +212,41 @@ mod tests {
 
     #[test]
     fn room_is_left_for_what_the_server_adds() {
-        let content = content(BlockUnit::Tokens, 16, Scope::Trace).leaving(5);
+        let content = content(BlockUnit::Tokens, 16, Scope::Trace).counted(Counts { added: 5, each: 1.0 });
         let (a, b) = (content.text(&send(0, 40, &[0, 1, 2])), content.text(&send(0, 60, &[0, 1, 2, 3])));
         assert_eq!((a.len(), b.len()), (35 * 4, 55 * 4));
         assert_eq!(shared(&a, &b), a.len(), "the prefix stays, the end goes");
     }
 
-    /// A tokenizer that cuts words out at blanks, and then out of them every `e`.
-    fn without(pattern: &str) -> Tokenizer {
-        let split =
-            format!(r#"{{"type":"Split","pattern":{{"Regex":"{pattern}"}},"behavior":"Isolated","invert":false}}"#);
-        let json = format!(
-            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,
-                "pre_tokenizer":{{"type":"Sequence","pretokenizers":[{{"type":"WhitespaceSplit"}},{split}]}},
-                "post_processor":null,"decoder":null,
-                "model":{{"type":"WordLevel","vocab":{{"[UNK]":0}},"unk_token":"[UNK]"}}}}"#
-        );
-        Tokenizer::from_bytes(json).unwrap()
-    }
-
     #[test]
-    fn with_a_tokenizer_only_words_are_used_that_are_one_token() {
-        let tokenizer = without("e");
-        let words = Words::of(&tokenizer).unwrap();
-        assert!(words.0.len() > 100 && words.0.iter().all(|word| !word.contains(&b'e')), "{}", words.0.len());
-        let content = Content::new(words, None, None, 0);
-        for tokens in [1, 2, 77, 500] {
-            let text = content.text(&send(tokens, tokens, &[]));
-            assert_eq!(tokenizer.encode_fast(text, false).unwrap().len() as u64, tokens);
-        }
-        let error = Words::of(&without("[a-t]")).unwrap_err();
-        assert!(error.starts_with("of 201 short words it has "), "{error}");
+    fn prompts_of_a_server_that_counts_more_for_a_word_have_fewer_and_share_as_much() {
+        let content = content(BlockUnit::Tokens, 16, Scope::Trace).counted(Counts { added: 6, each: 1.5 });
+        let words = |text: &str| text.len() / WORD;
+        let (a, b) = (content.text(&send(0, 60, &[0, 1, 2])), content.text(&send(1, 90, &[0, 1, 7, 8, 9])));
+        assert_eq!((words(&a), words(&b)), (54 * 2 / 3, 84 * 2 / 3));
+        assert_eq!(shared(&a, &b) / WORD, 21, "32 tokens");
+        assert_eq!(words(&content.end_of_text(&send(0, 60, &[0, 1, 2]), 30)), 20);
+        // Blocks of less than a word have none for themselves.
+        let byte = self::content(BlockUnit::Tokens, 1, Scope::Trace).counted(Counts { added: 0, each: 4.0 });
+        let ids: Vec<u64> = (0..40).collect();
+        assert_eq!(words(&byte.text(&send(0, 40, &ids))), 10);
     }
 
     proptest! {
+        #[test]
+        fn shared_blocks_are_shared_whatever_a_word_counts(
+            each in 0.1_f64..16.0, added in 0_u64..50, size in 1_u32..600, shared_ids in 1_u64..9, tokens in 1_u64..6_000,
+        ) {
+            let content = content(BlockUnit::Tokens, size, Scope::Trace).counted(Counts { added, each });
+            let ids = |own: u64| (0..shared_ids).chain([own]).collect::<Vec<u64>>();
+            let text = |number, more: u64, own| content.text(&send(number, tokens + more, &ids(own)));
+            let (a, b) = (text(1, 0, 100), text(2, 2_000, 101));
+            let block = shared_ids * u64::from(size);
+            let common = (block as f64 / each).round().min((a.len() / WORD) as f64);
+            prop_assert!(shared(&a, &b) >= common as usize * WORD);
+            prop_assert!((a.len() / WORD) as f64 * each - tokens.saturating_sub(added) as f64 <= each.max(each / 2.0));
+        }
+
         #[test]
         fn a_prompt_has_as_many_words_as_it_should_have_tokens(
             tokens in 1_u64..3_000, ids in prop::collection::vec(0_u64..50, 0..9), size in 1_u32..600,

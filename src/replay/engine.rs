@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use serde_json::{Map, Value};
 
-use super::scrape::Page;
+use super::ask::{Question, ask};
 use super::target::{Connector, Target};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
@@ -122,15 +122,19 @@ pub fn engines(
     runtime.block_on(async {
         let of = |target: &Target| {
             let pages = PAGES.map(|(path, kept)| {
-                let mut at = target.clone();
-                at.base += path;
-                let tls = tls.clone().filter(|_| at.tls);
-                let (connector, page) =
-                    (Connector::new(at.clone(), tls, PATIENCE), Page { target: at, fields: fields.to_vec() });
+                let (target, fields) = (target.clone(), fields.to_vec());
+                let connector = Connector::new(target.clone(), tls.clone().filter(|_| target.tls), PATIENCE);
                 tokio::task::spawn_local(async move {
-                    let asked = page.ask(&connector, "application/json", MOST_BYTES);
-                    let text = Clock::Monotonic.timeout(PATIENCE, asked).await?.ok()?;
-                    Some((path, picked(&text, kept))).filter(|(_, picked)| !picked.is_empty())
+                    let question = Question {
+                        target: &target,
+                        path: &format!("{}{path}", target.base),
+                        accept: "application/json",
+                        fields: &fields,
+                        body: None,
+                    };
+                    let asked = ask(&connector, question, MOST_BYTES);
+                    let page = Clock::Monotonic.timeout(PATIENCE, asked).await?.ok()?;
+                    Some((path, picked(&page, kept))).filter(|(_, picked)| !picked.is_empty())
                 })
             });
             async move {
@@ -152,8 +156,8 @@ pub fn engines(
 }
 
 /// The fields of a page that are kept.
-fn picked(text: &str, kept: &[&str]) -> Map<String, Value> {
-    let Ok(page) = serde_json::from_str::<Value>(text) else { return Map::new() };
+fn picked(page: &[u8], kept: &[&str]) -> Map<String, Value> {
+    let Ok(page) = serde_json::from_slice::<Value>(page) else { return Map::new() };
     let short = |value: &Value| match value {
         Value::Number(_) | Value::Bool(_) => true,
         Value::String(text) => text.chars().count() <= LONGEST,
@@ -174,7 +178,7 @@ mod tests {
 
     fn told(path: &str, page: &Value) -> Value {
         let (_, kept) = PAGES.iter().find(|(of, _)| *of == path).unwrap();
-        Value::Object(picked(&page.to_string(), kept))
+        Value::Object(picked(page.to_string().as_bytes(), kept))
     }
 
     #[test]
@@ -193,6 +197,6 @@ mod tests {
         let vllm = json!({"data": [{"id": "m", "max_model_len": 8192, "permission": [{"id": "x"}]}, {"id": "lora"}]});
         assert_eq!(told("/v1/models", &vllm), json!({"id": "m", "max_model_len": 8192}));
         let long = json!({"version": "v".repeat(201)});
-        assert_eq!((told("/version", &long), picked("not found", &["/version"])), (json!({}), Map::new()));
+        assert_eq!((told("/version", &long), picked(b"not found", &["/version"])), (json!({}), Map::new()));
     }
 }

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Prompt, Scope};
     use crate::measure::time::Gap;
-    use crate::replay::content::Words;
+    use crate::replay::words::Words;
 
     fn content() -> Content {
         let blocks = Blocks {

@@ -1,9 +1,10 @@
 //! Sends a trace again: the same arrivals, lengths, shared prefixes, sessions and departures, at another server.
 //!
 //! # The way of a row
-//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`] makes its prompt from block ids;
-//! [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` gives it a connection,
-//! `pen` writes it in the moment that it is due, `exchange` reads the reply under the proxy's own
+//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`] makes its prompt from block ids, of
+//! [`words`] that a tokenizer or the server's [`tokenize`] says are one token each; [`request`] puts that into the words
+//! of a dialect; `feed` has it encoded before its time, `worker` gives it a connection, `pen` writes it in the moment that
+//! it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
 //! What servers say of themselves is asked for before by [`engine`], and meanwhile by [`scrape`], on a thread of its own.
@@ -16,6 +17,7 @@
 //!
 //! What it is not: it retries nothing, and keeps no text of a reply.
 
+mod ask;
 mod bodies;
 pub mod content;
 mod due;
@@ -39,6 +41,8 @@ pub mod source;
 pub mod summary;
 pub mod synth;
 pub mod target;
+pub mod tokenize;
+pub mod words;
 mod worker;
 
 pub use exchange::Leave;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::CLOSED;
 use super::audit::Audit;
+use super::calibrate::PromptWords;
 use super::flags::Sending;
 use super::prepare::Wanted;
 use crate::measure::time::Window;
@@ -23,7 +24,7 @@ pub(super) fn about(
     args: &Sending,
     wanted: &Wanted,
     (targets, engines): (&[Target], &[Told]),
-    added: u64,
+    (added, words): (u64, PromptWords),
     window: Window,
     audit: Option<Audit>,
 ) -> Value {
@@ -47,6 +48,7 @@ pub(super) fn about(
         "stretch": wanted.plan.stretch,
         "slots": wanted.slots,
         "prompt_overhead": added,
+        "prompt_words": words,
         "audit": audit,
         CLOSED: wanted.arrivals == Loop::Closed,
         "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),

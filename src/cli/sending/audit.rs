@@ -16,7 +16,7 @@ use super::flags::Sending;
 use super::prepare::Refused;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Window};
-use crate::replay::content::{Content, Words};
+use crate::replay::content::Content;
 use crate::replay::encode::Encoder;
 use crate::replay::request::ExactOutput;
 use crate::replay::run::{Loop, Sessions};
@@ -26,6 +26,7 @@ use crate::replay::synth::Synthetic;
 use crate::replay::synth::arrivals::Arrivals;
 use crate::replay::synth::length::{Length, Lengths};
 use crate::replay::target::Target;
+use crate::replay::words::Words;
 use crate::replay::{Config, Run};
 use crate::sim::{Options, Server};
 

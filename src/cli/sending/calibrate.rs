@@ -1,64 +1,167 @@
-//! What the server adds to every prompt, by asking it: two short requests of known length, and what it counts.
+//! How the server counts prompts, by asking it: two requests of known words tell what it adds to every prompt and how
+//! many tokens a word is. Where that is not one, a few prompts of planned lengths tell how far off they come out.
+
+use serde::Serialize;
 
 use super::prepare::Refused;
+use super::words::Chosen;
 use crate::capture::format::Prompt;
 use crate::measure::time::{Gap, Window};
+use crate::replay::content::{Content, Counts};
 use crate::replay::schedule::Planned;
+use crate::replay::words::Words;
 use crate::replay::{Config, Run};
 
-/// Lengths of the two prompts, in words.
-const WORDS: [u64; 2] = [32, 160];
+/// Lengths of the first two prompts, in words, which they have in even shares.
+const ASKED: [u64; 2] = [256, 512];
+/// Lengths of the others, in tokens.
+const TRIED: [u64; 4] = [96, 192, 384, 768];
+/// What a word may be, in tokens: what is beyond is no count of a prompt.
+const EACH: std::ops::RangeInclusive<f64> = 0.1..=16.0;
+
+/// What is known of prompts, as `run.json` tells it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct PromptWords {
+    /// Who says which words are one token each; `None` where nobody does, and all are used.
+    known_by: Option<&'static str>,
+    /// How many there are to choose from.
+    number: usize,
+    /// Tokens of one on average, as the server counts.
+    tokens_each: f64,
+    /// Prompts that were tried, where a word is not one token.
+    tried: Vec<Tried>,
+    /// Of these, in tokens.
+    mean_absolute_error: Option<f64>,
+}
+
+/// The tokens of a prompt.
+#[derive(Debug, Serialize)]
+struct Tried {
+    planned: u64,
+    counted: u64,
+}
 
 /// What was found.
 pub(super) struct Calibrated {
-    /// Tokens that prompts are made shorter by.
-    pub(super) added: u64,
+    /// What makes prompts that the server counts as planned.
+    pub(super) content: Content,
+    pub(super) words: PromptWords,
     /// What people should know of it.
-    pub(super) said: Option<String>,
+    pub(super) said: Vec<String>,
+}
+
+/// Words that nobody counts, for a server that is known to add so much to every prompt.
+pub(super) fn without_asking(chosen: Chosen, added: u64, content: impl Fn(Words) -> Content) -> Calibrated {
+    let words =
+        PromptWords { known_by: chosen.by, number: chosen.words.number(), tokens_each: 1.0, ..PromptWords::default() };
+    let content = content(chosen.words).counted(Counts { added, ..Counts::default() });
+    Calibrated { content, words, said: chosen.said.into_iter().collect() }
 }
 
 /// Asks by the runner itself, with requests like `first`.
 pub(super) fn calibrate(
-    first: Option<Planned>,
-    config: impl Fn() -> Result<Config, Refused>,
+    first: Option<&Planned>,
+    chosen: Chosen,
+    content: impl Fn(Words) -> Content,
+    config: impl Fn(Content) -> Result<Config, Refused>,
 ) -> Result<Calibrated, Refused> {
-    let none = |said: String| Calibrated { added: 0, said: Some(said) };
-    let Some(first) = first else { return Ok(Calibrated { added: 0, said: None }) };
-    let mut counted = Vec::new();
-    for words in WORDS {
-        let mut send = Planned { at: Gap::ZERO, number: words, ..first.clone() };
-        send.entry.prompt = Prompt { tokens: Some(words), ..Prompt::default() };
-        (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
-        // A warm-up leaves out what is sent first, and that is this.
-        let config = Config { measured: Window::default(), ..config()? };
-        let run = Run::start(config, move || Ok([Ok(send)].into_iter()), None)?;
-        let summary = run.finish().summary;
-        if summary.outcomes.get("success") != Some(&1) {
-            let why = summary.troubles.keys().next().map(|why| (*why).to_owned());
-            let why = why.or_else(|| summary.statuses.keys().next().map(|status| format!("answered {status}")));
-            return Ok(none(format!(
-                "note: the first try failed ({})",
-                why.unwrap_or_else(|| "no whole answer".into())
-            )));
+    let (by, said) = (chosen.by, chosen.said.clone());
+    let mut found = without_asking(chosen, 0, content);
+    let Some(first) = first else { return Ok(found) };
+    let counts = match asked(first, &found.content, &config)? {
+        Ok(counts) => counts,
+        Err(said) => {
+            found.said.push(said);
+            return Ok(found);
         }
-        counted.extend((summary.input.compared == 1).then_some(summary.input.tokens));
-    }
-    let [short, long] = counted[..] else {
-        return Ok(none(
-            "note: the server does not count prompts; their lengths are as a tokenizer counts words".into(),
-        ));
     };
-    if long.saturating_sub(short) != WORDS[1] - WORDS[0] || short < WORDS[0] {
-        let each = long.saturating_sub(short) as f64 / (WORDS[1] - WORDS[0]) as f64;
-        return Ok(none(format!(
-            "note: the server counts {each:.2} tokens for a word, so prompts will not be as long as planned; \
-             --tokenizer with its tokenizer.json makes them so"
+    found.content = found.content.counted(counts);
+    found.words.tokens_each = counts.each;
+    let added = counts.added;
+    if counts.each == 1.0 {
+        // What a server says of its tokens is so where it counts so.
+        found.said = by.and(said).map(|said| format!("{said}; prompts are exact")).into_iter().collect();
+        if added > 0 {
+            found.said.push(format!("the server adds {added} tokens to every prompt; prompts are so much shorter"));
+        }
+        return Ok(found);
+    }
+    let mut came_out = "how far off they come out is not known: none that was tried had a count".to_owned();
+    found.words.tried = tried(first, &found.content, &config)?;
+    let tried = &found.words.tried;
+    if let [shortest, .., longest] = &tried[..] {
+        let off: u64 = tried.iter().map(|tried| tried.counted.abs_diff(tried.planned)).sum();
+        let mean = off as f64 / tried.len() as f64;
+        let (number, from, to) = (tried.len(), shortest.planned, longest.planned);
+        came_out = format!("{number} that were tried, of {from} to {to} tokens, came out {mean:.1} off on average");
+        found.words.mean_absolute_error = Some(mean);
+    }
+    let remedy = if by.is_none() { "; --tokenizer with its tokenizer.json makes them exact" } else { "" };
+    found.said.push(format!(
+        "note: the server counts {:.2} tokens for a word and adds {added} to every prompt: prompts have as many words as \
+         make them as long as planned on average; {came_out}{remedy}",
+        counts.each
+    ));
+    Ok(found)
+}
+
+/// How the server counts, or why nobody knows.
+fn asked(
+    first: &Planned,
+    content: &Content,
+    config: impl Fn(Content) -> Result<Config, Refused>,
+) -> Result<Result<Counts, String>, Refused> {
+    let mut counted = Vec::new();
+    for words in ASKED {
+        match send(first, words, config(content.clone().even())?)? {
+            Ok(tokens) => counted.push(tokens),
+            Err(why) => return Ok(Err(format!("note: the first try failed ({why})"))),
+        }
+    }
+    let [Some(short), Some(long)] = counted[..] else {
+        let said = "note: the server does not count prompts; their lengths are as a tokenizer counts words";
+        return Ok(Err(said.to_owned()));
+    };
+    let each = long.saturating_sub(short) as f64 / (ASKED[1] - ASKED[0]) as f64;
+    if !EACH.contains(&each) {
+        return Ok(Err(format!(
+            "note: the server counts {short} tokens for {} words and {long} for {}, which tells nothing of how long prompts \
+             will be",
+            ASKED[0], ASKED[1]
         )));
     }
-    let added = short - WORDS[0];
-    Ok(Calibrated {
-        added,
-        said: (added > 0)
-            .then(|| format!("the server adds {added} tokens to every prompt; prompts are so much shorter")),
-    })
+    let added = (short as f64 - each * ASKED[0] as f64).round().max(0.0) as u64;
+    Ok(Ok(Counts { added, each }))
+}
+
+/// Prompts of planned lengths as the run's will be, as far as the server counts them.
+fn tried(
+    first: &Planned,
+    content: &Content,
+    config: impl Fn(Content) -> Result<Config, Refused>,
+) -> Result<Vec<Tried>, Refused> {
+    let mut tried = Vec::new();
+    for planned in TRIED {
+        let Ok(Some(counted)) = send(first, planned, config(content.clone())?)? else { break };
+        tried.push(Tried { planned, counted });
+    }
+    Ok(tried)
+}
+
+/// Sends one prompt of so many tokens; how many the server counts, if it does, or why it gives no answer.
+fn send(first: &Planned, tokens: u64, config: Config) -> Result<Result<Option<u64>, String>, Refused> {
+    // Another number is another text.
+    let mut send = Planned { at: Gap::ZERO, number: tokens, ..first.clone() };
+    send.entry.prompt = Prompt { tokens: Some(tokens), ..Prompt::default() };
+    (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
+    // A warm-up leaves out what is sent first, and that is this.
+    let config = Config { measured: Window::default(), ..config };
+    let run = Run::start(config, move || Ok([Ok(send)].into_iter()), None)?;
+    let summary = run.finish().summary;
+    if summary.outcomes.get("success") == Some(&1) {
+        return Ok(Ok((summary.input.compared == 1).then_some(summary.input.tokens)));
+    }
+    let why = summary.troubles.keys().next().map(|why| (*why).to_owned());
+    let why = why.or_else(|| summary.statuses.keys().next().map(|status| format!("answered {status}")));
+    Ok(Err(why.unwrap_or_else(|| "no whole answer".into())))
 }

@@ -73,12 +73,14 @@ pub(in crate::cli) struct Sending {
     #[arg(long, value_name = "NAME", help_heading = "Requests")]
     pub(in crate::cli) dialect: Option<String>,
 
-    /// A tokenizer.json: prompts are made of words that are one token in it, and so of an exact length
+    /// A tokenizer.json: prompts are made of words that are one token in it, and so of an exact length. Without it the
+    /// server's /tokenize is asked which words those are, if it has one
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub(in crate::cli) tokenizer: Option<PathBuf>,
 
     /// Tokens that the server adds to every prompt (its chat template): prompts are made so much shorter. `auto` asks the
-    /// server with two short requests before the run
+    /// server with two short requests before the run, and has fewer words where one is more than a token. With a number it
+    /// is asked nothing, not by /tokenize either
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = overhead, help_heading = "Requests")]
     pub(in crate::cli) prompt_overhead: Overhead,
 

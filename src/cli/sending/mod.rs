@@ -11,6 +11,7 @@ mod live;
 mod prepare;
 mod screen;
 mod warm;
+mod words;
 
 use std::io;
 use std::process::ExitCode;

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use serde_json::Value;
-use tokenizers::Tokenizer;
 use tokio::sync::Semaphore;
 
 use super::NOT_VALID;
 use super::about::about;
 use super::audit::{Load, audit};
-use super::calibrate::{Calibrated, calibrate};
+use super::calibrate::{Calibrated, calibrate, without_asking};
 use super::figures::Figures;
 use super::flags::{Overhead, Sending, Warmup};
 use super::live;
 use super::screen::Whole;
 use super::warm::warm;
+use super::words::{of_file, of_servers};
 use crate::capture::format::{Entry, Header};
 use crate::cli::WRONG_USAGE;
 use crate::clock::Clock;
@@ -26,7 +26,7 @@ use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Window};
 use crate::net::tls;
 use crate::replay::Config;
-use crate::replay::content::{Content, Words};
+use crate::replay::content::Content;
 use crate::replay::encode::Encoder;
 use crate::replay::engine::engines;
 use crate::replay::no_target;
@@ -36,6 +36,7 @@ use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
 use crate::replay::scrape::Page;
 use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
+use crate::replay::words::Words;
 
 /// Why nothing is sent.
 pub(in crate::cli) enum Refused {
@@ -111,8 +112,11 @@ pub(in crate::cli) struct Prepared {
 pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared, Refused> {
     let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
     let targets = args.targets().map_err(usage)?;
-    let encoder = |added| encoder(args, &wanted, &targets, added);
-    let (whole, measured, load) = extent(args, &wanted, &encoder(0)?)?;
+    let content = |words| Content::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
+    let encoder = |content| encoder(args, &targets, content);
+    let own_words = args.tokenizer.as_deref().map(of_file).transpose()?;
+    let first = encoder(content(Words::default()))?;
+    let Extent { whole, measured, load, models } = extent(args, &wanted, &first)?;
     let pages = args.pages(&targets).map_err(usage)?;
     let listener = args.listener().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
@@ -167,24 +171,26 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
     if let Some(doubt) = audit.iter().flat_map(|audit| &audit.doubts).next().filter(|_| args.strict) {
         return Err(Refused::Machine(format!("--strict: on this machine {doubt}")));
     }
-    let calibrated = match args.prompt_overhead {
-        Overhead::Tokens(added) => Calibrated { added, said: None },
-        Overhead::Auto => {
-            let first = sends(&wanted)?.next().transpose().map_err(row)?;
-            calibrate(first, || Ok(config(encoder(0)?, None)))?
+    let calibrated = match (args.prompt_overhead, own_words) {
+        (Overhead::Tokens(added), words) => without_asking(words.unwrap_or_default(), added, content),
+        (Overhead::Auto, words) => {
+            let words = words.map_or_else(|| of_servers(args, &targets, &first, &models, tls.clone()), Ok)?;
+            calibrate(models.first(), words, content, |content| Ok(config(encoder(content)?, None)))?
         }
     };
-    notes.extend(calibrated.said);
+    let Calibrated { content, words, said } = calibrated;
+    notes.extend(said);
     if !wanted.first.is_empty() {
-        notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(calibrated.added)?, None)))?);
+        notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(content.clone())?, None)))?);
     }
-    let config = config(encoder(calibrated.added)?, begin);
+    let added = content.added();
+    let config = config(encoder(content)?, begin);
     let window = window(&wanted.plan, measured);
     let engines = match &args.out {
         Some(_) => engines(&targets, &args.secret_fields().map_err(usage)?, tls.clone())?,
         None => Vec::new(),
     };
-    let about = about(args, &wanted, (&targets, &engines), calibrated.added, window, audit);
+    let about = about(args, &wanted, (&targets, &engines), (added, words), window, audit);
     let figures = Figures::new(Slos::clone(&slos), measured, &wanted);
     notes.extend(wanted.notes);
     // What a synthetic trace is called has every number of it.
@@ -217,18 +223,7 @@ fn window(plan: &Plan, measured: Window) -> Window {
     Window { from: in_trace(measured.from), to }
 }
 
-fn encoder(args: &Sending, wanted: &Wanted, targets: &[Target], added: u64) -> Result<Encoder, Refused> {
-    let words = match &args.tokenizer {
-        None => Words::default(),
-        Some(file) => {
-            let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
-            let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
-            tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
-            Words::of(&tokenizer).map_err(refused)?
-        }
-    };
-    let content = Content::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
-    let content = content.leaving(added);
+fn encoder(args: &Sending, targets: &[Target], content: Content) -> Result<Encoder, Refused> {
     let usage = |said: String| Refused::Usage(anyhow::Error::msg(said));
     let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
     let dialect = args.dialect.as_deref();
@@ -245,14 +240,30 @@ const MOST_LOOKED_AT: u64 = 10_000;
 /// Tokens of a reply whose length nobody plans.
 const USUAL_TOKENS: u64 = 128;
 
-/// How much there is to do, which of it counts, and how dense it is, by going through the schedule once.
-fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, Window, Load), Refused> {
+/// Models whose servers are asked how they count.
+const MOST_MODELS: usize = 8;
+
+/// What is going to be sent.
+struct Extent {
+    /// How much there is to do.
+    whole: Whole,
+    /// Which of it counts.
+    measured: Window,
+    /// How dense it is.
+    load: Load,
+    /// The first row of each model.
+    models: Vec<Planned>,
+}
+
+/// Goes through the schedule once.
+fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, Refused> {
     let mut measured = Window::default();
     if let Some(Warmup::For(gap)) = args.warmup {
         measured.from = gap.as_nanos();
     }
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
+    let mut models: Vec<Planned> = Vec::new();
     let most = match (wanted.arrivals, wanted.plan.duration) {
         (_, None) => u64::MAX,
         (Loop::Open, Some(_)) => MOST_COUNTED,
@@ -272,6 +283,9 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
         requests += 1;
         tokens += send.entry.output_tokens.unwrap_or(USUAL_TOKENS);
         last = last.max(send.at);
+        if models.len() < MOST_MODELS && models.iter().all(|other| other.entry.model != send.entry.model) {
+            models.push(send);
+        }
         if requests == most {
             break;
         }
@@ -289,7 +303,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<(Whole, 
         Loop::Open => Load::open(requests, last, tokens),
         Loop::Closed => Load::closed(wanted.slots, requests, tokens),
     };
-    Ok((whole, measured, load))
+    Ok(Extent { whole, measured, load, models })
 }
 
 fn sends(wanted: &Wanted) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {

@@ -8,7 +8,6 @@
 //! that are known are kept ([`names`]). A scrape that fails is a row that says why; it stops nothing.
 
 pub mod names;
-mod page;
 pub mod text;
 
 use std::cell::RefCell;
@@ -22,11 +21,11 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::target::Connector;
+use super::ask::{Question, ask};
+use super::target::{Connector, Target};
 use crate::capture::scrapes::{SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-pub use page::Page;
 
 /// How often a server is asked.
 pub const EVERY: Gap = Gap::from_millis(1_000);
@@ -38,8 +37,17 @@ const LAST_PATIENCE: Gap = Gap::from_millis(2_000);
 const MOST_BYTES: usize = 4 << 20;
 /// The first time is so long before time zero.
 const BEFORE: Gap = Gap::from_millis(250);
-/// How the figures are written.
-const FORMAT: &str = "text/plain;version=0.0.4";
+/// Where servers have their figures, unless the URL says.
+const USUAL_PATH: &str = "/metrics";
+
+/// A page to be asked for.
+#[derive(Clone)]
+pub struct Page {
+    /// Where it is; its path is the page's.
+    pub target: Target,
+    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
+    pub fields: Vec<(String, String)>,
+}
 
 /// What became of the scrapes of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -76,6 +84,18 @@ struct State {
     scraped: Vec<Scraped>,
     /// Failures that nobody has been told of.
     news: Vec<String>,
+}
+
+impl Page {
+    /// The URL, as it is shown.
+    pub fn url(&self) -> String {
+        let Target { tls, .. } = &self.target;
+        format!("{}://{}{}", if *tls { "https" } else { "http" }, self.target.authority(), self.path())
+    }
+
+    fn path(&self) -> &str {
+        if self.target.base.is_empty() { USUAL_PATH } else { &self.target.base }
+    }
 }
 
 impl Scraper {
@@ -178,7 +198,7 @@ impl Each {
                 Order::Stop => return,
             };
             let at = clock.now();
-            let answer = clock.timeout(patience, self.page.ask(&self.connector, FORMAT, MOST_BYTES));
+            let answer = clock.timeout(patience, self.ask());
             let answer = tokio::select! {
                 answer = answer => answer,
                 // The end does not wait for an answer that it will ask for again.
@@ -194,6 +214,19 @@ impl Each {
             let whole = if before_zero { 0 } else { since / EVERY.as_nanos() + 1 };
             next = self.begin.after(Gap::from_nanos(whole * EVERY.as_nanos()));
         }
+    }
+
+    /// The text of the page.
+    async fn ask(&self) -> Result<String, String> {
+        let question = Question {
+            target: &self.page.target,
+            path: self.page.path(),
+            accept: "text/plain;version=0.0.4",
+            fields: &self.page.fields,
+            body: None,
+        };
+        let page = ask(&self.connector, question, MOST_BYTES).await.map_err(|unanswered| unanswered.to_string())?;
+        Ok(String::from_utf8_lossy(&page).into_owned())
     }
 
     /// Writes the row, and counts it.
