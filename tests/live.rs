@@ -8,12 +8,14 @@ mod parse;
 mod support;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use nix::pty::{OpenptyResult, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -24,6 +26,7 @@ use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, Options, Running, Server};
 use support::captured::until;
 use support::client::Client;
+use support::sending::{ended, program};
 use support::upstream::Upstream;
 
 fn sim() -> Running {
@@ -192,4 +195,42 @@ fn a_port_that_is_taken_is_wrong_usage() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains(&format!("cannot listen on {address} (--admin): ")), "{stderr}");
+}
+
+#[test]
+fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds() {
+    let server = sim();
+    let target = format!("http://{}", server.local_addr());
+    let load = |duration: &str| {
+        let load = ["load", "--target", &target, "--rate", "5", "--duration", duration, "--isl", "8", "--osl", "4"];
+        program(&[&load[..], &["--prompt-overhead", "0", "--max-lag", "1h", "--slo", "all: e2e<=1h"]].concat())
+    };
+    let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+    let mut command = load("4s");
+    let mut child = command.stdout(Stdio::null()).stderr(slave).spawn().unwrap();
+    // It holds the terminal's other side, which has to close with the child.
+    drop(command);
+    let mut shown = Vec::new();
+    // Linux ends a terminal that nobody writes to any more with an error.
+    _ = File::from(master).read_to_end(&mut shown).is_ok();
+    assert!(child.wait().unwrap().success());
+    let shown = String::from_utf8(shown).unwrap();
+    let frames: Vec<&str> = shown.split("\u{1b}[J\u{1b}[?7l").skip(1).collect();
+    assert!(frames.len() >= 3, "{shown}");
+    for word in
+        [" of 4 s, ", " to go", " planned", " sent", " in flight", " done", " not successful", " requests/s sent"]
+    {
+        assert!(frames[0].contains(word), "{word}: {}", frames[0]);
+    }
+    for word in ["TTFT from planned p50", "ITL p50", "lag p50", "all: "] {
+        assert!(frames[0].contains(word), "{word}: {}", frames[0]);
+    }
+    let lines = frames[0].split("\u{1b}[?7h").next().unwrap().lines().count();
+    assert!(frames[0].ends_with(&format!("\r\u{1b}[{lines}A")), "the next begins on the same line: {:?}", frames[0]);
+
+    let done = ended(load("13s"));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.contains(" of 13 s")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" planned, ") && line.contains("all: ")));
+    assert!(!done.stderr.contains('\u{1b}'));
 }

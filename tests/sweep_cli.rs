@@ -93,8 +93,10 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
     assert!(wrong.stderr.contains("--slice is for runs"), "{}", wrong.stderr);
     let wrong = run(&["report", out.to_str().unwrap(), "--source", "trace.jsonl"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("--source is for runs"), "{}", wrong.stderr);
-    let written = fs::read_to_string(out.join("sweep.json")).unwrap() + &done.stdout + &done.stderr;
-    assert!(!written.contains("very-secret"));
+    let of_runs = folders(&out).into_iter().map(|run| fs::read_to_string(out.join(run).join("run.json")).unwrap());
+    let written =
+        of_runs.chain([fs::read_to_string(out.join("sweep.json")).unwrap(), done.stdout.clone(), done.stderr]);
+    written.for_each(|text| assert!(!text.contains("very-secret"), "{text}"));
 
     // A second start runs nothing, another plan is refused by its difference, and what is lost is run again.
     let again = sweep(&target, &out, &[&levels[..], &secret].concat());

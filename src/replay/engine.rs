@@ -1,6 +1,6 @@
 //! What a server says of itself before a run: its version, its model, and the settings that figures depend on.
 //!
-//! Every server is asked for every page of [`PAGES`]; those that it does not have, it does not have. Of a page only the
+//! Every server is asked for every page of `PAGES`; those that it does not have, it does not have. Of a page only the
 //! fields that stand there are kept, and of these only numbers, truth values and short texts: beside them stand keys
 //! (SGLang's `api_key`) and texts (llama.cpp's chat template). A page that does not come in time stops nothing.
 
@@ -35,6 +35,8 @@ const PAGES: [(&str, &[&str]); 7] = [
             "/data/0/owned_by",
             "/data/0/root",
             "/data/0/max_model_len",
+            "/data/0/meta/ftype",
+            "/data/0/meta/n_ctx",
             "/data/0/meta/n_ctx_train",
             "/data/0/meta/n_params",
             "/data/0/meta/size",
