@@ -145,6 +145,8 @@ fn where_a_word_is_more_than_a_token_prompts_have_so_many_words_fewer_and_share_
     assert!(done.stderr.contains(said), "{}", done.stderr);
     assert!(!done.stderr.contains("/tokenize"), "a server without it is nothing to talk of: {}", done.stderr);
     assert_eq!(told["summary"]["fidelity"]["isl"]["mean_absolute_error"], 0.25, "and so it is in the run");
+    let asked = server.prompts.lock().unwrap().iter().map(|prompt| words(prompt).count()).max();
+    assert_eq!(asked, Some(509), "768 tokens: what is asked before fits where a run's prompts do");
 }
 
 #[test]

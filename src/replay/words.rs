@@ -32,6 +32,8 @@ const WORDS: [&[u8; 3]; 201] = [
 
 /// Bytes of a word and the blank before it.
 pub(super) const WORD: usize = 4;
+/// So many words have every word as often as it is drawn on average: one for each byte that draws one.
+pub const SHARE: usize = 256;
 /// Fewer words than this make prompts that look alike.
 const LEAST: usize = 16;
 /// How often each word stands in a row in a drill.
@@ -108,11 +110,17 @@ impl Words {
         out.truncate(end);
     }
 
-    /// Likewise, where each 256 words in a row have every word as often as it is drawn on average.
+    /// Likewise, where each [`SHARE`] words in a row have every word as often as it is drawn on average. Those that are left
+    /// are the same whatever the seed: texts that are a share longer differ by just that.
     pub(super) fn write_evenly(&self, seed: u64, words: usize, out: &mut String) {
-        let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
-        bytes.sort_by_key(|byte| mix(seed ^ mix(u64::from(*byte))));
-        out.extend(bytes.iter().cycle().take(words).map(|byte| self.drawn(*byte)));
+        let share = |seed| {
+            let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
+            bytes.sort_by_key(|byte| mix(seed ^ mix(u64::from(*byte))));
+            bytes
+        };
+        let left = words % SHARE;
+        let shares = share(seed).into_iter().cycle().take(words - left);
+        out.extend(shares.chain(share(0).into_iter().take(left)).map(|byte| self.drawn(byte)));
     }
 
     fn drawn(&self, byte: u8) -> &str {
@@ -214,13 +222,17 @@ mod tests {
     fn a_text_that_is_even_has_every_word_as_often_as_it_is_drawn_on_average() {
         let words = Words::default();
         let (mut even, mut other) = (String::new(), String::new());
-        words.write_evenly(1, 512, &mut even);
-        words.write_evenly(2, 512, &mut other);
+        words.write_evenly(1, 2 * SHARE, &mut even);
+        words.write_evenly(2, 2 * SHARE, &mut other);
         for word in &words.0 {
             let drawn_by = (0..=u8::MAX).filter(|byte| words.drawn(*byte) == text(word)).count();
             assert_eq!(even.matches(text(word)).count(), 2 * drawn_by);
         }
-        assert_ne!(even, other);
+        assert_ne!(even[..WORD * 8], other[..WORD * 8], "no prefix is shared");
+        let (mut short, mut longer) = (String::new(), String::new());
+        words.write_evenly(1, 32, &mut short);
+        words.write_evenly(2, 32 + 2 * SHARE, &mut longer);
+        assert_eq!(longer, other + &short, "two shares, and the same words");
     }
 
     /// The ids that a tokenizer gives, which has pieces of words as here, and this in front of every text and behind it.

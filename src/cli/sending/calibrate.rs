@@ -1,5 +1,6 @@
-//! How the server counts prompts, by asking it: two requests of known words tell what it adds to every prompt and how
-//! many tokens a word is. Where that is not one, a few prompts of planned lengths tell how far off they come out.
+//! How the server counts prompts, by asking it: two requests of known words tell how many tokens a word is, and what is
+//! added to every prompt. Where a word is not one token another tells what is added in spite of that, and a few prompts
+//! of planned lengths tell how far off they come out.
 
 use serde::Serialize;
 
@@ -9,12 +10,14 @@ use crate::capture::format::Prompt;
 use crate::measure::time::{Gap, Window};
 use crate::replay::content::{Content, Counts};
 use crate::replay::schedule::Planned;
-use crate::replay::words::Words;
+use crate::replay::words::{self, Words};
 use crate::replay::{Config, Run};
 
-/// Lengths of the first two prompts, in words, which they have in even shares.
-const ASKED: [u64; 2] = [256, 512];
-/// Lengths of the others, in tokens.
+/// Words of the shortest prompt: the next one has the same and a share more, so that they differ by what a share counts.
+const SHORT: u64 = 32;
+/// Words of an even share.
+const SHARE: u64 = words::SHARE as u64;
+/// Lengths of those that are tried, in tokens.
 const TRIED: [u64; 4] = [96, 192, 384, 768];
 /// What a word may be, in tokens: what is beyond is no count of a prompt.
 const EACH: std::ops::RangeInclusive<f64> = 0.1..=16.0;
@@ -111,9 +114,10 @@ fn asked(
     content: &Content,
     config: impl Fn(Content) -> Result<Config, Refused>,
 ) -> Result<Result<Counts, String>, Refused> {
+    let count = |words| send(first, words, config(content.clone().even())?);
     let mut counted = Vec::new();
-    for words in ASKED {
-        match send(first, words, config(content.clone().even())?)? {
+    for words in [SHORT, SHORT + SHARE] {
+        match count(words)? {
             Ok(tokens) => counted.push(tokens),
             Err(why) => return Ok(Err(format!("note: the first try failed ({why})"))),
         }
@@ -122,15 +126,18 @@ fn asked(
         let said = "note: the server does not count prompts; their lengths are as a tokenizer counts words";
         return Ok(Err(said.to_owned()));
     };
-    let each = long.saturating_sub(short) as f64 / (ASKED[1] - ASKED[0]) as f64;
+    let each = long.saturating_sub(short) as f64 / SHARE as f64;
     if !EACH.contains(&each) {
         return Ok(Err(format!(
-            "note: the server counts {short} tokens for {} words and {long} for {}, which tells nothing of how long prompts \
-             will be",
-            ASKED[0], ASKED[1]
+            "note: the server counts {short} tokens for {SHORT} words and {long} for {}, which tells nothing of how long \
+             prompts will be",
+            SHORT + SHARE
         )));
     }
-    let added = (short as f64 - each * ASKED[0] as f64).round().max(0.0) as u64;
+    // Few words are not as the average of all; a share is.
+    let share = if each == 1.0 { None } else { count(SHARE)?.ok().flatten() };
+    let (words, tokens) = share.map_or((SHORT, short), |tokens| (SHARE, tokens));
+    let added = (tokens as f64 - each * words as f64).round().max(0.0) as u64;
     Ok(Ok(Counts { added, each }))
 }
 
