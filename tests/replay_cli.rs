@@ -179,6 +179,11 @@ fn a_target_for_a_model_has_its_requests_and_no_others() {
 #[test]
 fn wrong_usage_ends_with_two_and_shows_no_secret() {
     let target = ["--target", "http://127.0.0.1:9"];
+    let folder = tempfile::tempdir().unwrap();
+    let huge = folder.path().join("huge.jsonl");
+    let row = r#"{"timestamp":0,"input_length":1152921504606846976,"output_length":1,"hash_ids":[]}"#;
+    fs::write(&huge, row).unwrap();
+    let huge = huge.to_str().unwrap();
     for (args, said) in [
         (&["replay", "/nowhere"][..], "/nowhere"),
         (&["replay", "Cargo.toml"], "Cargo.toml"),
@@ -197,6 +202,10 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
         (&["load", "--rate", "5"], "--requests"),
         (&["load", "--num-prompts", "5"], "error: --num-prompts of vllm bench is --requests here\n"),
         (&["load", "--requests", "5"], "--rate"),
+        (
+            &["replay", huge],
+            "request 0 of the plan has a prompt of 1152921504606846976 tokens, and none of more than 16777216 is made",
+        ),
     ] {
         let done = run(&[args, &target].concat());
         assert_eq!((done.code, done.stdout.as_str()), (Some(2), ""), "{args:?}: {}", done.stderr);

@@ -6,11 +6,14 @@ use super::history::{History, Turn};
 use super::request::{ExactOutput, Form, USUAL_DIALECT, wire};
 use super::schedule::{Planned, drawn, mix, name_hash, stretched};
 use super::target::Target;
-use crate::capture::format::{Entry, Wanted};
+use crate::capture::format::Wanted;
 use crate::measure::record::{Ending, RequestRecord};
 use crate::measure::slo::glob;
 use crate::measure::text::ReplyText;
 use crate::measure::time::Gap;
+
+/// The longest prompt that is made: 64 MiB of text, and more than ten times the longest context that is served.
+const MOST_TOKENS: u64 = 16 << 20;
 
 /// What is asked of a target beside what the trace says.
 #[derive(Clone)]
@@ -79,9 +82,17 @@ impl Encoder {
     /// The form of a row's request.
     ///
     /// # Errors
-    /// When the row's dialect has none.
-    pub fn form(&self, entry: &Entry) -> Result<&'static Form, String> {
-        match (self.dialect, &entry.dialect) {
+    /// When the row's dialect has none, or its prompt is longer than any that is made.
+    pub fn form(&self, send: &Planned) -> Result<&'static Form, String> {
+        let tokens = self.content.tokens(send);
+        if tokens > MOST_TOKENS {
+            return Err(format!(
+                "request {} of the plan has a prompt of {tokens} tokens, and none of more than {MOST_TOKENS} is made; \
+                 `streamgauge trace info` shows the lengths of a trace",
+                send.number
+            ));
+        }
+        match (self.dialect, &send.entry.dialect) {
             (Some(form), _) => Ok(form),
             (None, Some(name)) => Form::named(name),
             (None, None) => Ok(self.usual),

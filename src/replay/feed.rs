@@ -84,7 +84,7 @@ pub(super) async fn feed(
 fn job(send: Planned, config: &Config, follows: bool) -> Result<Job, RowError> {
     let encoder = &config.encoder;
     Ok(Job {
-        form: encoder.form(&send.entry)?,
+        form: encoder.form(&send)?,
         target: encoder.target(&send).ok_or_else(|| no_target(send.entry.model.as_deref()))?,
         wanted: encoder.wanted(&send, config.pauses),
         leave: encoder.leave(&send),

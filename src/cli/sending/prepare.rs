@@ -271,7 +271,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
     };
     for send in sends(wanted)? {
         let send = send.map_err(row)?;
-        encoder.form(&send.entry).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
+        encoder.form(&send).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
         if encoder.target(&send).is_none() {
             return Err(Refused::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
         }

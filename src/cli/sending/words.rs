@@ -43,7 +43,7 @@ pub(super) fn of_servers(
 ) -> Result<Chosen, Refused> {
     let (fields, key) = args.fields().and_then(|fields| Ok((fields, args.key()?))).map_err(anyhow::Error::msg)?;
     let asked = |first: &Planned| {
-        let form = encoder.form(&first.entry).ok()?;
+        let form = encoder.form(first).ok()?;
         let own = form.fields(key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         let target = targets.get(encoder.target(first)?)?.clone();
         Some(Asked { target, model: first.entry.model.clone(), fields: own.chain(fields.iter().cloned()).collect() })
