@@ -9,6 +9,7 @@ mod counting;
 use std::io::{BufReader, Write, sink};
 use std::time::Duration;
 
+use big_trace::BigTrace;
 use nix::sys::resource::{UsageWho, getrusage};
 use streamgauge::measure::dialect;
 use streamgauge::measure::framing::MAX_EVENT;
@@ -179,10 +180,11 @@ fn processor_time(work: impl FnOnce()) -> Duration {
 /// What a verb of `trace` may hold: room for the program itself is left below 200 MB.
 const MOST_OF_VERB: usize = 170 << 20;
 
-/// Mooncake's rows, so many bytes of them.
+/// Mooncake's rows, so many bytes of them, with ids so far apart that each takes all the room that one can take.
 fn big(bytes: u64) -> Trace {
-    let rows = Box::new(BufReader::new(big_trace::BigTrace::of(bytes)));
-    let source = Source::Stream(Stream::new("big", rows).expect("rows"));
+    let mut rows = BigTrace::of(bytes);
+    rows.apart = 64;
+    let source = Source::Stream(Stream::new("big", Box::new(BufReader::new(rows))).expect("rows"));
     let format = format::recognised(&source).expect("Mooncake's rows are known");
     (format.read.expect("a format that is read"))(source, &Options::default()).expect("a trace")
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::near::Near;
 use super::spread::percentile;
 
 /// Significant bits of a length.
@@ -54,7 +55,7 @@ pub struct Times {
 pub struct Lengths {
     /// Significant bits that are kept of a length.
     bits: u32,
-    counts: HashMap<u64, u64>,
+    counts: HashMap<u64, u64, Near>,
     requests: u64,
     sum: u64,
     bounds: Option<(u64, u64)>,
@@ -73,7 +74,7 @@ impl Lengths {
     }
 
     fn with_bits(bits: u32) -> Self {
-        Self { bits, counts: HashMap::new(), requests: 0, sum: 0, bounds: None }
+        Self { bits, counts: HashMap::default(), requests: 0, sum: 0, bounds: None }
     }
 
     /// One more.

@@ -2,16 +2,20 @@
 //! longest ago.
 //!
 //! A request's hit is its longest prefix of blocks that are in the cache when it comes; its own blocks go in after it.
-//! The endless cache is exact up to 3.5 million different blocks, in a diff of two traces up to a quarter of them. Beyond
-//! that it looks at a sample of the ids that halves as they grow: an id hangs on all before it, so that the share of the
-//! sampled ids that were seen before is the share of blocks that hit.
+//! The endless cache is exact up to 3.5 million different blocks, up to thirty times as many where their ids follow each
+//! other, and in a diff of two traces up to a quarter of that. Beyond it looks at a sample of the ids that halves as they
+//! grow: an id hangs on all before it, so that the share of the sampled ids that were seen before is the share of blocks
+//! that hit.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde::Serialize;
 
-/// Different blocks that the endless cache keeps: 38 MB. A table of 2^22 places has room for 170,000 more, which the
-/// row may have that goes beyond it, and is not made twice as large for them.
+use super::id_set::IdSet;
+use super::near::Near;
+
+/// Places for different blocks that the endless cache has: 50 MB. A table of 2^22 places has room for 170,000 more, which
+/// the row may take that goes beyond it, and is not made twice as large for them.
 const MOST: usize = 3_500_000;
 /// Blocks that a cache of a given size may have.
 pub const LARGEST: usize = 1 << 20;
@@ -139,38 +143,44 @@ impl Reuse {
 /// A cache that forgets nothing.
 #[derive(Clone, Debug)]
 struct Endless {
-    seen: HashSet<u64, Plain>,
+    seen: IdSet,
     most: usize,
     halvings: u32,
 }
 
 impl Default for Endless {
     fn default() -> Self {
-        Self { seen: HashSet::default(), most: MOST, halvings: 0 }
+        Self { seen: IdSet::default(), most: MOST, halvings: 0 }
     }
+}
+
+/// Whether an id is in the sample after so many halvings.
+fn in_sample(id: u64, halvings: u32) -> bool {
+    halvings == 0 || mixed(id, 0x7265_7573) <= u64::MAX >> halvings
 }
 
 impl Endless {
     /// Leading blocks that were seen before, out of all; a fraction where it looks at a sample.
     fn take(&mut self, ids: &[u64]) -> f64 {
-        let bound = u64::MAX >> self.halvings;
         let (mut sampled, mut hit, mut hits) = (0_u64, 0_u64, true);
         for id in ids {
-            let hash = mixed(*id, 0x7265_7573);
-            if hash > bound {
+            if !in_sample(*id, self.halvings) {
                 continue;
             }
             sampled += 1;
             // Once missed, all later ones are: a hit is a prefix. A request's own blocks are not its hits.
-            hits &= !self.seen.insert(hash);
+            hits &= !self.seen.insert(*id);
             hit += u64::from(hits);
         }
-        while self.seen.len() > self.most {
-            self.halvings += 1;
-            let bound = u64::MAX >> self.halvings;
-            self.seen.retain(|hash| *hash <= bound);
-            // Into a table without the marks of what was removed: they count as room that is taken, and it would double.
-            self.seen.shrink_to_fit();
+        if self.seen.taken() > self.most {
+            // Into a table of half the size, for both are there at once. Where ids have neighbours in a place, half of the
+            // ids take more than half of the places.
+            while self.seen.taken() > self.most / 2 + self.most / 64 {
+                self.halvings += 1;
+                let halvings = self.halvings;
+                self.seen.retain(|id| in_sample(id, halvings));
+            }
+            self.seen.shrink();
         }
         match sampled {
             0 => 0.0,
@@ -180,40 +190,13 @@ impl Endless {
     }
 }
 
-/// The ids are hashes already.
-#[derive(Clone, Copy, Debug, Default)]
-struct Plain;
-
-impl std::hash::BuildHasher for Plain {
-    type Hasher = Kept;
-    fn build_hasher(&self) -> Kept {
-        Kept(0)
-    }
-}
-
-#[derive(Debug)]
-struct Kept(u64);
-
-impl std::hash::Hasher for Kept {
-    /// Turned, for a table tells ids apart by the highest bits, and these are alike in a sample that was halved.
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(32)
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| mixed(hash, u64::from(*byte)));
-    }
-    fn write_u64(&mut self, id: u64) {
-        self.0 = id;
-    }
-}
-
 const NONE: u32 = u32::MAX;
 
 /// A cache of so many blocks; the one that was used longest ago goes first, and of one prompt the last block first.
 #[derive(Clone, Debug)]
 struct Lru {
     room: usize,
-    at: HashMap<u64, u32, Plain>,
+    at: HashMap<u64, u32, Near>,
     slots: Vec<Slot>,
     newest: u32,
     oldest: u32,
@@ -233,11 +216,10 @@ impl Lru {
 
     /// Leading blocks that are in it; then it has the request's blocks.
     fn take(&mut self, ids: &[u64]) -> u64 {
-        let hashed = |id: &u64| mixed(*id, 0x6c72_7520);
-        let hit = ids.iter().take_while(|id| self.at.contains_key(&hashed(id))).count() as u64;
+        let hit = ids.iter().take_while(|id| self.at.contains_key(id)).count() as u64;
         // The last first, so that the first is the newest: without it the others are of no use.
         for id in ids.iter().take(self.room).rev() {
-            self.touch(hashed(id));
+            self.touch(*id);
         }
         hit
     }

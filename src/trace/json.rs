@@ -8,7 +8,7 @@ use serde::{Deserialize, de};
 
 use super::error::Problem;
 use super::losses::Losses;
-use super::plain::Plain;
+use super::plain::{Ids, Plain};
 
 /// A row that is read field by field; made by [`row`].
 pub(super) trait Row: Default {
@@ -61,10 +61,19 @@ plainly_taken! {
     Option<Number>: "a number",
     Option<Id>: "a text or a number",
     Option<Content>: "a text, or a list",
-    Option<Vec<u64>>: "a list of whole numbers that are not negative",
     Option<Vec<u32>>: "a list of whole numbers below 2^32",
     Option<Vec<f64>>: "a list of numbers",
     Option<IgnoredAny>: "a value",
+}
+
+impl Wanted for Option<Vec<u64>> {
+    const WHAT: &'static str = "a list of whole numbers that are not negative";
+}
+
+impl Take for Option<Vec<u64>> {
+    fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
+        map.next_value::<Option<Ids>>().map(|ids| ids.map(|Ids(ids)| ids))
+    }
 }
 
 impl<R: Row> Wanted for Option<Object<R>> {
@@ -215,11 +224,18 @@ struct Key<'a> {
     losses: Option<&'a Losses>,
 }
 
+impl Key<'_> {
+    fn known(&self, key: &[u8]) -> Option<usize> {
+        let is = |at: &usize| self.keys.get(*at).is_some_and(|known| known.as_bytes() == key);
+        Some(self.next).filter(is).or_else(|| (0..self.keys.len()).find(is))
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Key<'_> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
-        deserializer.deserialize_str(self)
+        deserializer.deserialize_identifier(self)
     }
 }
 
@@ -231,14 +247,15 @@ impl Visitor<'_> for Key<'_> {
     }
 
     fn visit_str<E: de::Error>(self, key: &str) -> Result<Option<usize>, E> {
-        if self.keys.get(self.next) == Some(&key) {
-            return Ok(Some(self.next));
-        }
-        let index = self.keys.iter().position(|known| *known == key);
+        let index = self.known(key.as_bytes());
         if index.is_none() {
             self.losses.ok_or_else(|| E::custom("a field that is not understood"))?.count(key);
         }
         Ok(index)
+    }
+
+    fn visit_bytes<E: de::Error>(self, key: &[u8]) -> Result<Option<usize>, E> {
+        self.known(key).map(Some).ok_or_else(|| E::custom("a field that is not understood"))
     }
 }
 

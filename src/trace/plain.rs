@@ -8,7 +8,7 @@ use std::fmt;
 
 use memchr::memchr;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::{Deserialize, forward_to_deserialize_any};
 
 /// A line has something that this reader leaves to serde_json.
 #[derive(Debug)]
@@ -105,20 +105,8 @@ impl<'de> Plain<'de> {
     /// A whole number; `None`, and nothing is read, where it is a number of another kind.
     #[inline]
     fn whole(&mut self) -> Result<Option<u64>, NotPlain> {
-        let (mut rest, mut value) = (self.rest, 0_u64);
-        loop {
-            let (part, digits) = leading_digits(rest);
-            let shifted = value.checked_mul(TENS[digits]).and_then(|value| value.checked_add(part));
-            value = match shifted {
-                Some(value) => value,
-                None => return Ok(None),
-            };
-            rest = &rest[digits..];
-            if digits < 8 {
-                break;
-            }
-        }
-        let digits = self.rest.len() - rest.len();
+        let Some((value, digits)) = digits(self.rest) else { return Ok(None) };
+        let rest = &self.rest[digits..];
         if digits == 0 || matches!(rest, [b'.' | b'e' | b'E', ..]) {
             return Ok(None);
         }
@@ -140,6 +128,26 @@ impl<'de> Plain<'de> {
         json.end().map_err(|_| NotPlain)?;
         Ok(value)
     }
+}
+
+/// The number that the first digits make, and how many they are; `None` where it is too large.
+#[inline]
+fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
+    match leading_digits(bytes) {
+        (_, 8) if bytes.get(8).is_some_and(u8::is_ascii_digit) => many_digits(bytes),
+        few => Some(few),
+    }
+}
+
+fn many_digits(bytes: &[u8]) -> Option<(u64, usize)> {
+    let (mut value, mut digits, mut last) = (0_u64, 0, 8);
+    while last == 8 {
+        let part;
+        (part, last) = leading_digits(&bytes[digits..]);
+        value = value.checked_mul(TENS[last])?.checked_add(part)?;
+        digits += last;
+    }
+    Some((value, digits))
 }
 
 const TENS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
@@ -205,9 +213,77 @@ impl<'de> Deserializer<'de> for &mut Plain<'de> {
         visitor.visit_u64(self.whole()?.ok_or(NotPlain)?)
     }
 
+    /// A key as it stands there, escapes and all: who knows its keys knows none that has some.
+    fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotPlain> {
+        self.take(b'"')?;
+        let end = memchr(b'"', self.rest).ok_or(NotPlain)?;
+        let (key, rest) = self.rest.split_at(end);
+        self.rest = &rest[1..];
+        visitor.visit_borrowed_bytes(key)
+    }
+
+    /// [`Ids`] as the bytes up to the bracket that closes them.
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, NotPlain> {
+        if name != IDS {
+            return self.deserialize_any(visitor);
+        }
+        self.take(b'[')?;
+        let end = memchr(b']', self.rest).ok_or(NotPlain)?;
+        let (ids, rest) = self.rest.split_at(end + 1);
+        self.rest = rest;
+        visitor.visit_borrowed_bytes(ids)
+    }
+
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+        seq tuple tuple_struct map struct enum ignored_any
+    }
+}
+
+/// A list of whole numbers, which are most of a row.
+#[derive(Debug)]
+pub(super) struct Ids(pub Vec<u64>);
+
+/// The name by which [`Plain`] knows that it is asked for them.
+const IDS: &str = "$ids";
+
+impl<'de> Deserialize<'de> for Ids {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Ids;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of whole numbers")
+            }
+            fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<Ids, E> {
+                ids(bytes).map(Ids).ok_or_else(|| E::custom("not plain"))
+            }
+            fn visit_newtype_struct<D: Deserializer<'de>>(self, other: D) -> Result<Ids, D::Error> {
+                Vec::deserialize(other).map(Ids)
+            }
+        }
+        deserializer.deserialize_newtype_struct(IDS, List)
+    }
+}
+
+/// The numbers of a list whose last byte is its closing bracket; `None` where it is not plain.
+fn ids(mut rest: &[u8]) -> Option<Vec<u64>> {
+    // So many of six digits fit.
+    let mut ids = Vec::with_capacity(rest.len() / 8 + 1);
+    if rest == b"]" {
+        return Some(ids);
+    }
+    loop {
+        let (id, digits) = digits(rest)?;
+        if digits == 0 || (digits > 1 && rest[0] == b'0') {
+            return None;
+        }
+        ids.push(id);
+        rest = match &rest[digits..] {
+            [b',', b' ', rest @ ..] | [b',', rest @ ..] => rest,
+            b"]" => return Some(ids),
+            _ => return None,
+        };
     }
 }
 
@@ -246,11 +322,6 @@ impl<'de> SeqAccess<'de> for Members<'_, 'de> {
             return Ok(None);
         }
         seed.deserialize(&mut *self.plain).map(Some)
-    }
-
-    /// Ids are most of a row, and come last: so many of six digits fit in what is left.
-    fn size_hint(&self) -> Option<usize> {
-        Some(self.plain.rest.len() / 8 + 1)
     }
 }
 
@@ -327,6 +398,21 @@ mod tests {
             if let Some(value) = plainly(&text) {
                 prop_assert_eq!(Some(value), serde_json::from_str(&text).ok());
             }
+        }
+
+        #[test]
+        fn ids_are_what_serde_json_reads(text in "\\[[0-9, \\]\\[.e-]{0,24}") {
+            let mut plain = Plain::new(text.as_bytes());
+            if let Ok(Ids(ids)) = Ids::deserialize(&mut plain).and_then(|ids| plain.end().map(|()| ids)) {
+                prop_assert_eq!(Some(ids), serde_json::from_str(&text).ok());
+            }
+        }
+
+        #[test]
+        fn lists_of_whole_numbers_are_ids(ids: Vec<u64>, comma in ",|, ") {
+            let list = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(&comma);
+            let Ids(read) = Ids::deserialize(&mut Plain::new(format!("[{list}] ").as_bytes())).unwrap();
+            prop_assert_eq!(read, ids);
         }
 
         #[test]

@@ -20,6 +20,8 @@ struct Row {
 
 /// Gives whole rows, until it has given so many bytes.
 pub(crate) struct BigTrace {
+    /// How far the ids of blocks that come one after the other are apart.
+    pub(crate) apart: u64,
     rows: Vec<Row>,
     next: usize,
     round: u64,
@@ -32,7 +34,7 @@ impl BigTrace {
     /// A trace of at least so many bytes.
     pub(crate) fn of(bytes: u64) -> Self {
         let rows = ROWS.lines().map(|line| serde_json::from_str(line).expect("Mooncake's row")).collect();
-        Self { rows, next: 0, round: 0, left: bytes, line: Vec::new(), given: 0 }
+        Self { apart: 1, rows, next: 0, round: 0, left: bytes, line: Vec::new(), given: 0 }
     }
 
     fn write_row(&mut self) -> io::Result<()> {
@@ -41,7 +43,7 @@ impl BigTrace {
         let (input, output) = (row.input_length, row.output_length);
         write!(out, r#"{{"timestamp": {at}, "input_length": {input}, "output_length": {output}, "hash_ids": ["#)?;
         for (place, id) in row.hash_ids.iter().enumerate() {
-            let id = if *id == 0 { 0 } else { id + round * IDS };
+            let id = if *id == 0 { 0 } else { (id + round * IDS) * self.apart };
             write!(out, "{}{id}", if place == 0 { "" } else { ", " })?;
         }
         out.extend_from_slice(b"]}\n");

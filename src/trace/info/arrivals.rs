@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::measure::difference::Seconds;
+use crate::measure::near::Near;
 
 /// Different gaps that are counted when a grid is looked for.
 const MOST_GAPS: usize = 1 << 14;
@@ -38,7 +39,7 @@ pub(in crate::trace) struct Arrivals {
     pub(in crate::trace) unsorted: u64,
     pub(in crate::trace) seconds: Seconds,
     /// Gaps that are not zero, in milliseconds, and how often they occur.
-    steps: HashMap<u64, u64>,
+    steps: HashMap<u64, u64, Near>,
 }
 
 impl Arrivals {

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use crate::measure::near::Near;
 use crate::measure::reuse::mixed;
 
 /// Hashes that are kept.
@@ -12,7 +13,7 @@ const MOST: usize = 1 << 18;
 
 #[derive(Debug, Default)]
 pub(super) struct Distinct {
-    kept: HashSet<u64>,
+    kept: HashSet<u64, Near>,
     halvings: u32,
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Trace;
 use super::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
 use super::error::Error;
-use crate::capture::format::{BlockUnit, Blocks, Entry, Header};
+use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, Scope};
 use crate::measure::lengths::Lengths;
 use crate::measure::record::{CountSource, Ending, Outcome};
 use crate::measure::reuse::{Reuse, Seen};
@@ -171,9 +171,15 @@ impl Pass {
                 expected_ids(&blocks, length) == ids
             });
         }
-        self.ids.clear();
-        self.ids.extend(chained(blocks, entry));
-        reuse.take(&Seen { ids: &self.ids, block: block_tokens(blocks), tokens });
+        let as_they_are = blocks.ids == BlockIds::Chained && blocks.scope == Scope::Trace;
+        let ids = if as_they_are {
+            &entry.prompt.blocks
+        } else {
+            self.ids.clear();
+            self.ids.extend(chained(blocks, entry));
+            &self.ids
+        };
+        reuse.take(&Seen { ids, block: block_tokens(blocks), tokens });
     }
 
     /// What was found.
