@@ -506,14 +506,48 @@ fn pipes_are_read_and_written_and_cuts_begin_where_they_begin() {
 }
 
 #[test]
-fn texts_cannot_be_written_and_the_error_says_what_can() {
-    let done = trace(&["convert", FIRST60, "--to", "single_turn"]);
-    assert_eq!(done.status.code(), Some(1));
-    assert_eq!(
-        said(&done).lines().last().unwrap(),
-        "error: single_turn cannot be written: its rows are texts, and a trace has none; write mooncake, which AIPerf \
-         reads as mooncake_trace"
-    );
+fn what_cannot_be_written_or_read_says_why_and_what_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let parquet = folder.path().join("t.parquet");
+    let parquet = parquet.to_str().unwrap();
+    assert!(trace(&["convert", FIRST60, "--to", "parquet", "--output", parquet]).status.success());
+    for (arguments, expected) in [
+        (
+            ["convert", FIRST60, "--to", "single_turn"].as_slice(),
+            "single_turn cannot be written: its rows are texts, and a trace has none; write mooncake, which AIPerf reads \
+             as mooncake_trace",
+        ),
+        (
+            &["convert", FIRST60, "--to", "ragpulse"],
+            "ragpulse cannot be written: its ids stand for chunks of a prompt's parts, and a trace does not know the \
+             parts; write mooncake or bailian, whose ids are of blocks",
+        ),
+        (
+            &["convert", FIRST60, "--to", "servegen"],
+            "servegen cannot be written: it is what traces are generated from; write mooncake or streamgauge",
+        ),
+        (
+            &["info", parquet],
+            "parquet cannot be read: it is for other programs to take over; keep the trace that it was made of",
+        ),
+    ] {
+        let done = trace(arguments);
+        assert_eq!(done.status.code(), Some(1));
+        assert_eq!(said(&done).lines().last().unwrap(), format!("error: {expected}"));
+    }
+}
+
+#[test]
+fn what_can_be_read_once_is_not_laid_over_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for (path, name) in [("-", "stdin"), (pipe.to_str().unwrap(), pipe.to_str().unwrap())] {
+        let done = trace(&["scale", path, "--rate", "1.5x"]);
+        let expected =
+            format!("error: {name} can be read once, and 1.5x of a trace reads it 2 times; write it to a file first\n");
+        assert_eq!((done.status.code(), said(&done)), (Some(1), expected));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod flags;
 mod picture;
 mod told;
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -339,10 +340,14 @@ fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
 fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     let times = |times: Option<Times>| times.map_or(1.0, |times| times.0);
     let factor = times(args.rate);
-    let stdin = args.input.trace.as_os_str() == "-";
+    let path = &args.input.trace;
+    let stdin = path.as_os_str() == "-";
+    // Of a pipe by its name each copy would get some of the rows.
+    let once = stdin || fs::metadata(path).is_ok_and(|path| !path.is_file() && !path.is_dir());
     anyhow::ensure!(
-        !stdin || factor <= 1.0,
-        "stdin can be read once, and {factor}x of a trace reads it {} times; write it to a file first",
+        !once || factor <= 1.0,
+        "{} can be read once, and {factor}x of a trace reads it {} times; write it to a file first",
+        if stdin { "stdin".to_owned() } else { path.display().to_string() },
         factor.ceil()
     );
     let mut format = None;

@@ -20,7 +20,7 @@ use parquet::schema::parser::parse_message_type;
 use serde::Serialize;
 
 use super::super::fields::Fields;
-use super::{Format, Output, Problem, WriteError, Writer};
+use super::{Format, Output, Problem, Source, WriteError, Writer};
 use crate::capture::format::{Entry, Header};
 use crate::capture::gaps;
 
@@ -28,8 +28,8 @@ pub(super) const FORMAT: Format = Format {
     name: "parquet",
     aliases: &[],
     about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
-    by: "its name",
-    recognise: |_| false,
+    by: "its first bytes",
+    recognise: |source| matches!(source, Source::Stream(stream) if stream.sample.starts_with(b"PAR1")),
     read: None,
     write: Some(write),
     but: "it is for other programs to take over; keep the trace that it was made of",

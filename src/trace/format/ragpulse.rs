@@ -29,7 +29,8 @@ pub(super) const FORMAT: Format = Format {
     },
     read: Some(read),
     write: None,
-    but: "its ids stand for chunks of a prompt's parts, and a trace does not know the parts",
+    but: "its ids stand for chunks of a prompt's parts, and a trace does not know the parts; write mooncake or \
+          bailian, whose ids are of blocks",
     holds: Fields::ALL.without(Fields::ALL),
 };
 

@@ -30,7 +30,7 @@ pub(super) const FORMAT: Format = Format {
     },
     read: Some(read),
     write: None,
-    but: "it is what traces are generated from",
+    but: "it is what traces are generated from; write mooncake or streamgauge",
     holds: Fields::ALL.without(Fields::ALL),
 };
 
