@@ -9,8 +9,6 @@ use std::ops::Range;
 
 /// Nesting beyond this is not an event that any server sends.
 const MAX_DEPTH: usize = 64;
-/// Bytes of a string that are looked at before [`memchr`] is asked.
-const NEAR: usize = 32;
 
 /// Stands before a value of a text. Every method that takes a value returns `None` where the text is not JSON or the
 /// value is of another kind; the walk is over then.
@@ -219,7 +217,7 @@ impl<'a> Walk<'a> {
         let start = self.at;
         loop {
             let rest = self.text.get(self.at..)?;
-            let stop = quote_or_escape(rest)?;
+            let stop = memchr::memchr2(b'"', b'\\', rest)?;
             if rest[stop] == b'"' {
                 let end = self.at + stop;
                 self.at = end + 1;
@@ -228,30 +226,6 @@ impl<'a> Walk<'a> {
             self.at += stop + 2;
         }
     }
-}
-
-/// Where the first quote or backslash stands. Most strings are over before a search by [`memchr`] has begun: their first
-/// bytes are looked at here, eight at a time.
-pub(super) fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let (eights, rest) = bytes[..bytes.len().min(NEAR)].as_chunks::<8>();
-    for (eight, at) in eights.iter().zip((0..).step_by(8)) {
-        let eight = u64::from_le_bytes(*eight);
-        // The high bit of each byte that is this one; what stands above the first may be wrong.
-        let marks = |byte: u8| {
-            let zero_where_equal = eight ^ (ONES * u64::from(byte));
-            zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
-        };
-        let found = marks(b'"') | marks(b'\\');
-        if found != 0 {
-            return Some(at + (found.trailing_zeros() / 8) as usize);
-        }
-    }
-    if bytes.len() < NEAR {
-        let begin = eights.len() * 8;
-        return rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|at| begin + at);
-    }
-    memchr::memchr2(b'"', b'\\', &bytes[NEAR..]).map(|at| NEAR + at)
 }
 
 /// The whole number from 0 that a JSON number says, in whatever form: `7`, `7.0`, `7e0`.
@@ -296,22 +270,6 @@ pub(super) mod tests {
         }
         for text in ["7.5", "-7", "1e300", "\"7\"", "null", "[7]"] {
             assert_eq!(Walk::new(text.as_bytes()).number(), Some(None), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_first_quote_or_backslash_is_found_wherever_it_stands() {
-        for length in 0..80 {
-            let plain = vec![b'!'; length];
-            assert_eq!(quote_or_escape(&plain), None, "{length}");
-            for at in 0..length {
-                for (first, then) in [(b'"', b'\\'), (b'\\', b'#')] {
-                    let mut bytes = plain.clone();
-                    bytes[at..].fill(then);
-                    bytes[at] = first;
-                    assert_eq!(quote_or_escape(&bytes), Some(at), "{at} of {length}");
-                }
-            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
 //! whoever reads the value).
 
-use super::json::{quote_or_escape, whole};
+use super::json::whole;
 
 /// Keys and array marks deeper than this are walked but not named.
 const MAX_NAMED_DEPTH: usize = 6;
@@ -163,6 +163,7 @@ impl JsonScan {
         while at < bytes.len() {
             at += match self.state {
                 State::InString | State::InKey => self.string(&bytes[at..], fields),
+                State::InWord => self.word(&bytes[at..], fields),
                 State::Broken => return,
                 _ => self.byte(bytes[at], fields),
             };
@@ -175,7 +176,7 @@ impl JsonScan {
             self.keep(&bytes[..1]);
             return 1;
         }
-        let Some(stop) = quote_or_escape(bytes) else {
+        let Some(stop) = memchr::memchr2(b'"', b'\\', bytes) else {
             self.keep(bytes);
             return bytes.len();
         };
@@ -195,17 +196,19 @@ impl JsonScan {
         stop + 1
     }
 
-    /// Takes one byte outside of strings; returns 0 if the byte has to be looked at again.
-    fn byte(&mut self, byte: u8, fields: &mut impl Fields) -> usize {
-        if self.state == State::InWord {
-            if matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'+' | b'-' | b'.') {
-                self.keep(&[byte]);
-                return 1;
-            }
-            self.emit(fields, word);
-            self.after_value();
-            return 0;
-        }
+    /// Walks inside a number or a literal up to its end; returns how many bytes that took.
+    fn word(&mut self, bytes: &[u8], fields: &mut impl Fields) -> usize {
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        let stop = bytes.iter().position(|byte| !is_part(byte));
+        self.keep(&bytes[..stop.unwrap_or(bytes.len())]);
+        let Some(stop) = stop else { return bytes.len() };
+        self.emit(fields, word);
+        self.after_value();
+        stop
+    }
+
+    /// Takes one byte outside of values; returns how many that were.
+    fn byte(&mut self, byte: u8, fields: &impl Fields) -> usize {
         if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
             return 1;
         }
@@ -214,9 +217,8 @@ impl JsonScan {
             (State::Value(_), b'[') => self.open(false),
             (State::Value(_), b'"') => self.begin(fields, State::InString),
             (State::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n') => {
-                let state = self.begin(fields, State::InWord);
-                self.keep(&[byte]);
-                state
+                self.state = self.begin(fields, State::InWord);
+                return 0;
             }
             (State::Value(true), b']') | (State::Key(true), b'}') => self.close(),
             (State::Key(_), b'"') => {

@@ -369,8 +369,9 @@ impl Reader for Silent {
 
 /// The text of a path's segment behind `before` (and in front of `after`, if it is there), its escapes undone.
 fn segment_of(path: &str, before: &str, after: char) -> Option<String> {
-    let (_, rest) = path.rsplit_once(before)?;
-    let segment = rest.split(['/', after]).next().filter(|segment| !segment.is_empty())?;
+    // A path is short: a searcher costs more to make than this.
+    let at = path.as_bytes().windows(before.len()).rposition(|here| here == before.as_bytes())?;
+    let segment = path.get(at + before.len()..)?.split(['/', after]).next().filter(|segment| !segment.is_empty())?;
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {
