@@ -57,22 +57,24 @@ impl IdSet {
         new
     }
 
-    /// Keeps those of which it is true; [`Self::shrink`] has to follow.
+    /// Keeps those of which it is true, in the same table: another one would be as large again.
     pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        (self.len, self.taken) = (0, 0);
-        for (key, members) in self.keys.iter().zip(&mut self.members).filter(|(_, members)| **members != 0) {
-            let before = *members;
-            for at in (0..u32::BITS).filter(|at| before >> at & 1 == 1) {
-                *members ^= u32::from(!keep(key << BITS | u64::from(at))) << at;
+        (self.len, self.taken, self.last.1) = (0, 0, FREE);
+        let places = self.keys.len();
+        let first = self.keys.iter().position(|key| *key == FREE).unwrap_or(0);
+        // From a free place on, each goes to the first that is free from its own on: at most to where it was.
+        for at in (first..places).chain(0..first) {
+            let key = std::mem::replace(&mut self.keys[at], FREE);
+            let before = std::mem::take(&mut self.members[at]);
+            let kept = (0..u32::BITS).filter(|bit| before >> bit & 1 == 1 && keep(key << BITS | u64::from(*bit)));
+            let members = kept.fold(0_u32, |members, bit| members | 1 << bit);
+            if members != 0 {
+                let to = self.find(key);
+                (self.keys[to], self.members[to]) = (key, members);
+                self.len += members.count_ones() as usize;
+                self.taken += 1;
             }
-            self.len += members.count_ones() as usize;
-            self.taken += usize::from(*members != 0);
         }
-    }
-
-    /// Gives the places back that have no member any more.
-    pub(super) fn shrink(&mut self) {
-        self.resize((self.taken * 8 / 7 + 1).next_power_of_two());
     }
 
     /// The place that has this key, or gets it.
@@ -129,7 +131,6 @@ mod tests {
             }
             let odd = |id: u64| id % 3 == 1;
             set.retain(odd);
-            set.shrink();
             other.retain(|id| odd(*id));
             prop_assert_eq!(set.len(), other.len());
             for id in ids {

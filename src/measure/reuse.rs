@@ -172,15 +172,10 @@ impl Endless {
             hits &= !self.seen.insert(*id);
             hit += u64::from(hits);
         }
-        if self.seen.taken() > self.most {
-            // Into a table of half the size, for both are there at once. Where ids have neighbours in a place, half of the
-            // ids take more than half of the places.
-            while self.seen.taken() > self.most / 2 + self.most / 64 {
-                self.halvings += 1;
-                let halvings = self.halvings;
-                self.seen.retain(|id| in_sample(id, halvings));
-            }
-            self.seen.shrink();
+        while self.seen.taken() > self.most {
+            self.halvings += 1;
+            let halvings = self.halvings;
+            self.seen.retain(|id| in_sample(id, halvings));
         }
         match sampled {
             0 => 0.0,

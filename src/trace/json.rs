@@ -1,4 +1,6 @@
 //! One JSON object per row: read once, without a map, field by field; errors name the field and never the value.
+//!
+//! It is past 400 lines, for the kinds of values that a field can have stand together, with what is expected of each.
 
 use std::cell::Cell;
 use std::fmt;
