@@ -36,6 +36,7 @@ pub mod json;
 pub mod lengths;
 pub mod near;
 pub mod observer;
+mod path;
 pub mod peers;
 pub mod record;
 pub mod reuse;

@@ -6,11 +6,8 @@
 //! whoever reads the value).
 
 use super::json::whole;
+use super::path::{Path, Step};
 
-/// Keys and array marks deeper than this are walked but not named.
-const MAX_NAMED_DEPTH: usize = 6;
-/// Room for the joined keys of a path, in bytes; a longer path is walked but not named.
-const MAX_PATH: usize = 96;
 /// Room for one wanted scalar, in bytes. Model names are the longest things wanted.
 const MAX_VALUE: usize = 256;
 /// Room made at first: keys and most values.
@@ -118,18 +115,6 @@ pub struct JsonScan {
     value: Vec<u8>,
 }
 
-#[derive(Debug)]
-struct Path {
-    text: [u8; MAX_PATH],
-    len: usize,
-    /// Length of `text` before the step at each named depth.
-    marks: [u8; MAX_NAMED_DEPTH + 1],
-    /// The outermost array's depth, and the element it is at.
-    array: Option<(usize, u32)>,
-    /// The depth from which on the path could not be named.
-    lost: Option<usize>,
-}
-
 impl Default for JsonScan {
     fn default() -> Self {
         Self {
@@ -139,7 +124,7 @@ impl Default for JsonScan {
             wanted: false,
             depth: 0,
             objects: 0,
-            path: Path { text: [0; MAX_PATH], len: 0, marks: [0; MAX_NAMED_DEPTH + 1], array: None, lost: None },
+            path: Path::default(),
             value: Vec::new(),
         }
     }
@@ -199,11 +184,12 @@ impl JsonScan {
     /// Walks inside a number or a literal up to its end; returns how many bytes that took.
     fn word(&mut self, bytes: &[u8], fields: &mut impl Fields) -> usize {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-        let stop = bytes.iter().position(|byte| !is_part(byte));
-        self.keep(&bytes[..stop.unwrap_or(bytes.len())]);
-        let Some(stop) = stop else { return bytes.len() };
-        self.emit(fields, word);
-        self.after_value();
+        let stop = bytes.iter().position(|byte| !is_part(byte)).unwrap_or(bytes.len());
+        self.keep(&bytes[..stop]);
+        if stop < bytes.len() {
+            self.emit(fields, word);
+            self.after_value();
+        }
         stop
     }
 
@@ -222,7 +208,7 @@ impl JsonScan {
             }
             (State::Value(true), b']') | (State::Key(true), b'}') => self.close(),
             (State::Key(_), b'"') => {
-                self.wanted = self.path.lost.is_none();
+                self.wanted = self.path.has_a_name();
                 self.value.clear();
                 State::InKey
             }
@@ -271,7 +257,7 @@ impl JsonScan {
             return;
         }
         match (scalar(&self.value), self.path.named()) {
-            (Some(scalar), Some(path)) => fields.scalar(path, self.path.array.map_or(0, |(_, index)| index), scalar),
+            (Some(scalar), Some(path)) => fields.scalar(path, self.path.index(), scalar),
             _ => self.state = State::Broken,
         }
     }
@@ -339,63 +325,6 @@ fn word(value: &[u8]) -> Option<Scalar<'_>> {
         b"false" => Some(Scalar::Bool(false)),
         b"null" => Some(Scalar::Null),
         _ => std::str::from_utf8(value).ok().filter(|text| text.parse::<f64>().is_ok()).map(Scalar::Number),
-    }
-}
-
-enum Step<'a> {
-    Key(&'a [u8]),
-    Array,
-}
-
-impl Path {
-    /// The path by name, as in `usage.prompt_tokens` or `choices[].finish_reason`; `None` where it could not be named.
-    fn named(&self) -> Option<&str> {
-        match self.lost {
-            None => std::str::from_utf8(&self.text[..self.len]).ok(),
-            Some(_) => None,
-        }
-    }
-
-    fn enter(&mut self, depth: usize, step: Step<'_>) {
-        if self.lost.is_some() {
-            return;
-        }
-        let (dot, step): (&[u8], &[u8]) = match step {
-            Step::Array => {
-                self.array = self.array.or(Some((depth, 0)));
-                (b"", b"[]")
-            }
-            Step::Key(key) if self.len == 0 => (b"", key),
-            Step::Key(key) => (b".", key),
-        };
-        let end = self.len + dot.len() + step.len();
-        if depth > MAX_NAMED_DEPTH || end > MAX_PATH {
-            self.lost = Some(depth);
-            return;
-        }
-        self.marks[depth] = self.len as u8;
-        self.text[self.len..self.len + dot.len()].copy_from_slice(dot);
-        self.text[self.len + dot.len()..end].copy_from_slice(step);
-        self.len = end;
-    }
-
-    fn leave(&mut self, depth: usize) {
-        match self.lost {
-            Some(lost) if lost < depth => return,
-            Some(_) => self.lost = None,
-            None => self.len = usize::from(self.marks[depth]),
-        }
-        if self.array.is_some_and(|(array, _)| array == depth) {
-            self.array = None;
-        }
-    }
-
-    fn next(&mut self, depth: usize) {
-        if let Some((array, index)) = &mut self.array
-            && *array == depth
-        {
-            *index = index.saturating_add(1);
-        }
     }
 }
 
