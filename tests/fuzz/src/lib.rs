@@ -8,6 +8,7 @@
 #[path = "../../../src/capture"]
 pub mod capture {
     pub mod blocks;
+    mod compact;
     pub mod format;
     pub mod frame;
     pub mod gaps;
