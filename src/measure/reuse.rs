@@ -206,7 +206,9 @@ struct Slot {
 
 impl Lru {
     fn new(room: usize) -> Self {
-        Self { room, at: HashMap::default(), slots: Vec::new(), newest: NONE, oldest: NONE }
+        // What is removed leaves marks: a table that is half empty sweeps them out, and a fuller one would double.
+        let at = HashMap::with_capacity_and_hasher(2 * room + 2, Near);
+        Self { room, at, slots: Vec::new(), newest: NONE, oldest: NONE }
     }
 
     /// Leading blocks that are in it; then it has the request's blocks.
