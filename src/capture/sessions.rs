@@ -4,9 +4,9 @@
 //! messages of an earlier one is that one's next turn. Only the last 65,536 conversations are remembered.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 
 use super::key::Key;
+use crate::measure::near::Near;
 use crate::measure::time::{Gap, Stamp};
 
 /// Conversations that are remembered: 8 MiB.
@@ -33,27 +33,10 @@ struct Last {
 /// See the module.
 #[derive(Default)]
 pub struct Sessions {
-    /// By the digest of everything that was said up to its end, or of what a client calls it.
-    last: HashMap<u64, Last, BuildHasherDefault<AsItIs>>,
+    /// By the digest of everything that was said up to its end, or of what a client calls it: without the key nobody can
+    /// choose that, and it needs no hash that is a guard.
+    last: HashMap<u64, Last, Near>,
     order: VecDeque<u64>,
-}
-
-/// A digest that nobody can choose without the key needs no hashing.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0 << 8 | u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, digest: u64) {
-        self.0 = digest;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 impl Sessions {

@@ -1,32 +1,33 @@
-//! A request that waits in a sending thread's queue, in which the earliest comes first.
+//! What waits for its moment, in queues in which the earliest comes first.
 
 use std::cmp::Ordering;
 
-use super::exchange::Job;
 use crate::measure::time::Stamp;
 
-/// A request and its moment.
-pub(super) struct Due {
+/// Something and its moment.
+pub(super) struct Due<T> {
     pub(super) at: Stamp,
-    pub(super) job: Job,
+    /// Of the request: of one moment the lower comes first.
+    pub(super) number: u64,
+    pub(super) what: T,
 }
 
-impl PartialEq for Due {
+impl<T> PartialEq for Due<T> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Due {}
+impl<T> Eq for Due<T> {}
 
-impl PartialOrd for Due {
+impl<T> PartialOrd for Due<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Due {
+impl<T> Ord for Due<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.job.send.number).cmp(&(other.at, other.job.send.number))
+        (self.at, self.number).cmp(&(other.at, other.number))
     }
 }

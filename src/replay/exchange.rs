@@ -129,58 +129,64 @@ impl Exchange {
         (written, matches!(flushed, Poll::Ready(Ok(()))).then(|| Clock::Monotonic.now()))
     }
 
-    /// Connects first, because no connection was ready.
-    pub(super) async fn connect_and_run(mut self) {
-        let target = self.job.as_ref().map_or(0, |job| job.target);
-        let worker = Rc::clone(&self.worker);
-        match worker.pool(target).connect().await {
-            Ok(io) => self.write_and_run(io).await,
-            Err(error) => {
-                Clock::Monotonic.sleep_until(self.planned).await;
-                self.begin(Clock::Monotonic.now());
-                self.observe();
-                let trouble =
-                    if error.kind() == io::ErrorKind::TimedOut { Trouble::ConnectTimeout } else { Trouble::Connect };
-                self.finish(Clock::Monotonic.now(), Ending::UpstreamFailed, Some(trouble));
-            }
+    /// Sends the request when it is due, on this connection or else a new one, and reads the reply.
+    pub(super) async fn run(mut self, io: Option<Io>) {
+        if let Some((io, written, sent)) = self.send(io).await {
+            self.read(io, written, sent).await;
         }
     }
 
-    /// Has the request written when it is due, by the pen where that is still to come.
-    pub(super) async fn write_and_run(mut self, mut io: Io) {
-        if let (Io::Plain(socket), Some(job)) = (&io, &mut self.job)
-            && self.planned > Clock::Monotonic.now()
-            && let Some(wire) = job.wire.take()
-        {
-            match self.worker.pen().write(self.planned, job.send.number, socket, wire) {
-                Ok(written) => return self.written_and_run(io, written).await,
-                Err(wire) => job.wire = Some(wire),
+    /// What has been written and when its last byte was, if that is all; nothing where the request does not go.
+    async fn send(&mut self, io: Option<Io>) -> Option<(Io, usize, Option<Stamp>)> {
+        let mut io = match io {
+            Some(io) => io,
+            None => self.connect().await?,
+        };
+        while let Some(told) = self.given_to_the_pen(&io) {
+            let told = self.written.insert(told).await;
+            self.written = None;
+            // It may have been lifted before.
+            let Written { wire, began, sent, bytes } = told.ok()?;
+            self.job.as_mut()?.wire = Some(wire);
+            if let Some(bytes) = bytes {
+                self.begin(began);
+                return Some((io, bytes, sent));
             }
+            // The server had hung up: it has seen nothing of this request, which takes another connection.
+            io = self.connect().await?;
         }
         Clock::Monotonic.sleep_until(self.planned).await;
         let (written, sent) = self.write_now(&mut io);
-        self.run(io, written, sent).await;
+        Some((io, written, sent))
     }
 
-    /// Goes on when the pen has written, unless it was lifted before.
-    async fn written_and_run(mut self, io: Io, written: oneshot::Receiver<Written>) {
-        let told = self.written.insert(written).await;
-        self.written = None;
-        let Ok(Written { wire, began, sent, bytes }) = told else { return };
-        let Some(job) = &mut self.job else { return };
-        job.wire = Some(wire);
-        match bytes {
-            Some(bytes) => {
-                self.begin(began);
-                self.run(io, bytes, sent).await;
-            }
-            // The server had hung up: it has seen nothing of this request, which takes another connection.
-            None => Box::pin(self.connect_and_run()).await,
+    /// Has the pen write the request, if it can, and its time is still to come.
+    fn given_to_the_pen(&mut self, io: &Io) -> Option<oneshot::Receiver<Written>> {
+        let (Io::Plain(socket), Some(job)) = (io, &mut self.job) else { return None };
+        if self.planned <= Clock::Monotonic.now() {
+            return None;
         }
+        let given = self.worker.pen().write(self.planned, job.send.number, socket, job.wire.take()?);
+        given.map_err(|wire| job.wire = Some(wire)).ok()
+    }
+
+    /// A new connection; where there is none, that is how the request ends when it is due.
+    async fn connect(&mut self) -> Option<Io> {
+        let target = self.job.as_ref().map_or(0, |job| job.target);
+        let error = match self.worker.pool(target).connect().await {
+            Ok(io) => return Some(io),
+            Err(error) => error,
+        };
+        Clock::Monotonic.sleep_until(self.planned).await;
+        self.begin(Clock::Monotonic.now());
+        self.observe();
+        let trouble = if error.kind() == io::ErrorKind::TimedOut { Trouble::ConnectTimeout } else { Trouble::Connect };
+        self.finish(Clock::Monotonic.now(), Ending::UpstreamFailed, Some(trouble));
+        None
     }
 
     /// Goes on from what has been written.
-    pub(super) async fn run(mut self, mut io: Io, written: usize, sent: Option<Stamp>) {
+    pub(super) async fn read(&mut self, mut io: Io, written: usize, sent: Option<Stamp>) {
         self.observe();
         let leave = self.job.as_ref().and_then(|job| job.leave);
         let Some((began, _)) = self.began else { return };
@@ -203,10 +209,9 @@ impl Exchange {
             End::Whole(at, keep) => {
                 let (target, session) =
                     self.job.as_ref().map_or((0, None), |job| (job.target, job.send.entry.session.clone()));
-                let worker = Rc::clone(&self.worker);
                 self.finish(at, Ending::Complete, None);
                 if keep {
-                    worker.pool(target).give(io, session.as_deref(), now);
+                    self.worker.pool(target).give(io, session.as_deref(), now);
                 }
             }
             // The connection is closed before anything else, which is how the server learns of it.

@@ -8,8 +8,7 @@
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
 //! What servers say of themselves is asked for before by [`engine`], and meanwhile by [`scrape`], on a thread of its own.
-//! [`search`] looks for the
-//! highest level of load that keeps its goals, from what runs at other levels came to.
+//! [`search`] looks for the highest level of load that keeps its goals, from what runs at other levels came to.
 //!
 //! # Open is open
 //! A moment that is planned stays planned. A server that stalls makes requests pile up in flight and latencies grow, as

@@ -5,7 +5,7 @@
 //! requests a second beside their server on two cores: a write by a sending thread is late by 700 to 900 µs at the 99th
 //! percentile, by a thread like this one of common priority by 1,000 µs, of real-time priority by 40 µs.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -21,6 +21,7 @@ use thread_priority::unix::{
 };
 use tokio::sync::oneshot;
 
+use super::due::Due;
 use super::exchange::Wire;
 use crate::clock::Clock;
 use crate::measure::time::Stamp;
@@ -34,14 +35,12 @@ pub(super) struct Pen {
 
 #[derive(Default)]
 struct Strokes {
-    due: BinaryHeap<Reverse<Stroke>>,
+    due: BinaryHeap<Reverse<Due<Stroke>>>,
     lifted: bool,
 }
 
 /// A request that is to be written.
 struct Stroke {
-    at: Stamp,
-    number: u64,
     socket: OwnedFd,
     wire: Wire,
     told: oneshot::Sender<Written>,
@@ -96,7 +95,7 @@ impl Pen {
         let mut strokes = self.strokes.lock().unwrap_or_else(PoisonError::into_inner);
         if !strokes.lifted {
             let is_next = strokes.due.peek().is_none_or(|Reverse(next)| at < next.at);
-            strokes.due.push(Reverse(Stroke { at, number, socket, wire, told }));
+            strokes.due.push(Reverse(Due { at, number, what: Stroke { socket, wire, told } }));
             drop(strokes);
             if is_next {
                 self.changed.notify_one();
@@ -126,10 +125,10 @@ impl Pen {
                 strokes = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            let stroke = strokes.due.pop();
+            let due = strokes.due.pop();
             drop(strokes);
-            if let Some(Reverse(stroke)) = stroke {
-                stroke.write();
+            if let Some(Reverse(due)) = due {
+                due.what.write();
             }
             strokes = self.strokes.lock().unwrap_or_else(PoisonError::into_inner);
         }
@@ -138,7 +137,7 @@ impl Pen {
 
 impl Stroke {
     fn write(self) {
-        let Self { socket, wire, told, .. } = self;
+        let Self { socket, wire, told } = self;
         let began = Clock::Monotonic.now();
         let peeked = recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
         let bytes = (peeked == Err(Errno::EAGAIN)).then(|| {
@@ -157,26 +156,6 @@ impl Stroke {
 fn ask_for_priority() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).is_ok()
-}
-
-impl PartialEq for Stroke {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Stroke {}
-
-impl PartialOrd for Stroke {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Stroke {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::hash::Hasher as _;
 
+use fnv::FnvHasher;
 use rand_pcg::Pcg64Mcg;
 
 use crate::capture::format::Entry;
@@ -219,20 +220,9 @@ pub fn drawn(seed: u64, number: u64) -> f64 {
 
 /// A number for a name, alike in every process: FNV-1a, and mixed.
 pub fn name_hash(name: &str) -> u64 {
-    struct Fnv(u64);
-    impl std::hash::Hasher for Fnv {
-        fn finish(&self) -> u64 {
-            mix(self.0)
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            for byte in bytes {
-                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        }
-    }
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hasher = FnvHasher::default();
     hasher.write(name.as_bytes());
-    hasher.finish()
+    mix(hasher.finish())
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub(super) struct Worker {
     pen: Arc<Pen>,
     /// How long before its time a request is begun with.
     lead: Gap,
-    queue: RefCell<BinaryHeap<Reverse<Due>>>,
+    queue: RefCell<BinaryHeap<Reverse<Due<Job>>>>,
     sessions: RefCell<HashMap<String, Session>>,
     /// What was said in sessions that nobody speaks in.
     silent: RefCell<Silent>,
@@ -201,7 +201,7 @@ impl Worker {
             let (bytes, body) = self.config.encoder.encode(&job.send, job.form, job.target, job.turn.as_ref());
             job.wire = Some(Wire { bytes, body, _room: None });
         }
-        self.queue.borrow_mut().push(Reverse(Due { at, job }));
+        self.queue.borrow_mut().push(Reverse(Due { at, number: job.send.number, what: job }));
         self.changed.notify_one();
     }
 
@@ -210,23 +210,19 @@ impl Worker {
     }
 
     /// Begins with a request that is due, or is going to be.
-    fn fire(self: &Rc<Self>, due: Due, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
-        let Due { job, .. } = due;
+    fn fire(self: &Rc<Self>, job: Job, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
         let session = job.send.entry.session.clone();
         let after = session.clone().and_then(|name| self.sessions.borrow_mut().entry(name).or_default().ended.take());
         let session = session.filter(|_| self.config.connections == Connections::PerSession);
         let io = self.pool(job.target).take(session.as_deref(), Clock::Monotonic.now());
         let mut exchange = Exchange::new(self, job, planned, after, held, slot);
         match io {
-            Some(io) if planned > Clock::Monotonic.now() => {
-                tokio::task::spawn_local(exchange.write_and_run(io));
-            }
-            Some(mut io) => {
+            Some(mut io) if planned <= Clock::Monotonic.now() => {
                 let (written, sent) = exchange.write_now(&mut io);
-                tokio::task::spawn_local(exchange.run(io, written, sent));
+                tokio::task::spawn_local(async move { exchange.read(io, written, sent).await });
             }
-            None => {
-                tokio::task::spawn_local(exchange.connect_and_run());
+            io => {
+                tokio::task::spawn_local(exchange.run(io));
             }
         }
     }
@@ -335,7 +331,7 @@ async fn pace(
                     }
                     let planned = if closed { Clock::Monotonic.now() } else { due.at };
                     let held = !closed && (held || planned < held_until);
-                    worker.fire(due, planned, held, slot);
+                    worker.fire(due.what, planned, held, slot);
                 }
                 continue;
             }
@@ -377,7 +373,7 @@ async fn warm(worker: std::rc::Weak<Worker>) {
             let horizon = now.after(WARM_AHEAD);
             let mut wanted = vec![0; worker.pools.len()];
             for Reverse(due) in worker.queue.borrow().iter().filter(|Reverse(due)| due.at <= horizon) {
-                wanted[due.job.target % worker.pools.len()] += 1;
+                wanted[due.what.target % worker.pools.len()] += 1;
             }
             for (pool, wanted) in worker.pools.iter().zip(wanted) {
                 pool.warm(wanted, now);

@@ -57,12 +57,11 @@ impl Figures {
             kept.rows += 1;
             let at = row.planned.unwrap_or(row.at);
             // Gaps that were packed here can be unpacked, and there are no slices to be too many.
-            match () {
-                () if measured.has(at) => _ = Request::of(row, 0, blocks.as_ref()).map(|of| kept.fold.add(&of)),
-                () if at < measured.from => {
-                    _ = Request::of(row, 0, blocks.as_ref()).map(|of| kept.fold.add_of_warm_up(&of));
-                }
-                () => {}
+            let Ok(request) = Request::of(row, 0, blocks.as_ref()) else { return };
+            if measured.has(at) {
+                _ = kept.fold.add(&request);
+            } else if at < measured.from {
+                kept.fold.add_of_warm_up(&request);
             }
         })
     }
