@@ -31,7 +31,7 @@ measure -> nothing of ours";
 
 /// What `measure` may use of others'. It is pure: no I/O, no runtime, no lock, no clock, so that a proxy, a replay and a
 /// test of it get the same numbers.
-const MEASURE_MAY_USE: [(&str, &str); 7] = [
+const MEASURE_MAY_USE: [(&str, &str); 8] = [
     ("serde", "values to be skipped, and names as they are written"),
     ("schemars", "the schema of what is written"),
     ("serde_json", "escapes undone, and whether a last event is whole"),
@@ -39,6 +39,7 @@ const MEASURE_MAY_USE: [(&str, &str); 7] = [
     ("flate2", "gzip and deflate, undone on the observer's copy"),
     ("brotli_decompressor", "brotli, likewise"),
     ("zstd", "zstd, likewise"),
+    ("smallvec", "the one choice of most replies in its place"),
 ];
 
 /// The parts of `std` that do something to the world or wait for it.

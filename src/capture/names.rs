@@ -5,7 +5,7 @@
 //! typed. Before that, and where too many names came, a row says [`OTHER`]. What has been written is not changed
 //! afterwards. Of a name that is a path, the last segment is kept.
 
-use std::collections::HashMap;
+use ahash::AHashMap;
 
 /// What a row says instead of a name.
 pub const OTHER: &str = "_other";
@@ -15,7 +15,7 @@ const MOST: usize = 1_024;
 /// See the module.
 pub struct Names {
     needed: usize,
-    seen: HashMap<String, Seen>,
+    seen: AHashMap<String, Seen>,
 }
 
 struct Seen {
@@ -27,7 +27,7 @@ struct Seen {
 impl Names {
     /// Names are written from the `needed`th success on.
     pub fn new(needed: usize) -> Self {
-        Self { needed, seen: HashMap::new() }
+        Self { needed, seen: AHashMap::new() }
     }
 
     /// What is written for this name, of a request that a server answered with success, or not.

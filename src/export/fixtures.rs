@@ -24,7 +24,7 @@ pub(crate) fn shape(model: &str) -> RequestShape {
     RequestShape {
         dialect: dialect::named("openai.chat"),
         method: "POST".into(),
-        model: Some(model.to_owned()),
+        model: Some(model.into()),
         stream: Some(true),
         server: Some(("llm.local".into(), 8000)),
         ..RequestShape::default()
@@ -63,7 +63,7 @@ pub(crate) fn record() -> RequestRecord {
         output_tokens: Some(TokenCount { tokens: 6, source: CountSource::Usage }),
         first_event_tokens: Some(1),
         usage: Usage { input: Some(100), cached: Some(64), output: Some(6), reasoning: None },
-        choices: Vec::new(),
+        choices: Default::default(),
         fault: None,
         response_id: Some("chatcmpl-1".into()),
         response_model: Some("tiny-0613".into()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fnv::FnvHashMap;
+use ahash::AHashMap;
 
 /// A value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,9 +45,8 @@ pub(super) type Key = [Sym; MOST];
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     values: Vec<Value>,
-    // So few that nobody can make many collide: a hash that is quick on short texts serves.
-    texts: FnvHashMap<Arc<str>, Sym>,
-    numbers: FnvHashMap<i64, Sym>,
+    texts: AHashMap<Arc<str>, Sym>,
+    numbers: AHashMap<i64, Sym>,
     bools: [Sym; 2],
 }
 

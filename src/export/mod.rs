@@ -36,6 +36,7 @@ pub mod figures;
 pub(crate) mod fixtures;
 pub mod gauges;
 pub mod labels;
+pub mod levels;
 mod models;
 pub mod otlp;
 mod process;

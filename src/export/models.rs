@@ -5,10 +5,11 @@
 //! [`OVERFLOW`]. So a client that makes up names fills nothing unless the server plays along, and then only up to the
 //! limit. Of a name that is a path the last segment is shown.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::labels::{Sym, Symbols};
+use ahash::AHashMap;
+
+use super::labels::{Sym, Symbols, Value};
 use crate::capture::names::shortened;
 
 /// Stands for every model that has no name of its own here.
@@ -17,14 +18,14 @@ pub(super) const OVERFLOW: &str = "_other";
 /// The admitted names.
 #[derive(Debug)]
 pub(super) struct Models {
-    admitted: HashMap<Arc<str>, Sym>,
+    admitted: AHashMap<Arc<str>, Sym>,
     most: usize,
 }
 
 impl Models {
     /// Room for `most` names.
     pub(super) fn new(most: usize) -> Self {
-        Self { admitted: HashMap::new(), most }
+        Self { admitted: AHashMap::new(), most }
     }
 
     /// From now on there is room for `most` names; those that have one keep it.
@@ -47,8 +48,11 @@ impl Models {
     }
 
     /// The name under which a model is shown.
-    pub(super) fn shown<'a>(&self, model: &'a str) -> &'a str {
-        if self.admitted.contains_key(model) { shortened(model) } else { OVERFLOW }
+    pub(super) fn shown(&self, model: &str, symbols: &Symbols) -> Arc<str> {
+        match self.admitted.get(model).and_then(|sym| symbols.value(*sym)) {
+            Some(Value::Text(shown)) => Arc::clone(shown),
+            _ => OVERFLOW.into(),
+        }
     }
 }
 
@@ -72,7 +76,8 @@ mod tests {
         for none in [None, Some("")] {
             assert_eq!(models.admit(none, true, &mut symbols), Sym::default());
         }
-        assert_eq!((models.shown("tiny"), models.shown("large")), ("tiny", OVERFLOW));
+        let shown = ["tiny", "large"].map(|model| models.shown(model, &symbols));
+        assert_eq!(shown, ["tiny".into(), OVERFLOW.into()]);
         assert!(symbols.value(tiny).is_some());
     }
 
@@ -81,8 +86,9 @@ mod tests {
         let (mut symbols, mut models) = (Symbols::default(), Models::new(9));
         let llama = models.admit(Some("/data/alice/llama"), true, &mut symbols);
         assert_eq!(llama, models.admit(Some("llama"), true, &mut symbols));
-        assert_eq!((models.shown("/data/alice/llama"), models.shown("/data/alice/typed")), ("llama", OVERFLOW));
         let hub = models.admit(Some("org/llama"), true, &mut symbols);
-        assert!(hub != llama && models.shown("org/llama") == "org/llama");
+        assert!(hub != llama);
+        let shown = ["/data/alice/llama", "/data/alice/typed", "org/llama"].map(|model| models.shown(model, &symbols));
+        assert_eq!(shown, ["llama".into(), OVERFLOW.into(), "org/llama".into()]);
     }
 }

@@ -7,7 +7,8 @@ use super::aggregate::{self, Aggregate};
 use super::catalog::Id;
 use super::drops::Drops;
 use super::figures::{Cut, InFlight, Streams};
-use super::gauges::{Gauges, known_method};
+use super::gauges::Gauges;
+use super::levels::known_method;
 use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
 use super::process;
@@ -42,7 +43,7 @@ pub(super) struct Recent {
     /// When it ended, in nanoseconds since 1970.
     pub(super) unix: u64,
     /// The model, as it was admitted then.
-    pub(super) model: Option<Box<str>>,
+    pub(super) model: Option<Arc<str>>,
     pub(super) route: &'static str,
     pub(super) status: Option<u16>,
     pub(super) outcome: &'static str,
@@ -104,7 +105,7 @@ impl State {
         }
         let recent = Recent {
             unix: moment.unix_of(record.times.ended),
-            model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model).into()),
+            model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model)),
             route: record.shape.route(),
             status: record.status,
             outcome: record.outcome.name(),
@@ -210,7 +211,7 @@ impl Telemetry {
         let (mut by_model, mut streams_by_model) = (BTreeMap::new(), BTreeMap::<_, Streams>::new());
         let state = self.lock();
         for (model, open) in open {
-            let name: Box<str> = state.aggregate.shown(&model).into();
+            let name = Box::<str>::from(&*state.aggregate.shown(&model));
             let streams = streams_by_model.entry(name.clone()).or_default();
             *by_model.entry(name).or_default() += open.requests;
             streams.waiting += open.waiting;

@@ -43,6 +43,12 @@ impl<T: Copy, const MOST: usize> Buffer<T, MOST> {
     }
 }
 
+impl<T, const MOST: usize> From<Buffer<T, MOST>> for Vec<T> {
+    fn from(buffer: Buffer<T, MOST>) -> Self {
+        buffer.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -34,6 +34,7 @@ pub mod histogram;
 mod id_set;
 pub mod json;
 pub mod lengths;
+mod name;
 pub mod near;
 pub mod observer;
 mod path;

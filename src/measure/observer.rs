@@ -422,7 +422,7 @@ impl StreamObserver {
             longest_gap: totals.longest,
             gap_count: totals.gaps,
             gaps_over: totals.over,
-            chunk_overheads: self.chunk_overheads.take(),
+            chunk_overheads: self.chunk_overheads.into(),
             request_overhead: self.request_overhead,
             head_overhead: self.head_overhead,
             request_bytes: self.request_bytes,

@@ -3,10 +3,12 @@
 //! A record holds times, counts and names. It has no place for text: what a person or a model said cannot get into
 //! it, and so not into anything made from it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use super::shape::RequestShape;
 use super::slo::Slos;
@@ -114,7 +116,7 @@ pub struct Choice {
     /// How many token events it had.
     pub token_events: u32,
     /// Its finish reason and the server's own word for it, cut at 32 bytes.
-    pub finish: Option<(FinishReason, Box<str>)>,
+    pub finish: Option<(FinishReason, Cow<'static, str>)>,
 }
 
 /// An error that the server reported inside the reply.
@@ -279,13 +281,13 @@ pub struct RequestRecord {
     /// The server's own counts.
     pub usage: Usage,
     /// One entry per choice seen.
-    pub choices: Vec<Choice>,
+    pub choices: SmallVec<[Choice; 1]>,
     /// The server's in-stream error.
     pub fault: Option<Fault>,
     /// Id of the reply, cut at 64 bytes.
     pub response_id: Option<Box<str>>,
     /// The model that the reply names, cut at 256 bytes.
-    pub response_model: Option<Box<str>>,
+    pub response_model: Option<Arc<str>>,
     /// Gaps that were not yet handed out as progress.
     pub gaps: Box<[TokenEvent]>,
     /// Gaps above the stall threshold that were not yet handed out.
@@ -299,7 +301,7 @@ pub struct RequestRecord {
     /// See [`RequestRecord::gap_count`]; in the order of [`Slos::gap_limits`].
     pub gaps_over: Box<[u64]>,
     /// Delays between the arrival of response bytes and their hand-over to the client, the last ones first come.
-    pub chunk_overheads: Box<[u32]>,
+    pub chunk_overheads: Vec<u32>,
     /// Between the last request byte read and the last one written upstream.
     pub request_overhead: Option<Gap>,
     /// Between the arrival of the response head and its hand-over to the client.

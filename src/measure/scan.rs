@@ -5,6 +5,8 @@
 //! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
 //! whoever reads the value).
 
+use std::borrow::Cow;
+
 use super::json::whole;
 use super::path::{Path, Step};
 
@@ -36,7 +38,7 @@ pub enum Scalar<'a> {
     Null,
 }
 
-impl Scalar<'_> {
+impl<'a> Scalar<'a> {
     /// The number as a count; `None` for anything that is not a whole number from 0.
     pub fn as_u64(self) -> Option<u64> {
         match self {
@@ -62,13 +64,13 @@ impl Scalar<'_> {
     }
 
     /// The string with its escapes undone.
-    pub fn to_text(self) -> Option<String> {
+    pub fn to_text(self) -> Option<Cow<'a, str>> {
         let Self::String(raw) = self else { return None };
         if memchr::memchr(b'\\', raw).is_none() {
-            return std::str::from_utf8(raw).ok().map(str::to_owned);
+            return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
         }
         let quoted = [b"\"", raw, b"\""].concat();
-        serde_json::from_slice(&quoted).ok()
+        serde_json::from_slice(&quoted).ok().map(Cow::Owned)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Sizes, names and numbers that change what a request costs; never what it says.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::dialect::{Dialect, Routes, Shared, field};
@@ -17,9 +18,9 @@ pub struct RequestShape {
     /// The path that several dialects share, while nothing has told which it is.
     pub shared: Option<&'static Shared>,
     /// HTTP method.
-    pub method: Box<str>,
+    pub method: Cow<'static, str>,
     /// The model asked for, cut at 256 bytes.
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
     /// Whether a stream was asked for, where the request says.
     pub stream: Option<bool>,
     /// Limit on generated tokens.
@@ -47,7 +48,7 @@ pub struct RequestShape {
 impl RequestShape {
     /// What a request's head tells: its method and its path (without query).
     pub fn of(method: &str, path: &str, routes: &Routes) -> Self {
-        let mut shape = Self { method: method.into(), ..Self::default() };
+        let mut shape = Self { method: of_method(method), ..Self::default() };
         if shape.may_generate() {
             shape.dialect = routes.dialect(path);
             match shape.dialect {
@@ -67,6 +68,14 @@ impl RequestShape {
     /// may carry ids.
     pub fn route(&self) -> &'static str {
         self.dialect.map_or("", |dialect| dialect.route)
+    }
+}
+
+/// A method that asks for generation needs no room of its own.
+fn of_method(method: &str) -> Cow<'static, str> {
+    match method {
+        "POST" => "POST".into(),
+        other => other.to_owned().into(),
     }
 }
 

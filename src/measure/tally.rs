@@ -1,7 +1,12 @@
 //! The tally of one reply: what its events meant, added up.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
 use super::dialect::{Counted, Counters, Delta, Dialect, Document, Field, OutputKind, Reader, Sink};
 use super::framing::Event;
+use super::name::shared;
 use super::observer::Watch;
 use super::record::{Choice, CountSource, Fault, TokenCount, Usage};
 use super::scan::Scalar;
@@ -43,10 +48,10 @@ pub(super) struct Tally {
     pub(super) evidence_events: u64,
     pub(super) first_event_tokens: Option<u32>,
     pub(super) usage: Usage,
-    pub(super) choices: Vec<Choice>,
+    pub(super) choices: SmallVec<[Choice; 1]>,
     pub(super) fault: Option<Fault>,
     pub(super) response_id: Option<Box<str>>,
-    pub(super) response_model: Option<Box<str>>,
+    pub(super) response_model: Option<Arc<str>>,
     /// The dialect's terminal event came.
     pub(super) terminated: bool,
     pub(super) malformed: u32,
@@ -196,16 +201,21 @@ impl<W: Watch> Sink for Fold<'_, W> {
             Delta::Usage(report) => self.tally.usage(report),
             Delta::Finish(reason, raw) => {
                 if let Some(choice) = self.tally.choice(choice) {
-                    choice.finish = Some((reason, cut(raw, MAX_RAW_FINISH)));
+                    // Most servers say it in the very word.
+                    let raw = match reason.name() {
+                        name if name == raw => name.into(),
+                        _ => cut(raw, MAX_RAW_FINISH).to_owned().into(),
+                    };
+                    choice.finish = Some((reason, raw));
                 }
             }
             Delta::Fault { kind, .. } => {
                 let event = self.tally.events;
-                let kind = kind.filter(|kind| is_name(kind)).map(|kind| cut(kind, MAX_ID));
+                let kind = kind.filter(|kind| is_name(kind)).map(|kind| cut(kind, MAX_ID).into());
                 self.tally.fault.get_or_insert(Fault { event, kind });
             }
-            Delta::Id(id) => self.tally.response_id = Some(cut(id, MAX_ID)),
-            Delta::Model(model) => self.tally.response_model = Some(cut(model, MAX_MODEL)),
+            Delta::Id(id) => self.tally.response_id = Some(cut(id, MAX_ID).into()),
+            Delta::Model(model) => self.tally.response_model = Some(shared(cut(model, MAX_MODEL))),
             Delta::Dialect(dialect) => self.tally.recognized = Some(dialect),
             Delta::Done => self.tally.terminated = true,
             Delta::Malformed => self.tally.malformed = self.tally.malformed.saturating_add(1),
@@ -218,6 +228,6 @@ fn is_name(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-fn cut(text: &str, most: usize) -> Box<str> {
-    text[..text.floor_char_boundary(most)].into()
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }

@@ -6,7 +6,6 @@
 //! When the process stops before a stream's end, that is what drops it. Whatever comes first fires, once.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::asking::Asking;
@@ -14,7 +13,7 @@ use super::upstream::Exchange;
 use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::capturing::Following;
-use crate::export::gauges::ActiveRequest;
+use crate::export::levels::ActiveRequest;
 use crate::export::trace_context::RequestTrace;
 use crate::measure::dialect::Dialect;
 use crate::measure::observer::{ResponseHead, StreamObserver};
@@ -44,7 +43,7 @@ impl Observation {
     pub(super) fn begin(worker: &Rc<Worker>, head: &Head, arrival: Arrival) -> Self {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
-        shape.server = Some((Arc::clone(&config.upstream.host), config.upstream.port));
+        shape.server = Some(worker.upstream().server());
         let asking = Asking::begin(&config, shape.dialect, head);
         let may_speak = shape.dialect.is_some() || shape.shared.is_some();
         let capture = worker.shared().capture.as_ref().filter(|_| may_speak);
@@ -63,7 +62,7 @@ impl Observation {
             observer: Some(Box::new(observer)),
             worker: Rc::clone(worker),
             trace,
-            active: worker.shared().gauges.request(head.method()),
+            active: worker.levels().request(head.method()),
             asking,
             following,
             last_read: arrival.at,
@@ -199,14 +198,19 @@ impl Observation {
         }
     }
 
-    /// The end.
-    pub(super) fn end(mut self, ending: Ending) {
-        self.finish(ending);
+    /// The end, now.
+    pub(super) fn end(self, ending: Ending) {
+        self.end_at(Clock::Monotonic.now(), ending);
     }
 
-    fn finish(&mut self, ending: Ending) {
+    /// The end, which was at `at`.
+    pub(super) fn end_at(mut self, at: Stamp, ending: Ending) {
+        self.finish(at, ending);
+    }
+
+    fn finish(&mut self, at: Stamp, ending: Ending) {
         let Some(observer) = self.observer.take() else { return };
-        let (record, text) = observer.end_with_text(Clock::Monotonic.now(), ending);
+        let (record, text) = observer.end_with_text(at, ending);
         if let (Some(following), Some(capture)) = (self.following.take(), &self.worker.shared().capture) {
             capture.ended(*following, &record);
         }
@@ -220,6 +224,6 @@ impl Observation {
 impl Drop for Observation {
     fn drop(&mut self) {
         let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
-        self.finish(ending);
+        self.finish(Clock::Monotonic.now(), ending);
     }
 }

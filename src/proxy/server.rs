@@ -103,7 +103,7 @@ impl Proxy {
             sampler: plane.sampler(),
             renew: Notify::new(),
             beat: Notify::new(),
-            open: Arc::default(),
+            open: AtomicUsize::default(),
             config: ArcSwap::from_pointee(config),
         });
         if let Some(capture) = &shared.capture {

@@ -1,7 +1,7 @@
 //! What all workers share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
@@ -32,22 +32,5 @@ pub(super) struct Shared {
     /// Workers are to look at what waits.
     pub(super) beat: Notify,
     /// Streams that are open, on all workers.
-    pub(super) open: Arc<AtomicUsize>,
-}
-
-impl Shared {
-    /// A place among the open streams, if fewer than `limit` are. It is held until the stream's last byte.
-    pub(super) fn admit(&self, limit: usize) -> Option<Permit> {
-        let permit = Permit(Arc::clone(&self.open));
-        (self.open.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
-    }
-}
-
-/// See [`Shared::admit`].
-pub(super) struct Permit(Arc<AtomicUsize>);
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    pub(super) open: AtomicUsize,
 }

@@ -24,6 +24,7 @@ use super::shared::Shared;
 use super::upstream::{Connector, Upstream};
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
+use crate::export::levels::Levels;
 use crate::export::queue::Reporter;
 use crate::measure::time::{Gap, Stamp};
 
@@ -63,6 +64,7 @@ pub(super) struct Handle {
 /// See the module.
 pub(super) struct Worker {
     shared: Arc<Shared>,
+    levels: Arc<Levels>,
     upstream: Upstream,
     connections: Arc<AtomicUsize>,
     draining: Cell<bool>,
@@ -83,6 +85,17 @@ impl Worker {
 
     pub(super) fn upstream(&self) -> &Upstream {
         &self.upstream
+    }
+
+    /// What is open here.
+    pub(super) fn levels(&self) -> &Arc<Levels> {
+        &self.levels
+    }
+
+    /// A place among the open streams, if fewer than `limit` are. It is held until the stream's last byte.
+    pub(super) fn admit(self: &Rc<Self>, limit: usize) -> Option<Permit> {
+        let permit = Permit(Rc::clone(self));
+        (self.shared.open.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
     }
 
     pub(super) fn reporter(&self) -> &Reporter {
@@ -108,7 +121,7 @@ impl Worker {
     fn look(&self) {
         self.upstream.tidy();
         let now = Clock::Monotonic.now();
-        self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));
+        self.wake(|wait| wait.look(now));
     }
 
     fn wake(&self, which: impl Fn(&Wait) -> bool) {
@@ -120,12 +133,31 @@ impl Worker {
     }
 }
 
+/// See [`Worker::admit`].
+pub(super) struct Permit(Rc<Worker>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.shared.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What a connection's task waits for.
 #[derive(Default)]
 struct Wait {
-    /// Wakes it when draining begins, and at `until`.
+    /// Wakes it when draining begins, and when `until` has passed.
     waker: Cell<Option<Waker>>,
     until: Cell<Option<Stamp>>,
+    passed: Cell<bool>,
+}
+
+impl Wait {
+    /// Looks whether the time has come.
+    fn look(&self, now: Stamp) -> bool {
+        let passed = self.until.get().is_some_and(|until| until <= now);
+        self.passed.set(passed);
+        passed
+    }
 }
 
 /// A connection's place at its worker, which wakes it when draining begins and when it has waited too long.
@@ -145,14 +177,15 @@ impl Seat {
         Self { worker, number, wait, _permit: permit, _counted: counted }
     }
 
-    /// Ready when `until` has passed, to the precision of a beat. Wakes this task when draining begins, too.
+    /// Ready when a beat has found `until` passed: nobody reads a clock to wait. Wakes this task when draining begins,
+    /// too.
     pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
-        if Clock::Monotonic.now() >= until {
+        if self.wait.until.replace(Some(until)) == Some(until) && self.wait.passed.get() {
             return Poll::Ready(());
         }
+        self.wait.passed.set(false);
         let known = self.wait.waker.take().filter(|known| known.will_wake(cx.waker()));
         self.wait.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
-        self.wait.until.set(Some(until));
         Poll::Pending
     }
 
@@ -184,10 +217,15 @@ pub(super) fn run(
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(async move {
-        let target = shared.config.load().upstream.clone();
-        let connector = Connector::new(target, shared.upstream_tls.clone(), Arc::clone(&shared.gauges));
+        let mut target = shared.config.load().upstream.clone();
+        // Records hold the name: a count of holders that all workers moved would go from core to core.
+        target.host = Arc::from(&*target.host);
+        let levels = shared.gauges.levels();
+        let gauges = Arc::clone(&shared.gauges);
+        let connector = Connector::new(target, shared.upstream_tls.clone(), gauges, Arc::clone(&levels));
         let worker = Rc::new(Worker {
             shared,
+            levels,
             upstream: Upstream::new(connector),
             connections,
             draining: Cell::new(false),

@@ -90,7 +90,7 @@ impl Request {
     fn of(recent: Recent) -> Self {
         Self {
             ended_unix_ms: recent.unix / 1_000_000,
-            model: recent.model,
+            model: recent.model.as_deref().map(Into::into),
             route: recent.route,
             status: recent.status,
             outcome: recent.outcome,

@@ -167,7 +167,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     (0..60).for_each(|_| plane.reporter.finished(record(), None));
     let plain = RequestRecord { shape: std::sync::Arc::new(RequestShape::default()), output_tokens: None, ..record() };
     plane.reporter.finished(plain, None);
-    let mut open = plane.gauges.request("POST");
+    let mut open = plane.gauges.levels().request("POST");
     open.asks_for(Some("tiny"));
     open.is_stream(false);
     let state = plane.get("/api/state", "").await.json();
@@ -330,7 +330,7 @@ async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
 async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new() {
     let plane = start_before(Rules::default(), Some(target("127.0.0.1", 9))).await;
     plane.gauges.set_ready(true);
-    let mut open = plane.gauges.request("POST");
+    let mut open = plane.gauges.levels().request("POST");
     open.asks_for(Some("tiny"));
     open.is_stream(false);
     let history = async |query: &str| plane.get(&format!("/api/history{query}"), "").await.json();
@@ -393,7 +393,7 @@ async fn a_live_reader_that_does_not_read_is_cut_off() {
     // Open requests of many models make every event longer than what the kernel and the server may hold.
     let _open: Vec<_> = (0..2_000)
         .map(|model| {
-            let mut open = plane.gauges.request("POST");
+            let mut open = plane.gauges.levels().request("POST");
             open.asks_for(Some("tiny"));
             plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
             open

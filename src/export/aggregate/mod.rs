@@ -24,8 +24,8 @@ use std::sync::Arc;
 
 use super::catalog::{Convention, Id};
 use super::endings::{error_type, http_error_type, termination};
-use super::gauges::known_method;
 use super::labels::{Sym, Symbols};
+use super::levels::known_method;
 use super::models::Models;
 use super::series::{Distribution, Series};
 use super::snapshot::{Moment, Snapshot};
@@ -122,8 +122,8 @@ impl Aggregate {
     }
 
     /// The name under which a model is shown: itself if it was admitted.
-    pub fn shown<'a>(&self, model: &'a str) -> &'a str {
-        self.models.shown(model)
+    pub fn shown(&self, model: &str) -> Arc<str> {
+        self.models.shown(model, &self.symbols)
     }
 
     /// One finished request. `kept` is its trace, if its spans are exported: an exemplar must lead somewhere.

@@ -15,7 +15,7 @@ use crate::capture::names::shortened;
 use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
 use crate::export::endings::{error_type, http_error_type};
-use crate::export::gauges::known_method;
+use crate::export::levels::known_method;
 use crate::export::snapshot::Moment;
 use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::RequestRecord;
@@ -307,7 +307,7 @@ mod tests {
         let asked = RequestShape { temperature: Some(0.7), max_tokens: Some(64), seed: Some(7), ..shape("tiny") };
         record.shape = Arc::new(RequestShape { top_p: Some(f64::NAN), choices: Some(1), ..asked });
         let finish = Some((FinishReason::Length, "length".into()));
-        record.choices = vec![Choice { index: 0, first: None, last: None, token_events: 5, finish }];
+        record.choices = smallvec::smallvec![Choice { index: 0, first: None, last: None, token_events: 5, finish }];
         let trace = RequestTrace::begin(&Sampler::default(), Some(PARENT), Some(b"v=1"));
         let [server, client] = spans(&record, &trace);
 

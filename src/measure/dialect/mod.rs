@@ -72,6 +72,8 @@ mod triton_generate;
 mod triton_grpc;
 mod vllm_generate;
 
+use std::sync::Arc;
+
 pub(super) use reply::Document;
 pub use reply::Field;
 pub use request::Asked;
@@ -81,6 +83,7 @@ pub(super) use shared::field;
 
 use super::framing::Event;
 use super::json::Walk;
+use super::name::shared;
 use super::record::{CountSource, FinishReason, Usage};
 use super::shape::RequestShape;
 use super::text::TextFields;
@@ -368,7 +371,7 @@ impl Reader for Silent {
 }
 
 /// The text of a path's segment behind `before` (and in front of `after`, if it is there), its escapes undone.
-fn segment_of(path: &str, before: &str, after: char) -> Option<String> {
+fn segment_of(path: &str, before: &str, after: char) -> Option<Arc<str>> {
     // A path is short: a searcher costs more to make than this.
     let at = path.as_bytes().windows(before.len()).rposition(|here| here == before.as_bytes())?;
     let segment = path.get(at + before.len()..)?.split(['/', after]).next().filter(|segment| !segment.is_empty())?;
@@ -389,7 +392,7 @@ fn segment_of(path: &str, before: &str, after: char) -> Option<String> {
         }
     }
     bytes.truncate(MAX_MODEL);
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(shared(&String::from_utf8_lossy(&bytes)))
 }
 
 /// Longest model taken from a path, in bytes.

@@ -1,5 +1,6 @@
 //! What the fields of a request's JSON body tell.
 
+use crate::measure::name::shared;
 use crate::measure::scan::Scalar;
 use crate::measure::shape::RequestShape;
 
@@ -36,7 +37,7 @@ impl Asked {
     /// Notes the field's value.
     pub(in crate::measure) fn note(self, shape: &mut RequestShape, scalar: Scalar<'_>) {
         match self {
-            Self::Model => shape.model = shape.model.take().or_else(|| scalar.to_text()),
+            Self::Model => shape.model = shape.model.take().or_else(|| Some(shared(&scalar.to_text()?))),
             Self::Stream => shape.stream = scalar.as_bool(),
             Self::MaxTokens => shape.max_tokens = scalar.as_u64(),
             Self::MaxTokensElse => shape.max_tokens = shape.max_tokens.or(scalar.as_u64()),

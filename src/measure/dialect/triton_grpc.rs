@@ -14,6 +14,7 @@ use super::protobuf::{Value, fields};
 use super::triton_generate::finished;
 use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
+use crate::measure::name::shared;
 use crate::measure::shape::RequestShape;
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -34,7 +35,7 @@ const MOST_REQUESTS: usize = 128;
 /// A `ModelInferRequest`.
 fn request(shape: &mut RequestShape, message: &[u8]) {
     if let Some(Some((1, model))) = fields(message).find(|field| matches!(field, None | Some((1, _)))) {
-        shape.model = shape.model.take().or_else(|| model.text().map(str::to_owned));
+        shape.model = shape.model.take().or_else(|| model.text().map(shared));
     }
 }
 

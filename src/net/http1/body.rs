@@ -141,6 +141,10 @@ impl BodyDecoder {
     }
 
     fn trailer_line(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
+        if self.line.is_empty() && rest.starts_with(b"\r\n") {
+            self.state = State::Done;
+            return Ok(2);
+        }
         let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
         if self.line.len() + end > MAX_TRAILERS {
             return Err(BodyError::TooLarge);

@@ -2,6 +2,9 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::known::Known;
 
@@ -66,8 +69,10 @@ struct Field {
 /// The place after the empty line that ends a head; `None` if it has not come. `searched` bytes need not be looked at
 /// again.
 pub fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
+    /// To make it takes longer than to find the end of a head.
+    static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
     let from = searched.saturating_sub(3);
-    memchr::memmem::find(&bytes[from..], b"\r\n\r\n").map(|at| from + at + 4)
+    END.find(&bytes[from..]).map(|at| from + at + 4)
 }
 
 impl Head {

@@ -4,7 +4,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use crate::clock::Clock;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head::end_of_head;
 use crate::net::http1::{Head, HeadError};
 use crate::net::io::{Arrival, Io};
@@ -51,11 +51,10 @@ impl Client {
         Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0 }
     }
 
-    /// Waits for a request head.
-    pub(super) async fn read_head(&mut self, seat: &Seat, head: &mut Head, first: bool) -> Begun {
+    /// Waits for a request head; `since` is when the connection was begun with, or else done with the request before.
+    pub(super) async fn read_head(&mut self, seat: &Seat, head: &mut Head, first: bool, since: Stamp) -> Begun {
         let limits = seat.worker().config().limits;
         let mut searched = 0;
-        let waiting_since = Clock::Monotonic.now();
         let begun = std::future::poll_fn(|cx| {
             loop {
                 // Clients of old send an empty line after a body.
@@ -88,8 +87,8 @@ impl Client {
                 }
                 let deadline = match self.arrival {
                     // What was sent ahead could not be read before; its time begins when it can.
-                    Some(arrival) if !idle => arrival.at.max(waiting_since).after(limits.head_timeout),
-                    _ => waiting_since.after(limits.idle_timeout),
+                    Some(arrival) if !idle => arrival.at.max(since).after(limits.head_timeout),
+                    _ => since.after(limits.idle_timeout),
                 };
                 ready!(seat.poll_until(cx, deadline));
                 return Poll::Ready(match idle {

@@ -6,7 +6,9 @@ use std::task::Poll;
 use super::client::{Begun, Client};
 use super::relay::{End, Relay};
 use super::{h2, overhear, tunnel};
+use crate::clock::Clock;
 use crate::measure::record::Ending;
+use crate::measure::time::Stamp;
 use crate::net::http1::Head;
 use crate::net::io::{Arrival, Io};
 use crate::proxy::forward::{Additions, Scheme};
@@ -20,8 +22,8 @@ const OFFERS: usize = 3;
 
 /// What to do with the connection after an exchange.
 enum Next {
-    /// Wait for another request.
-    Keep,
+    /// Wait for another request; the last one was done with at this time.
+    Keep(Stamp),
     /// The client may still be sending: close in order.
     Linger,
     /// Close.
@@ -36,9 +38,9 @@ enum Next {
 pub(super) async fn serve(io: Io, seat: Seat) {
     let mut client = Client::new(io);
     let (mut request, mut response) = (Head::default(), Head::default());
-    let mut first = true;
+    let (mut first, mut since) = (true, Clock::Monotonic.now());
     loop {
-        let next = match client.read_head(&seat, &mut request, first).await {
+        let next = match client.read_head(&seat, &mut request, first, since).await {
             Begun::Request(arrival) => exchange(&mut client, &seat, &request, &mut response, arrival).await,
             Begun::Http2 => return h2::serve(client.io, client.inbox, seat).await,
             Begun::Closed => return,
@@ -49,7 +51,8 @@ pub(super) async fn serve(io: Io, seat: Seat) {
         };
         first = false;
         match next {
-            Next::Keep => {
+            Next::Keep(at) => {
+                since = at;
                 request.shrink();
                 response.shrink();
             }
@@ -77,7 +80,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
-    let Some(_permit) = worker.shared().admit(limit) else {
+    let Some(_permit) = worker.admit(limit) else {
         overhear::client(client, framing, &mut observation).await;
         return refuse(client, seat, request, &Refusal::busy(limit), Some(observation)).await;
     };
@@ -118,10 +121,10 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         }
     };
     match end {
-        End::Whole { keep } => {
-            observation.end(Ending::Complete);
-            worker.upstream().done(exchange);
-            if keep { Next::Keep } else { Next::Linger }
+        End::Whole { keep, at } => {
+            observation.end_at(at, Ending::Complete);
+            worker.upstream().done(exchange, at);
+            if keep { Next::Keep(at) } else { Next::Linger }
         }
         End::ClientGone => {
             drop(exchange);

@@ -19,8 +19,9 @@ use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
 /// How an exchange ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The response was passed on whole; whether the client may send another request on this connection.
-    Whole { keep: bool },
+    /// The response was passed on whole, its last byte at this time; whether the client may send another request on
+    /// this connection.
+    Whole { keep: bool, at: Stamp },
     /// The client left.
     ClientGone,
     /// The upstream broke; `answered` if the client has already got a response head.
@@ -42,6 +43,8 @@ pub(super) struct Relay<'a> {
     phase: Phase,
     pending: Option<Pending>,
     blocked_since: Option<Stamp>,
+    /// When the last write to the client was done.
+    handed_on: Option<Stamp>,
     /// The upstream broke, which the client is to see after all that came before.
     broken: Option<Broken>,
     draining: bool,
@@ -94,6 +97,7 @@ impl<'a> Relay<'a> {
             phase: Phase::Head,
             pending: None,
             blocked_since: None,
+            handed_on: None,
             broken: None,
             draining,
         }
@@ -116,7 +120,10 @@ impl<'a> Relay<'a> {
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),
                 Phase::Body(framing) => ready!(self.poll_body(cx, framing)),
-                Phase::Done { keep } => return Poll::Ready(End::Whole { keep: keep && self.client_is_done() }),
+                Phase::Done { keep } => {
+                    let at = self.handed_on.unwrap_or_else(|| Clock::Monotonic.now());
+                    return Poll::Ready(End::Whole { keep: keep && self.client_is_done(), at });
+                }
                 Phase::Switching => return Poll::Ready(End::Switched),
             };
             if let Err(broken) = step {
@@ -212,6 +219,7 @@ impl<'a> Relay<'a> {
             Poll::Ready(Ok(())) => {}
         }
         let now = Clock::Monotonic.now();
+        self.handed_on = Some(now);
         let blocked = self.blocked_since.take().map_or(Gap::ZERO, |since| now.since(since));
         if let Some(Pending { head, body }) = self.pending.take() {
             if let Some(arrival) = head {

@@ -8,7 +8,8 @@ use arc_swap::ArcSwap;
 use super::Broken;
 use crate::clock::Clock;
 use crate::config::{Upstream, UpstreamHttp};
-use crate::export::gauges::{Gauges, OpenConnection};
+use crate::export::gauges::Gauges;
+use crate::export::levels::{Levels, OpenConnection};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::Io;
@@ -25,6 +26,7 @@ pub(in crate::proxy) struct Connector {
     /// TLS has agreed on HTTP/2 before.
     negotiated_http2: Cell<bool>,
     gauges: Arc<Gauges>,
+    levels: Arc<Levels>,
 }
 
 impl Connector {
@@ -33,6 +35,7 @@ impl Connector {
         target: Upstream,
         tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
         gauges: Arc<Gauges>,
+        levels: Arc<Levels>,
     ) -> Self {
         Self {
             place: target.authority(),
@@ -41,7 +44,13 @@ impl Connector {
             tls,
             negotiated_http2: Cell::new(false),
             gauges,
+            levels,
         }
+    }
+
+    /// The server's host and port, as configured.
+    pub(super) fn server(&self) -> (Arc<str>, u16) {
+        (Arc::clone(&self.target.host), self.target.port)
     }
 
     /// Host and port.
@@ -72,7 +81,7 @@ impl Connector {
 
     /// Counts a connection that has been made.
     pub(super) fn open(&self) -> OpenConnection {
-        self.gauges.connection()
+        self.levels.connection()
     }
 
     /// A new connection, handshakes done, within the time limit.

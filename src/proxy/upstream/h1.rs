@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use super::pool::Kind;
 use super::{BodyStep, Broken};
-use crate::export::gauges::OpenConnection;
+use crate::export::levels::OpenConnection;
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::{MAX_HEAD, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
@@ -24,15 +24,16 @@ const SMALL: usize = 4 * 1024;
 #[derive(Debug)]
 pub(super) struct Connection {
     io: Io,
-    /// Its request buffer, kept from exchange to exchange.
+    /// Its buffers, kept from exchange to exchange: that of the request, and that of what was received.
     out: Vec<u8>,
+    inbox: Vec<u8>,
     used: bool,
     open: OpenConnection,
 }
 
 impl Connection {
     pub(super) fn new(io: Io, open: OpenConnection) -> Self {
-        Self { io, out: Vec::new(), used: false, open }
+        Self { io, out: Vec::new(), inbox: Vec::new(), used: false, open }
     }
 
     /// It goes into the pool, or comes out.
@@ -84,7 +85,7 @@ impl Exchange {
         to_head: bool,
         write_head: impl FnOnce(&mut Vec<u8>),
     ) -> Self {
-        let Connection { io, mut out, used, open } = connection;
+        let Connection { io, mut out, inbox, used, open } = connection;
         out.clear();
         write_head(&mut out);
         Self {
@@ -98,7 +99,7 @@ impl Exchange {
             complete: false,
             deaf: false,
             to_head,
-            inbox: Vec::new(),
+            inbox,
             searched: 0,
             arrival: None,
             body: None,
@@ -257,8 +258,11 @@ impl Exchange {
     /// The connection, if it can carry another exchange.
     pub(super) fn into_connection(self) -> Option<(Connection, Kind)> {
         let whole = self.complete && self.backlog() == 0 && !self.deaf && self.has_ended() && self.inbox.is_empty();
-        (self.keep && whole)
-            .then(|| (Connection { io: self.io, out: self.out, used: true, open: self.open }, self.kind))
+        (self.keep && whole).then(|| {
+            let Self { io, out, mut inbox, open, kind, .. } = self;
+            inbox.shrink_to(SMALL);
+            (Connection { io, out, inbox, used: true, open }, kind)
+        })
     }
 
     /// The raw connection after a switch of protocols, and what was already received over it.

@@ -18,7 +18,7 @@ use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::TokioIo;
 
 use super::{BodyStep, Broken, Connector, Outgoing};
-use crate::export::gauges::OpenConnection;
+use crate::export::levels::OpenConnection;
 use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};

@@ -10,14 +10,15 @@ mod pool;
 
 use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 pub(super) use connect::Connector;
 pub(super) use h2::field_map;
 
 use crate::clock::Clock;
-use crate::export::gauges::OpenConnection;
-use crate::measure::time::Gap;
+use crate::export::levels::OpenConnection;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Framing, Head, HeadError, Known};
 use crate::net::io::{Arrival, Io};
@@ -131,6 +132,11 @@ impl Upstream {
         Self { connector, pool: RefCell::default(), http2: RefCell::default() }
     }
 
+    /// The server's host and port, as configured.
+    pub(super) fn server(&self) -> (Arc<str>, u16) {
+        self.connector.server()
+    }
+
     /// Begins an exchange over a connection that has rested, or a new one.
     ///
     /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
@@ -185,15 +191,15 @@ impl Upstream {
         Ok(())
     }
 
-    /// Takes the connection of a finished exchange back.
-    pub(super) fn done(&self, exchange: Exchange) {
+    /// Takes the connection of an exchange back that was finished at `now`.
+    pub(super) fn done(&self, exchange: Exchange, now: Stamp) {
         let Exchange::Http1(exchange) = exchange else { return };
         let mut pool = self.pool.borrow_mut();
         if let Some(seconds) = exchange.keeps_for() {
             pool.server_keeps(seconds);
         }
         if let Some((connection, kind)) = exchange.into_connection() {
-            pool.put(connection, kind, Clock::Monotonic.now());
+            pool.put(connection, kind, now);
         }
     }
 

@@ -120,7 +120,7 @@ async fn answer(
         return refused(&Refusal::connect(), &head, observation, Ending::Complete);
     }
     let limit = worker.config().limits.streams;
-    let Some(permit) = worker.shared().admit(limit) else {
+    let Some(permit) = worker.admit(limit) else {
         overhear::stream(body, &mut observation).await;
         return refused(&Refusal::busy(limit), &head, observation, Ending::Complete);
     };

@@ -14,9 +14,8 @@ use crate::measure::record::Ending;
 use crate::measure::time::Gap;
 use crate::net::io::Arrival;
 use crate::proxy::observation::Observation;
-use crate::proxy::shared::Permit;
 use crate::proxy::upstream::{BodyStep, Broken};
-use crate::proxy::worker::Worker;
+use crate::proxy::worker::{Permit, Worker};
 
 /// The body of an answer, on a connection.
 pub(super) struct Reply {
@@ -75,13 +74,14 @@ impl Relayed {
 
     fn finish(&mut self, ending: Ending) {
         self.observe();
+        let now = Clock::Monotonic.now();
         if let Some(observation) = self.observation.take() {
-            observation.end(ending);
+            observation.end_at(now, ending);
         }
         if let Some(call) = self.call.take()
             && ending == Ending::Complete
         {
-            self.worker.upstream().done(call.exchange);
+            self.worker.upstream().done(call.exchange, now);
         }
     }
 

@@ -1,0 +1,209 @@
+//! What one thread has open right now: requests, streams and connections.
+//!
+//! Each thread that forwards moves levels of its own, and a scrape adds them up: a counter that two cores move goes from
+//! one to the other with every request. All of it lives in guards, so that no way out of a request can forget to count
+//! back.
+
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ahash::AHashMap;
+
+use super::endings::OTHER;
+
+/// The methods that the HTTP conventions know.
+pub(super) const METHODS: [&str; 11] =
+    ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY", OTHER];
+
+/// A method as an attribute value: what a client made up is `_OTHER`.
+pub fn known_method(method: &str) -> &'static str {
+    METHODS[index_of(method)]
+}
+
+fn index_of(method: &str) -> usize {
+    METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1)
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Levels {
+    /// Requests, by method.
+    active: [AtomicI64; METHODS.len()],
+    /// Streams.
+    waiting: AtomicI64,
+    streaming: AtomicI64,
+    /// Connections to the upstream.
+    idle: AtomicI64,
+    busy: AtomicI64,
+    /// Touched twice in the life of a request.
+    models: Mutex<AHashMap<Arc<str>, Arc<OfModel>>>,
+}
+
+/// Open requests of one model.
+#[derive(Debug, Default)]
+struct OfModel {
+    requests: AtomicI64,
+    waiting: AtomicI64,
+    streaming: AtomicI64,
+}
+
+/// What is open of one model at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Requests.
+    pub requests: i64,
+    /// Those of them that are streams without a token yet.
+    pub waiting: i64,
+    /// Those that are streams and have one.
+    pub streaming: i64,
+}
+
+impl Levels {
+    /// A request has arrived; it is active until the guard is dropped.
+    pub fn request(self: &Arc<Self>, method: &str) -> ActiveRequest {
+        let method = index_of(method);
+        self.active[method].fetch_add(1, Relaxed);
+        ActiveRequest { levels: Arc::clone(self), method, model: None, stream: None }
+    }
+
+    /// A connection to the upstream is open; it is busy until it says otherwise, and open until it is dropped.
+    pub fn connection(self: &Arc<Self>) -> OpenConnection {
+        self.busy.fetch_add(1, Relaxed);
+        OpenConnection { levels: Arc::clone(self), idle: false }
+    }
+
+    /// Open requests, by [method](METHODS).
+    pub(super) fn active(&self) -> [i64; METHODS.len()] {
+        self.active.each_ref().map(|active| active.load(Relaxed))
+    }
+
+    /// Streams without and with a first token.
+    pub(super) fn streams(&self) -> [i64; 2] {
+        [&self.waiting, &self.streaming].map(|level| level.load(Relaxed))
+    }
+
+    /// Open connections to the upstream: idle and busy ones.
+    pub(super) fn connections(&self) -> [i64; 2] {
+        [&self.idle, &self.busy].map(|level| level.load(Relaxed))
+    }
+
+    /// Adds what is open of each model that has something open, by the name asked for.
+    pub(super) fn add_models(&self, sum: &mut AHashMap<Arc<str>, Open>) {
+        for (name, model) in self.models().iter() {
+            let sum = sum.entry(Arc::clone(name)).or_default();
+            sum.requests += model.requests.load(Relaxed);
+            sum.waiting += model.waiting.load(Relaxed);
+            sum.streaming += model.streaming.load(Relaxed);
+        }
+    }
+
+    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
+        if streaming { &self.streaming } else { &self.waiting }
+    }
+
+    fn models(&self) -> MutexGuard<'_, AHashMap<Arc<str>, Arc<OfModel>>> {
+        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OfModel {
+    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
+        if streaming { &self.streaming } else { &self.waiting }
+    }
+}
+
+/// An open request.
+#[derive(Debug)]
+pub struct ActiveRequest {
+    levels: Arc<Levels>,
+    method: usize,
+    model: Option<(Arc<str>, Arc<OfModel>)>,
+    /// Whether it is counted as a stream, and then whether its first token has come.
+    stream: Option<bool>,
+}
+
+impl ActiveRequest {
+    /// Its model is known now. Call once.
+    pub fn asks_for(&mut self, model: Option<&str>) {
+        let Some(name) = model else { return };
+        let mut models = self.levels.models();
+        let (name, model) = match models.get_key_value(name) {
+            Some((name, model)) => (Arc::clone(name), Arc::clone(model)),
+            None => {
+                let name = Arc::from(name);
+                let model = Arc::clone(models.entry(Arc::clone(&name)).or_default());
+                (name, model)
+            }
+        };
+        // Under the lock, so that nobody takes away a model that has just got a request.
+        model.requests.fetch_add(1, Relaxed);
+        drop(models);
+        if let Some(has_token) = self.stream {
+            model.streams_of(has_token).fetch_add(1, Relaxed);
+        }
+        self.model = Some((name, model));
+    }
+
+    /// It is a stream that has no token yet (`false`) or has one (`true`). Call again when that changes.
+    pub fn is_stream(&mut self, has_token: bool) {
+        if self.stream == Some(has_token) {
+            return;
+        }
+        if let Some(before) = self.stream.replace(has_token) {
+            self.count(before, -1);
+        }
+        self.count(has_token, 1);
+    }
+
+    fn count(&self, has_token: bool, by: i64) {
+        self.levels.streams_of(has_token).fetch_add(by, Relaxed);
+        if let Some((_, model)) = &self.model {
+            model.streams_of(has_token).fetch_add(by, Relaxed);
+        }
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        self.levels.active[self.method].fetch_sub(1, Relaxed);
+        if let Some(has_token) = self.stream {
+            self.count(has_token, -1);
+        }
+        if let Some((name, model)) = &self.model {
+            let mut models = self.levels.models();
+            if model.requests.fetch_sub(1, Relaxed) == 1 {
+                models.remove(name);
+            }
+        }
+    }
+}
+
+/// An open connection to the upstream.
+#[derive(Debug)]
+pub struct OpenConnection {
+    levels: Arc<Levels>,
+    idle: bool,
+}
+
+impl OpenConnection {
+    /// It went back to the pool, or came out of it.
+    pub fn set_idle(&mut self, idle: bool) {
+        if self.idle != idle {
+            self.move_by(-1);
+            self.idle = idle;
+            self.move_by(1);
+        }
+    }
+
+    fn move_by(&self, by: i64) {
+        let level = if self.idle { &self.levels.idle } else { &self.levels.busy };
+        level.fetch_add(by, Relaxed);
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.move_by(-1);
+    }
+}
