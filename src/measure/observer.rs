@@ -83,9 +83,7 @@ pub struct Progress {
 
 /// Follows one request from its first byte to its end.
 pub struct StreamObserver {
-    shape: ShapeReader,
-    /// What was asked, as it was known when the response began.
-    settled: Option<Arc<RequestShape>>,
+    request: Request,
     slos: Arc<Slos>,
     stall: Gap,
     times: Times,
@@ -107,17 +105,25 @@ pub struct StreamObserver {
     cut_short: bool,
 }
 
+/// What was asked.
+enum Request {
+    /// It is being read.
+    Reading(Box<ShapeReader>),
+    /// As it was known when the response began.
+    Settled(Arc<RequestShape>),
+}
+
 /// How the response body is read.
 enum Body {
     /// Not at all: plain HTTP, or reading has been given up.
     Opaque,
     Events {
-        decoder: Option<Decoder>,
+        decoder: Option<Box<Decoder>>,
         framer: Framer,
         reader: Box<dyn Reader>,
     },
     Document {
-        decoder: Option<Decoder>,
+        decoder: Option<Box<Decoder>>,
         scan: Box<JsonScan>,
         fields: &'static [(&'static str, Field)],
         reply: Box<dialect::Document>,
@@ -129,8 +135,7 @@ impl StreamObserver {
     /// `Content-Encoding` of its body, or the `grpc-encoding` of its messages.
     pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Self {
         Self {
-            shape: ShapeReader::new(shape, encoding),
-            settled: None,
+            request: Request::Reading(Box::new(ShapeReader::new(shape, encoding))),
             slos: Arc::clone(&NO_OBJECTIVES),
             stall: DEFAULT_STALL,
             times: Times { intended, received, ended: received, ..Times::default() },
@@ -160,17 +165,31 @@ impl StreamObserver {
     /// One read of the request body.
     pub fn request(&mut self, chunk: &[u8]) {
         self.request_bytes += chunk.len() as u64;
-        self.shape.push(chunk);
+        self.asked(chunk);
     }
 
     /// A piece of a request body that does not go upstream: it only tells what was asked.
     pub fn asked(&mut self, chunk: &[u8]) {
-        self.shape.push(chunk);
+        if let Request::Reading(reader) = &mut self.request {
+            reader.push(chunk);
+        }
     }
 
     /// What is known of the request so far.
     pub fn shape(&self) -> &RequestShape {
-        self.settled.as_deref().unwrap_or_else(|| self.shape.shape())
+        match &self.request {
+            Request::Reading(reader) => reader.shape(),
+            Request::Settled(shape) => shape,
+        }
+    }
+
+    fn settle(&mut self) -> Arc<RequestShape> {
+        let shape = match &mut self.request {
+            Request::Reading(reader) => Arc::new(reader.take()),
+            Request::Settled(shape) => Arc::clone(shape),
+        };
+        self.request = Request::Settled(Arc::clone(&shape));
+        shape
     }
 
     /// The last byte of the request was written upstream at `at`; the last one read had come `overhead` before.
@@ -184,9 +203,8 @@ impl StreamObserver {
         self.times.head = Some(at);
         self.status = Some(head.status);
         self.stamps = stamps;
-        let shape = Arc::new(self.shape.take());
+        let shape = self.settle();
         self.body = self.body_of(at, &shape, head);
-        self.settled = Some(shape);
     }
 
     fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> Body {
@@ -204,7 +222,7 @@ impl StreamObserver {
             self.quality.unread = Some(Unread::Coding);
             return Body::Opaque;
         };
-        let decoder = Some(decoder).filter(|decoder| !decoder.is_identity());
+        let decoder = (!decoder.is_identity()).then(|| Box::new(decoder));
         match (framer, shape.dialect) {
             (Some(framer), dialect) => {
                 self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
@@ -317,7 +335,7 @@ impl StreamObserver {
     #[cold]
     fn speaks(&mut self, dialect: &'static Dialect) {
         self.tally.recognized = None;
-        if let Some(shape) = &mut self.settled {
+        if let Request::Settled(shape) = &mut self.request {
             Arc::make_mut(shape).dialect = Some(dialect);
         }
     }
@@ -357,7 +375,7 @@ impl StreamObserver {
         let tokens = count.tokens.saturating_sub(self.tokens_reported);
         self.tokens_reported += tokens;
         let chunk_overheads = self.chunk_overheads.take();
-        let shape = self.settled.clone()?;
+        let shape = self.settle();
         Some(Progress { shape, gaps, stalls, tokens: TokenCount { tokens, ..count }, chunk_overheads })
     }
 
@@ -391,14 +409,14 @@ impl StreamObserver {
         };
         let streamed = self.is_stream();
         let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
-        let asked = self.shape().choices;
+        let shape = self.settle();
         let tally = self.tally;
         // A stream that could not be read to its end is taken at its framing's word.
         let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
-        let finished = tally.is_finished(asked) || unmarked && !self.cut_short;
+        let finished = tally.is_finished(shape.choices) || unmarked && !self.cut_short;
         let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
         RequestRecord {
-            shape: self.settled.unwrap_or_else(|| Arc::new(self.shape.take())),
+            shape,
             slos: self.slos,
             times: Times { ended: at, ..self.times },
             status: self.status,
@@ -458,7 +476,7 @@ impl StreamObserver {
 
 /// Hands `chunk` to `read`, decoded if it has to be.
 fn read_through(
-    decoder: &mut Option<Decoder>,
+    decoder: &mut Option<Box<Decoder>>,
     chunk: &[u8],
     mut read: impl FnMut(&[u8]) -> Result<(), Unread>,
 ) -> Result<(), Unread> {

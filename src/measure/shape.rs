@@ -86,7 +86,7 @@ pub struct ShapeReader {
     scan: JsonScan,
     /// The messages of a gRPC request.
     messages: Option<Framer>,
-    decoder: Option<Decoder>,
+    decoder: Option<Box<Decoder>>,
     unreadable: bool,
 }
 
@@ -98,7 +98,7 @@ impl ShapeReader {
         let messages = messages.map(|_| Framer::Grpc(Grpc::encoded(encoding)));
         let decoder = Decoder::for_encoding(if messages.is_some() { b"" } else { encoding });
         let unreadable = decoder.is_none() || shape.dialect.is_none() && shape.shared.is_none();
-        let decoder = decoder.filter(|decoder| !decoder.is_identity());
+        let decoder = decoder.filter(|decoder| !decoder.is_identity()).map(Box::new);
         Self { shape, scan: JsonScan::default(), messages, decoder, unreadable }
     }
 
@@ -133,7 +133,6 @@ impl ShapeReader {
 
     /// Gives away what is known; nothing is known after that.
     pub fn take(&mut self) -> RequestShape {
-        self.unreadable = true;
         std::mem::take(&mut self.shape)
     }
 }
