@@ -483,6 +483,14 @@ fn what_is_not_yaml_is_named_with_its_line_and_not_quoted() {
         ("\nstall: {a: b}\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
         ("stall: 1s\n---\nstall: 2s\n", "gauge.yaml:3: a second YAML document begins here; keep one".to_owned()),
         ("provider: 's3cret", "gauge.yaml:1: unclosed quote".to_owned()),
+        (
+            "routes: [{path: /a, dialekt: openai.chat}]\n",
+            "gauge.yaml:1: unknown key `dialekt`; did you mean `dialect`?".to_owned(),
+        ),
+        (
+            "routes:\n  - {path: /a, dialect: openai.chat, timeout: 3s}\n",
+            "gauge.yaml:2: unknown key `timeout`; expected the keys `path` and `dialect`".to_owned(),
+        ),
         ("routes: [{path: /a}]\n", "gauge.yaml:1: expected the keys `path` and `dialect`".to_owned()),
         ("slos:\n  - a: ttft<=1s\n", "gauge.yaml:2: expected one value, found a list or a mapping".to_owned()),
     ] {

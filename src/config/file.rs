@@ -40,10 +40,20 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
 }
 
 fn unknown(key: &str) -> String {
-    match nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key)) {
-        Some(nearest) => format!("unknown key `{}`; did you mean `{nearest}`?", key.escape_debug()),
-        None => format!("unknown key `{}`; `streamgauge config schema` lists the keys", key.escape_debug()),
-    }
+    let remedy = match nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key)) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => "`streamgauge config schema` lists the keys".to_owned(),
+    };
+    format!("unknown key `{}`; {remedy}", key.escape_debug())
+}
+
+/// The same of an entry's key, where `keys` are all that there are.
+fn unknown_of([one, other]: [&'static str; 2], key: &str) -> String {
+    let remedy = match nearest(key, [one, other].into_iter()) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None => format!("expected the keys `{one}` and `{other}`"),
+    };
+    format!("unknown key `{}`; {remedy}", key.escape_debug())
 }
 
 /// What is wrong with the YAML. Its text is not quoted: a wrong file may hold anything.
@@ -143,8 +153,10 @@ impl<'de> Visitor<'de> for List {
             let text = match item.value {
                 Item::Text(text) => text,
                 Item::Pair(mut pair) => {
-                    let known = pair.len() == keys.len() && keys.iter().all(|key| pair.contains_key(*key));
-                    if !known {
+                    if let Some(key) = pair.keys().find(|key| !keys.contains(&key.as_str())) {
+                        return Err(A::Error::custom(unknown_of(keys, key)));
+                    }
+                    if pair.len() < keys.len() {
                         return Err(A::Error::custom(format_args!(
                             "expected the keys `{}` and `{}`",
                             keys[0], keys[1]
