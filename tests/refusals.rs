@@ -52,6 +52,8 @@ fn requests_that_two_parties_could_read_differently_never_reach_the_upstream() {
         ("a bare LF", format!("{post}X: a\nY: b\r\n\r\n"), 400),
         ("a bare CR", format!("{post}X: a\rY: b\r\n\r\n"), 400),
         ("an LF for an end of line", "GET / HTTP/1.1\nHost: a\r\n\r\n".into(), 400),
+        ("LFs for all ends of lines, so that the head never ends", "GET / HTTP/1.1\nHost: a\n\n".into(), 400),
+        ("TLS", "\u{16}\u{3}\u{1}\u{2}".into(), 400),
         ("a NUL", format!("{post}X: \0\r\n\r\n"), 400),
         ("two hosts", format!("{post}Host: b\r\n\r\n"), 400),
         ("a target of another host", "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), 400),
@@ -151,6 +153,8 @@ fn an_upstream_that_takes_a_request_and_closes_is_a_502_and_is_asked_once() {
 fn an_answer_that_is_not_http_is_a_502() {
     for answer in [
         "SSH-2.0-x\r\n\r\n",
+        "SSH-2.0-x\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 1\n\na",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nX: a\nY: b\r\n\r\n",

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::http1::head::end_of_head;
+use crate::net::http1::head::{begun_request, end_of_head};
 use crate::net::http1::{Head, HeadError};
 use crate::net::io::{Arrival, Io};
 use crate::proxy::refusal::{Fault, Refusal};
@@ -71,6 +71,9 @@ impl Client {
                         (Ok(()), None) => Begun::Closed,
                         (Err(error), _) => Begun::Refused(error.into()),
                     });
+                }
+                if let Err(error) = begun_request(&self.inbox, searched) {
+                    return Poll::Ready(Begun::Refused(error.into()));
                 }
                 searched = self.inbox.len();
                 if searched > limits.head_bytes {

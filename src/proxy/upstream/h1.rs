@@ -13,7 +13,7 @@ use super::pool::Kind;
 use super::{BodyStep, Broken};
 use crate::export::levels::OpenConnection;
 use crate::net::http1::body::{BodyError, ChunkWriter};
-use crate::net::http1::head::{MAX_HEAD, end_of_head};
+use crate::net::http1::head::{MAX_HEAD, begun_response, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
 use crate::net::io::{Arrival, Io};
 
@@ -190,6 +190,7 @@ impl Exchange {
                 let Some(arrival) = self.arrival else { return Poll::Ready(Err(Broken::Closed)) };
                 return Poll::Ready(Ok(arrival));
             }
+            begun_response(&self.inbox, self.searched).map_err(Broken::Head)?;
             self.searched = self.inbox.len();
             if self.searched > MAX_HEAD {
                 return Poll::Ready(Err(Broken::Head(crate::net::http1::HeadError::TooLarge)));
