@@ -460,6 +460,7 @@ fn what_is_refused_over_http_1_is_refused_over_http_2() {
     let lengths = [Frames::field("content-length", "0"), Frames::field("content-length", "1")].concat();
     let cases = [
         ("two hosts", [frames::GET, &hosts].concat()),
+        ("a host beside another authority", [frames::GET, &Frames::field("host", "b")].concat()),
         ("two lengths", [frames::GET, &lengths].concat()),
         ("a coding", [frames::GET, &Frames::field("transfer-encoding", "chunked")].concat()),
         ("a line end in a value", [frames::GET, &Frames::field("x", "a\r\nb: c")].concat()),
@@ -480,8 +481,10 @@ fn what_is_refused_over_http_1_is_refused_over_http_2() {
     }
     assert_eq!(upstream.heads(), Vec::<String>::new());
     let mut client = Frames::connect(proxy.addr);
-    client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, frames::GET);
+    let twice = [frames::GET, &Frames::field("host", "a")].concat();
+    client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, &twice);
     assert!(client.status(1).unwrap().starts_with(b"\x88"), "what is in order is answered with 200");
+    assert!(upstream.heads().remove(0).starts_with("GET / HTTP/1.1\r\nhost: a\r\n"));
 }
 
 /// Silent from the start, in the middle of the first words, in the middle of a head, and after an answer.

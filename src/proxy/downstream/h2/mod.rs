@@ -47,6 +47,8 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
     let limits = worker.config().limits;
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
+        // What the server says of the time is the server's to say.
+        .auto_date_header(false)
         .adaptive_window(true)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX));
@@ -189,16 +191,17 @@ fn refused(refusal: &Refusal, request: &Head, mut observation: Observation, endi
     reply
 }
 
-/// The request as a head of ours. The authority becomes `Host`; cookies, which HTTP/2 may split, become one again.
+/// The request as a head of ours. The authority becomes `Host`, and is a second one beside another that differs; cookies,
+/// which HTTP/2 may split, become one again.
 fn composed(request: Request<Incoming>) -> (Head, Incoming) {
     let (parts, body) = request.into_parts();
     let mut head = Head::default();
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     head.compose_request(parts.method.as_str(), target);
-    if let Some(authority) = parts.uri.authority()
-        && !parts.headers.contains_key(http::header::HOST)
+    if let Some(authority) = parts.uri.authority().map(|authority| authority.as_str().as_bytes())
+        && parts.headers.get(http::header::HOST).is_none_or(|host| !host.as_bytes().eq_ignore_ascii_case(authority))
     {
-        head.push(b"host", authority.as_str().as_bytes());
+        head.push(b"host", authority);
     }
     let cookies: Vec<&[u8]> = parts.headers.get_all(http::header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
     for (name, value) in &parts.headers {
