@@ -161,6 +161,33 @@ error: the configuration is not valid
 }
 
 #[test]
+fn check_tries_the_files_that_a_start_would_use() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rubbish"), "{}").unwrap();
+    let cannot = "error: cannot set up TLS: ";
+    for (settings, said) in [
+        (
+            &["--tls-cert=rubbish", "--tls-key=rubbish"][..],
+            format!("{cannot}certificate rubbish: no certificate in PEM\n"),
+        ),
+        (&["--upstream-ca=rubbish"], format!("{cannot}certificate authority rubbish: no certificate in PEM\n")),
+        (&["--tokenizer=m=absent"], "error: cannot use absent as the tokenizer of m (--tokenizer): ".to_owned()),
+        (&["--tokenizer=m=rubbish"], "error: cannot use rubbish as the tokenizer of m (--tokenizer): ".to_owned()),
+        (
+            &["--capture=shapes", "--capture-tokenizer=rubbish"],
+            "error: cannot use rubbish as the tokenizer of the capture (--capture-tokenizer): ".to_owned(),
+        ),
+    ] {
+        let mut command = program(&[&["proxy", "--check", "--upstream=https://127.0.0.1:8000"], settings].concat());
+        command.current_dir(folder.path());
+        let done = finish(command, b"");
+        assert_eq!((done.code, &*done.stdout), (Some(1), ""), "{settings:?}");
+        assert!(done.stderr.starts_with(&said), "{}", done.stderr);
+    }
+    assert!(!folder.path().join("shapes").exists(), "nothing is written");
+}
+
+#[test]
 fn the_schema_is_printed() {
     let published = include_str!("data/config.schema.json");
     assert_eq!(run(&["config", "schema"]), Done { code: Some(0), stdout: published.to_owned(), stderr: String::new() });

@@ -57,6 +57,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let loaded = source.load()?;
     if args.check {
         loaded.warnings.iter().for_each(|warning| super::say(&format!("warning: {warning}")));
+        Proxy::check(&loaded.config, &loaded.otlp)?;
         return super::print(&explain(&loaded));
     }
     let level = logging::start(loaded.config.log).context("cannot begin to log")?;

@@ -79,6 +79,15 @@ impl Tokenizing {
         Ok(Some(Self { models, budget: Budget::default(), queue, waiting, reporter }))
     }
 
+    /// Reads the tokenizers, and that of a capture, and keeps none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no tokenizer; the error names it.
+    pub fn check(files: &[TokenizerFile], of_a_capture: Option<&Path>) -> Result<(), TokenizerError> {
+        files.iter().try_for_each(|file| load(file).map(drop))?;
+        of_a_capture.map_or(Ok(()), |file| of_capture(file).map(drop))
+    }
+
     /// What collects the text of a reply of this model, if there is a tokenizer for it.
     pub fn budget(&self, model: Option<&str>) -> Option<&Budget> {
         let model = model.unwrap_or_default();

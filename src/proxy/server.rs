@@ -130,6 +130,19 @@ impl Proxy {
         Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
     }
 
+    /// Reads the certificates and tokenizers that a configuration names, as [`start`](Self::start) does. Listens nowhere
+    /// and writes nothing.
+    ///
+    /// # Errors
+    /// [`StartError`], which names what to change.
+    pub fn check(config: &ProxyConfig, otlp: &Otlp) -> Result<(), StartError> {
+        ControlPlane::new(rules(config, Convention::Frozen), otlp, None, Clock::Monotonic)?;
+        Certificates::load(config)?;
+        let capture = &config.capture;
+        Tokenizing::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;
+        Ok(())
+    }
+
     /// Where clients connect.
     pub fn listen_addr(&self) -> SocketAddr {
         self.listen
