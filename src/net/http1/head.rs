@@ -203,6 +203,10 @@ impl Head {
         match (host, other) {
             (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
             (None, _) if self.version == Version::Http11 => Err(HeadError::Malformed("no Host field")),
+            // No host has these: one party may take them for its end, another for a part of it.
+            (Some(host), _) if host.iter().any(|byte| b" \t,/?#@\\".contains(byte)) => {
+                Err(HeadError::Malformed("a Host that is not one host and port"))
+            }
             (Some(host), _) if self.authority().is_some_and(|named| !named.eq_ignore_ascii_case(host)) => {
                 Err(HeadError::Malformed("a Host that is not its target's"))
             }
