@@ -374,9 +374,10 @@ fn before_a_run_this_machine_is_tried_at_its_rate_and_the_result_tells_what_was_
     let load = [&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat();
     let done = ended(audited(&load));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    assert!(done.stderr.contains("audit: 40 requests/s of 5 tokens: send lag p50 "), "{}", done.stderr);
+    assert!(done.stderr.contains("audit: 40 requests/s of 5 tokens, "), "{}", done.stderr);
     let audit = &told(&out)["audit"];
-    assert_eq!((audit["requests_per_second"].as_f64(), audit["tokens_per_request"].as_u64()), (Some(40.0), Some(5)));
+    let tried = serde_json::json!({"requests_per_second": 40.0, "events_per_second": 200.0, "streams": 4.0});
+    assert_eq!((&audit["tried"], &audit["planned"], audit["tokens_per_request"].as_u64()), (&tried, &tried, Some(5)));
     assert_eq!(audit["beat"], 20_000_000);
     // Two seconds of it, four gaps each; how long they were is the machine's.
     assert_eq!((audit["lag"]["count"].as_u64(), audit["observed"]["count"].as_u64()), (Some(80), Some(320)));

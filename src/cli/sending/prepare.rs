@@ -300,7 +300,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
         measured.to = Some(length.as_nanos().saturating_sub(cooldown.as_nanos()));
     }
     let load = match wanted.arrivals {
-        Loop::Open => Load::open(requests, last, tokens),
+        Loop::Open => Load::open(requests, last, tokens, wanted.slots),
         Loop::Closed => Load::closed(wanted.slots, requests, tokens),
     };
     Ok(Extent { whole, measured, load, models })

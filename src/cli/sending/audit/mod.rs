@@ -1,0 +1,340 @@
+//! What this machine can be believed: before a run as much of its load as fits is tried for a few seconds, at a server in
+//! this process whose beat is known.
+//!
+//! The server shares the machine, so what is seen is the worst that the run will have of its own making: its lateness is
+//! in the beat. Its work is not in the CPU time, which is that of all threads but its own. What a plan has more than can be
+//! tried is told by what an event costs.
+
+mod trial;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::flags::Sending;
+use super::prepare::Refused;
+use crate::clock::Clock;
+use crate::measure::slo::Slos;
+use crate::measure::time::{Gap, Stamp, Window};
+use crate::replay::content::Content;
+use crate::replay::encode::Encoder;
+use crate::replay::request::ExactOutput;
+use crate::replay::run::{Loop, Sessions};
+use crate::replay::summary::{Spread, Summary};
+use crate::replay::target::Target;
+use crate::replay::words::Words;
+use crate::replay::{Config, Run};
+use crate::sim::{self, Options, Server};
+pub(super) use trial::Load;
+use trial::Trial;
+
+/// How far off a gap may be at its 99th percentile.
+const BEAT_ERROR: Gap = Gap::from_millis(2);
+/// How far off the rate may be, as a share.
+const RATE_ERROR: f64 = 0.001;
+/// What of the cores of its sending threads a plan may take: with more, events wait for each other.
+const MOST_BUSY: f64 = 0.8;
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Audit {
+    /// What the plan has.
+    planned: Load,
+    /// What was tried of it.
+    tried: Load,
+    /// Tokens of a reply that was measured, each an event of its own.
+    tokens_per_request: u64,
+    /// Streams that were open at a time, at most.
+    most_open: u32,
+    /// As sent.
+    sent_rate: Option<f64>,
+    /// How late requests were sent, in nanoseconds.
+    lag: Option<Spread>,
+    /// Between two events, as the server sent them, in nanoseconds.
+    beat: u64,
+    /// The same as observed.
+    observed: Option<Spread>,
+    /// CPU time of this process without the server for each event, in microseconds.
+    cpu_us_per_event: f64,
+    /// Cores that all events of the plan would take.
+    cores: f64,
+    /// Which numbers of the run would be wrong, and by how much.
+    pub(super) doubts: Vec<String>,
+}
+
+/// Tries a load.
+pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit, Refused> {
+    let trial = Trial::of(&load, getrlimit(Resource::RLIMIT_NOFILE)?.0);
+    let options = Options { exact_cadence: Some(trial.beat), max_num_seqs: u32::MAX, ..Options::default() };
+    let server = Server::bind(options, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let address = server.local_addr();
+    let serving = Serving::start(server)?;
+    let target = Target { tls: false, host: address.ip().to_string(), port: address.port(), base: String::new() };
+    let content = Content::new(Words::default(), None, None, args.seed);
+    let encoder = Encoder::new(content, vec![target.clone()], None, Vec::new(), ExactOutput::On, None, args.seed);
+    let (from, to) = trial.measured();
+    let config = Config {
+        targets: vec![target],
+        tls: None,
+        encoder: encoder.map_err(anyhow::Error::msg)?,
+        arrivals: Loop::Open,
+        slots: None,
+        sessions: Sessions::Timed,
+        connections: args.connections.into(),
+        connect_timeout: args.connect_timeout,
+        timeout: args.timeout,
+        pauses: 1.0,
+        slos: Arc::<Slos>::default(),
+        stall: crate::measure::observer::DEFAULT_STALL,
+        workers,
+        measured: Window { from: from.as_nanos(), to: None },
+        begin: None,
+    };
+    let most_open = Arc::new(AtomicU32::new(0));
+    let watcher = {
+        let most_open = Arc::clone(&most_open);
+        Box::new(move |done: &crate::replay::results::Done| _ = most_open.fetch_max(done.in_flight + 1, Relaxed))
+    };
+    let run = Run::start_watched(config, move || Ok(trial.schedule()), None, Some(watcher))?;
+    let begin = run.begin();
+    let (ended, cpu) = serving.measure(begin.after(from), begin.after(to), || run.finish())?;
+    let summary = ended.summary;
+    let tried = trial.load();
+    let cpu_per_event = cpu.as_secs() / (tried.events_per_second * (to.as_secs() - from.as_secs()));
+    let cores = cpu_per_event * load.events_per_second;
+    let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
+    let mut doubts = doubts(&summary, trial.beat, args.max_lag);
+    doubts.extend(too_much(&load, cores, given));
+    Ok(Audit {
+        planned: load,
+        tried,
+        tokens_per_request: trial.tokens,
+        most_open: most_open.load(Relaxed),
+        sent_rate: summary.sent_rate,
+        lag: summary.lag,
+        beat: trial.beat.as_nanos(),
+        observed: summary.itl,
+        cpu_us_per_event: cpu_per_event * 1e6,
+        cores,
+        doubts,
+    })
+}
+
+/// The server, on a thread of its own.
+struct Serving {
+    measured: oneshot::Sender<(Stamp, Stamp)>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<io::Result<Gap>>,
+}
+
+impl Serving {
+    fn start(server: Server) -> io::Result<Self> {
+        let (measured, asked) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = sim::runtime()?;
+        let thread = thread::Builder::new().name("sim".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                // The sender's end is the signal, whether it says something or is dropped.
+                let served = server.run(async { drop(stopped.await) });
+                let (served, taken) = tokio::join!(served, cpu_of_others(asked));
+                served.and(taken)
+            })
+        })?;
+        Ok(Self { measured, stop, thread })
+    }
+
+    /// Says between which moments CPU time counts, waits for `run`, and stops; the CPU time that all other threads took.
+    fn measure<T>(self, from: Stamp, to: Stamp, run: impl FnOnce() -> T) -> io::Result<(T, Gap)> {
+        // A server that has ended has its error told below.
+        _ = self.measured.send((from, to)).is_ok();
+        let ended = run();
+        drop(self.stop);
+        let taken = self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the audit's server panicked")));
+        Ok((ended, taken?))
+    }
+}
+
+/// CPU time of all threads but this one, between two moments that are still to be told.
+async fn cpu_of_others(asked: oneshot::Receiver<(Stamp, Stamp)>) -> io::Result<Gap> {
+    let Ok((from, to)) = asked.await else { return Ok(Gap::ZERO) };
+    Clock::Monotonic.sleep_until(from).await;
+    let before = others()?;
+    Clock::Monotonic.sleep_until(to).await;
+    Ok(Gap::from_nanos(others()?.saturating_sub(before)))
+}
+
+/// CPU time of all threads but this one, in nanoseconds.
+fn others() -> io::Result<u64> {
+    let of = |who| {
+        let usage = getrusage(who)?;
+        Ok::<_, io::Error>((usage.user_time() + usage.system_time()).num_microseconds())
+    };
+    Ok((of(UsageWho::RUSAGE_SELF)? - of(UsageWho::RUSAGE_THREAD)?).unsigned_abs() * 1_000)
+}
+
+/// Which numbers would be wrong.
+fn doubts(summary: &Summary, beat: Gap, max_lag: Gap) -> Vec<String> {
+    let gap = Gap::from_nanos;
+    let failed = summary.requests - summary.outcomes.get("success").copied().unwrap_or(0);
+    let mut doubts = Vec::new();
+    if failed > 0 {
+        doubts.push(format!("{failed} of {} requests would fail by this machine's doing", summary.requests));
+    }
+    if let Some(lag) = summary.lag.filter(|lag| lag.p99 > max_lag.as_nanos()) {
+        doubts.push(format!("requests would be sent late, p99 {} (--max-lag {max_lag})", gap(lag.p99)));
+    }
+    if let (Some(planned), Some(sent)) = (summary.planned_rate, summary.sent_rate)
+        && (sent / planned - 1.0).abs() > RATE_ERROR
+    {
+        doubts.push(format!("the rate would be {sent:.2} requests/s and not {planned:.2}"));
+    }
+    if let Some(observed) = summary.itl {
+        let off = observed.p99.saturating_sub(beat.as_nanos());
+        if off > BEAT_ERROR.as_nanos() {
+            doubts.push(format!("TTFT and ITL would be too long by up to {} in 1 of 100", gap(off)));
+        }
+    }
+    doubts
+}
+
+/// Whether all events of a plan take more than its sending threads have.
+fn too_much(load: &Load, cores: f64, given: usize) -> Option<String> {
+    (cores > given as f64 * MOST_BUSY).then(|| {
+        format!(
+            "{:.0} events/s would take {cores:.1} cores, and the sending threads have {given} (--workers): TTFT and ITL \
+             would be too long, and requests late",
+            load.events_per_second
+        )
+    })
+}
+
+impl Audit {
+    /// What was found, in a sentence.
+    pub(super) fn told(&self) -> String {
+        let gap = Gap::from_nanos;
+        let spread = |spread: Option<Spread>| {
+            spread.map_or("-".to_owned(), |spread| format!("p50 {} p99 {}", gap(spread.p50), gap(spread.p99)))
+        };
+        format!(
+            "audit: {:.0} requests/s of {} tokens, {} streams open: send lag {}, gaps of {} seen as {}, {:.0} µs of CPU for \
+             each event{}",
+            self.tried.requests_per_second,
+            self.tokens_per_request,
+            self.most_open,
+            spread(self.lag),
+            gap(self.beat),
+            spread(self.observed),
+            self.cpu_us_per_event,
+            self.not_tried().unwrap_or_default()
+        )
+    }
+
+    /// What the plan has more than was tried, and what follows.
+    fn not_tried(&self) -> Option<String> {
+        let of = [
+            (self.tried.requests_per_second, self.planned.requests_per_second, "requests/s"),
+            (self.tried.streams, self.planned.streams, "streams"),
+            (self.tried.events_per_second, self.planned.events_per_second, "events/s"),
+        ];
+        // Whole tokens and streams are tried.
+        let less = of.iter().filter(|(tried, planned, _)| *tried < planned * 0.9 - 1.0);
+        let less: Vec<String> =
+            less.map(|(tried, planned, what)| format!("{tried:.0} of {planned:.0} {what}")).collect();
+        let all = format!("; all of it would take {:.0} % of a core", self.cores * 100.0);
+        (!less.is_empty()).then(|| format!("; that is {}{all}", less.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(p99: u64) -> Option<Spread> {
+        Some(Spread { count: 100, mean: 0.0, min: 0, p50: 0, p90: 0, p99, p999: p99, max: p99 })
+    }
+
+    #[test]
+    fn each_number_that_would_be_wrong_is_named_with_how_much() {
+        use crate::replay::summary::Fold;
+        let fold = Fold::new(Stamp::default(), Arc::default(), Window::default());
+        let good = Summary {
+            requests: 100,
+            outcomes: [("success", 100)].into(),
+            planned_rate: Some(50.0),
+            sent_rate: Some(50.01),
+            lag: spread(10_000_000),
+            itl: spread(22_000_000),
+            ..fold.summary(None)
+        };
+        let max_lag = Gap::from_millis(10);
+        let beat = Gap::from_millis(20);
+        assert_eq!(doubts(&good, beat, max_lag), [""; 0]);
+        let bad = Summary {
+            outcomes: [("success", 98), ("failed", 2)].into(),
+            sent_rate: Some(49.0),
+            lag: spread(10_000_001),
+            itl: spread(23_500_000),
+            ..good
+        };
+        let told = doubts(&bad, beat, max_lag);
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].starts_with("2 of 100 requests would fail"), "{told:?}");
+        assert!(told[1].contains("p99 10.0ms"), "{told:?}");
+        assert_eq!(told[2], "the rate would be 49.00 requests/s and not 50.00");
+        assert!(told[3].contains("3.50ms"), "{told:?}");
+    }
+
+    #[test]
+    fn a_plan_that_takes_more_cores_than_its_threads_have_is_named_with_how_many() {
+        let load = Load::closed(Some(1_000), 1_000, 100_000);
+        assert_eq!(too_much(&load, 0.8, 1), None);
+        assert_eq!(too_much(&load, 1.6, 2), None);
+        let told = too_much(&load, 1.25, 1).unwrap();
+        assert!(told.starts_with("50000 events/s would take 1.2 cores, and the sending threads have 1 "), "{told}");
+    }
+
+    fn found(planned: Load, trial: &Trial) -> Audit {
+        let (lag, observed) = (spread(1_000), spread(20_000_000));
+        let (tried, beat) = (trial.load(), trial.beat.as_nanos());
+        let cores = planned.events_per_second * 5e-6;
+        let tokens_per_request = trial.tokens;
+        let (most_open, sent_rate, doubts) = (7, None, Vec::new());
+        let cpu_us_per_event = 5.0;
+        Audit {
+            planned,
+            tried,
+            tokens_per_request,
+            most_open,
+            sent_rate,
+            lag,
+            beat,
+            observed,
+            cpu_us_per_event,
+            cores,
+            doubts,
+        }
+    }
+
+    #[test]
+    fn what_was_not_tried_is_said_with_what_it_would_take() {
+        let plan = Load::closed(Some(16_000), 100_000, 100_000_000);
+        let told = found(plan, &Trial::of(&plan, 1 << 20)).told();
+        assert!(
+            told.starts_with("audit: 800 requests/s of 2 tokens, 7 streams open: send lag p50 0ns p99 1.00µs, "),
+            "{told}"
+        );
+        let less = "5 µs of CPU for each event; that is 10000 of 16000 streams, 20000 of 800000 events/s; all of it would \
+                    take 400 % of a core";
+        assert!(told.ends_with(less), "{told}");
+        let plan = Load::open(101, Gap::from_millis(10_000), 50_500, None);
+        let told = found(plan, &Trial::of(&plan, 1 << 20)).told();
+        assert!(told.ends_with("µs of CPU for each event"), "all of it was tried: {told}");
+    }
+}
