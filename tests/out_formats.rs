@@ -34,8 +34,20 @@ fn run(folder: &Path) {
     let load =
         ["load", "--target", &target, "--rate", "60", "--requests", "30", "--isl", "100", "--osl", "7", "--no-audit"];
     let out = folder.to_str().unwrap();
-    let more =
-        ["--out", out, "--out-format", "aiperf,vllm", "--slo", "x: ttft<=1h", "--warmup", "10req", "--max-lag", "1h"];
+    let more = [
+        "--model",
+        "sim",
+        "--out",
+        out,
+        "--out-format",
+        "aiperf,vllm",
+        "--slo",
+        "x: ttft<=1h",
+        "--warmup",
+        "10req",
+        "--max-lag",
+        "1h",
+    ];
     streamgauge(&[&load[..], &more].concat());
 }
 
@@ -137,6 +149,21 @@ fn aiperfs_files_have_its_fields_and_the_numbers_of_its_definitions() {
     let ids = ["request_ack_ns", "root_correlation_id", "x_correlation_id", "x_request_id"];
     assert_eq!(not_known, ids.map(str::to_owned).into());
     let is_known = |key: &String| !key.starts_with("http_req_");
+    for tag in ["http_req_sending", "http_req_duration"] {
+        assert!(ours["metrics"][tag]["value"].is_number() && summary[tag]["count"] == 20, "{tag}");
+    }
+    let values = |tag: &str| lines.lines().map(|line| json(line)["metrics"][tag]["value"].as_f64().unwrap()).collect();
+    let (sending, duration): (Vec<_>, Vec<_>) = (values("http_req_sending"), values("http_req_duration"));
+    for ((sending, duration), line) in sending.into_iter().zip(duration).zip(lines.lines()) {
+        let whole = &json(line)["metadata"];
+        let nanos = whole["request_end_ns"].as_u64().unwrap() - whole["request_start_ns"].as_u64().unwrap();
+        assert!(sending >= 0.0 && sending <= duration);
+        near(
+            &duration.into(),
+            &(nanos as f64 / 1e6).into(),
+            "from the first byte that was written to the last that came",
+        );
+    }
     assert_eq!(missing(&ours["metrics"], &their["metrics"]).into_iter().filter(is_known).collect::<Vec<_>>(), [""; 0]);
     for (tag, metric) in ours["metrics"].as_object().unwrap() {
         assert_eq!(metric["unit"], their["metrics"][tag]["unit"], "{tag}");
@@ -155,10 +182,18 @@ fn aiperfs_files_have_its_fields_and_the_numbers_of_its_definitions() {
     near(&summary["goodput"]["avg"], &summary["request_throughput"]["avg"], "all are good");
     let sweep = |key: &String| key.starts_with("effective_") || key.starts_with("active_") || key == "tokens_in_flight";
     let not_known = missing(&summary, &their);
+    assert_eq!(not_known.into_iter().filter(|key| is_known(key) && !sweep(key)).collect::<Vec<_>>(), ["benchmark_id"]);
+    let config = &summary["input_config"];
     assert_eq!(
-        not_known.into_iter().filter(|key| is_known(key) && !sweep(key)).collect::<Vec<_>>(),
-        ["benchmark_id", "input_config"]
+        missing(&config["endpoint"], &their["input_config"]["endpoint"]),
+        ["extra", "use_server_token_count"].map(str::to_owned).into()
     );
+    assert_eq!(config["models"], serde_json::json!({"items": [{"name": "sim"}]}));
+    let data = serde_json::json!([{"name": "main", "type": "synthetic", "entries": 20, "prompts": {"isl": 100.0, "osl": 7.0}}]);
+    assert_eq!(config["datasets"], data);
+    assert_eq!(config["phases"], serde_json::json!([{"name": "profiling", "type": "fixed_schedule"}]));
+    assert_eq!((&config["endpoint"]["type"], &config["endpoint"]["streaming"]), (&"chat".into(), &true.into()));
+    assert_eq!(config["endpoint"]["urls"].as_array().unwrap().len(), 1);
     for (tag, metric) in summary.as_object().unwrap().iter().filter(|(_, metric)| metric["unit"].is_string()) {
         assert_eq!((shape(metric), &metric["unit"]), (shape(&their[tag]), &their[tag]["unit"]), "{tag}");
     }

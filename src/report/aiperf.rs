@@ -1,12 +1,17 @@
 //! The files of AIPerf 0.13 from our records and by its definitions: `profile_export.jsonl`, one line for each request,
 //! `profile_export_aiperf.json` (schema 1.4) and `profile_export_aiperf.csv`.
 //!
-//! A record has no times of name look-ups, connections and single writes, and no sizes: what AIPerf calls `http_req_*`
-//! is left out, as it does itself where it has none; so are its sweep lines (`effective_*` and `active_*` but for
-//! `effective_latency`, `tokens_in_flight`), the ids of its processes, and its own configuration. AIPerf's own models
-//! read what is left.
+//! Of what AIPerf calls `http_req_*` a record has how long the request was written (`sending`) and the whole exchange
+//! (`duration`). It has no times of name look-ups and connections, which are made before a request is due, none of the
+//! reply's first byte, and no sizes; those are left out, as AIPerf does where it has none. So are its sweep lines
+//! (`effective_*` and `active_*` but for `effective_latency`, `tokens_in_flight`) and the ids of its processes. AIPerf's own
+//! models read what is left.
+//!
+//! `input_config` is what AIPerf would have been told: `models` and `endpoint`, the mean lengths of the requests as one
+//! synthetic data set, and as phase slots (`concurrency`) or times that were fixed before (`fixed_schedule`). Where a run
+//! names no model, or speaks a dialect that AIPerf does not, there is none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
@@ -29,11 +34,13 @@ const PERCENTILES: [u32; 9] = [1, 5, 10, 25, 50, 75, 90, 95, 99];
 const MISMATCH: (f64, f64) = (0.05, 50.0);
 
 /// Numbers of single requests: tag, header, unit.
-const OF_REQUESTS: [(&str, &str, &str); 19] = [
+const OF_REQUESTS: [(&str, &str, &str); 21] = [
     ("credit_to_start_latency", "Credit-to-Start Latency", "ms"),
     ("decode_duration", "Decode Duration", "ms"),
     ("e2e_output_token_throughput", "E2E Output Token Throughput", "tokens/sec/user"),
     ("effective_latency", "Effective Latency (CO-aware)", "ms"),
+    ("http_req_duration", "HTTP Duration (excl. conn)", "ms"),
+    ("http_req_sending", "HTTP Sending", "ms"),
     ("input_sequence_length", "Input Sequence Length", "tokens"),
     ("inter_chunk_latency", "Inter Chunk Latency", "ms"),
     ("inter_token_latency", "Inter Token Latency", "ms"),
@@ -62,6 +69,9 @@ pub struct Aiperf {
     requests: u64,
     errors: BTreeMap<(String, Option<u16>), u64>,
     mismatches: u64,
+    models: BTreeSet<String>,
+    dialect: Option<String>,
+    streamed: bool,
     window: Option<(Stamp, Stamp)>,
 }
 
@@ -73,6 +83,9 @@ impl Aiperf {
     pub fn add(&mut self, request: &Request, zero: u64) {
         let number = self.requests;
         self.requests += 1;
+        self.models.extend(request.model.clone());
+        self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
+        self.streamed |= request.streamed;
         let mut metrics = Map::new();
         if request.succeeded() {
             for (tag, values) in of_request(request) {
@@ -205,6 +218,9 @@ impl Aiperf {
             .iter()
             .map(|((said, status), count)| json!({"error_details": fault(said, *status), "count": count}));
         let span = self.window.unwrap_or_default();
+        if let Some(config) = self.input_config(sources) {
+            summary.put("input_config", config);
+        }
         summary.put("run_info", json!({"random_seed": seed}));
         summary.put("was_cancelled", json!(stopped));
         summary.put("is_complete", json!(!stopped));
@@ -212,6 +228,45 @@ impl Aiperf {
         summary.put("start_time", json!(time(zero + span.0.as_nanos(), moment)));
         summary.put("end_time", json!(time(zero + span.1.as_nanos(), moment)));
         [self.lines, serde_json::to_string_pretty(&summary).unwrap_or_default(), csv]
+    }
+
+    /// See the module.
+    fn input_config(&self, sources: &[Source]) -> Option<Value> {
+        let of = endpoint(self.dialect.as_deref()?)?;
+        let models: Vec<_> = self.models.iter().map(|model| json!({"name": model})).collect();
+        let urls: BTreeSet<&String> = sources.iter().flat_map(|source| &source.targets).collect();
+        let mean = |tag: &str| self.columns.get(tag).map(|column| column.stats().mean());
+        let prompts = [("isl", mean("input_sequence_length")), ("osl", mean("output_sequence_length"))];
+        let prompts: Map<_, _> =
+            prompts.into_iter().filter_map(|(key, mean)| Some((key.to_owned(), json!(mean?)))).collect();
+        let phase = match sources.iter().find(|source| source.closed_loop) {
+            Some(closed) => json!({
+                "name": "profiling", "type": "concurrency", "concurrency": closed.slots.unwrap_or(1),
+                "requests": self.requests,
+            }),
+            None => json!({"name": "profiling", "type": "fixed_schedule"}),
+        };
+        (!models.is_empty() && !urls.is_empty()).then(|| {
+            json!({
+                "models": {"items": models},
+                "endpoint": {"urls": urls, "type": of, "streaming": self.streamed},
+                "datasets": [{"name": "main", "type": "synthetic", "entries": self.requests, "prompts": prompts}],
+                "phases": [phase],
+            })
+        })
+    }
+}
+
+/// What it calls a server that speaks a dialect, where it knows one.
+fn endpoint(dialect: &str) -> Option<&'static str> {
+    match dialect {
+        "openai.chat" => Some("chat"),
+        "openai.completions" => Some("completions"),
+        "openai.responses" => Some("responses"),
+        "openai.embeddings" => Some("embeddings"),
+        "anthropic.messages" => Some("messages"),
+        "tgi.stream" => Some("huggingface_generate"),
+        _ => None,
     }
 }
 
@@ -241,6 +296,8 @@ fn of_request(request: &Request) -> Vec<(&'static str, Vec<f64>)> {
         let seconds = time.map(Gap::as_secs).filter(|seconds| *seconds > 0.0);
         Some(count? / seconds?)
     };
+    put("http_req_sending", request.written.map(|written| millis(written.since(request.sent))));
+    put("http_req_duration", request.ended.map(|ended| millis(ended.since(request.sent))));
     put("request_latency", times.e2e.map(millis));
     put("time_to_first_token", times.ttft.map(millis));
     put("time_to_first_output_token", times.ttfo.map(millis));

@@ -14,6 +14,8 @@ pub struct Request {
     pub planned: Option<Stamp>,
     /// Its first byte: at the proxy, or as a replay sent it.
     pub sent: Stamp,
+    /// Its last byte, as it was handed to the server.
+    pub written: Option<Stamp>,
     /// First generated text.
     pub first: Option<Stamp>,
     /// First generated text that is not reasoning.
@@ -85,6 +87,7 @@ impl Request {
         Ok(Self {
             planned: row.planned.map(on_line),
             sent,
+            written: after(timing.sent),
             first,
             output: after(timing.first_output),
             last: first.map(|first| first.after(Gap::from_nanos(decode))).filter(|_| lost_gaps == 0),

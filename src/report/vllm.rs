@@ -2,7 +2,9 @@
 //!
 //! What records cannot know is as that tool writes it where it does not know either: texts are empty, `label` is null,
 //! `burstiness` is 1. `start_times` are seconds on the run's line. `request_goodput` is that of the run's SLO, if it has
-//! exactly one. Of a request that failed before its first token the times are 0, as there.
+//! exactly one. Of a request that failed before its first token the times are 0, as there. From 0.33 on that tool adds
+//! `server_queue_times` and `server_ttfts` where a reply had a `metrics` object, which a server writes when it is told to:
+//! records do not keep that object, and the file is as where no reply had one.
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
