@@ -263,6 +263,34 @@ fn words_for_several_models_are_one_token_at_each() {
 }
 
 #[test]
+fn each_models_server_is_asked_how_it_counts() {
+    let (one, other) =
+        (Server::start(three_for_two, not_found), Server::start(|text| 2 + 2 * words(text).count() as u64, not_found));
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, out) = (folder.path().join("trace.jsonl"), folder.path().join("run"));
+    let row = |(at, model)| json!({"at": at, "model": model, "prompt": {"tokens": 302}, "output_tokens": 1});
+    let rows = (0..6).zip(["m", "n"].into_iter().cycle()).map(row);
+    let lines = [json!({"streamgauge_trace": 1, "source": "test"})].into_iter().chain(rows);
+    fs::write(&trace, lines.map(|line| line.to_string() + "\n").collect::<String>()).unwrap();
+    let targets = [format!("m={}", one.url()), format!("n={}", other.url())];
+    let target = ["--target", &targets[0], "--target", &targets[1]];
+    let more = ["--max-lag", "1h", "--out", out.to_str().unwrap()];
+    let done = run(&[&["replay", trace.to_str().unwrap()], &target[..], &more].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(one.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [198; 3], "297 of 3 for 2");
+    assert_eq!(other.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [150; 3], "300 of 2");
+    let told = &told(&out);
+    let (words, others) = (&told["prompt_words"], &told["prompt_words"]["other_models"]);
+    assert_eq!((&told["prompt_overhead"], &words["tokens_each"]), (&ADDED.into(), &1.5.into()));
+    assert_eq!(
+        (&others[0]["model"], &others[0]["prompt_overhead"], &others[0]["tokens_each"]),
+        (&"n".into(), &2.into(), &2.0.into())
+    );
+    assert!(done.stderr.contains("m: note: the server counts 1.50 tokens for a word and adds 5 "), "{}", done.stderr);
+    assert!(done.stderr.contains("n: note: the server counts 2.00 tokens for a word and adds 2 "), "{}", done.stderr);
+}
+
+#[test]
 fn a_tokenize_that_says_nothing_of_use_changes_nothing_and_holds_nothing_up() {
     const LENGTHS: [(u64, &[u64]); 2] = [(65, &[]), (305, &[1, 2])];
     let with = |tokenize: fn(&mut Conn, &Request) -> bool| {

@@ -49,6 +49,8 @@ pub struct Content {
     tokens_per_byte: f64,
     seed: u64,
     counts: Counts,
+    /// Where rows of a model are counted otherwise.
+    of_models: Vec<(Option<String>, Counts)>,
     /// Whether what no block covers has every word as often as it is drawn on average.
     even: bool,
 }
@@ -57,7 +59,7 @@ impl Content {
     /// For a trace with these blocks. `tokens_per_byte` is the trace's own, if it knows both.
     pub fn new(words: Words, blocks: Option<Blocks>, tokens_per_byte: Option<f64>, seed: u64) -> Self {
         let tokens_per_byte = tokens_per_byte.unwrap_or(1.0 / WORD as f64);
-        Self { words, blocks, tokens_per_byte, seed, counts: Counts::default(), even: false }
+        Self { words, blocks, tokens_per_byte, seed, counts: Counts::default(), of_models: Vec::new(), even: false }
     }
 
     /// For a server that counts like this.
@@ -65,14 +67,25 @@ impl Content {
         Self { counts, ..self }
     }
 
+    /// For servers that count rows of these models like this, and all others as before.
+    pub fn counted_by_model(self, of_models: Vec<(Option<String>, Counts)>) -> Self {
+        Self { of_models, ..self }
+    }
+
     /// Of the same words in even shares, so that a count of a few hundred tells the average of all prompts.
     pub fn even(self) -> Self {
         Self { even: true, ..self }
     }
 
-    /// Tokens that the server is known to add to each prompt.
-    pub fn added(&self) -> u64 {
-        self.counts.added
+    /// How the server of a row counts.
+    fn counts(&self, send: &Planned) -> Counts {
+        let own = self.of_models.iter().find(|(model, _)| *model == send.entry.model);
+        own.map_or(self.counts, |(_, counts)| *counts)
+    }
+
+    /// Tokens that the server is known to add to the prompt of a row.
+    pub fn added(&self, send: &Planned) -> u64 {
+        self.counts(send).added
     }
 
     /// Tokens that the prompt of a row should have, as the server counts.
@@ -109,14 +122,15 @@ impl Content {
     /// The last words of a row's prompt, this many tokens of them.
     pub fn end_of_text(&self, send: &Planned, tokens: u64) -> String {
         let mut text = self.text(send);
-        let bytes = self.counts.words(tokens).max(1).saturating_mul(WORD);
+        let bytes = self.counts(send).words(tokens).max(1).saturating_mul(WORD);
         text.drain(..text.len().saturating_sub(bytes));
         text
     }
 
     /// The prompt of a row.
     pub fn text(&self, send: &Planned) -> String {
-        let total = self.counts.words(self.text_tokens(send).saturating_sub(self.counts.added)).max(1);
+        let counts = self.counts(send);
+        let total = counts.words(self.text_tokens(send).saturating_sub(counts.added)).max(1);
         let block = self.block_tokens();
         let mut text = String::with_capacity((total + 2) * WORD);
         // Another pass is another day: what the cache holds of the one before would make it look faster.
@@ -130,7 +144,7 @@ impl Content {
                 break;
             }
             // Where a block ends only the blocks before it decide: shared prefixes stay shared to the word.
-            let end = self.counts.words(blocks * block).min(total);
+            let end = counts.words(blocks * block).min(total);
             self.words.write(mix(space ^ mix(*id)), end - written, &mut text);
             written = end;
         }
@@ -230,6 +244,20 @@ mod tests {
         let byte = self::content(BlockUnit::Tokens, 1, Scope::Trace).counted(Counts { added: 0, each: 4.0 });
         let ids: Vec<u64> = (0..40).collect();
         assert_eq!(words(&byte.text(&send(0, 40, &ids))), 10);
+    }
+
+    #[test]
+    fn rows_of_a_model_are_made_as_its_server_counts() {
+        let counts = |added, each| Counts { added, each };
+        let content = content(BlockUnit::Tokens, 16, Scope::Trace)
+            .counted(counts(6, 1.5))
+            .counted_by_model(vec![(Some("small".to_owned()), counts(0, 1.0)), (None, counts(10, 3.0))]);
+        let of = |model: Option<&str>| {
+            let mut send = send(0, 60, &[]);
+            send.entry.model = model.map(str::to_owned);
+            (content.text(&send).len() / WORD, content.end_of_text(&send, 30).len() / WORD, content.added(&send))
+        };
+        assert_eq!((of(Some("small")), of(None), of(Some("other"))), ((60, 30, 0), (17, 10, 10), (36, 20, 6)));
     }
 
     proptest! {

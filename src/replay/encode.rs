@@ -155,7 +155,7 @@ impl Encoder {
         match history {
             None => Turn::first(&self.content, send),
             Some(history) => {
-                Turn::later(&self.content, send, history, if form.roles { self.content.added() } else { 0 })
+                Turn::later(&self.content, send, history, if form.roles { self.content.added(send) } else { 0 })
             }
         }
     }

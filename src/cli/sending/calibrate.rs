@@ -1,4 +1,4 @@
-//! How the server counts prompts, by asking it: two requests of known words tell how many tokens a word is, and what is
+//! How servers count prompts, by asking the one of each model: two requests of known words tell how many tokens a word is, and what is
 //! added to every prompt. Where a word is not one token another tells what is added in spite of that, and a few prompts
 //! of planned lengths tell how far off they come out.
 
@@ -29,12 +29,39 @@ pub(super) struct PromptWords {
     known_by: Option<&'static str>,
     /// How many there are to choose from.
     number: usize,
-    /// Tokens of one on average, as the server counts.
+    /// How the server of the first model counts them.
+    #[serde(flatten)]
+    counted: Counted,
+    /// How those of the other models do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_models: Vec<OfModel>,
+}
+
+/// How a server counts.
+#[derive(Debug, Serialize)]
+struct Counted {
+    /// Tokens of a word on average.
     tokens_each: f64,
     /// Prompts that were tried, where a word is not one token.
     tried: Vec<Tried>,
     /// Of these, in tokens.
     mean_absolute_error: Option<f64>,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self { tokens_each: 1.0, tried: Vec::new(), mean_absolute_error: None }
+    }
+}
+
+/// How the server of a model counts.
+#[derive(Debug, Serialize)]
+struct OfModel {
+    model: Option<String>,
+    /// What it adds to every prompt.
+    prompt_overhead: u64,
+    #[serde(flatten)]
+    counted: Counted,
 }
 
 /// The tokens of a prompt.
@@ -48,6 +75,8 @@ struct Tried {
 pub(super) struct Calibrated {
     /// What makes prompts that the server counts as planned.
     pub(super) content: Content,
+    /// What the server of the first model adds to every prompt.
+    pub(super) added: u64,
     pub(super) words: PromptWords,
     /// What people should know of it.
     pub(super) said: Vec<String>,
@@ -55,57 +84,79 @@ pub(super) struct Calibrated {
 
 /// Words that nobody counts, for a server that is known to add so much to every prompt.
 pub(super) fn without_asking(chosen: Chosen, added: u64, content: impl Fn(Words) -> Content) -> Calibrated {
-    let words =
-        PromptWords { known_by: chosen.by, number: chosen.words.number(), tokens_each: 1.0, ..PromptWords::default() };
+    let words = PromptWords { known_by: chosen.by, number: chosen.words.number(), ..PromptWords::default() };
     let content = content(chosen.words).counted(Counts { added, ..Counts::default() });
-    Calibrated { content, words, said: chosen.said.into_iter().collect() }
+    Calibrated { content, added, words, said: chosen.said.into_iter().collect() }
 }
 
-/// Asks by the runner itself, with requests like `first`.
+/// Asks by the runner itself, with requests like the first of each model.
 pub(super) fn calibrate(
-    first: Option<&Planned>,
+    models: &[Planned],
     chosen: Chosen,
     content: impl Fn(Words) -> Content,
     config: impl Fn(Content) -> Result<Config, Refused>,
 ) -> Result<Calibrated, Refused> {
     let (by, said) = (chosen.by, chosen.said.clone());
     let mut found = without_asking(chosen, 0, content);
-    let Some(first) = first else { return Ok(found) };
-    let counts = match asked(first, &found.content, &config)? {
+    let mut of_models = Vec::new();
+    for first in models {
+        let (counts, counted, said) = of_model(first, by.is_some(), &found.content, &config)?;
+        let model = first.entry.model.clone();
+        let name = model.as_deref().filter(|_| models.len() > 1);
+        found.said.extend(said.map(|said| name.map_or(said.clone(), |name| format!("{name}: {said}"))));
+        of_models.push((OfModel { model, prompt_overhead: counts.map_or(0, |counts| counts.added), counted }, counts));
+    }
+    // What a server says of its tokens is so where it counts so.
+    if !of_models.is_empty() && of_models.iter().all(|(_, counts)| counts.is_some_and(|counts| counts.each == 1.0)) {
+        let told = found.said.split_off(usize::from(said.is_some()));
+        found.said = by.and(said).map(|said| format!("{said}; prompts are exact")).into_iter().chain(told).collect();
+    }
+    let counts_of = of_models.iter().map(|(of, counts)| (of.model.clone(), counts.unwrap_or_default())).collect();
+    let mut of_models = of_models.into_iter();
+    if let Some((first, counts)) = of_models.next() {
+        found.added = first.prompt_overhead;
+        found.words.counted = first.counted;
+        found.content = found.content.counted(counts.unwrap_or_default()).counted_by_model(counts_of);
+    }
+    found.words.other_models = of_models.map(|(of, _)| of).collect();
+    Ok(found)
+}
+
+/// How the server of this row counts, if that can be known, and what people should know of it.
+fn of_model(
+    first: &Planned,
+    words_are_known: bool,
+    content: &Content,
+    config: impl Fn(Content) -> Result<Config, Refused>,
+) -> Result<(Option<Counts>, Counted, Option<String>), Refused> {
+    let mut counted = Counted::default();
+    let counts = match asked(first, content, &config)? {
         Ok(counts) => counts,
-        Err(said) => {
-            found.said.push(said);
-            return Ok(found);
-        }
+        Err(said) => return Ok((None, counted, Some(said))),
     };
-    found.content = found.content.counted(counts);
-    found.words.tokens_each = counts.each;
+    counted.tokens_each = counts.each;
     let added = counts.added;
     if counts.each == 1.0 {
-        // What a server says of its tokens is so where it counts so.
-        found.said = by.and(said).map(|said| format!("{said}; prompts are exact")).into_iter().collect();
-        if added > 0 {
-            found.said.push(format!("the server adds {added} tokens to every prompt; prompts are so much shorter"));
-        }
-        return Ok(found);
+        let said = format!("the server adds {added} tokens to every prompt; prompts are so much shorter");
+        return Ok((Some(counts), counted, Some(said).filter(|_| added > 0)));
     }
     let mut came_out = "how far off they come out is not known: none that was tried had a count".to_owned();
-    found.words.tried = tried(first, &found.content, &config)?;
-    let tried = &found.words.tried;
+    counted.tried = tried(first, &content.clone().counted(counts), &config)?;
+    let tried = &counted.tried;
     if let [shortest, .., longest] = &tried[..] {
         let off: u64 = tried.iter().map(|tried| tried.counted.abs_diff(tried.planned)).sum();
         let mean = off as f64 / tried.len() as f64;
         let (number, from, to) = (tried.len(), shortest.planned, longest.planned);
         came_out = format!("{number} that were tried, of {from} to {to} tokens, came out {mean:.1} off on average");
-        found.words.mean_absolute_error = Some(mean);
+        counted.mean_absolute_error = Some(mean);
     }
-    let remedy = if by.is_none() { "; --tokenizer with its tokenizer.json makes them exact" } else { "" };
-    found.said.push(format!(
+    let remedy = if words_are_known { "" } else { "; --tokenizer with its tokenizer.json makes them exact" };
+    let said = format!(
         "note: the server counts {:.2} tokens for a word and adds {added} to every prompt: prompts have as many words as \
          make them as long as planned on average; {came_out}{remedy}",
         counts.each
-    ));
-    Ok(found)
+    );
+    Ok((Some(counts), counted, Some(said)))
 }
 
 /// How the server counts, or why nobody knows.

@@ -175,15 +175,14 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         (Overhead::Tokens(added), words) => without_asking(words.unwrap_or_default(), added, content),
         (Overhead::Auto, words) => {
             let words = words.map_or_else(|| of_servers(args, &targets, &first, &models, tls.clone()), Ok)?;
-            calibrate(models.first(), words, content, |content| Ok(config(encoder(content)?, None)))?
+            calibrate(&models, words, content, |content| Ok(config(encoder(content)?, None)))?
         }
     };
-    let Calibrated { content, words, said } = calibrated;
+    let Calibrated { content, added, words, said } = calibrated;
     notes.extend(said);
     if !wanted.first.is_empty() {
         notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(content.clone())?, None)))?);
     }
-    let added = content.added();
     let config = config(encoder(content)?, begin);
     let window = window(&wanted.plan, measured);
     let engines = match &args.out {
