@@ -16,8 +16,8 @@ use super::target::{Connector, Target};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
-/// How long a server may take, all pages together.
-const PATIENCE: Gap = Gap::from_millis(2_000);
+/// How long servers may take, all pages of all together: what a run waits for one that is slow, at most.
+const PATIENCE: Gap = Gap::from_millis(1_000);
 /// The largest page. SGLang's tells of every scheduler.
 const MOST_BYTES: usize = 1 << 20;
 /// Characters of a text that is kept: a model's path, a version.

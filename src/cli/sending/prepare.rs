@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 
 use rustls::ClientConfig;
 use serde_json::Value;
@@ -134,7 +135,7 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         reached.map_err(|error| Refused::Unreachable(format!("cannot reach {target}: {error}")))?;
     }
     let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
-    let half = std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
+    let half = thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
     let workers = args.workers.map_or(half, |workers| workers as usize);
     let config = |encoder, begin| Config {
         targets: targets.clone(),
@@ -160,6 +161,14 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         whole.length.map_or(String::new(), |length| format!(" in {:.1} s", length.as_secs())),
         names.join(", ")
     )];
+    // Meanwhile, so that a slow one delays nothing.
+    let engines = match &args.out {
+        Some(_) => {
+            let (targets, fields, tls) = (targets.clone(), args.secret_fields().map_err(usage)?, tls.clone());
+            Some(thread::Builder::new().spawn(move || engines(&targets, &fields, tls))?)
+        }
+        None => None,
+    };
     let audit = (!args.no_audit).then(|| audit(args, load, workers)).transpose()?;
     match &audit {
         Some(audit) => {
@@ -185,9 +194,10 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
     }
     let config = config(encoder(content)?, begin);
     let window = window(&wanted.plan, measured);
-    let engines = match &args.out {
-        Some(_) => engines(&targets, &args.secret_fields().map_err(usage)?, tls.clone())?,
-        None => Vec::new(),
+    let engines = match engines.map(thread::JoinHandle::join) {
+        Some(Ok(told)) => told?,
+        // Who panicked has said nothing.
+        Some(Err(_)) | None => Vec::new(),
     };
     let about = about(args, &wanted, (&targets, &engines), (added, words), window, audit);
     let figures = Figures::new(Slos::clone(&slos), measured, &wanted);
