@@ -204,13 +204,13 @@ fn a_queue_that_grows_and_requests_that_are_put_off_are_warnings() {
     assert!(!report(&out, &[]).contains("waited at"));
     let (header, _) = scrapes(&out);
     let mut writer = ScrapesWriter::create(&out.join(SCRAPES), &header).unwrap();
-    for second in 0..8_u32 {
-        let figures = [(Figure::Waiting, f64::from(second)), (Figure::Preemptions, f64::from(second / 4))].into();
+    for second in 0..48_u32 {
+        let figures = [(Figure::Waiting, f64::from(second)), (Figure::Preemptions, f64::from(second / 24))].into();
         writer.write(&Scrape { at: i64::from(second) * 1_000_000_000, figures, ..Scrape::default() }).unwrap();
     }
     writer.finish().unwrap();
     let text = report(&out, &[]);
-    let grew = format!("warning: more and more requests waited at {url}/metrics (0, 2, 4, 6 in the quarters");
+    let grew = format!("warning: more and more requests waited at {url}/metrics, 1.00 more each second: ");
     assert!(text.contains(&grew), "{text}");
     assert!(text.contains(&format!("warning: {url}/metrics put off 1 requests that it had begun")), "{text}");
     let told: Value = serde_json::from_str(&report(&out, &["--json"])).unwrap();

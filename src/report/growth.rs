@@ -1,7 +1,7 @@
-//! Whether more and more requests were in flight: a server that cannot keep up with what is sent. Pure.
+//! Whether more and more requests were in flight, or waited: a server that cannot keep up with what is sent. Pure.
 //!
 //! # The statistic
-//! Every request tells how many others were in flight when it was sent. What lies within one mean duration of a request
+//! Every request tells how many others were in flight when it was sent, and every scrape how many waited at the server. What lies within one mean duration of a request
 //! after the first is left out, at most half: until then any load grows. The rest is cut into ten parts of as many
 //! requests each. Requests close to each other see the same queue, so the means of the parts, and not the requests, are
 //! taken as draws (batch means): a line is laid through them and the means of their times by least squares, and its slope
@@ -19,10 +19,10 @@ const CRITICAL: f64 = 4.501;
 const LEAST: f64 = 4.0;
 /// The same, as a share of the mean.
 const SHARE: f64 = 0.1;
-/// Requests of which a trend is told.
+/// Requests, or scrapes, of which a trend is told.
 const FEWEST: usize = 40;
 
-/// More and more requests in flight.
+/// More and more requests in flight, or waiting.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Growth {
     /// So many more each second.
@@ -31,14 +31,14 @@ pub struct Growth {
     pub t: f64,
 }
 
-/// The growth of a load, given as moments of sending with the requests in flight then; `None` where it does not grow, or
+/// The growth of a load, given as moments with the requests in flight, or waiting, then; `None` where it does not grow, or
 /// there are too few to tell. `duration` is the mean of a request.
-pub fn growth(load: &[(Stamp, u32)], duration: Gap) -> Option<Growth> {
+pub fn growth(load: &[(Stamp, impl Into<f64> + Copy)], duration: Gap) -> Option<Growth> {
     let first = load.iter().map(|(at, _)| *at).min()?;
     let last = load.iter().map(|(at, _)| *at).max()?;
     let whole = last.since(first).as_secs();
     let from = duration.as_secs().min(whole / 2.0);
-    let later = load.iter().map(|(at, in_flight)| (at.since(first).as_secs(), f64::from(*in_flight)));
+    let later = load.iter().map(|(at, in_flight)| (at.since(first).as_secs(), (*in_flight).into()));
     let mut later: Vec<(f64, f64)> = later.filter(|(at, _)| *at >= from).collect();
     if later.len() < FEWEST {
         return None;
@@ -114,7 +114,7 @@ mod tests {
         let growth = growth(&load, Gap::from_millis(1_000)).unwrap();
         assert!((growth.per_second - 10.0).abs() < 0.1, "{growth:?}");
         assert_eq!(super::growth(&load[..39], Gap::ZERO), None, "too few");
-        assert_eq!(super::growth(&[], Gap::ZERO), None);
+        assert_eq!(super::growth(&load[..0], Gap::ZERO), None);
         let same: Vec<_> = (0..50).map(|_| (Stamp::default(), 3)).collect();
         assert_eq!(super::growth(&same, Gap::ZERO), None, "all at once");
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::draw::grouped;
 use crate::capture::scrapes::{Course, Figure, Scrape, Together};
+use crate::measure::time::Stamp;
 
 /// One scrape, on the shared line.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,13 +74,11 @@ impl Watched {
         Self { url, moments }
     }
 
-    /// Requests that waited, on average, in each quarter of the scrapes.
-    pub fn queue_by_quarter(&self) -> Option<[f64; 4]> {
-        let queue: Vec<f64> =
-            self.moments.iter().filter_map(|moment| moment.levels.get(&Figure::Waiting).copied()).collect();
-        let quarter = |number: usize| &queue[queue.len() * number / 4..queue.len() * (number + 1) / 4];
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        (queue.len() >= 4).then(|| [0, 1, 2, 3].map(|number| mean(quarter(number))))
+    /// Requests that waited, at each scrape that tells, from the first of them on.
+    pub fn queue(&self) -> Vec<(Stamp, f64)> {
+        let told = || self.moments.iter().filter_map(|moment| Some((moment.at, *moment.levels.get(&Figure::Waiting)?)));
+        let first = told().map(|(at, _)| at).min().unwrap_or_default();
+        told().map(|(at, waiting)| (Stamp::from_nanos(at.abs_diff(first)), waiting)).collect()
     }
 }
 
@@ -258,10 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_told_by_quarters() {
-        let scrapes: Vec<Scrape> = (0..8).map(|second| scrape(second, second as f64, 0.0)).collect();
-        assert_eq!(watched(&scrapes, 0).queue_by_quarter(), Some([0.5, 2.5, 4.5, 6.5]));
-        assert_eq!(watched(&scrapes[..3], 0).queue_by_quarter(), None);
+    fn a_queue_is_of_the_scrapes_that_tell_of_it() {
+        let failed = Scrape { at: 1_000_000_000, failed: Some("gone".to_owned()), ..Scrape::default() };
+        let scrapes = [scrape(-1, 3.0, 0.0), scrape(0, 5.0, 0.0), failed, scrape(2, 9.0, 0.0)];
+        let at = |seconds: u64| Stamp::from_nanos(seconds * 1_000_000_000);
+        assert_eq!(watched(&scrapes, -9).queue(), [(at(0), 3.0), (at(1), 5.0), (at(3), 9.0)]);
+        assert_eq!(watched(&[], 0).queue(), []);
     }
 
     #[test]

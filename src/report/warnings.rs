@@ -81,8 +81,8 @@ pub enum Warning {
     QueueGrew {
         /// The server.
         url: String,
-        /// Requests that waited, on average, in each quarter of its scrapes.
-        quarters: [f64; 4],
+        /// How they grew.
+        growth: Growth,
     },
     /// A server put requests off that it had begun.
     Preempted {
@@ -178,10 +178,10 @@ impl Warning {
                 format!("output tokens of {requests} requests are a number of events, usually too low")
             }
             Self::LostGaps(gaps) => format!("{gaps} gaps of very long streams were not kept; those have no TPOT"),
-            Self::QueueGrew { url, quarters } => format!(
-                "more and more requests waited at {url} ({:.0}, {:.0}, {:.0}, {:.0} in the quarters of its scrapes): the \
-                 longer it is sent to, the longer they will wait",
-                quarters[0], quarters[1], quarters[2], quarters[3]
+            Self::QueueGrew { url, growth } => format!(
+                "more and more requests waited at {url}, {:.2} more each second: the longer it is sent to, the longer \
+                 they will wait",
+                growth.per_second
             ),
             Self::Preempted { url, times } => {
                 format!(
@@ -249,14 +249,14 @@ pub(super) fn of(summary: &Summary, figures: &mut Figures, sources: &[Source], p
     for watched in sources.iter().flat_map(|source| &source.servers) {
         let url = || watched.url.clone();
         let server = Server::of(watched, &|_| true);
-        let grew = watched.queue_by_quarter().filter(grows);
+        let grew = growth(&watched.queue(), duration(summary));
         let preempted = match server.figures.get(&Figure::Preemptions) {
             Some(Went::Counter { total, .. }) if *total > 0.0 => Some(*total),
             _ => None,
         };
         let failed = Some(server.failed).filter(|failed| *failed > 0);
         let of = server.failed + server.scrapes;
-        warnings.extend(grew.map(|quarters| Warning::QueueGrew { url: url(), quarters }));
+        warnings.extend(grew.map(|growth| Warning::QueueGrew { url: url(), growth }));
         warnings.extend(preempted.map(|times| Warning::Preempted { url: url(), times }));
         warnings.extend(failed.map(|failed| Warning::NotScraped { url: url(), failed, of }));
     }
@@ -308,13 +308,10 @@ fn several(summary: &Summary) -> Option<Warning> {
 
 /// See [`growth`](super::growth).
 fn saturation(summary: &Summary, figures: &Figures) -> Option<Warning> {
-    let duration = summary.metric(Metric::E2e).map_or(Gap::ZERO, |e2e| Gap::from_nanos((e2e.avg * 1e6) as u64));
-    growth(&figures.load, duration).map(Warning::Saturation)
+    growth(&figures.load, duration(summary)).map(Warning::Saturation)
 }
 
-/// Whether something grows from quarter to quarter, and to the double from the second to the last.
-fn grows(quarters: &[f64; 4]) -> bool {
-    quarters.windows(2).all(|pair| pair[1] > pair[0])
-        && quarters[3] >= 2.0 * quarters[1]
-        && quarters[3] >= quarters[1] + 4.0
+/// Of a request, on average.
+fn duration(summary: &Summary) -> Gap {
+    summary.metric(Metric::E2e).map_or(Gap::ZERO, |e2e| Gap::from_nanos((e2e.avg * 1e6) as u64))
 }
