@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Error, Spanned};
+use serde_saphyr::Spanned;
 
 use super::error::{Problem, nearest};
 use super::layer::{Given, Place, Settings, Text};
 use super::typed::{SETTINGS, Setting, setting};
+use super::yaml;
 
 /// Reads the text of the file at `path`. A key without a value (`provider:`) is not set.
 ///
@@ -20,11 +21,8 @@ use super::typed::{SETTINGS, Setting, setting};
 pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
     let path: Arc<Path> = path.into();
     let at = |line| Place::File(Arc::clone(&path), line);
-    let options = serde_saphyr::options! { with_snippet: false };
-    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let line = error.location().map_or(1, |location| location.line());
-        vec![Problem::at(at(line), words(&error))]
-    })?;
+    let file: File = yaml::read(text, "settings, as in `listen: 127.0.0.1:8080`")
+        .map_err(|(line, said)| vec![Problem::at(at(line), said)])?;
     let (mut settings, mut problems) = (Settings::default(), Vec::new());
     for Entry { key, line, texts } in file.0 {
         let Some(setting) = setting(&key) else {
@@ -54,22 +52,6 @@ fn unknown_of([one, other]: [&'static str; 2], key: &str) -> String {
         None => format!("expected the keys `{one}` and `{other}`"),
     };
     format!("unknown key `{}`; {remedy}", key.escape_debug())
-}
-
-/// What is wrong with the YAML. Its text is not quoted: a wrong file may hold anything.
-fn words(error: &Error) -> String {
-    match error {
-        Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
-        Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),
-        Error::Unexpected { expected: "string scalar", .. } => {
-            "expected one value, found a list or a mapping".to_owned()
-        }
-        Error::Unexpected { .. } => "expected settings, as in `listen: 127.0.0.1:8080`".to_owned(),
-        _ => {
-            let words = error.without_snippet().to_string();
-            words.split(" at line ").next().unwrap_or(&words).to_owned()
-        }
-    }
 }
 
 /// The file as it stands.

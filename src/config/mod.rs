@@ -24,6 +24,7 @@ mod schema;
 mod source;
 mod typed;
 mod upstream;
+pub(crate) mod yaml;
 
 pub(crate) use error::nearest;
 pub use error::{ConfigError, Problem};

@@ -10,7 +10,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_saphyr::Spanned;
 
 use super::line::of_a_row;
-use crate::config::nearest;
+use crate::config::{nearest, yaml};
 use crate::report::sweep::file::{Cache, Level};
 
 /// Keys that are no flags.
@@ -31,18 +31,7 @@ pub(super) fn read(path: &Path, with_trace: bool) -> Result<Vec<Level>, String> 
 }
 
 fn rows(text: &str, with_trace: bool) -> Result<Vec<Level>, (u64, String)> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    let rows: Vec<Row> = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let words = error.without_snippet().to_string();
-        let said = words.split(" at line ").next().unwrap_or(&words);
-        let line = error.location().map_or(1, |location| location.line());
-        let remedy = if said.ends_with(ONE) {
-            ""
-        } else {
-            "; expected a list of rows, as in `- {name: short, isl: 128, rate: 4}`"
-        };
-        (line, format!("{said}{remedy}"))
-    })?;
+    let rows: Vec<Row> = yaml::read(text, "a list of rows, as in `- {name: short, isl: 128, rate: 4}`")?;
     let known = of_a_row(with_trace);
     let mut levels: Vec<Level> = Vec::new();
     for Row(entries) in rows {

@@ -1,0 +1,31 @@
+//! What is wrong with a YAML file, with its line: for the configuration and for a sweep's matrix.
+
+use serde::de::DeserializeOwned;
+use serde_saphyr::Error;
+
+/// Reads `text`; where it is YAML of something else, it is said that `expected` was.
+///
+/// # Errors
+/// The first thing that is wrong, with its line. The text is not quoted: a wrong file may hold anything.
+pub(crate) fn read<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T, (u64, String)> {
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        let line = error.location().map_or(1, |location| location.line());
+        (line, words(&error, expected))
+    })
+}
+
+fn words(error: &Error, expected: &str) -> String {
+    match error {
+        Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
+        Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),
+        Error::Unexpected { expected: "string scalar", .. } => {
+            "expected one value, found a list or a mapping".to_owned()
+        }
+        Error::Unexpected { .. } => format!("expected {expected}"),
+        _ => {
+            let words = error.without_snippet().to_string();
+            words.split(" at line ").next().unwrap_or(&words).to_owned()
+        }
+    }
+}
