@@ -386,6 +386,22 @@ fn before_a_run_this_machine_is_tried_at_its_rate_and_the_result_tells_what_was_
 }
 
 #[test]
+fn a_plan_of_long_replies_is_tried_with_as_many_streams_open_as_it_has() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
+    let load = ["load", "--target", &target, "--concurrency", "40", "--requests", "41", "--osl", "200"];
+    let done = ended(audited(&[&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat()));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let audit = &told(&out)["audit"];
+    // A token every 20 ms: ten replies a second of 200 tokens. Twenty of 50 tokens are tried, and so twenty are held.
+    let planned = serde_json::json!({"requests_per_second": 10.0, "events_per_second": 2_000.0, "streams": 40.0});
+    let tried = serde_json::json!({"requests_per_second": 20.0, "events_per_second": 2_000.0, "streams": 40.0});
+    assert_eq!((&audit["planned"], &audit["tried"]), (&planned, &tried));
+    assert!(audit["most_open"].as_u64().unwrap() >= 30, "{audit}");
+}
+
+#[test]
 fn a_strict_run_that_this_machine_cannot_carry_sends_nothing() {
     let server = sim(Gap::from_millis(1));
     let folder = tempfile::tempdir().unwrap();
