@@ -222,7 +222,11 @@ const VERBS: [Verb; 8] = [
     Verb {
         name: "convert",
         done: |bytes| {
-            TABLE.iter().filter(|format| format.write.is_some()).for_each(|format| written(big(bytes), format))
+            // A prompt of texts is two hundred times as long as its row, and nothing of it is kept.
+            let texts = |format: &Format| ["single_turn", "multi_turn"].contains(&format.name);
+            let length = |format| if texts(format) { bytes / 200 } else { bytes };
+            let written_ones = TABLE.iter().filter(|format| format.write.is_some());
+            written_ones.for_each(|format| written(big(length(format)), format));
         },
     },
 ];

@@ -11,8 +11,8 @@ use streamgauge::capture::gaps;
 use streamgauge::measure::record::FinishReason;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
+use streamgauge::trace::blocks::prompt_tokens;
 use streamgauge::trace::cut::{Cut, cut};
-use streamgauge::trace::fields::Fields;
 use streamgauge::trace::format::{self, Format, Options, TABLE};
 use streamgauge::trace::input::{Source, Stream};
 use streamgauge::trace::losses::Losses;
@@ -78,8 +78,9 @@ fn through(format: &Format, trace: &mut Trace) -> Trace {
     format::convert(trace, format, output::create(&path).unwrap()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let source = Source::Stream(Stream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
-    // Its rows do not say how large a block is, and vLLM is told with a flag.
-    let block_size = (format.name == "timed_trace").then_some(BLOCK as u32);
+    // Rows of these do not say how large a block is: their readers are told.
+    let told = ["timed_trace", "ragpulse"].contains(&format.name);
+    let block_size = trace.header.blocks.as_ref().filter(|_| told).map(|blocks| blocks.size);
     (format.read.unwrap())(source, &Options { block_size, ..Options::default() }).unwrap()
 }
 
@@ -92,7 +93,7 @@ fn shared(rows: &[Entry]) -> Vec<Vec<usize>> {
 
 /// What a row is but for its time and its names.
 fn shape(row: &Entry) -> (Option<u64>, Option<u64>, usize) {
-    (row.prompt.tokens, row.output_tokens, row.prompt.blocks.len())
+    (prompt_tokens(row), row.output_tokens, row.prompt.blocks.len())
 }
 
 fn in_order(rows: &[Entry]) -> bool {
@@ -148,7 +149,7 @@ fn answered(mut rows: Vec<Entry>, mut seed: u64) -> Vec<Entry> {
 
 /// Formats whose rows are read back one for one, in the order of the file; the others have tests of their own below.
 fn of_rows() -> impl Iterator<Item = &'static Format> {
-    let other = ["weka", "vllm-vcr"];
+    let other = ["weka", "vllm-vcr", "multi_turn"];
     TABLE
         .iter()
         .copied()
@@ -163,11 +164,14 @@ proptest! {
     fn every_format_becomes_every_other_with_all_lengths(rows in rows(), seed: u64) {
         let rows = by_session(&answered(rows, seed)).concat();
         let lengths = |rows: &[Entry]| {
-            let mut lengths: Vec<_> = rows.iter().map(|row| (row.prompt.tokens, row.output_tokens)).collect();
+            let mut lengths: Vec<_> = rows.iter().map(|row| (prompt_tokens(row), row.output_tokens)).collect();
             lengths.sort_unstable();
             lengths
         };
-        let both = || TABLE.iter().copied().filter(|format| format.read.is_some() && format.write.is_some());
+        // A turn of multi_turn is only what it adds.
+        let both = || TABLE.iter().copied().filter(|format| {
+            format.read.is_some() && format.write.is_some() && format.name != "multi_turn"
+        });
         for from in both() {
             let once = through(from, &mut trace(&rows));
             let (header, once) = (once.header.clone(), read(once));
@@ -189,17 +193,17 @@ proptest! {
     #[test]
     fn a_format_gives_back_what_it_holds(rows in rows()) {
         for format in of_rows() {
-            let back = read(through(format, &mut trace(&rows)));
+            let back = through(format, &mut trace(&rows));
+            let same_size = back.header.blocks.as_ref().is_some_and(|blocks| u64::from(blocks.size) == BLOCK);
+            let back = read(back);
             prop_assert_eq!(back.len(), rows.len(), "{}", format.name);
             for (row, back) in rows.iter().zip(&back) {
                 prop_assert_eq!(row.output_tokens, back.output_tokens, "{}", format.name);
-                prop_assert_eq!(row.prompt.tokens, back.prompt.tokens, "{}", format.name);
+                prop_assert_eq!(row.prompt.tokens, prompt_tokens(back), "{}", format.name);
                 prop_assert_eq!(row.at, back.at, "{}", format.name);
             }
             // The structure of prefixes stays where ids are of blocks of the same size.
-            let holds_blocks = Fields::of(&rows[0]).without(format.holds) == Fields::default()
-                || back.iter().any(|row| !row.prompt.blocks.is_empty());
-            if holds_blocks && back[0].prompt.blocks.len() == rows[0].prompt.blocks.len() && format.name != "bailian" {
+            if same_size && back[0].prompt.blocks.len() == rows[0].prompt.blocks.len() {
                 prop_assert_eq!(shared(&back), shared(&rows), "{}", format.name);
             }
         }
@@ -241,6 +245,29 @@ proptest! {
             }
         }
         prop_assert_eq!(shared(&back), shared_when_full(&together, BLOCK / 64));
+    }
+
+    #[test]
+    fn chunks_of_ragpulse_share_what_blocks_do(rows in rows()) {
+        let back = read(through(format::named("ragpulse").unwrap(), &mut trace(&rows)));
+        // Read as blocks of 16 tokens that are full.
+        prop_assert_eq!(shared(&back), shared_when_full(&rows, BLOCK / 16));
+        prop_assert!(back.iter().zip(&rows).all(|(back, row)| row.session.is_none() || back.session == row.session));
+    }
+
+    #[test]
+    fn turns_of_multi_turn_come_to_the_prompts_that_they_are_of(rows in rows()) {
+        let back = read(through(format::named("multi_turn").unwrap(), &mut trace(&rows)));
+        prop_assert_eq!(back.len(), rows.len());
+        let mut said: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for (row, back) in rows.iter().zip(&back) {
+            prop_assert_eq!((back.at, back.output_tokens), (row.at, row.output_tokens));
+            // Everything said in a session before, and what is new, is the prompt.
+            let before = back.turn.filter(|turn| *turn > 0 && row.session.is_some()).map_or(0, |_| said[&back.session]);
+            let whole = before + prompt_tokens(back).unwrap();
+            prop_assert_eq!(Some(whole), row.prompt.tokens);
+            said.insert(back.session.clone(), whole + row.output_tokens.unwrap());
+        }
     }
 
     #[test]

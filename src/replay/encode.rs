@@ -1,16 +1,17 @@
 //! From a row to the bytes that go over the wire. Pure, and alike in every process.
 
-use super::content::Content;
 use super::exchange::Leave;
 use super::history::{History, Turn};
 use super::request::{ExactOutput, Form, USUAL_DIALECT, wire};
-use super::schedule::{Planned, drawn, mix, name_hash, stretched};
+use super::schedule::{Planned, stretched};
 use super::target::Target;
 use crate::capture::format::Wanted;
 use crate::measure::record::{Ending, RequestRecord};
 use crate::measure::slo::glob;
 use crate::measure::text::ReplyText;
 use crate::measure::time::Gap;
+use crate::trace::chance::{drawn, mix, name_hash};
+use crate::trace::content::Content;
 
 /// The longest prompt that is made: 64 MiB of text, and more than ten times the longest context that is served.
 const MOST_TOKENS: u64 = 16 << 20;
@@ -84,7 +85,7 @@ impl Encoder {
     /// # Errors
     /// When the row's dialect has none, or its prompt is longer than any that is made.
     pub fn form(&self, send: &Planned) -> Result<&'static Form, String> {
-        let tokens = self.content.tokens(send);
+        let tokens = self.content.tokens(&send.entry);
         if tokens > MOST_TOKENS {
             return Err(format!(
                 "request {} of the plan has a prompt of {tokens} tokens, and none of more than {MOST_TOKENS} is made; \
@@ -125,7 +126,7 @@ impl Encoder {
     pub fn wanted(&self, send: &Planned, stretch: f64) -> Wanted {
         let (entry, leave) = (&send.entry, self.leave(send));
         Wanted {
-            input_tokens: Some(self.content.tokens(send)),
+            input_tokens: Some(self.content.tokens(&send.entry)),
             output_tokens: entry.output_tokens.filter(|_| entry.ending != Some(Ending::DownstreamGone)),
             think: entry.think.map(|think| stretched(think, stretch).as_nanos()),
             abort_tokens: leave.and_then(|leave| if let Leave::Tokens(tokens) = leave { Some(tokens) } else { None }),
@@ -155,7 +156,7 @@ impl Encoder {
         match history {
             None => Turn::first(&self.content, send),
             Some(history) => {
-                Turn::later(&self.content, send, history, if form.roles { self.content.added(send) } else { 0 })
+                Turn::later(&self.content, send, history, if form.roles { self.content.added(&send.entry) } else { 0 })
             }
         }
     }
@@ -168,7 +169,7 @@ impl Encoder {
         record: &RequestRecord,
         text: Option<ReplyText>,
     ) -> Option<History> {
-        turn.answered(&self.content, send, record, text, self.content.tokens(send))
+        turn.answered(&self.content, send, record, text, self.content.tokens(&send.entry))
     }
 
     /// The bytes of a row's request, and where its body begins. A turn of a live session says what it says.
@@ -177,7 +178,7 @@ impl Encoder {
         let seed = mix(self.seed ^ mix(send.number) ^ 0x7069_7865_6c00);
         let body = match turn {
             Some(turn) => form.body(&send.entry, turn.said(), turn.asked(), *exact, seed),
-            None => form.body(&send.entry, &[], &self.content.text(send), *exact, seed),
+            None => form.body(&send.entry, &[], &self.content.text(&send.row()), *exact, seed),
         };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         wire(target, form.path(), own.chain(self.fields.iter().cloned()), &body)

@@ -8,9 +8,10 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::exchange::{Job, Wire};
 use super::run::{Config, Counters, Loop, Order, Sessions};
-use super::schedule::{Planned, RowError, name_hash};
+use super::schedule::{Planned, RowError};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
+use crate::trace::chance::name_hash;
 
 /// How long before its time a request is encoded.
 const AHEAD: Gap = Gap::from_millis(1_000);

@@ -15,11 +15,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::content::Content;
 use super::schedule::Planned;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::text::ReplyText;
 use crate::measure::time::Stamp;
+use crate::trace::content::Content;
 
 /// A question and its answer.
 #[derive(Clone)]
@@ -99,19 +99,19 @@ impl Silent {
 impl Turn {
     /// The first turn of a session.
     pub fn first(content: &Content, send: &Planned) -> Self {
-        Self { history: History::default(), asked: content.text(send), real: None }
+        Self { history: History::default(), asked: content.text(&send.row()), real: None }
     }
 
     /// A later one. `added` is what a server adds to every message, in tokens.
     pub fn later(content: &Content, send: &Planned, history: Option<History>, added: u64) -> Self {
         let goes_on = |history: &History| {
-            send.entry.prompt.blocks.starts_with(&history.blocks) && content.tokens(send) > history.tokens
+            send.entry.prompt.blocks.starts_with(&history.blocks) && content.tokens(&send.entry) > history.tokens
         };
         let Some(history) = history.filter(goes_on) else {
             return Self { real: Some(false), ..Self::first(content, send) };
         };
         let past = history.tokens.saturating_add(added).saturating_add_signed(history.more);
-        let asked = content.end_of_text(send, content.tokens(send).saturating_sub(past).max(1));
+        let asked = content.end_of_text(&send.row(), content.tokens(&send.entry).saturating_sub(past).max(1));
         Self { history, asked, real: Some(true) }
     }
 
@@ -146,7 +146,7 @@ impl Turn {
         }
         let output = record.output_tokens.map_or(0, |count| (count.tokens as f64 * share).round() as u64);
         history.tokens = counted.unwrap_or(planned) + output;
-        history.blocks = content.whole_blocks(send).to_vec();
+        history.blocks = content.whole_blocks(&send.entry).to_vec();
         history.bytes += self.asked.len() + answered.len();
         history.said.push(Said { asked: self.asked, answered });
         Some(history)
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Prompt, Scope};
     use crate::measure::time::Gap;
-    use crate::replay::words::Words;
+    use crate::trace::words::Words;
 
     fn content() -> Content {
         let blocks = Blocks {
@@ -203,7 +203,7 @@ mod tests {
             let send = send(tokens, blocks);
             let turn = Turn::later(&content(), &send, history, 4);
             assert_eq!((turn.real, turn.said().len()), (Some(false), 0));
-            assert_eq!(turn.asked(), content().text(&send));
+            assert_eq!(turn.asked(), content().text(&send.row()));
         }
     }
 

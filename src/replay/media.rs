@@ -14,8 +14,8 @@ use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 use rand::Rng as _;
 
-use super::schedule::random;
 use crate::capture::format::{Part, PartKind};
+use crate::trace::chance::random;
 
 /// Width and height where nothing is known: what many models scale images to.
 const USUAL_SIZE: (u32, u32) = (512, 512);

@@ -1,8 +1,9 @@
 //! Sends a trace again: the same arrivals, lengths, shared prefixes, sessions and departures, at another server.
 //!
 //! # The way of a row
-//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`] makes its prompt from block ids, of
-//! [`words`] that a tokenizer or the server's [`tokenize`] says are one token each; [`request`] puts that into the words
+//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`](crate::trace::content) makes its
+//! prompt from block ids, of [`words`](crate::trace::words) that a tokenizer or the server's [`tokenize`] says are one
+//! token each; [`request`] puts that into the words
 //! of a dialect; `feed` has it encoded before its time, `worker` gives it a connection, `pen` writes it in the moment that
 //! it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
@@ -18,7 +19,6 @@
 
 mod ask;
 mod bodies;
-pub mod content;
 mod due;
 pub mod encode;
 pub mod engine;
@@ -41,7 +41,6 @@ pub mod summary;
 pub mod synth;
 pub mod target;
 pub mod tokenize;
-pub mod words;
 mod worker;
 
 pub use exchange::Leave;

@@ -13,11 +13,11 @@ use super::bodies::{
 };
 use super::history::Said;
 use super::media::Media;
-use super::schedule::mix;
 use super::target::Target;
 use crate::capture::format::{Entry, PartKind};
 use crate::measure::dialect::{self, Dialect};
 use crate::measure::record::Ending;
+use crate::trace::chance::mix;
 
 /// How a dialect's requests look.
 #[derive(Debug)]

@@ -3,14 +3,11 @@
 //! Rows stream through: window, passes of a loop, time stretched, shard. A moment that comes out never
 //! depends on how a server answers.
 
-use std::hash::Hasher as _;
-
-use fnv::FnvHasher;
-use rand_pcg::Pcg64Mcg;
-
 use crate::capture::format::Entry;
 use crate::measure::slo::glob;
 use crate::measure::time::Gap;
+use crate::trace::chance::name_hash;
+use crate::trace::content::Row;
 
 /// Why a row cannot be had.
 pub type RowError = Box<dyn std::error::Error + Send + Sync>;
@@ -106,6 +103,13 @@ pub struct Planned {
     pub entry: Entry,
 }
 
+impl Planned {
+    /// The row that its prompt is made for.
+    pub fn row(&self) -> Row<'_> {
+        Row { entry: &self.entry, number: self.number, pass: self.pass }
+    }
+}
+
 /// The sends of a plan, in order. See the module.
 pub struct Schedule<O> {
     plan: Plan,
@@ -198,31 +202,6 @@ impl<O: FnMut() -> Result<Rows, RowError>> Iterator for Schedule<O> {
 pub fn stretched(nanos: u64, stretch: f64) -> Gap {
     // Whole nanoseconds are kept where nothing is stretched: a double has 53 bits.
     Gap::from_nanos(if stretch == 1.0 { nanos } else { (nanos as f64 * stretch).round() as u64 })
-}
-
-/// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
-pub fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
-
-/// The random numbers of a seed: the same on every machine, and in every version.
-pub fn random(seed: u64) -> Pcg64Mcg {
-    Pcg64Mcg::new(u128::from(mix(seed)) << 64 | u128::from(mix(!seed)))
-}
-
-/// A number between 0 and 1 for a row, alike in every process.
-pub fn drawn(seed: u64, number: u64) -> f64 {
-    (mix(seed ^ mix(number)) >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// A number for a name, alike in every process: FNV-1a, and mixed.
-pub fn name_hash(name: &str) -> u64 {
-    let mut hasher = FnvHasher::default();
-    hasher.write(name.as_bytes());
-    mix(hasher.finish())
 }
 
 #[cfg(test)]

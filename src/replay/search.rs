@@ -195,7 +195,7 @@ mod tests {
     use rand_distr::{Binomial, Distribution as _};
 
     use super::*;
-    use crate::replay::schedule::random;
+    use crate::trace::chance::random;
 
     fn trial(level: f64, good: u32, of: u32) -> Trial {
         let seen = vec![Seen { good: good.into(), of: of.into(), share: 0.95 }];

@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 
 use super::ask::{Question, Unanswered, ask};
 use super::target::{Connector, Target};
-use super::words::{Drilled, Words, drill};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
+use crate::trace::words::{Drilled, Words, drill};
 
 /// How long one server may take for all that it is asked.
 const PATIENCE: Gap = Gap::from_millis(5_000);

@@ -2,7 +2,8 @@
 //!
 //! A [`Trace`] is a header and a stream of rows; nothing here holds a trace in memory. [`format::TABLE`] lists the
 //! formats: how each is recognised, what it can hold, how it is read and written. What a format cannot hold is counted
-//! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive.
+//! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive; where a text is to be
+//! written or sent, [`content`] makes one from block ids and lengths.
 //!
 //! What is done with traces: [`info`] tells what is in one, [`diff`] how far two are
 //! apart, [`cut`], [`scale`], [`lengths`], [`merge`], [`anonymize`] and
@@ -10,6 +11,8 @@
 
 pub mod anonymize;
 pub mod blocks;
+pub mod chance;
+pub mod content;
 pub mod cut;
 pub mod diff;
 pub mod error;
@@ -26,6 +29,7 @@ mod plain;
 pub mod scale;
 pub mod sessions;
 pub mod spread;
+pub mod words;
 
 use crate::capture::format::{Entry, Header};
 use error::{Error, Problem};

@@ -8,15 +8,15 @@ use streamgauge::capture::reader::Reader;
 use streamgauge::measure::observer::DEFAULT_STALL;
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::{Gap, Window};
-use streamgauge::replay::content::Content;
 use streamgauge::replay::encode::{Cancel, Encoder};
 use streamgauge::replay::output::Output;
 use streamgauge::replay::request::ExactOutput;
 use streamgauge::replay::run::{Ended, Loop, Sessions};
 use streamgauge::replay::schedule::{Plan, RowError, Rows, Schedule};
 use streamgauge::replay::target::Target;
-use streamgauge::replay::words::Words;
 use streamgauge::replay::{Config, Connections, Run};
+use streamgauge::trace::content::Content;
+use streamgauge::trace::words::Words;
 use tokio::sync::Semaphore;
 
 /// What differs from run to run.

@@ -8,10 +8,10 @@ use super::prepare::Refused;
 use super::words::Chosen;
 use crate::capture::format::Prompt;
 use crate::measure::time::{Gap, Window};
-use crate::replay::content::{Content, Counts};
 use crate::replay::schedule::Planned;
-use crate::replay::words::{self, Words};
 use crate::replay::{Config, Run};
+use crate::trace::content::{Content, Counts};
+use crate::trace::words::{self, Words};
 
 /// Words of the shortest prompt: the next one has the same and a share more, so that they differ by what a share counts.
 const SHORT: u64 = 32;

@@ -27,7 +27,6 @@ use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Window};
 use crate::net::tls;
 use crate::replay::Config;
-use crate::replay::content::Content;
 use crate::replay::encode::Encoder;
 use crate::replay::engine::engines;
 use crate::replay::no_target;
@@ -37,7 +36,8 @@ use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
 use crate::replay::scrape::Page;
 use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
-use crate::replay::words::Words;
+use crate::trace::content::Content;
+use crate::trace::words::Words;
 
 /// Why nothing is sent.
 pub(in crate::cli) enum Refused {

@@ -12,7 +12,7 @@ use crate::replay::encode::Encoder;
 use crate::replay::schedule::Planned;
 use crate::replay::target::Target;
 use crate::replay::tokenize::{self, Asked};
-use crate::replay::words::Words;
+use crate::trace::words::Words;
 
 /// What is known of the words.
 #[derive(Default)]

@@ -10,10 +10,10 @@ use super::matrix;
 use crate::cli::replay::digest;
 use crate::cli::sending::flags::model_of;
 use crate::measure::slo::goals::Goals;
-use crate::replay::schedule::{mix, name_hash};
 use crate::replay::search::Search;
 use crate::replay::target::Target;
 use crate::report::sweep::file::{By, Cache, FILE, File, Flags, Level, Plan, Run, Sought, VERSION};
+use crate::trace::chance::{mix, name_hash};
 
 /// How long a level of `load` lasts where nobody says.
 const USUAL_LENGTH: &str = "30s";

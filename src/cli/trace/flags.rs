@@ -190,11 +190,11 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 pub(super) fn formats() -> String {
     let rows = TABLE.iter().map(|format| {
         let can = match (format.read.is_some(), format.write.is_some()) {
-            (true, true) => "read, written",
-            (true, false) => "read",
-            _ => "written",
+            (true, true) => "read, written".to_owned(),
+            (true, false) => format!("read, not written: {}", format.but),
+            _ => format!("written, not read: {}", format.but),
         };
-        format!("\n  {:<12} {}\n  {:<12} {can}; told by {}", format.name, format.about, "", format.by)
+        format!("\n  {:<12} {}\n  {:<12} told by {}; {can}", format.name, format.about, "", format.by)
     });
     format!("Formats:{}", rows.collect::<String>())
 }

@@ -16,7 +16,7 @@ use rand_distr::{Distribution as _, Exp1, Gamma};
 use rand_pcg::Pcg64Mcg;
 
 use crate::measure::time::Gap;
-use crate::replay::schedule::random;
+use crate::trace::chance::random;
 
 /// Makes the draws others than those of the rest of a load. Of sixty thousand numbers one by which the default seed's
 /// counts stay within 1.2 standard deviations of what is expected, at every length: a short load without `--seed` is an

@@ -181,7 +181,7 @@ fn plain(path: &Path) -> Result<Option<Vec<(u32, u32)>>, RowError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::schedule::random;
+    use crate::trace::chance::random;
 
     /// Mean and coefficient of variation of 20,000.
     fn moments(length: Length) -> (f64, f64) {

@@ -59,7 +59,7 @@ pub static MIXES: &[Mix] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::schedule::random;
+    use crate::trace::chance::random;
 
     #[test]
     fn every_mix_has_the_mean_that_was_measured() {

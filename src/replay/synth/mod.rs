@@ -12,8 +12,8 @@ use rand_pcg::Pcg64Mcg;
 
 use self::arrivals::{Arrivals, Moments};
 use self::length::{Length, Lengths};
-use super::schedule::random;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope};
+use crate::trace::chance::random;
 
 /// Where such a trace says that it comes from.
 pub const SYNTHETIC: &str = "synthetic";

@@ -11,6 +11,7 @@ pub mod own;
 pub mod parquet;
 pub mod ragpulse;
 pub mod servegen;
+mod texts;
 pub mod timed;
 pub mod turns;
 pub mod vcr;

@@ -1,16 +1,25 @@
 //! RAGPulse's JSON Lines: seconds as texts, and prompts as lists of chunks of any length, whose lengths stand in tables
-//! beside the trace. With them a prompt's chunks become blocks of 16 tokens; without them its ids cannot be used.
+//! beside the trace. With them a prompt's chunks become blocks of 16 tokens. Without them its ids cannot be used, unless
+//! it is told that all chunks are as long as each other.
+//!
+//! A trace does not know the parts of a prompt, and no file can hold tables beside itself: what is written has all blocks
+//! as chunks of one part, all of one length.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
-use super::super::blocks::{mixed, of_text};
+use serde::Serialize;
+
+use super::super::blocks::{Reblocked, Rule, mixed, of_text, prompt_tokens};
 use super::super::fields::Fields;
 use super::super::json::{Id, Number, Object, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
-use super::{Format, Losses, Options, Source, has_keys, nanos, rows, stream};
+use super::mooncake::estimated;
+use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{Entry, Header, LastBlock, Prompt};
 
 pub(super) const FORMAT: Format = Format {
@@ -28,10 +37,9 @@ pub(super) const FORMAT: Format = Format {
             })
     },
     read: Some(read),
-    write: None,
-    but: "its ids stand for chunks of a prompt's parts, and a trace does not know the parts; write mooncake or \
-          bailian, whose ids are of blocks",
-    holds: Fields::ALL.without(Fields::ALL),
+    write: Some(write),
+    but: "",
+    holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN),
 };
 
 const BLOCK: u32 = 16;
@@ -58,12 +66,15 @@ row!(Chunks {
 /// The parts of a prompt in their order, and how the table of each begins to name its ids.
 const PARTS: [&str; 5] = ["sys", "passage", "history", "web", "user"];
 
-fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = Losses::default();
-    let lengths = stream.folder.as_deref().map(tables).unwrap_or_default();
+    let lengths = match options.block_size {
+        Some(size) => Lengths::Same(size),
+        None => Lengths::Tables(stream.folder.as_deref().map(tables).unwrap_or_default()),
+    };
     let mut header = Header::new(FORMAT.name);
-    if lengths.is_empty() {
+    if lengths.are_unknown() {
         losses.count("hash_ids: no tables with the lengths of chunks lie beside the file");
     } else {
         let blocks = super::mooncake::blocks(BLOCK);
@@ -86,12 +97,33 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
             turns.tell(&session, turn);
             (entry.session, entry.turn) = (Some(session), Some(turn));
         }
-        if let Some(Object(chunks)) = row.hash_ids.filter(|_| !lengths.is_empty()) {
+        if let Some(Object(chunks)) = row.hash_ids.filter(|_| !lengths.are_unknown()) {
             entry.prompt.blocks = blocks(&chunks, &lengths, tokens, &counted);
         }
         Ok(Some(entry))
     });
     Ok(Trace { header, entries, losses })
+}
+
+/// How long chunks are.
+enum Lengths {
+    /// By part and id.
+    Tables(HashMap<(u8, u64), u32>),
+    /// All as long as each other.
+    Same(u32),
+}
+
+impl Lengths {
+    fn are_unknown(&self) -> bool {
+        matches!(self, Self::Tables(tables) if tables.is_empty())
+    }
+
+    fn of(&self, part: usize, chunk: u64) -> Option<u32> {
+        match self {
+            Self::Tables(tables) => tables.get(&(part as u8, chunk)).copied(),
+            Self::Same(length) => Some(*length),
+        }
+    }
 }
 
 /// The lengths of chunks by part and id, from every table in the folder.
@@ -131,17 +163,17 @@ fn chunk(line: &[u8]) -> Option<(u64, u32)> {
 }
 
 /// Blocks of a prompt made of chunks: each hangs on everything before its end, to the token.
-fn blocks(chunks: &Chunks, lengths: &HashMap<(u8, u64), u32>, tokens: u64, losses: &Losses) -> Vec<u64> {
+fn blocks(chunks: &Chunks, lengths: &Lengths, tokens: u64, losses: &Losses) -> Vec<u64> {
     let parts = [&chunks.sys_prompt, &chunks.passages_ids, &chunks.history, &chunks.web_search, &chunks.user_input];
     let (mut ids, mut before, mut filled, mut total) = (Vec::new(), of_text("ragpulse"), 0_u32, 0_u64);
     for (part, list) in parts.into_iter().enumerate() {
         for chunk in list.iter().flatten() {
-            let Some(length) = lengths.get(&(part as u8, *chunk)) else {
+            let Some(length) = lengths.of(part, *chunk) else {
                 losses.count("chunks that are in no table; what follows them in a prompt has no ids");
                 return ids;
             };
             let mut taken = 0;
-            while taken < *length && total < tokens.min(MOST_TOKENS) {
+            while taken < length && total < tokens.min(MOST_TOKENS) {
                 let step = (BLOCK - filled).min(length - taken);
                 (taken, filled, total) = (taken + step, filled + step, total + u64::from(step));
                 if filled == BLOCK && total <= tokens {
@@ -149,10 +181,82 @@ fn blocks(chunks: &Chunks, lengths: &HashMap<(u8, u64), u32>, tokens: u64, losse
                     filled = 0;
                 }
             }
-            before = mixed(mixed(before, mixed(part as u64, *chunk)), u64::from(*length));
+            before = mixed(mixed(before, mixed(part as u64, *chunk)), u64::from(length));
         }
     }
     ids
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    timestamp: String,
+    input_length: u64,
+    output_length: u64,
+    hash_ids: Parts,
+    session_id: Cow<'a, str>,
+}
+
+#[derive(Default, Serialize)]
+struct Parts {
+    sys_prompt: [u64; 0],
+    passages_ids: [u64; 0],
+    history: Vec<u64>,
+    web_search: [u64; 0],
+    user_input: [u64; 0],
+}
+
+struct Requests {
+    out: Output,
+    blocks: Option<Reblocked>,
+    notes: Vec<String>,
+    rows: u64,
+    estimated: u64,
+}
+
+fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    let rule = Rule { size: None, last: LastBlock::Kept };
+    let mut notes = Vec::new();
+    let blocks = header
+        .blocks
+        .as_ref()
+        .and_then(|from| Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok());
+    if let Some(blocks) = &blocks {
+        let size = blocks.to.size;
+        notes.push(format!(
+            "a trace does not know a prompt's parts: every block is a chunk of `history`, and no tables are written; a \
+             chunk has {size} tokens, so that `trace --block-size {size}` reads them again"
+        ));
+    }
+    Ok(Box::new(Requests { out, blocks, notes, rows: 0, estimated: 0 }))
+}
+
+impl Writer for Requests {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        self.rows += 1;
+        // Every row has a session there.
+        let session = entry.session.as_deref().map(Cow::Borrowed);
+        super::write_line(
+            &mut self.out,
+            &Line {
+                timestamp: Time::secs(entry.at).value().to_string(),
+                input_length: tokens,
+                output_length: entry.output_tokens.unwrap_or(0),
+                hash_ids: Parts {
+                    history: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+                    ..Parts::default()
+                },
+                session_id: session.unwrap_or_else(|| Cow::Owned(format!("request-{}", self.rows))),
+            },
+        )
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.out.flush()?;
+        self.notes.extend(estimated(self.estimated));
+        Ok(self.notes)
+    }
 }
 
 #[cfg(test)]
@@ -161,7 +265,7 @@ mod tests {
 
     #[test]
     fn prompts_share_blocks_as_far_as_their_chunks_are_the_same_to_the_token() {
-        let lengths = HashMap::from([((0, 1), 20), ((1, 7), 30), ((1, 8), 30), ((4, 9), 10)]);
+        let lengths = Lengths::Tables(HashMap::from([((0, 1), 20), ((1, 7), 30), ((1, 8), 30), ((4, 9), 10)]));
         let prompt = |passage| Chunks {
             sys_prompt: Some(vec![1]),
             passages_ids: Some(vec![passage]),

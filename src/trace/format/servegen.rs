@@ -30,7 +30,8 @@ pub(super) const FORMAT: Format = Format {
     },
     read: Some(read),
     write: None,
-    but: "it is what traces are generated from; write mooncake or streamgauge",
+    but: "it holds no requests, only the rates and distributions from which some are drawn: what came back would be \
+          others, without prefixes and sessions; write mooncake or streamgauge",
     holds: Fields::ALL.without(Fields::ALL),
 };
 

@@ -23,15 +23,15 @@ use super::prepare::Refused;
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp, Window};
-use crate::replay::content::Content;
 use crate::replay::encode::Encoder;
 use crate::replay::request::ExactOutput;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::summary::{Spread, Summary};
 use crate::replay::target::Target;
-use crate::replay::words::Words;
 use crate::replay::{Config, Run};
 use crate::sim::{self, Options, Server};
+use crate::trace::content::Content;
+use crate::trace::words::Words;
 pub(super) use trial::Load;
 use trial::Trial;
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use rand::Rng as _;
 use tokenizers::Tokenizer;
 
-use super::schedule::{mix, random};
+use super::chance::{mix, random};
 
 /// Common English words of three letters.
 #[rustfmt::skip]

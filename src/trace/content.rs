@@ -11,9 +11,9 @@
 //! prefix exactly where the trace says that they do. What no block covers is drawn from the row's number, and is like no
 //! other prompt from its first word on.
 
-use super::schedule::{Planned, mix, name_hash};
+use super::chance::{mix, name_hash};
 use super::words::{WORD, Words};
-use crate::capture::format::{BlockUnit, Blocks, Scope};
+use crate::capture::format::{BlockUnit, Blocks, Entry, Scope};
 
 /// Tokens of a prompt of which the trace says nothing.
 const UNKNOWN: u64 = 1;
@@ -38,6 +38,17 @@ impl Counts {
     fn words(self, tokens: u64) -> usize {
         (tokens as f64 / self.each).round() as usize
     }
+}
+
+/// A row of a trace, as its prompt is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    /// The request.
+    pub entry: &'a Entry,
+    /// Which row it is, over all passes.
+    pub number: u64,
+    /// Which pass over the trace, from 0.
+    pub pass: u32,
 }
 
 /// Makes the prompts of one trace. See the module.
@@ -78,27 +89,27 @@ impl Content {
     }
 
     /// How the server of a row counts.
-    fn counts(&self, send: &Planned) -> Counts {
-        let own = self.of_models.iter().find(|(model, _)| *model == send.entry.model);
+    fn counts(&self, entry: &Entry) -> Counts {
+        let own = self.of_models.iter().find(|(model, _)| *model == entry.model);
         own.map_or(self.counts, |(_, counts)| *counts)
     }
 
     /// Tokens that the server is known to add to the prompt of a row.
-    pub fn added(&self, send: &Planned) -> u64 {
-        self.counts(send).added
+    pub fn added(&self, entry: &Entry) -> u64 {
+        self.counts(entry).added
     }
 
     /// Tokens that the prompt of a row should have, as the server counts.
-    pub fn tokens(&self, send: &Planned) -> u64 {
-        let prompt = &send.entry.prompt;
+    pub fn tokens(&self, entry: &Entry) -> u64 {
+        let prompt = &entry.prompt;
         let by_bytes = || prompt.bytes.map(|bytes| (bytes as f64 * self.tokens_per_byte).round() as u64);
         let by_blocks = || Some(prompt.blocks.len() as u64 * self.block_tokens()).filter(|tokens| *tokens > 0);
         prompt.tokens.or_else(by_bytes).or_else(by_blocks).unwrap_or(UNKNOWN)
     }
 
     /// Those of them that are text. Of a prompt with images only its bytes tell how many.
-    fn text_tokens(&self, send: &Planned) -> u64 {
-        let (prompt, all) = (&send.entry.prompt, self.tokens(send));
+    fn text_tokens(&self, entry: &Entry) -> u64 {
+        let (prompt, all) = (&entry.prompt, self.tokens(entry));
         let by_bytes =
             prompt.bytes.filter(|_| !prompt.parts.is_empty()).map(|bytes| bytes as f64 * self.tokens_per_byte);
         by_bytes.map_or(all, |tokens| all.min(tokens.round() as u64))
@@ -113,33 +124,33 @@ impl Content {
     }
 
     /// Ids of the blocks of a row that its prompt fills.
-    pub fn whole_blocks<'a>(&self, send: &'a Planned) -> &'a [u64] {
-        let blocks = &send.entry.prompt.blocks;
-        let whole = self.tokens(send).checked_div(self.block_tokens()).unwrap_or(0);
+    pub fn whole_blocks<'a>(&self, entry: &'a Entry) -> &'a [u64] {
+        let blocks = &entry.prompt.blocks;
+        let whole = self.tokens(entry).checked_div(self.block_tokens()).unwrap_or(0);
         &blocks[..usize::try_from(whole).unwrap_or(usize::MAX).min(blocks.len())]
     }
 
     /// The last words of a row's prompt, this many tokens of them.
-    pub fn end_of_text(&self, send: &Planned, tokens: u64) -> String {
-        let mut text = self.text(send);
-        let bytes = self.counts(send).words(tokens).max(1).saturating_mul(WORD);
+    pub fn end_of_text(&self, row: &Row<'_>, tokens: u64) -> String {
+        let mut text = self.text(row);
+        let bytes = self.counts(row.entry).words(tokens).max(1).saturating_mul(WORD);
         text.drain(..text.len().saturating_sub(bytes));
         text
     }
 
     /// The prompt of a row.
-    pub fn text(&self, send: &Planned) -> String {
-        let counts = self.counts(send);
-        let total = counts.words(self.text_tokens(send).saturating_sub(counts.added)).max(1);
+    pub fn text(&self, row: &Row<'_>) -> String {
+        let counts = self.counts(row.entry);
+        let total = counts.words(self.text_tokens(row.entry).saturating_sub(counts.added)).max(1);
         let block = self.block_tokens();
         let mut text = String::with_capacity((total + 2) * WORD);
         // Another pass is another day: what the cache holds of the one before would make it look faster.
-        let mut space = mix(self.seed ^ mix(u64::from(send.pass)));
+        let mut space = mix(self.seed ^ mix(u64::from(row.pass)));
         if self.blocks.as_ref().is_some_and(|blocks| blocks.scope == Scope::Session) {
-            space ^= name_hash(send.entry.session.as_deref().unwrap_or_default());
+            space ^= name_hash(row.entry.session.as_deref().unwrap_or_default());
         }
         let mut written = 0;
-        for (blocks, id) in (1..).zip(&send.entry.prompt.blocks).take_while(|_| block > 0) {
+        for (blocks, id) in (1..).zip(&row.entry.prompt.blocks).take_while(|_| block > 0) {
             if written == total {
                 break;
             }
@@ -148,7 +159,7 @@ impl Content {
             self.words.write(mix(space ^ mix(*id)), end - written, &mut text);
             written = end;
         }
-        let own = mix(mix(self.seed ^ u64::from(send.pass)).wrapping_add(send.number) ^ 0x6f77_6e00);
+        let own = mix(mix(self.seed ^ u64::from(row.pass)).wrapping_add(row.number) ^ 0x6f77_6e00);
         match self.even {
             false => self.words.write(own, total - written, &mut text),
             true => self.words.write_evenly(own, total - written, &mut text),
@@ -162,17 +173,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capture::format::{BlockIds, Entry, LastBlock, Prompt};
-    use crate::measure::time::Gap;
+    use crate::capture::format::{BlockIds, LastBlock, Prompt};
 
     fn content(unit: BlockUnit, size: u32, scope: Scope) -> Content {
         let blocks = Blocks { size, unit, last: LastBlock::Kept, ids: BlockIds::Chained, scope, key: None };
         Content::new(Words::default(), Some(blocks), None, 0)
     }
 
-    fn send(number: u64, tokens: u64, blocks: &[u64]) -> Planned {
+    fn entry(tokens: u64, blocks: &[u64]) -> Entry {
         let prompt = Prompt { tokens: Some(tokens), blocks: blocks.to_vec(), ..Prompt::default() };
-        Planned { at: Gap::ZERO, number, pass: 0, entry: Entry { prompt, ..Entry::default() } }
+        Entry { prompt, ..Entry::default() }
+    }
+
+    fn text(content: &Content, number: u64, tokens: u64, blocks: &[u64]) -> String {
+        content.text(&Row { entry: &entry(tokens, blocks), number, pass: 0 })
     }
 
     fn shared(a: &str, b: &str) -> usize {
@@ -181,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_text_of_an_id_is_the_same_for_ever() {
-        let text = content(BlockUnit::Tokens, 4, Scope::Trace).text(&send(0, 4, &[46]));
+        let text = text(&content(BlockUnit::Tokens, 4, Scope::Trace), 0, 4, &[46]);
         assert_eq!(text, KNOWN, "whoever changes this makes results of old runs incomparable");
     }
     const KNOWN: &str = " our fox rod nor";
@@ -189,10 +203,10 @@ mod tests {
     #[test]
     fn prompts_share_what_their_blocks_share_and_no_word_more() {
         let content = content(BlockUnit::Tokens, 16, Scope::Trace);
-        let (a, b) = (content.text(&send(0, 40, &[0, 1, 2])), content.text(&send(1, 60, &[0, 1, 7, 8])));
+        let (a, b) = (text(&content, 0, 40, &[0, 1, 2]), text(&content, 1, 60, &[0, 1, 7, 8]));
         assert_eq!((a.len(), b.len()), (40 * 4, 60 * 4));
         assert_eq!(shared(&a, &b) / 4, 32, "two blocks of 16");
-        let (c, d) = (content.text(&send(2, 40, &[])), content.text(&send(3, 40, &[])));
+        let (c, d) = (text(&content, 2, 40, &[]), text(&content, 3, 40, &[]));
         assert_eq!(shared(&c, &d) / 4, 0);
     }
 
@@ -200,9 +214,8 @@ mod tests {
     fn ids_of_sessions_are_their_own() {
         let content = content(BlockUnit::Tokens, 16, Scope::Session);
         let of = |session: &str| {
-            let mut send = send(0, 16, &[1]);
-            send.entry.session = Some(session.to_owned());
-            content.text(&send)
+            let entry = Entry { session: Some(session.to_owned()), ..entry(16, &[1]) };
+            content.text(&Row { entry: &entry, number: 0, pass: 0 })
         };
         assert_eq!(of("a"), of("a"));
         assert_ne!(of("a"), of("b"));
@@ -211,23 +224,23 @@ mod tests {
     #[test]
     fn another_pass_has_other_texts_that_share_alike() {
         let content = content(BlockUnit::Tokens, 16, Scope::Trace);
-        let pass = |number, blocks: &[u64]| content.text(&Planned { pass: 1, ..send(number, 40, blocks) });
-        assert_ne!(pass(0, &[0, 1, 2]), content.text(&send(0, 40, &[0, 1, 2])));
+        let pass = |number, blocks: &[u64]| content.text(&Row { entry: &entry(40, blocks), number, pass: 1 });
+        assert_ne!(pass(0, &[0, 1, 2]), text(&content, 0, 40, &[0, 1, 2]));
         assert_eq!(shared(&pass(0, &[0, 1, 2]), &pass(1, &[0, 1, 3])) / 4, 32);
     }
 
     #[test]
     fn blocks_of_bytes_are_shared_and_the_length_in_tokens_is_exact() {
         let content = content(BlockUnit::Bytes, 64, Scope::Trace);
-        let text = content.text(&send(0, 50, &[3, 4, 5]));
-        assert_eq!(text.len(), 50 * 4);
-        assert_eq!(shared(&text, &content.text(&send(1, 90, &[3, 4]))) / 4, 32);
+        let a = text(&content, 0, 50, &[3, 4, 5]);
+        assert_eq!(a.len(), 50 * 4);
+        assert_eq!(shared(&a, &text(&content, 1, 90, &[3, 4])) / 4, 32);
     }
 
     #[test]
     fn room_is_left_for_what_the_server_adds() {
         let content = content(BlockUnit::Tokens, 16, Scope::Trace).counted(Counts { added: 5, each: 1.0 });
-        let (a, b) = (content.text(&send(0, 40, &[0, 1, 2])), content.text(&send(0, 60, &[0, 1, 2, 3])));
+        let (a, b) = (text(&content, 0, 40, &[0, 1, 2]), text(&content, 0, 60, &[0, 1, 2, 3]));
         assert_eq!((a.len(), b.len()), (35 * 4, 55 * 4));
         assert_eq!(shared(&a, &b), a.len(), "the prefix stays, the end goes");
     }
@@ -236,14 +249,14 @@ mod tests {
     fn prompts_of_a_server_that_counts_more_for_a_word_have_fewer_and_share_as_much() {
         let content = content(BlockUnit::Tokens, 16, Scope::Trace).counted(Counts { added: 6, each: 1.5 });
         let words = |text: &str| text.len() / WORD;
-        let (a, b) = (content.text(&send(0, 60, &[0, 1, 2])), content.text(&send(1, 90, &[0, 1, 7, 8, 9])));
+        let (a, b) = (text(&content, 0, 60, &[0, 1, 2]), text(&content, 1, 90, &[0, 1, 7, 8, 9]));
         assert_eq!((words(&a), words(&b)), (54 * 2 / 3, 84 * 2 / 3));
         assert_eq!(shared(&a, &b) / WORD, 21, "32 tokens");
-        assert_eq!(words(&content.end_of_text(&send(0, 60, &[0, 1, 2]), 30)), 20);
+        assert_eq!(words(&content.end_of_text(&Row { entry: &entry(60, &[0, 1, 2]), number: 0, pass: 0 }, 30)), 20);
         // Blocks of less than a word have none for themselves.
         let byte = self::content(BlockUnit::Tokens, 1, Scope::Trace).counted(Counts { added: 0, each: 4.0 });
         let ids: Vec<u64> = (0..40).collect();
-        assert_eq!(words(&byte.text(&send(0, 40, &ids))), 10);
+        assert_eq!(words(&text(&byte, 0, 40, &ids)), 10);
     }
 
     #[test]
@@ -253,9 +266,9 @@ mod tests {
             .counted(counts(6, 1.5))
             .counted_by_model(vec![(Some("small".to_owned()), counts(0, 1.0)), (None, counts(10, 3.0))]);
         let of = |model: Option<&str>| {
-            let mut send = send(0, 60, &[]);
-            send.entry.model = model.map(str::to_owned);
-            (content.text(&send).len() / WORD, content.end_of_text(&send, 30).len() / WORD, content.added(&send))
+            let entry = Entry { model: model.map(str::to_owned), ..entry(60, &[]) };
+            let row = Row { entry: &entry, number: 0, pass: 0 };
+            (content.text(&row).len() / WORD, content.end_of_text(&row, 30).len() / WORD, content.added(&entry))
         };
         assert_eq!((of(Some("small")), of(None), of(Some("other"))), ((60, 30, 0), (17, 10, 10), (36, 20, 6)));
     }
@@ -267,7 +280,7 @@ mod tests {
         ) {
             let content = content(BlockUnit::Tokens, size, Scope::Trace).counted(Counts { added, each });
             let ids = |own: u64| (0..shared_ids).chain([own]).collect::<Vec<u64>>();
-            let text = |number, more: u64, own| content.text(&send(number, tokens + more, &ids(own)));
+            let text = |number, more: u64, own| text(&content, number, tokens + more, &ids(own));
             let (a, b) = (text(1, 0, 100), text(2, 2_000, 101));
             let block = shared_ids * u64::from(size);
             let common = (block as f64 / each).round().min((a.len() / WORD) as f64);
@@ -279,7 +292,7 @@ mod tests {
         fn a_prompt_has_as_many_words_as_it_should_have_tokens(
             tokens in 1_u64..3_000, ids in prop::collection::vec(0_u64..50, 0..9), size in 1_u32..600,
         ) {
-            let text = content(BlockUnit::Tokens, size, Scope::Trace).text(&send(1, tokens, &ids));
+            let text = text(&content(BlockUnit::Tokens, size, Scope::Trace), 1, tokens, &ids);
             prop_assert_eq!(text.split(' ').skip(1).count() as u64, tokens);
             prop_assert!(text.split(' ').skip(1).all(|word| word.len() == 3));
         }

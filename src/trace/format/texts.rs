@@ -1,0 +1,355 @@
+//! Rows as texts, for AIPerf's `single_turn` and `multi_turn`: in the words that a replay of the trace says
+//! ([`content`](super::super::content)), so that prompts share exactly the prefixes that they share in the trace.
+//!
+//! A row of `single_turn` is a whole prompt. A turn of `multi_turn` is what it adds: AIPerf says the prompts before it and
+//! the server's answers again. Of a row that is whole that is by how much it is longer than the prompt before it and its
+//! answer. One that is not longer, or whose blocks say that it repeats something else, begins a session of its own.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::super::blocks::{chained, prompt_tokens};
+use super::super::content::{Content, Row};
+use super::super::fields::Fields;
+use super::super::sessions::Sessions;
+use super::super::words::Words;
+use super::mooncake::estimated;
+use super::{Losses, Output, Problem, Time, WriteError, Writer};
+use crate::capture::format::{Blocks, Entry, Header, Turns};
+
+/// What a text with its length and times can tell. Ids of blocks are in its words.
+pub(super) const HOLDS: Fields = Fields::PROMPT_TOKENS
+    .and(Fields::BLOCKS)
+    .and(Fields::OUTPUT)
+    .and(Fields::SESSION)
+    .and(Fields::TURN)
+    .and(Fields::THINK)
+    .and(Fields::MIN_TOKENS)
+    .and(Fields::N)
+    .and(Fields::TEMPERATURE)
+    .and(Fields::IGNORE_EOS);
+
+/// Tokens of a prompt that is written, so that its line can be read again.
+const MOST_TOKENS: u64 = 1 << 21;
+
+#[derive(Serialize)]
+struct Turn<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<Time>,
+    text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_length: Option<u64>,
+    #[serde(skip_serializing_if = "Extra::is_empty")]
+    extra: Extra,
+}
+
+/// Fields that AIPerf puts into the request as they are.
+#[derive(Default, PartialEq, Serialize)]
+struct Extra {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ignore_eos: Option<bool>,
+}
+
+impl Extra {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Serialize)]
+struct Conversation<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<&'a str>,
+    turns: [Turn<'a>; 1],
+}
+
+/// What the next turn of a session comes after.
+#[derive(Clone, Copy)]
+struct Said {
+    /// Tokens of the prompt and of its answer.
+    tokens: u64,
+    /// The prompt's whole blocks, and the id of the last.
+    blocks: usize,
+    last: Option<u64>,
+    /// How often the session began anew.
+    part: u32,
+}
+
+struct Texts {
+    out: Output,
+    content: Content,
+    blocks: Option<Blocks>,
+    /// Whether a line is a conversation, and whether its rows are whole.
+    multi: bool,
+    whole: bool,
+    sessions: Sessions<Said>,
+    forgotten: Losses,
+    notes: Vec<String>,
+    rows: u64,
+    estimated: u64,
+    silent: u64,
+    anew: u64,
+}
+
+pub(super) fn single(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    if header.turns == Turns::Delta {
+        let problem =
+            Problem::new("its rows are whole prompts, and later turns of this trace hold only what was added");
+        return Err(problem.remedy("write multi_turn"));
+    }
+    Ok(Box::new(Texts::new(header, out, false)))
+}
+
+pub(super) fn multi(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+    let mut texts = Texts::new(header, out, true);
+    texts.notes.push("a line per turn: AIPerf puts those of one session together".to_owned());
+    Ok(Box::new(texts))
+}
+
+impl Texts {
+    fn new(header: &Header, out: Output, multi: bool) -> Self {
+        let (forgotten, blocks) = (Losses::default(), header.blocks.clone());
+        Self {
+            out,
+            content: Content::new(Words::default(), blocks.clone(), None, 0),
+            blocks,
+            multi,
+            whole: header.turns == Turns::Full,
+            sessions: Sessions::new(&forgotten),
+            forgotten,
+            notes: vec!["prompts are words made from block ids and lengths; AIPerf needs --fixed-schedule".to_owned()],
+            rows: 0,
+            estimated: 0,
+            silent: 0,
+            anew: 0,
+        }
+    }
+
+    /// What comes before a row in its session, where it goes on with it.
+    fn before(&mut self, entry: &Entry, tokens: u64) -> Option<Said> {
+        let mut said = *self.sessions.last(entry.session.as_deref()?)?;
+        let id = |place: usize| self.blocks.as_ref().and_then(|blocks| chained(blocks, entry).nth(place));
+        let repeats = said.blocks == 0 || id(said.blocks - 1) == said.last;
+        if self.multi && self.whole && !(repeats && tokens > said.tokens) {
+            (said.tokens, said.part) = (0, said.part + 1);
+            self.anew += 1;
+        }
+        Some(said)
+    }
+
+    /// What the next turn comes after.
+    fn tell(&mut self, entry: &Entry, tokens: u64, part: u32) {
+        let Some(session) = &entry.session else { return };
+        let blocks = self.content.whole_blocks(entry).len();
+        let last = self.blocks.as_ref().and_then(|of| chained(of, entry).take(blocks).last());
+        let tokens = tokens.saturating_add(entry.output_tokens.unwrap_or(0));
+        self.sessions.tell(session, Said { tokens, blocks, last, part });
+    }
+}
+
+impl Writer for Texts {
+    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
+        let tokens = match prompt_tokens(entry) {
+            None => return Err(WriteError::Unfit("requests without a prompt length, left out")),
+            Some(0) => return Err(WriteError::Unfit("requests with an empty prompt, left out")),
+            Some(MOST_TOKENS..) => return Err(WriteError::Unfit("requests of more than 2 million tokens, left out")),
+            Some(tokens) => tokens,
+        };
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        self.silent += u64::from(entry.output_tokens == Some(0));
+        let before = self.before(entry, tokens);
+        let part = before.map_or(0, |said| said.part);
+        let begins = before.is_none_or(|said| self.multi && self.whole && said.tokens == 0);
+        let row = Row { entry, number: self.rows, pass: 0 };
+        let text = match before.filter(|_| self.multi && self.whole && !begins) {
+            Some(said) => self.content.end_of_text(&row, tokens - said.tokens),
+            None => self.content.text(&row),
+        };
+        self.rows += 1;
+        let name = entry.session.as_deref();
+        let renamed = name.filter(|_| part > 0).map(|name| format!("{name}#{part}"));
+        let session = renamed.as_deref().or(name);
+        let delay = entry.think.filter(|_| !begins).map(Time::millis);
+        let params = &entry.params;
+        let turn = Turn {
+            session_id: session.filter(|_| !self.multi),
+            timestamp: delay.is_none().then(|| Time::millis(entry.at)),
+            delay,
+            text,
+            output_length: entry.output_tokens.filter(|tokens| *tokens > 0),
+            extra: Extra {
+                min_tokens: params.min_tokens,
+                n: params.n,
+                temperature: params.temperature,
+                ignore_eos: params.ignore_eos,
+            },
+        };
+        if self.multi {
+            super::write_line(&mut self.out, &Conversation { session_id: session, turns: [turn] })?;
+        } else {
+            super::write_line(&mut self.out, &turn)?;
+        }
+        self.tell(entry, tokens, part);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.out.flush()?;
+        self.notes.extend(estimated(self.estimated));
+        let counts = [
+            (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
+            (self.anew, "turns repeat something else than what was said, and begin a session of their own"),
+        ];
+        self.notes.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+        self.notes.extend(self.forgotten.list().into_iter().map(|(what, count)| format!("{count} {what}")));
+        Ok(self.notes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::{Converted, Options, TABLE, convert, named, recognised};
+    use super::*;
+    use crate::capture::format::{BlockIds, BlockUnit, LastBlock, Scope};
+    use crate::trace::Trace;
+    use crate::trace::input::Source;
+    use crate::trace::output;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn header(turns: Turns) -> Header {
+        let blocks = Blocks {
+            size: 4,
+            unit: BlockUnit::Tokens,
+            last: LastBlock::Kept,
+            ids: BlockIds::Chained,
+            scope: Scope::Trace,
+            key: None,
+        };
+        Header { blocks: Some(blocks), turns, ..Header::new("test") }
+    }
+
+    /// A row of a session, by its second, tokens in and out, and block ids.
+    fn row(session: &str, at: u64, (tokens, output): (u64, u64), ids: &[u64]) -> Entry {
+        let mut entry = Entry { at: at * SECOND, output_tokens: Some(output), ..Entry::default() };
+        entry.session = (!session.is_empty()).then(|| session.to_owned());
+        (entry.prompt.tokens, entry.prompt.blocks) = (Some(tokens), ids.to_vec());
+        entry
+    }
+
+    /// The lines that a format makes of these rows, what was said of it, and what is read back.
+    fn written(format: &str, turns: Turns, rows: &[Entry]) -> (Vec<Value>, Converted, Trace) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.jsonl");
+        let entries: Vec<_> = rows.iter().cloned().map(Ok).collect();
+        let mut trace =
+            Trace { header: header(turns), entries: Box::new(entries.into_iter()), losses: Losses::default() };
+        let converted = convert(&mut trace, named(format).unwrap(), output::create(&path).unwrap()).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let source = Source::open(&path).unwrap();
+        let known = recognised(&source).unwrap();
+        assert_eq!(known.name, format);
+        (lines, converted, (known.read.unwrap())(source, &Options::default()).unwrap())
+    }
+
+    fn read(trace: Trace) -> Vec<Entry> {
+        trace.entries.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn a_prompt_is_the_words_of_its_blocks_with_its_time_length_and_parameters() {
+        let mut rows = [row("", 1, (6, 9), &[46, 7]), row("a", 2, (4, 0), &[46])];
+        (rows[0].params.temperature, rows[0].params.max_tokens) = (Some(0.5), Some(10));
+        let (lines, converted, back) = written("single_turn", Turns::Full, &rows);
+        let text = lines[0]["text"].as_str().unwrap();
+        assert_eq!((&text[..16], text.len()), (" our fox rod nor", 6 * 4));
+        let first = json!({"timestamp": 1_000, "text": text, "output_length": 9, "extra": {"temperature": 0.5}});
+        assert_eq!(lines[0], first);
+        // AIPerf refuses a length of 0.
+        assert_eq!(lines[1], json!({"session_id": "a", "timestamp": 2_000, "text": " our fox rod nor"}));
+        assert_eq!(converted.lost.list(), [("params.max_tokens".to_owned(), 1)]);
+        assert_eq!(converted.notes[1], "1 answers of no token have no length: AIPerf asks for one at least");
+        assert_eq!(back.header.turns, Turns::Full, "no row is put after another");
+        let back = read(back);
+        assert_eq!((back[0].prompt.bytes, back[0].params.temperature), (Some(24), Some(0.5)));
+    }
+
+    #[test]
+    fn a_turn_is_what_it_adds_to_what_was_said_and_waits_as_long_as_its_user_thought() {
+        let mut rows = [
+            row("a", 1, (8, 4), &[1, 2]),
+            row("b", 2, (5, 1), &[1, 3]),
+            row("a", 30, (20, 6), &[1, 2, 4, 5, 6]),
+            row("b", 40, (8, 1), &[1, 3, 7]),
+        ];
+        rows[2].think = Some(7 * SECOND / 2);
+        let (lines, converted, back) = written("multi_turn", Turns::Full, &rows);
+        let (single, ..) = written("single_turn", Turns::Full, &rows);
+        // 20 tokens are the 8 and 4 before and 8 new ones: the last of the whole prompt.
+        for (at, new) in [8, 5, 8, 2].into_iter().enumerate() {
+            let text = lines[at]["turns"][0]["text"].as_str().unwrap();
+            assert_eq!(text.len(), new * 4);
+            assert!(single[at]["text"].as_str().unwrap().ends_with(text));
+        }
+        let told = |at: usize| (&lines[at]["session_id"], &lines[at]["turns"][0]);
+        let text = &lines[2]["turns"][0]["text"];
+        assert_eq!(told(2), (&json!("a"), &json!({"delay": 3_500, "text": text, "output_length": 6})));
+        assert_eq!((told(3).0, &told(3).1["timestamp"]), (&json!("b"), &json!(40_000)));
+        assert_eq!(converted.lost.list(), []);
+        assert_eq!(back.header.turns, Turns::Delta);
+        let back: Vec<_> = read(back).into_iter().map(|row| (row.session, row.turn, row.at / SECOND)).collect();
+        let of = |session: &str, turn, at| (Some(session.to_owned()), Some(turn), at);
+        // A turn that waits for an answer comes no earlier than its pause after the one before.
+        assert_eq!(back, [of("a", 0, 1), of("b", 0, 2), of("a", 1, 4), of("b", 1, 40)]);
+    }
+
+    #[test]
+    fn a_turn_that_repeats_something_else_or_is_not_longer_begins_a_session_of_its_own() {
+        let rows = [
+            row("a", 1, (8, 4), &[1, 2]),
+            row("a", 2, (20, 1), &[1, 9, 9, 9, 9]),
+            row("a", 3, (24, 1), &[1, 9, 9, 9, 9, 9]),
+            row("a", 4, (25, 1), &[1, 9, 9, 9, 9, 9, 9]),
+        ];
+        let (lines, converted, _) = written("multi_turn", Turns::Full, &rows);
+        let told: Vec<_> = lines
+            .iter()
+            .map(|line| (line["session_id"].as_str().unwrap(), line["turns"][0]["text"].as_str().unwrap().len() / 4))
+            .collect();
+        assert_eq!(told, [("a", 8), ("a#1", 20), ("a#1", 3), ("a#2", 25)]);
+        let anew = "2 turns repeat something else than what was said, and begin a session of their own";
+        assert!(converted.notes.iter().any(|note| note == anew), "{:?}", converted.notes);
+    }
+
+    #[test]
+    fn turns_that_hold_only_what_was_added_are_written_as_they_are_and_never_as_whole_prompts() {
+        let rows = [row("a", 1, (8, 4), &[]), row("a", 2, (3, 1), &[])];
+        let (lines, ..) = written("multi_turn", Turns::Delta, &rows);
+        let words = |line: &Value| line["turns"][0]["text"].as_str().unwrap().len() / 4;
+        assert_eq!((words(&lines[0]), words(&lines[1])), (8, 3));
+        let refused = single(&header(Turns::Delta), Box::new(std::io::sink())).err().unwrap().to_string();
+        assert!(refused.ends_with("hold only what was added; write multi_turn"), "{refused}");
+    }
+
+    #[test]
+    fn what_nobody_could_send_is_left_out_and_counted() {
+        let rows = [row("", 1, (0, 1), &[]), row("", 1, (u64::MAX, 1), &[]), Entry::default(), row("", 1, (1, 1), &[])];
+        let (lines, converted, _) = written("single_turn", Turns::Full, &rows);
+        assert_eq!((lines.len(), converted.written, converted.lost.list().len()), (1, 1, 3));
+        assert!(TABLE.iter().all(|format| format.write.is_some() == format.but.is_empty() || format.read.is_none()));
+    }
+}
