@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 
 use rand::Rng as _;
-use tokenizers::Tokenizer;
 
 use super::chance::{mix, random};
 
@@ -59,15 +58,11 @@ impl Words {
     /// How many there are to choose from.
     pub const ALL: usize = WORDS.len();
 
-    /// Those of the words that are one token each.
+    /// Those of the words that are one token each; `ids` is what a tokenizer makes of a text.
     ///
     /// # Errors
     /// When they are too few to make prompts of: what the tokenizer makes of them is in the text.
-    pub fn of(tokenizer: &Tokenizer) -> Result<Self, String> {
-        let ids = |text: &str| {
-            let tokens = tokenizer.encode_fast(text, false);
-            tokens.map_or(Vec::new(), |tokens| tokens.get_ids().iter().copied().map(u64::from).collect())
-        };
+    pub fn of(ids: impl Fn(&str) -> Vec<u64>) -> Result<Self, String> {
         let drilled = Drilled::by(&ids(&drill())).unwrap_or(Drilled { words: Self(Vec::new()), ids: Vec::new() });
         let sample = ids(&drilled.sample());
         drilled.proven(&sample)
@@ -207,6 +202,7 @@ fn single(mut ids: &[u64]) -> Option<Vec<Option<u64>>> {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use tokenizers::Tokenizer;
 
     use super::*;
 
@@ -284,16 +280,21 @@ mod tests {
 
     #[test]
     fn with_a_tokenizer_only_words_are_used_that_are_one_token() {
+        let cut = |tokenizer: &Tokenizer, text: &str| -> Vec<u64> {
+            let tokens = tokenizer.encode_fast(text, false).unwrap();
+            tokens.get_ids().iter().copied().map(u64::from).collect()
+        };
         let tokenizer = without("e");
-        let words = Words::of(&tokenizer).unwrap();
+        let words = Words::of(|text| cut(&tokenizer, text)).unwrap();
         assert!((100..201).contains(&words.number()), "{}", words.number());
         for tokens in [1, 2, 77, 500] {
             let mut text = String::new();
             words.write(7, tokens, &mut text);
             assert!(!text.contains('e'));
-            assert_eq!(tokenizer.encode_fast(text, false).unwrap().len(), tokens);
+            assert_eq!(cut(&tokenizer, &text).len(), tokens);
         }
-        let error = Words::of(&without("[a-t]")).unwrap_err();
+        let letters = without("[a-t]");
+        let error = Words::of(|text| cut(&letters, text)).unwrap_err();
         assert!(error.starts_with("of 201 short words "), "{error}");
     }
 

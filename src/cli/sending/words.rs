@@ -29,7 +29,11 @@ pub(super) fn of_file(file: &Path) -> Result<Chosen, Refused> {
     let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
     let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
     tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
-    let words = Words::of(&tokenizer).map_err(refused)?;
+    let ids = |text: &str| {
+        let tokens = tokenizer.encode_fast(text, false);
+        tokens.map_or(Vec::new(), |tokens| tokens.get_ids().iter().copied().map(u64::from).collect())
+    };
+    let words = Words::of(ids).map_err(refused)?;
     Ok(Chosen { words, by: Some("tokenizer"), said: None })
 }
 
