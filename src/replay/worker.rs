@@ -222,7 +222,7 @@ impl Worker {
                 tokio::task::spawn_local(async move { exchange.read(io, written, sent).await });
             }
             io => {
-                tokio::task::spawn_local(exchange.run(io));
+                tokio::task::spawn_local(async move { exchange.run(io).await });
             }
         }
     }

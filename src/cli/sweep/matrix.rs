@@ -185,6 +185,8 @@ mod tests {
         assert_eq!(error("- {name: a, rate: 1}\n- name: b\n  rate: 1\n  isl: [16, 32]\n").1, list);
         assert!(error("- {name: a, stages: 5@2s}").1.contains("unknown key `stages`"), "a level has one load");
         assert!(error("name: a").1.contains("expected a list of rows"));
+        let twice = "this key is set a second time; keep one";
+        assert_eq!(error("- name: a\n  rate: 1\n  rate: 2\n"), (3, twice.to_owned()));
         assert!(error("[]").1.contains("no rows"));
     }
 }
