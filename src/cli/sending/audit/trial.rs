@@ -28,12 +28,14 @@ const PROMPT: u64 = 32;
 const MOST_EVENTS: f64 = 20_000.0;
 /// Requests a second that it answers.
 const MOST_REQUESTS: f64 = 5_000.0;
-/// Streams that are held open: 20 KiB each, with the server's half of it.
+/// Streams that are open: 24 KiB each, with the server's half of it.
 const MOST_STREAMS: f64 = 10_000.0;
 /// Streams a second that are opened to be held.
 const OPENED_PER_SECOND: f64 = 4_000.0;
 /// Requests a second that are tried at least, for there to be a percentile.
 const LEAST_REQUESTS: f64 = 20.0;
+/// Descriptors of a stream: its two ends, and one for connections that wait for their request.
+const OF_A_STREAM: u64 = 3;
 /// Descriptors that are not for streams.
 const OTHER_DESCRIPTORS: u64 = 256;
 
@@ -90,10 +92,10 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// As much of `load` as fits, with so many descriptors of which each stream takes two.
+    /// As much of `load` as fits, with so many descriptors.
     pub(super) fn of(load: &Load, descriptors: u64) -> Self {
         let rate = load.requests_per_second.clamp(LEAST_REQUESTS, MOST_REQUESTS);
-        let sockets = descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2;
+        let sockets = descriptors.saturating_sub(OTHER_DESCRIPTORS) / OF_A_STREAM;
         let streams = load.streams.min(MOST_STREAMS).min(sockets as f64);
         // Open streams are events a second and beat, whatever their lengths.
         let events = load.events_per_second.min(MOST_EVENTS);
@@ -205,8 +207,8 @@ mod tests {
         assert_eq!(tried(&closed), (800.0, 2, 9_200, 500));
         assert_eq!(Trial::of(&closed, DESCRIPTORS).load(), load(800.0, 20_000.0, 10_000.0));
         assert_eq!(tried(&load(9_000.0, 9_000.0, 180.0)), (5_000.0, 1, 80, 20), "five thousand requests a second");
-        // 1,256 descriptors are 500 streams.
-        let few = Trial::of(&many, 1_256);
+        // 1,756 descriptors are 500 streams.
+        let few = Trial::of(&many, 1_756);
         assert_eq!((few.load().streams, few.load().events_per_second), (500.0, 20_000.0));
     }
 
