@@ -4,7 +4,8 @@ use super::results::Trouble;
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::text::Budget;
 use crate::measure::timeline::TokenEvent;
-use crate::net::http1::head::{MAX_HEAD, end_of_head};
+use crate::net::http1::coming::end_of_head;
+use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
 use crate::net::io::Arrival;
 

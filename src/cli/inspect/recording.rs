@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow, ensure};
 
 use crate::measure::record::Ending;
 use crate::measure::time::Stamp;
+use crate::net::http1::coming::end_of_head;
 use crate::net::http1::{BodyDecoder, Head, Known, head};
 
 /// A recorded response.
@@ -90,7 +91,7 @@ impl Recording {
             let (at, read) = reads.next().context("it ends within the HTTP head")?;
             bytes.extend_from_slice(read);
             // Interim responses come before the one that counts.
-            while let Some(end) = head::end_of_head(&bytes, 0) {
+            while let Some(end) = end_of_head(&bytes, 0) {
                 head.parse_response(&bytes[..end])?;
                 bytes.drain(..end);
                 if !matches!(head.status(), 100..=199) {

@@ -9,6 +9,7 @@
 //! hexadecimal, no or several `Host`.
 
 pub mod body;
+pub mod coming;
 mod framing;
 mod grpc;
 pub mod head;

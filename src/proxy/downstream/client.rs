@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::http1::head::{begun_request, end_of_head};
+use crate::net::http1::coming::{begun_request, end_of_head};
 use crate::net::http1::{Head, HeadError};
 use crate::net::io::{Arrival, Io};
 use crate::proxy::refusal::{Fault, Refusal};

@@ -13,7 +13,8 @@ use super::pool::Kind;
 use super::{BodyStep, Broken};
 use crate::export::levels::OpenConnection;
 use crate::net::http1::body::{BodyError, ChunkWriter};
-use crate::net::http1::head::{MAX_HEAD, begun_response, end_of_head};
+use crate::net::http1::coming::{begun_response, end_of_head};
+use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{BodyDecoder, Framing, Head, Known};
 use crate::net::io::{Arrival, Io};
 

@@ -3,7 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::net::http1::head::{MAX_FIELDS, Version, end_of_head};
+use streamgauge_fuzz::net::http1::coming::end_of_head;
+use streamgauge_fuzz::net::http1::head::{MAX_FIELDS, Version};
 use streamgauge_fuzz::net::http1::{Framing, Head, Known};
 
 fuzz_target!(|bytes: &[u8]| {
