@@ -152,7 +152,8 @@ fn what_an_observer_of_compressed_bytes_holds_is_bounded() {
     }
 }
 
-/// Time is the thread's own processor time, so that a busy machine changes little; of three tries the best counts.
+/// Time is the thread's own processor time, so that a busy machine changes little; of several tries the best count. The
+/// two take turns: a core that is slow for a while is slow for both.
 #[test]
 fn four_times_the_bytes_take_four_times_the_time() {
     const SMALL: usize = if cfg!(debug_assertions) { 512 << 10 } else { 25 << 20 };
@@ -161,9 +162,12 @@ fn four_times_the_bytes_take_four_times_the_time() {
     for Bad { name, content_type, body } in BAD {
         let (small, large) = (body(SMALL), body(4 * SMALL));
         let time = |body: &[u8]| processor_time(|| drop(observed(content_type, "", body, 333)));
-        let least = (0..3).map(|_| time(&small)).min().unwrap_or_default().max(FLOOR);
-        let fits = (0..3).any(|_| time(&large) <= 6 * least);
-        assert!(fits, "{name}: {SMALL} bytes take {least:?}, four times as many more than six times that");
+        let (mut of_small, mut of_large) = (Duration::MAX, Duration::MAX);
+        let fits = (0..8).any(|_| {
+            (of_small, of_large) = (of_small.min(time(&small)), of_large.min(time(&large)));
+            of_large <= 6 * of_small.max(FLOOR)
+        });
+        assert!(fits, "{name}: {SMALL} bytes take {of_small:?}, four times as many {of_large:?}");
     }
 }
 

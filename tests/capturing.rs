@@ -16,22 +16,26 @@ use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
 use streamgauge::capture::recorder::MAX_GAPS;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use support::PATIENCE;
 use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
 use support::client::chat;
-use support::upstream::Upstream;
+use support::upstream::{Upstream, reports};
 use tempfile::TempDir;
 
 #[test]
 fn a_request_is_a_row_that_tells_its_shape() {
     let folder = TempDir::new().unwrap();
-    // More than the timeline holds at a time, in several reads.
-    let upstream = Upstream::start(|mut conn| {
+    // More than the timeline holds at a time, in several reads: nothing comes before the client has what came before.
+    let (received, has_received) = reports();
+    let upstream = Upstream::start(move |mut conn| {
         conn.request();
+        // The proxy says that the request was sent a moment after it was.
+        std::thread::sleep(Duration::from_millis(100));
         conn.send(HEAD);
         for (n, chunk) in answer(300).into_iter().enumerate() {
             conn.chunk(chunk);
             if n % 100 == 99 {
-                std::thread::sleep(Duration::from_millis(100));
+                has_received();
             }
         }
         conn.send("0\r\n\r\n");
@@ -43,7 +47,13 @@ fn a_request_is_a_row_that_tells_its_shape() {
         "response_format": {"type": "json_object"},
         "messages": [{"role": "user", "content": "x".repeat(2_000)}],
     });
-    proxy.client().send(chat(&body.to_string())).response();
+    let mut client = proxy.client();
+    let head = client.send(chat(&body.to_string())).head();
+    for last in [99, 199, 299] {
+        client.has(&format!("t{last} "));
+        received(());
+    }
+    client.body_of(head);
     drop(proxy);
     let mut reader = Reader::open(folder.path()).unwrap();
     let header = reader.header().clone();
@@ -131,28 +141,27 @@ fn a_session_is_what_a_header_or_a_field_says() {
 fn a_row_tells_who_else_was_being_answered_and_the_first_token_in_three_ways() {
     let folder = TempDir::new().unwrap();
     let reasoning = json!({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]});
-    let chunks = [format!("data: {reasoning}\n\n"), event("yes")];
-    let length = chunks.concat().len();
+    let (received, has_received) = reports();
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
         conn.send(HEAD);
-        for chunk in &chunks {
-            conn.chunk(chunk);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        conn.chunk(format!("data: {reasoning}\n\n"));
+        has_received();
+        conn.chunk(event("yes"));
         // The first client waits for more until it leaves.
         conn.closed();
     });
     let proxy = proxy(upstream.addr, folder.path(), &[]);
     let asks = || {
         let mut client = proxy.client();
-        client.send(chat("{\"stream\":true,\"messages\":[]}")).head();
-        client.at_least(length);
+        client.send(chat("{\"stream\":true,\"messages\":[]}")).has("hm");
+        received(());
+        client.has("yes");
         client
     };
     let (first, second) = (asks(), asks());
     drop((first, second));
-    proxy.stop(Duration::from_secs(5));
+    assert!(proxy.stop(PATIENCE));
     let rows = rows(folder.path());
     assert_eq!(rows.iter().map(|row| row.in_flight).collect::<Vec<_>>(), [Some(0), Some(1)]);
     for row in rows {
@@ -226,7 +235,7 @@ fn a_client_that_leaves_is_told_with_what_it_had_got() {
     client.send(chat("{\"stream\":true,\"messages\":[]}")).head();
     client.at_least(3 * event("x").len());
     drop(client);
-    proxy.stop(Duration::from_secs(5));
+    assert!(proxy.stop(PATIENCE));
     let row = rows(folder.path()).remove(0);
     assert_eq!((row.ending, row.outcome), (Some(Ending::DownstreamGone), Some(Outcome::Cancelled)));
     assert_eq!(row.abort_tokens, Some(3));

@@ -9,8 +9,9 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use support::PATIENCE;
 use support::client::{Client, chat};
-use support::http2;
+use support::frames::{self, Frame, Frames};
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
 
@@ -56,15 +57,16 @@ fn a_client_that_leaves_while_it_waits_closes_the_upstream() {
 
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
-    let (report, seen) = reports();
+    let ((begun, has_begun), (report, seen)) = (reports(), reports());
     let upstream = Upstream::start(move |mut conn| {
         conn.head();
+        begun(());
         report(conn.closed().is_some());
     });
     let proxy = Between::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
-    std::thread::sleep(Duration::from_millis(50));
+    has_begun();
     drop(client);
     assert!(seen());
 }
@@ -123,12 +125,11 @@ fn a_stream_that_the_server_cuts_is_cut_for_the_client() {
 #[test]
 fn a_stream_that_the_server_resets_is_reset_for_the_client() {
     let (received, has_received) = reports();
-    let has_received = std::sync::Mutex::new(Box::new(has_received) as Box<dyn Fn() + Send>);
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
         conn.send(STREAM);
         conn.chunk("data: 1\n\n");
-        has_received.lock().unwrap()();
+        has_received();
         conn.reset();
     });
     let proxy = Between::new(upstream.addr);
@@ -150,17 +151,21 @@ fn whatever_came_before_the_server_broke_is_passed_on() {
         (format!("{STREAM}{good}9\r\ndata: 1\n\nno end\r\n"), "data: 1\n\ndata: 1\n\n", false),
     ] {
         let bytes = sent.clone();
+        let (received, has_received) = reports();
         let upstream = Upstream::start(move |mut conn| {
             conn.request();
             conn.send(&bytes);
             if reset {
                 // Before a reset what has not been read is lost to anybody.
-                std::thread::sleep(Duration::from_millis(20));
+                has_received();
                 conn.reset();
             }
         });
         let proxy = Between::new(upstream.addr);
-        let response = proxy.client().send(chat("{\"stream\":true}")).response();
+        let mut client = proxy.client();
+        let head = client.send(chat("{\"stream\":true}")).head();
+        received(());
+        let response = client.body_of(head);
         assert_eq!((response.status(), response.text().as_str()), (200, payload), "{sent:?}");
         assert_eq!((response.truncated, response.reset), (true, reset), "{sent:?}");
     }
@@ -241,21 +246,20 @@ fn a_slow_client_gets_every_byte() {
 #[test]
 fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones() {
     let (go, wait) = reports();
-    let wait = std::sync::Mutex::new(Box::new(wait) as Box<dyn Fn() + Send>);
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
         conn.send(STREAM);
-        wait.lock().unwrap()();
+        wait();
         conn.chunk("data: last\n\n");
         conn.send("0\r\n\r\n");
     });
     let proxy = Between::new(upstream.addr);
     let (mut open, mut idle) = (proxy.client(), proxy.client());
     let head = open.send(chat("{\"stream\":true}")).head();
-    // An idle connection that has been seen by its worker.
-    idle.send("GET /x HTTP/1.1\r\nHost: a\r\n").at_least(0);
+    // Half a head is no request.
+    idle.send("GET /x HTTP/1.1\r\nHost: a\r\n");
     let addr = proxy.addr;
-    let stopped = std::thread::spawn(move || proxy.stop(Duration::from_secs(20)));
+    let stopped = std::thread::spawn(move || proxy.stop(PATIENCE));
     while std::net::TcpStream::connect(addr).is_ok() {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -277,27 +281,33 @@ fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
             report(request.body);
         }
     });
-    let (begun, has_begun) = reports();
-    let (upstream, closed) = watching(move |conn| {
+    let (upstream, closed) = watching(|conn| {
         conn.send(STREAM);
         conn.chunk("data: 1\n\n");
-        begun(());
     });
     let endpoint = format!("http://{}/v1/traces", collector.addr);
     let settings = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
-    let http1 = |addr| Client::connect(addr).send(chat("{\"stream\":true}")).response().truncated;
-    let http2 = |addr| {
-        let request = http::Request::post(format!("http://{addr}/v1/chat/completions"));
-        http2::request(addr, None, request.body("{\"stream\":true}".into()).unwrap(), None).broken
+    // A client that has the beginning of a stream, and says whether what comes then is cut.
+    let http1 = |addr| {
+        let mut client = Client::connect(addr);
+        let head = client.send(chat("{\"stream\":true}")).head();
+        client.has("data: 1\n\n");
+        Box::new(move || client.body_of(head).truncated) as Box<dyn FnOnce() -> bool>
     };
-    for is_cut in [http1 as fn(_) -> _, http2] {
+    let http2 = |addr| {
+        let mut client = Frames::connect(addr);
+        let head = b"\x83\x86\x04\x14/v1/chat/completions\x01\x01a";
+        client.send(frames::HEADERS, frames::END_HEADERS, 1, head);
+        client.send(frames::DATA, frames::END_STREAM, 1, b"{\"stream\":true}");
+        while client.next().unwrap().kind != frames::DATA {}
+        let is_end = |frame: &Frame| frame.stream == 1 && frame.flags & frames::END_STREAM != 0;
+        Box::new(move || !client.rest().iter().any(is_end)) as Box<dyn FnOnce() -> bool>
+    };
+    for begin in [http1 as fn(_) -> _, http2] {
         let proxy = Between::with(upstream.addr, &settings);
-        let addr = proxy.addr;
-        let client = std::thread::spawn(move || is_cut(addr));
-        has_begun();
-        std::thread::sleep(Duration::from_millis(50));
+        let is_cut = begin(proxy.addr);
         drop(proxy);
-        assert!(closed() && client.join().unwrap());
+        assert!(closed() && is_cut());
         let spans = ExportTraceServiceRequest::decode(&exported()[..]).unwrap();
         let spans = &spans.resource_spans[0].scope_spans[0].spans;
         let error = |span: &Span| {
@@ -322,7 +332,7 @@ fn a_connection_that_comes_as_draining_begins_does_not_hold_it() {
             }
         });
         std::thread::sleep(Duration::from_millis(2));
-        assert!(proxy.stop(Duration::from_secs(5)), "it has drained");
+        assert!(proxy.stop(PATIENCE), "it has drained");
         coming.join().unwrap();
     }
 }

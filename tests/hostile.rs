@@ -18,8 +18,8 @@ use support::client::{Client, chat};
 use support::frames::{self, Frames};
 use support::http2::{self, Pki};
 use support::proxy::Between;
-use support::resident;
 use support::upstream::{Upstream, reports};
+use support::{PATIENCE, nobody, resident};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -44,7 +44,7 @@ fn single(upstream: &Upstream, settings: &[(&str, &str)]) -> Between {
 
 /// Writes until the other side takes no more; how much it took.
 fn pour(client: &mut Client, piece: &[u8], most: usize) -> usize {
-    client.stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+    client.stream.set_write_timeout(Some(PATIENCE)).unwrap();
     let mut poured = 0;
     while poured < most {
         match client.stream.write(piece) {
@@ -113,13 +113,13 @@ fn a_body_slower_than_anything_goes_through_and_keeps_nobody_waiting() {
             conn.send(OK);
         }
     });
-    let proxy = single(&upstream, &[("head_timeout", "100ms"), ("idle_timeout", "100ms")]);
+    let proxy = single(&upstream, &[("head_timeout", "500ms"), ("idle_timeout", "500ms")]);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 20\r\n\r\n");
     for _ in 0..20 {
         client.send("x");
         serves(&proxy);
-        std::thread::sleep(Duration::from_millis(15));
+        std::thread::sleep(Duration::from_millis(40));
     }
     assert_eq!((client.response().text().as_str(), seen()), ("ok", vec![b'x'; 20]));
 }
@@ -166,11 +166,14 @@ fn connections_that_say_nothing_take_places_and_give_them_back() {
 fn a_head_that_was_sent_ahead_has_its_whole_time_once_it_can_be_read() {
     let upstream = Upstream::start(|mut conn| {
         while conn.request().is_some() {
-            std::thread::sleep(Duration::from_millis(600));
+            // Only the first answer takes longer than a head may.
+            if conn.number == 0 {
+                std::thread::sleep(Duration::from_millis(1_500));
+            }
             conn.send(OK);
         }
     });
-    let proxy = single(&upstream, &[("head_timeout", "300ms")]);
+    let proxy = single(&upstream, &[("head_timeout", "1s")]);
     let mut client = proxy.client();
     client.send(format!("{GET}GET / HT"));
     assert_eq!(client.response().text(), "ok");
@@ -249,7 +252,8 @@ fn an_upstream_that_speaks_before_it_is_asked_is_not_believed_for_long() {
         let text = client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n")).response().text();
         // Never the answer to another request.
         assert!(text == "early" || text == format!("/{number}"), "{text} answers request {number}");
-        std::thread::sleep(Duration::from_millis(60));
+        // Longer than a connection rests, and than a busy machine takes to send the answer too many.
+        std::thread::sleep(Duration::from_millis(300));
     }
 }
 
@@ -259,6 +263,7 @@ fn an_answer_that_nobody_asked_for_is_nobodys() {
     let extra = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen";
     let no_content = "HTTP/1.1 204 No Content\r\nContent-Length: 60\r\n\r\n";
     for (answer, pause) in [(OK, 0), (OK, 20), (no_content, 0)] {
+        let (sent, is_sent) = reports();
         let upstream = Upstream::start(move |mut conn| {
             while conn.request().is_some() {
                 if pause == 0 {
@@ -268,6 +273,7 @@ fn an_answer_that_nobody_asked_for_is_nobodys() {
                     std::thread::sleep(Duration::from_millis(pause));
                     conn.send(extra);
                 }
+                sent(());
             }
         });
         let proxy = single(&upstream, &[]);
@@ -276,6 +282,8 @@ fn an_answer_that_nobody_asked_for_is_nobodys() {
             let response = client.send(GET).response();
             assert_ne!(response.text(), "stolen");
             assert!(matches!(response.status(), 200 | 204));
+            is_sent();
+            // Longer than a connection rests.
             std::thread::sleep(Duration::from_millis(80));
         }
     }
@@ -518,7 +526,7 @@ fn an_http2_connection_is_not_idle_while_it_owes_an_answer() {
         std::thread::sleep(Duration::from_millis(900));
         conn.send("0\r\n\r\n");
     });
-    let proxy = single(&upstream, &[("idle_timeout", "200ms")]);
+    let proxy = single(&upstream, &[("idle_timeout", "500ms")]);
     let mut client = Frames::connect(proxy.addr);
     client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, frames::GET);
     assert!(client.status(1).unwrap().starts_with(b"\x88"));
@@ -531,7 +539,7 @@ fn an_http2_connection_is_not_idle_while_it_owes_an_answer() {
 
 #[test]
 fn the_admin_port_minds_its_manners() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let proxy = Between::new(nobody);
     let cases = [
         ("rubbish".to_owned() + &"\0".repeat(100) + "\r\n\r\n", 400),

@@ -170,7 +170,7 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
     let alone = folder.path().join("one");
     assert!(args(&alone, &[]).output().unwrap().status.success());
     let whole = bodies();
-    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(6);
     let start = humantime::format_rfc3339_millis(start).to_string();
     let parts: Vec<_> = (0..4)
         .map(|index| {

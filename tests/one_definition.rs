@@ -53,7 +53,9 @@ fn upstream() -> Upstream {
             conn.send(HEAD);
             for piece in &streams()[number - 1] {
                 conn.chunk(piece);
-                std::thread::sleep(Duration::from_millis(5));
+                // What comes first, thought or output, is told where they are two reads, however late the reader.
+                let pause = if piece.contains("reasoning") { 200 } else { 5 };
+                std::thread::sleep(Duration::from_millis(pause));
             }
             conn.send("0\r\n\r\n");
         }

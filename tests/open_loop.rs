@@ -62,33 +62,41 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
     const EVERY: u64 = 150;
     // Ten milliseconds before the next request is due, when its connection has been chosen.
     let patience = Duration::from_millis(EVERY - 10);
-    let upstream = Upstream::start(move |mut conn| {
-        while conn.request().is_some() {
-            if !conn.send(answer()) {
-                return;
+    let mut told = Vec::new();
+    let tried = |_| {
+        let upstream = Upstream::start(move |mut conn| {
+            while conn.request().is_some() {
+                if !conn.send(answer()) {
+                    return;
+                }
+                conn.stream.set_read_timeout(Some(patience)).unwrap();
+                if conn.stream.peek(&mut [0]).is_err() {
+                    return;
+                }
             }
-            conn.stream.set_read_timeout(Some(patience)).unwrap();
-            if conn.stream.peek(&mut [0]).is_err() {
-                return;
-            }
-        }
-    });
-    let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
-    let (ended, _) = replay(rows, upstream.addr, completions());
-    let succeeded = ended.summary.outcomes.get("success").copied().unwrap_or_default();
-    // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
-    assert!(succeeded >= 11, "{:?}", ended.summary.troubles);
-    assert!(upstream.connections() >= 6, "it hung up on {} connections", upstream.connections());
+        });
+        let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
+        let (ended, _) = replay(rows, upstream.addr, completions());
+        let succeeded = ended.summary.outcomes.get("success").copied().unwrap_or_default();
+        told.push((succeeded, upstream.connections(), ended.summary.troubles));
+        // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
+        succeeded >= 11 && upstream.connections() >= 6
+    };
+    // Where threads are late by more than those ten milliseconds it hangs up on nobody, and there is another try.
+    assert!((0..5).any(tried), "requests were lost, or it never hung up: {told:?}");
 }
 
-/// An upstream that takes 30 ms for an answer, and the most requests that it had at once.
+/// Milliseconds that an answer takes: requests that are due at once all come before the first has one.
+const WORK: u64 = 100;
+
+/// An upstream that takes a while for an answer, and the most requests that it had at once.
 fn slow() -> (Upstream, Arc<AtomicUsize>) {
     let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = Arc::clone(&most);
     let upstream = Upstream::start(move |mut conn| {
         while conn.request().is_some() {
             most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(WORK));
             open.fetch_sub(1, Ordering::SeqCst);
             if !conn.send(answer()) {
                 return;
@@ -107,10 +115,10 @@ fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_l
     for (number, row) in rows.iter().enumerate() {
         assert_eq!(millis(row.planned.unwrap()), number as u64);
         let felt = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
-        assert!(millis(felt) >= 30 * (number as u64 + 1) - number as u64, "request {number} felt {felt} ns");
+        assert!(millis(felt) >= WORK * (number as u64 + 1) - number as u64, "request {number} felt {felt} ns");
     }
     let (planned, sent) = (ended.summary.e2e_from_planned.unwrap(), ended.summary.e2e_from_sent.unwrap());
-    assert!(planned.max >= 290_000_000 && sent.mean * 2.0 < planned.max as f64, "{planned:?} {sent:?}");
+    assert!(millis(planned.max) >= 10 * WORK - 10 && sent.mean * 2.0 < planned.max as f64, "{planned:?} {sent:?}");
 }
 
 #[test]

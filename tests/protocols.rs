@@ -15,6 +15,7 @@ use rustls::pki_types::ServerName;
 use support::captured;
 use support::client::{Client, chat};
 use support::http2::{self, Pki, known, serving, trusting};
+use support::nobody;
 use support::proxy::Between;
 use support::upstream::{Upstream, field};
 
@@ -137,7 +138,7 @@ fn a_large_upload_over_http2_arrives_whole() {
 
 #[test]
 fn an_http2_client_gets_refusals_as_well() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let proxy = Between::new(nobody);
     let reply = http2::request(proxy.addr, None, get("/v1/chat/completions"), None);
     assert_eq!(reply.status, 502);
@@ -263,7 +264,8 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
     let mut client = proxy.client();
     for _ in 0..5 {
         assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok");
-        std::thread::sleep(std::time::Duration::from_millis(60));
+        // Longer than a connection rests after the proxy is through with it, a moment after its client.
+        std::thread::sleep(std::time::Duration::from_millis(200));
     }
     assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
 }

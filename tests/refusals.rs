@@ -4,12 +4,12 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::Value;
 use support::client::{Client, Response, chat};
 use support::http2;
+use support::nobody;
 use support::proxy::Between;
 use support::upstream::Upstream;
 
@@ -107,7 +107,7 @@ fn chunks_that_two_parties_could_read_differently_are_refused() {
 
 #[test]
 fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let proxy = Between::new(nobody);
     let response = proxy.client().send(chat("{}")).response();
     refused(&response, 502, "upstream");
@@ -119,7 +119,7 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
 
 #[test]
 fn an_outage_is_counted_for_the_model_that_was_asked() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let proxy = Between::with(nobody, &[("slos", "of-tiny[model=tiny]: ttft<=1s")]);
     let body = "{\"model\":\"tiny\",\"stream\":true}";
     // Many clients send a head and then, by itself, the body.
@@ -195,7 +195,7 @@ fn a_head_that_does_not_come_in_time_is_a_408() {
 #[test]
 fn a_connection_that_idles_too_long_is_closed_without_a_word() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::with(upstream.addr, &[("idle_timeout", "100ms")]);
+    let proxy = Between::with(upstream.addr, &[("idle_timeout", "500ms")]);
     let mut client = proxy.client();
     assert_eq!(client.send(chat("{}")).response().text(), "ok");
     assert!(client.rest().is_empty());
@@ -223,7 +223,7 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
         }
         tries += 1;
         assert!(tries < 500, "a place was not given back");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -249,7 +249,7 @@ fn refused_call(reply: &http2::Reply, code: tonic::Code, fault: &str) {
 
 #[test]
 fn a_grpc_client_gets_refusals_as_grpc_has_them() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nobody) = nobody();
     let proxy = Between::new(nobody);
     refused_call(&call(&proxy), tonic::Code::Unavailable, "upstream");
     // It counts as what it would have been for others.

@@ -17,6 +17,7 @@ use streamgauge::replay::schedule::{Plan, Shard};
 use streamgauge::replay::{Connections, Leave};
 use streamgauge::sim::{CostModel, Options, Server};
 use support::http2::Pki;
+use support::nobody;
 use support::replay::{Settings, replay, row, start};
 use support::upstream::{Upstream, reports};
 
@@ -79,7 +80,7 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
         }
     });
     let rows = (1..=7).map(|output| row(output, output)).collect();
-    let settings = Settings { timeout: Some(Gap::from_millis(400)), ..completions() };
+    let settings = Settings { timeout: Some(Gap::from_millis(2_000)), ..completions() };
     let (ended, rows) = replay(rows, upstream.addr, settings);
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
     use Outcome::*;
@@ -93,7 +94,7 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
 
 #[test]
 fn a_target_that_is_not_there_fails_every_request_and_no_other() {
-    let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, nowhere) = nobody();
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
     assert_eq!((ended.summary.troubles.get("connect"), rows.len()), (Some(&2), 2));
     assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));
@@ -118,7 +119,8 @@ fn endless() -> (Upstream, impl Fn() -> u64) {
         let mut tokens = 0;
         while conn.chunk(event("a")) {
             tokens += 1;
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            // A client that is late to read finds few more.
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
         report(tokens);
     });
@@ -243,16 +245,21 @@ fn warm_up_and_cool_down_are_sent_and_not_in_the_figures() {
 fn goodput_is_judged_from_the_planned_moment() {
     let upstream = Upstream::start(|mut conn| {
         while conn.request().is_some() {
-            std::thread::sleep(std::time::Duration::from_millis(60));
+            std::thread::sleep(std::time::Duration::from_millis(200));
             conn.send(STREAM);
             conn.chunk(event("a") + "data: [DONE]\n\n");
             conn.send("0\r\n\r\n");
         }
     });
     let rows = (0..6).map(|_| row(0, 1)).collect();
-    let settings = Settings { slots: Some(1), slos: vec!["s: ttft<=200ms"], ..completions() };
-    let (ended, _) = replay(rows, upstream.addr, settings);
+    let settings = Settings { slots: Some(1), slos: vec!["s: ttft<=700ms"], ..completions() };
+    let (ended, rows) = replay(rows, upstream.addr, settings);
+    let limit = 700_000_000;
+    let from_sent = |row: &Entry| row.timing.first_token.unwrap() - row.timing.sent.unwrap();
+    let from_planned = |row: &Entry| row.at + row.timing.first_token.unwrap() - row.planned.unwrap();
+    let good = rows.iter().filter(|row| from_planned(row) <= limit).count() as u64;
     let goodput = &ended.summary.goodput[0];
-    assert!(goodput.counted == 6 && (1..=3).contains(&goodput.met), "{goodput:?}");
-    assert!(ended.summary.ttft_from_sent.unwrap().p90 < 200_000_000, "each by itself would have met it");
+    assert!(good <= 3 && (goodput.counted, goodput.met) == (6, good), "{good} of {goodput:?}");
+    let held_back = |row: &Entry| from_sent(row) <= limit && from_planned(row) > limit;
+    assert!(rows.iter().any(held_back), "by itself it would have met it: {rows:?}");
 }

@@ -224,7 +224,7 @@ fn a_target_that_cannot_be_reached_ends_with_three() {
 fn shards_that_begin_at_one_time_send_together_what_one_would() {
     let server = sim(Gap::from_millis(1));
     let (folder, target) = (tempfile::tempdir().unwrap(), format!("http://{}", server.local_addr()));
-    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(3);
+    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(6);
     let start = humantime::format_rfc3339_millis(start).to_string();
     let flags =
         ["--speed", "60", "--max-lag", "1h", "--target", &target, "--prompt-overhead", "2", "--start-at", &start];
@@ -281,7 +281,7 @@ fn load_follows_its_law_and_shares_prefixes() {
         "--target",
         &target,
         "--rate",
-        "200",
+        "40",
         "--arrivals",
         "constant",
         "--requests",
@@ -302,7 +302,7 @@ fn load_follows_its_law_and_shares_prefixes() {
     let planned: Vec<u64> = rows.iter().map(|row| row.planned.unwrap() / 1_000_000).collect();
     let mut sorted = planned;
     sorted.sort_unstable();
-    assert_eq!(sorted, (0..20).map(|number| number * 5).collect::<Vec<_>>());
+    assert_eq!(sorted, (0..20).map(|number| number * 25).collect::<Vec<_>>());
     assert!(rows.iter().all(|row| row.prompt.tokens == Some(400) && row.output_tokens == Some(5)));
     assert!(rows.iter().filter(|row| row.prompt.cached >= Some(304)).count() >= 15, "{rows:?}");
 }

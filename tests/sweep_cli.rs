@@ -248,7 +248,7 @@ fn rows_of_a_matrix_are_levels_with_flags_of_their_own_and_warm_prefixes() {
 
 #[test]
 fn two_targets_take_turns_and_their_difference_is_told_for_each_pass() {
-    let ((_slow, slow), (_fast, fast)) = (sim(20, 64), sim(5, 64));
+    let ((_slow, slow), (_fast, fast)) = (sim(40, 64), sim(5, 64));
     let (_folder, out) = place();
     let args = ["--versus", &fast, "--concurrencies", "1", "--requests", "5"];
     let done = sweep(&slow, &out, &[&args[..], &["--json"]].concat());

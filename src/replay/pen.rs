@@ -193,7 +193,7 @@ mod tests {
     fn requests_go_in_the_order_of_their_moments_and_numbers_and_never_early() {
         let (pen, thread) = Pen::start().unwrap();
         let (ours, mut theirs) = pair();
-        let (soon, later) = (in_millis(20), in_millis(40));
+        let (soon, later) = (in_millis(200), in_millis(400));
         let strokes = [(later, 3, "d"), (soon, 2, "b"), (later, 4, "e"), (soon, 1, "a"), (soon, 7, "c")];
         let written = written(&pen, &ours, &strokes);
         for (written, (at, ..)) in written.iter().zip(strokes) {

@@ -14,7 +14,7 @@ use super::support::upstream::Upstream;
 use super::talk::{get, post};
 
 /// The traffic is there at once; the rest is scrapes, and what the demo's clients do seldom.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -198,8 +198,9 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     let sim = parts::sim(&["--model", MODEL]);
     let gauge = Gauge::with(sim.addr, |command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{grpc}")).env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
-        command.env("OTEL_METRIC_EXPORT_INTERVAL", "200").env("OTEL_METRIC_EXPORT_TIMEOUT", "300");
-        command.env("OTEL_BSP_SCHEDULE_DELAY", "100").env("OTEL_BSP_EXPORT_TIMEOUT", "300");
+        // Time for a collector on a busy machine, once there is one.
+        command.env("OTEL_METRIC_EXPORT_INTERVAL", "200").env("OTEL_METRIC_EXPORT_TIMEOUT", "3000");
+        command.env("OTEL_BSP_SCHEDULE_DELAY", "100").env("OTEL_BSP_EXPORT_TIMEOUT", "3000");
     });
     streams(&gauge, 3);
     let dropped = |exporter| {

@@ -1,11 +1,11 @@
 //! One run of requests of which every count is known beforehand: what backends are asked about afterwards.
 
-use std::net::SocketAddr;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::gauge::Gauge;
+use super::gauge::{Gauge, sum};
+use super::machine::{SOON, until};
 use super::parse::Table;
 use super::parts::{self, Part};
 use super::support::client::Client;
@@ -100,7 +100,7 @@ impl Known {
             command.args(["--slo", "easy: ttft<=60s", "--slo", "hard: e2e<=1ms", "--stall", "2s"]);
             more(command);
         });
-        requests(gauge.addr);
+        requests(&gauge);
         let table = gauge.settled(REQUESTS);
         Self { gauge, table, _sim: sim }
     }
@@ -117,7 +117,8 @@ fn ask(tokens: u32, more: Value) -> Value {
     body
 }
 
-fn requests(proxy: SocketAddr) {
+fn requests(gauge: &Gauge) {
+    let proxy = gauge.addr;
     let messages = json!([{"role": "user", "content": "How deep is the river?"}]);
     let chat = |tokens: u32, more: Value| {
         let mut body = ask(tokens, more);
@@ -154,7 +155,15 @@ fn requests(proxy: SocketAddr) {
         come += &String::from_utf8(leaving.at_least(1)).unwrap();
     }
     drop(leaving);
+    let with_upstream = |connections: f64| {
+        until(&format!("{connections} connections are in use"), SOON, || {
+            sum(&gauge.scrape(), "streamgauge_proxy_upstream_connections", &[("state", "active")]) == connections
+        });
+    };
+    with_upstream(0.0);
     let mut waiting = Client::connect(proxy);
     waiting.send(with(chat(8, json!({})), "x-sim-fault: slow-headers=60s"));
+    with_upstream(1.0);
+    // And a moment for what is written to it.
     std::thread::sleep(std::time::Duration::from_millis(100));
 }

@@ -18,6 +18,8 @@ use super::talk::{get, request};
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// Tries of which the median counts. Anything else on the machine makes a single try late, but not half of them.
 const TRIES: usize = 15;
+/// Medians of which the least counts, where something else keeps the machine for a while.
+const ROUNDS: usize = 4;
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const WHOLE: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n";
@@ -40,6 +42,16 @@ fn in_stream(conn: &mut Conn) {
 fn in_whole_answer(conn: &mut Conn) {
     conn.send(WHOLE);
     conn.send("{\"id\":");
+}
+
+/// Fails unless the upstream's connection ends [`AT_ONCE`], at the median of a round.
+fn assert_noticed_at_once(median: impl Fn() -> Duration) {
+    let mut late = Vec::new();
+    let in_time = (0..ROUNDS).any(|_| {
+        late.push(median());
+        late.last() <= Some(&AT_ONCE)
+    });
+    assert!(in_time, "{late:?}, each at the median of {TRIES}");
 }
 
 /// The median time until the upstream's connection ends. `try_once` makes a request of the proxy, waits until the
@@ -83,19 +95,15 @@ fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
     let _turn = machine::alone();
     for begin in [before_head, before_first_token, in_stream, in_whole_answer] {
         for leave in [drop as fn(Client), Client::reset] {
-            let median = noticed_after(
-                begin,
-                |proxy| proxy,
-                |proxy, wait| {
-                    let mut client = Client::connect(*proxy);
-                    client.send(chat("{\"stream\":true}"));
-                    wait();
-                    let left = Instant::now();
-                    leave(client);
-                    left
-                },
-            );
-            assert!(median <= AT_ONCE, "{median:?} at the median of {TRIES}");
+            let leaves = |proxy: &SocketAddr, wait: &dyn Fn()| {
+                let mut client = Client::connect(*proxy);
+                client.send(chat("{\"stream\":true}"));
+                wait();
+                let left = Instant::now();
+                leave(client);
+                left
+            };
+            assert_noticed_at_once(|| noticed_after(begin, |proxy| proxy, leaves));
         }
     }
 }
@@ -104,14 +112,14 @@ fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
 fn the_upstream_learns_it_too_when_one_stream_of_an_http2_connection_is_reset() {
     let _turn = machine::alone();
     for begin in [before_head, before_first_token, in_stream] {
-        let median = noticed_after(begin, http2::Lasting::connect, |connection, wait| {
+        let resets = |connection: &http2::Lasting, wait: &dyn Fn()| {
             let request = connection.request("/v1/chat/completions", "{\"stream\":true}");
             wait();
             let left = Instant::now();
             drop(request);
             left
-        });
-        assert!(median <= AT_ONCE, "{median:?} at the median of {TRIES}");
+        };
+        assert_noticed_at_once(|| noticed_after(begin, http2::Lasting::connect, resets));
     }
 }
 

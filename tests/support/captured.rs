@@ -5,13 +5,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use serde_json::json;
 use streamgauge::capture::format::Entry;
 use streamgauge::capture::reader::Reader;
 
+use super::PATIENCE;
 use super::client::Client;
 use super::proxy::Between;
 use super::upstream::Upstream;
@@ -67,6 +69,7 @@ pub struct Run {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     said: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 /// A proxy that captures into `folder`, with these arguments besides.
@@ -89,14 +92,14 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
     let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
     let said = Arc::<Mutex<String>>::default();
     let heard = Arc::clone(&said);
-    std::thread::spawn(move || lines.for_each(|line| *heard.lock().unwrap() += &(line + "\n")));
+    let reader = std::thread::spawn(move || lines.for_each(|line| *heard.lock().unwrap() += &(line + "\n")));
     // In both formats the address stands behind its name.
     let address = |name: &str| {
         let rest = forwarding.split(name).nth(1).unwrap().split("127.0.0.1:").nth(1).unwrap();
         let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
         format!("127.0.0.1:{port}").parse().unwrap()
     };
-    Run { listen: address("listen"), admin: address("admin"), child, said }
+    Run { listen: address("listen"), admin: address("admin"), child, said, reader: Some(reader) }
 }
 
 impl Run {
@@ -116,7 +119,15 @@ impl Run {
 
     pub fn terminate(&mut self) {
         nix::sys::signal::kill(self.pid(), nix::sys::signal::Signal::SIGTERM).unwrap();
+        self.ended();
+    }
+
+    /// Waits until it has ended well; what it has said is whole then.
+    pub fn ended(&mut self) {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
     }
 }
 
@@ -130,13 +141,11 @@ pub fn counted(metrics: &str, reason: &str) -> u64 {
 
 /// Waits until something holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3_000 {
-        if holds() {
-            return;
-        }
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("never: {what}");
 }
 
 impl Drop for Run {

@@ -2,11 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use socket2::SockRef;
 use streamgauge::net::http1::{BodyDecoder, Framing};
 
+use super::PATIENCE;
 use super::upstream::field;
 
 /// See the module.
@@ -48,7 +48,7 @@ impl Client {
     pub fn connect(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { stream, seen: Vec::new() }
     }
 
@@ -116,6 +116,14 @@ impl Client {
         response
     }
 
+    /// Waits until this has come. It is not taken: that is for [`Self::body_of`] to do.
+    pub fn has(&mut self, part: &str) -> &mut Self {
+        while !self.seen.windows(part.len()).any(|window| window == part.as_bytes()) {
+            assert!(self.more().unwrap_or(0) > 0, "no {part:?}; so far: {:?}", String::from_utf8_lossy(&self.seen));
+        }
+        self
+    }
+
     /// Whatever has come, once at least `n` bytes have.
     pub fn at_least(&mut self, n: usize) -> Vec<u8> {
         while self.seen.len() < n {
@@ -124,9 +132,18 @@ impl Client {
         std::mem::take(&mut self.seen)
     }
 
-    /// Everything up to the connection's end.
+    /// Everything up to the connection's end, which has to come.
     pub fn rest(&mut self) -> Vec<u8> {
-        while self.more().unwrap_or(0) > 0 {}
+        loop {
+            match self.more() {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "no end: {error}");
+                    break;
+                }
+            }
+        }
         std::mem::take(&mut self.seen)
     }
 
@@ -139,7 +156,7 @@ impl Client {
 
     /// Closes with a reset.
     pub fn reset(self) {
-        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+
+use super::PATIENCE;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -38,8 +39,8 @@ impl Frames {
     pub fn connect(addr: SocketAddr) -> Self {
         let mut frames = Self { stream: TcpStream::connect(addr).unwrap(), seen: Vec::new() };
         frames.stream.set_nodelay(true).unwrap();
-        frames.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        frames.stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        frames.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        frames.stream.set_write_timeout(Some(PATIENCE)).unwrap();
         frames.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
         assert!(frames.send(SETTINGS, 0, 0, b""));
         frames

@@ -17,6 +17,18 @@ pub mod replay;
 pub mod sending;
 pub mod upstream;
 
+/// What a test waits for at most where something happens by itself in a moment: longer than a machine stands still that
+/// others have to themselves.
+pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// An address where nobody listens, and nobody else can as long as the socket is held.
+pub fn nobody() -> (socket2::Socket, std::net::SocketAddr) {
+    let held = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    held.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = held.local_addr().unwrap().as_socket().unwrap();
+    (held, address)
+}
+
 /// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.
 pub fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
+use super::PATIENCE;
+
 /// See the module.
 pub struct Upstream {
     pub addr: SocketAddr,
@@ -167,10 +169,10 @@ impl Conn {
         self.send(framed)
     }
 
-    /// Waits until the proxy closes, at most five seconds; how long that took.
+    /// Waits until the proxy closes, if it does within [`PATIENCE`]; how long that took.
     pub fn closed(&mut self) -> Option<Duration> {
         let begun = std::time::Instant::now();
-        self.stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut buffer = [0; 1024];
         loop {
             match self.stream.read(&mut buffer) {
@@ -196,12 +198,14 @@ pub fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Reports what a script saw to the test.
-pub fn reports<T: Send + 'static>() -> (impl Fn(T) + Send + Sync + Clone + 'static, impl Fn() -> T) {
+/// Reports what a script saw to the test, or what the test saw to a script.
+pub fn reports<T: Send + 'static>()
+-> (impl Fn(T) + Send + Sync + Clone + 'static, impl Fn() -> T + Send + Sync + 'static) {
     let (sender, receiver) = mpsc::channel();
-    let sender = Arc::new(Mutex::new(sender));
+    let (sender, receiver) = (Arc::new(Mutex::new(sender)), Mutex::new(receiver));
     let send = move |report| {
         let _test_is_over = sender.lock().unwrap().send(report).is_err();
     };
-    (send, move || receiver.recv_timeout(Duration::from_secs(10)).expect("the script reports within ten seconds"))
+    // A script may itself wait until something is closed.
+    (send, move || receiver.lock().unwrap().recv_timeout(2 * PATIENCE).expect("the script reports"))
 }

@@ -231,7 +231,9 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
             text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
         let told = events.iter().map(|told| count(&told["all"]["last_1s"]["requests"])).sum::<u64>();
         assert!(told <= 4, "not the one before: {text}");
-        if told == 4 && count(&events[events.len() - 1]["all"]["last_1s"]["requests"]) == 0 {
+        let last = &events[events.len() - 1]["all"]["last_1s"];
+        // On a machine that stands still it may have been more than a second.
+        if told == 4 && count(&last["requests"]) == 0 && last["seconds"].as_f64().unwrap().round() == 1.0 {
             break events;
         }
     };
@@ -448,7 +450,7 @@ async fn too_many_connections_are_told_so_and_places_come_back() {
     let turned_away = async || {
         let mut told = Vec::new();
         let mut socket = TcpStream::connect(plane.address).await.unwrap();
-        let waited = Clock::Monotonic.timeout(Gap::from_millis(200), socket.read_to_end(&mut told)).await;
+        let waited = Clock::Monotonic.timeout(Gap::from_millis(1_000), socket.read_to_end(&mut told)).await;
         waited.is_some_and(|read| read.is_ok()) && told.starts_with(b"HTTP/1.1 503 ")
     };
     assert!(turned_away().await);

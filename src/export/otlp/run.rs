@@ -1,6 +1,7 @@
 //! The two exporters at work: metrics by the interval, spans by the batch, and the last of both at the end.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -31,6 +32,11 @@ impl Stop {
         (order, Self(stop))
     }
 
+    /// The deadline, if the order has come.
+    fn given(&self) -> Option<Stamp> {
+        *self.0.borrow()
+    }
+
     /// Waits for the order; the deadline that comes with it. An order that can no longer come is one to be done.
     pub(crate) async fn ordered(&mut self) -> Stamp {
         match self.0.wait_for(Option::is_some).await {
@@ -51,14 +57,28 @@ struct Way {
 
 impl Way {
     /// Delivers, and once more within the deadline if the order to stop comes meanwhile.
+    ///
+    /// What is under way then has half of the time that is left: a collector that has it and is about to say so would
+    /// get it twice if it were cut short at once.
     async fn deliver(&mut self, payload: &Payload, stop: &mut Stop) -> Delivery {
-        let deadline = tokio::select! {
-            biased;
-            deadline = stop.ordered() => deadline,
-            delivery = self.client.deliver(payload, self.budget) => return delivery,
+        let (clock, budget) = (self.clock.clone(), self.budget);
+        let left = |deadline: Stamp| deadline.since(clock.now()).min(budget);
+        let deadline = match stop.given() {
+            Some(deadline) => deadline,
+            None => {
+                let mut under_way = pin!(self.client.deliver(payload, budget));
+                let deadline = tokio::select! {
+                    delivery = &mut under_way => return delivery,
+                    deadline = stop.ordered() => deadline,
+                };
+                let half = Gap::from_nanos(left(deadline).as_nanos() / 2);
+                if let Some(delivery) = clock.timeout(half, under_way).await {
+                    return delivery;
+                }
+                deadline
+            }
         };
-        let left = deadline.since(self.clock.now());
-        self.client.deliver(payload, left.min(self.budget)).await
+        self.client.deliver(payload, left(deadline)).await
     }
 
     fn count(&self, delivery: Delivery, items: u64, failed: Loss, rejected: Loss) {

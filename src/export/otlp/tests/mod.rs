@@ -112,8 +112,7 @@ async fn metrics_arrive_by_the_interval_and_at_the_end_over_one_connection() {
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
         let seen = collector.seen.lock().unwrap();
         assert!(seen.len() >= 4);
-        // The order to stop may have interrupted the third, and its connection with it.
-        assert_eq!((seen[0].connection, seen[1].connection), (0, 0), "one connection is kept");
+        assert!(seen.iter().all(|request| request.connection == 0), "one connection is kept");
         for request in &*seen {
             assert_eq!(request.headers["x-tenant"], "one");
             let sent = ExportMetricsServiceRequest::decode(&request.message[..]).unwrap();
@@ -221,8 +220,10 @@ async fn a_collector_that_is_down_costs_counted_points_and_the_time_allowed() {
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![]).await;
         let mut exporter = collector.exporter();
-        // Nobody listens on the port after this.
-        exporter.endpoint.port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Bound, so that it is nobody else's, and not listened on.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        exporter.endpoint.port = held.local_addr().unwrap().port();
         let running = metrics(exporter, ms(60_000), ms(10_000));
         let begun = Clock::Monotonic.now();
         assert_eq!(losses(&*running.stop(ms(300)).await), [3, 0, 0, 0, 0]);
@@ -235,7 +236,7 @@ async fn a_collector_that_hangs_is_given_up() {
     for protocol in BOTH {
         let hang = Reply { hang: true, ..Reply::default() };
         let collector = Collector::start(protocol, vec![hang]).await;
-        let running = metrics(Exporter { timeout: ms(200), ..collector.exporter() }, ms(60_000), ms(10_000));
+        let running = metrics(Exporter { timeout: ms(1_000), ..collector.exporter() }, ms(60_000), ms(10_000));
         assert_eq!(losses(&*running.stop(ms(10_000)).await), [0; 5], "the second attempt is answered");
         assert_eq!(collector.seen.lock().unwrap().len(), 2);
     }
