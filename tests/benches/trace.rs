@@ -1,7 +1,7 @@
 //! What `trace info` costs beside jq and DuckDB, which only sum the lengths of the same rows.
 //!
 //! `cargo bench --bench trace` prints CPU seconds and elapsed ones, the best of three; ratios within one run mean
-//! something. jq and, for the Python that `PYTHON` names, DuckDB are measured where they are installed. With
+//! something. `tests/parts/setup --bench` installs the others; those that the system has come first. With
 //! `--write BYTES` it writes so much of a trace to stdout instead, for tries with traces that fit into no memory:
 //!
 //! ```text
@@ -15,6 +15,7 @@
 mod big_trace;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -26,9 +27,17 @@ const SIZE: u64 = 200 << 20;
 
 const JQ: &str = "reduce inputs as $row ([0, 0, 0]; \
     [.[0] + 1, .[1] + $row.input_length, .[2] + $row.output_length]) | @tsv";
-const DUCKDB: &str = "import duckdb, sys; duckdb.execute(\"set threads = 1\"); print(*duckdb.execute(\
-    f\"select count(*), sum(input_length), sum(output_length) from read_json('{sys.argv[1]}', format = \
-    'newline_delimited', columns = {{input_length: 'BIGINT', output_length: 'BIGINT'}})\").fetchone())";
+const DUCKDB: &str = "select count(*), sum(input_length), sum(output_length) from read_json(getenv('TRACE'), \
+    format = 'newline_delimited', columns = {input_length: 'BIGINT', output_length: 'BIGINT'})";
+
+/// A program of the system, or else of the parts.
+fn program(name: &str) -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/streamgauge-parts"));
+    let parts = std::env::var_os("STREAMGAUGE_PARTS").map(PathBuf::from).or_else(home);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(parts.map(|parts| parts.join("bin")));
+    places.map(|place| place.join(name)).find(|program| program.is_file()).unwrap_or_else(|| name.into())
+}
 
 fn cpu() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
@@ -62,20 +71,20 @@ fn main() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.jsonl");
     let bytes = io::copy(&mut BigTrace::of(SIZE), &mut std::fs::File::create(&file).unwrap()).unwrap();
-    let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
     let mut commands = [
         ("streamgauge trace info", Command::new(env!("CARGO_BIN_EXE_streamgauge"))),
-        ("duckdb, sums", Command::new(python)),
-        ("jq, sums", Command::new("jq")),
+        ("duckdb, sums", Command::new(program("duckdb"))),
+        ("jq, sums", Command::new(program("jq"))),
     ];
     commands[0].1.args(["trace", "info", "--json"]).arg(&file);
-    commands[1].1.args(["-c", DUCKDB]).arg(&file);
+    // One thread: more of them are no less work.
+    commands[1].1.args(["-c", "set threads = 1", "-c", DUCKDB]).env("TRACE", &file);
     commands[2].1.args(["-n", "-r", JQ]).arg(&file);
     println!("{:<24} {:>8} {:>10} {:>10} {:>8}", "", "CPU, s", "elapsed, s", "MB/s CPU", "ratio");
     let mut ours = None;
     for (name, mut command) in commands {
         let Some((used, elapsed)) = measure(&mut command) else {
-            println!("{name:<24} not installed");
+            println!("{name:<24} not installed; remedy: tests/parts/setup --bench");
             continue;
         };
         let ratio = used / *ours.get_or_insert(used);
