@@ -7,7 +7,6 @@ mod support;
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -183,23 +182,9 @@ fn adding_a_dialect_is_one_file_one_row_and_its_vectors() {
     }
 }
 
-/// The last request, as `/api/state` shows it.
-fn last_request(proxy: &Between) -> Value {
-    for _ in 0..2_000 {
-        let mut client = support::client::Client::connect(proxy.admin);
-        client.send("GET /api/state HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-        let state: Value = serde_json::from_slice(&client.response().body).unwrap();
-        if let Some(last) = state["recent"].get(0) {
-            return last.clone();
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("no request within ten seconds");
-}
-
 /// Compares what is exported of the one request that went through with the expectation.
 fn check_exported(vector: &Vector, proxy: &Between) {
-    let (last, expect) = (last_request(proxy), &vector.expect);
+    let (last, expect) = (proxy.last_request(), &vector.expect);
     let outcome = match (expect["complete"].as_bool().unwrap(), expect["error"].is_null()) {
         (true, _) => "success",
         (false, true) => "truncated",
@@ -321,7 +306,7 @@ fn every_grpc_vector_is_exported_as_it_should_be_over_http2_compressed_or_not() 
         for encoding in [None, Some("gzip"), Some("deflate"), Some("zstd")] {
             let proxy = called(&vector, encoding);
             check_exported(&vector, &proxy);
-            assert_eq!(last_request(&proxy)["model"], "vllm_model", "{encoding:?}");
+            assert_eq!(proxy.last_request()["model"], "vllm_model", "{encoding:?}");
         }
     }
 }
@@ -329,8 +314,27 @@ fn every_grpc_vector_is_exported_as_it_should_be_over_http2_compressed_or_not() 
 #[test]
 fn grpc_messages_in_a_coding_that_is_not_known_pass_and_are_no_failure() {
     for vector in grpc_vectors() {
-        let last = last_request(&called(&vector, Some("unheard-of")));
+        let last = called(&vector, Some("unheard-of")).last_request();
         assert_eq!((&last["outcome"], &last["output_tokens"]), (&Value::from("success"), &Value::Null));
+        assert_eq!(last["unread"], "coding");
+    }
+}
+
+#[test]
+fn a_request_is_told_with_what_was_not_understood_of_its_reply() {
+    let answer = |fields: &str, body: &str| {
+        format!("HTTP/1.1 200 OK\r\nContent-Type: {fields}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    for (answer, events, unread) in [
+        (answer("text/event-stream", "data: {}\n\ndata: {\n\ndata: [DONE]\n\n"), 1, Value::Null),
+        (answer("text/event-stream\r\nContent-Encoding: gzip", "data: [DONE]\n\n"), 0, "coding".into()),
+        (answer("application/json", "{]"), 0, "malformed".into()),
+    ] {
+        let upstream = Upstream::answering(&*answer);
+        let proxy = Between::new(upstream.addr);
+        proxy.client().send(support::client::chat("{\"stream\":true}")).response();
+        let last = proxy.last_request();
+        assert_eq!((&last["malformed_events"], &last["unread"]), (&Value::from(events), &unread), "{answer}");
     }
 }
 
@@ -345,7 +349,7 @@ fn a_route_of_the_configuration_gives_a_path_its_dialect() {
         let body = "{\"model\":\"mine\"}";
         let head = format!("POST /custom/talk?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
         proxy.client().send(head + body).response();
-        let last = last_request(&proxy);
+        let last = proxy.last_request();
         let known = !route.is_empty();
         assert_eq!((&last["route"], &last["outcome"]), (&Value::from(route), &Value::from("success")));
         assert_eq!((last["model"].is_string(), last["ttft_ms"].is_number()), (known, known), "{routes}");

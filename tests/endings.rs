@@ -4,6 +4,8 @@
 mod support;
 
 use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -12,6 +14,7 @@ use prost::Message;
 use support::PATIENCE;
 use support::client::{Client, chat};
 use support::frames::{self, Frame, Frames};
+use support::http2;
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
 
@@ -241,6 +244,63 @@ fn a_slow_client_gets_every_byte() {
     std::thread::sleep(Duration::from_millis(300));
     let response = client.body_of(head);
     assert!(response.body == body && !response.truncated, "{} of {} bytes", response.body.len(), body.len());
+}
+
+#[test]
+fn a_client_that_reads_late_is_told_from_a_slow_server() {
+    const PIECE: usize = 256 * 1024;
+    const PIECES: usize = 192;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let upstream = Upstream::start({
+        let sent = Arc::clone(&sent);
+        move |mut conn| {
+            conn.request();
+            conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PIECE * PIECES));
+            for _ in 0..PIECES {
+                conn.send(vec![b'x'; PIECE]);
+                sent.fetch_add(1, Relaxed);
+            }
+        }
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    // Until all buffers on the way are full.
+    let (mut before, mut now) = (0, 1);
+    while before != now {
+        std::thread::sleep(Duration::from_millis(500));
+        (before, now) = (now, sent.load(Relaxed).max(1));
+    }
+    assert!(client.rest().len() > PIECE * PIECES);
+    let blocked = &proxy.last_request()["write_blocked_ms"];
+    assert!(blocked.as_f64() > Some(0.0), "its slowness is not the model's: {blocked}");
+}
+
+#[test]
+fn an_http2_client_that_opens_its_window_late_is_told_from_a_slow_server() {
+    let body = "x".repeat(1_000_000);
+    let upstream = Upstream::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    let proxy = Between::new(upstream.addr);
+    let mut client = Frames::connect(proxy.addr);
+    client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, frames::GET);
+    let (mut received, mut ended) = (0, false);
+    while !ended {
+        let frame = client.next().unwrap();
+        if frame.kind == frames::DATA {
+            received += frame.payload.len();
+            ended = frame.flags & frames::END_STREAM != 0;
+        }
+        // The window that every stream has to begin with.
+        if received == 65_535 {
+            std::thread::sleep(Duration::from_millis(50));
+            for stream in [0, 1] {
+                client.send(frames::WINDOW_UPDATE, 0, stream, &1_000_000_u32.to_be_bytes());
+            }
+        }
+    }
+    assert_eq!(received, body.len());
+    let blocked = &proxy.last_request()["write_blocked_ms"];
+    assert!(blocked.as_f64() > Some(0.0), "its slowness is not the model's: {blocked}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::snapshot::{Moment, Snapshot};
 use super::trace_context::RequestTrace;
 use crate::clock::Clock;
 use crate::config::TailKeep;
-use crate::measure::record::{RequestRecord, TokenCount};
+use crate::measure::record::{Quality, RequestRecord, TokenCount, Unread};
 use crate::measure::time::Gap;
 
 /// Requests remembered for `/api/state`.
@@ -50,6 +50,8 @@ pub(super) struct Recent {
     pub(super) ttft: Option<Gap>,
     pub(super) duration: Gap,
     pub(super) output_tokens: Option<TokenCount>,
+    /// How far the figures above can be trusted.
+    pub(super) quality: Quality,
 }
 
 impl Recent {
@@ -68,6 +70,10 @@ impl Recent {
             duration_ms = self.duration.as_millis(),
             output_tokens = self.output_tokens.map(|count| count.tokens),
             tokens_from = self.output_tokens.map(|count| count.source.name()),
+            // Where all is well these are not there.
+            malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
+            unread = self.quality.unread.map(Unread::name),
+            write_blocked_ms = millis(Some(self.quality.write_blocked).filter(|blocked| *blocked > Gap::ZERO)),
             request_bytes = record.request_bytes,
             response_bytes = record.response_bytes,
             "request"
@@ -112,6 +118,7 @@ impl State {
             ttft: record.ttft(),
             duration: record.duration(),
             output_tokens: record.output_tokens,
+            quality: record.quality,
         };
         if self.access_log {
             recent.log(record);

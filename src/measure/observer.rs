@@ -201,6 +201,8 @@ impl StreamObserver {
     /// The response head arrived. Later stamps come from `stamps`.
     pub fn head(&mut self, at: Stamp, head: ResponseHead<'_>, stamps: StampSource) {
         self.times.head = Some(at);
+        // Whoever writes may lose its core before it reads the clock: what is answered had been sent.
+        self.times.sent = self.times.sent.map(|sent| sent.min(at));
         self.status = Some(head.status);
         self.stamps = stamps;
         let shape = self.settle();

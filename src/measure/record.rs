@@ -222,6 +222,17 @@ pub enum Unread {
     Malformed,
 }
 
+impl Unread {
+    /// The name it is exported by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Coding => "coding",
+            Self::TooLarge => "too_large",
+            Self::Malformed => "malformed",
+        }
+    }
+}
+
 /// The points of one request on the monotonic line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use streamgauge::config::{ProxyConfig, Source, Typed};
 use streamgauge::proxy::Proxy;
 
@@ -60,6 +61,20 @@ impl Between {
 
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
+    }
+
+    /// The last request, as `/api/state` shows it.
+    pub fn last_request(&self) -> Value {
+        for _ in 0..2_000 {
+            let mut client = Client::connect(self.admin);
+            client.send("GET /api/state HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            let state: Value = serde_json::from_slice(&client.response().body).unwrap();
+            if let Some(last) = state["recent"].get(0) {
+                return last.clone();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("no request within ten seconds");
     }
 }
 

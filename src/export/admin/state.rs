@@ -9,14 +9,17 @@
 //!   "upstream_connections": {"idle": 1, "active": 3},
 //!   "recent": [{
 //!     "ended_unix_ms": 1750000012345, "model": "tiny", "route": "/v1/chat/completions", "status": 200,
-//!     "outcome": "success", "ttft_ms": 12.3, "duration_ms": 456.7, "output_tokens": 64, "output_tokens_from": "usage"
+//!     "outcome": "success", "ttft_ms": 12.3, "duration_ms": 456.7, "output_tokens": 64, "output_tokens_from": "usage",
+//!     "malformed_events": 0, "unread": null, "write_blocked_ms": 0.0
 //!   }]
 //! }
 //! ```
 //!
 //! Of a run (`streamgauge replay`, `load`) there is `replay` as in `/api/history`.
 //!
-//! `recent` begins with the latest; a value that is not known is `null`. `state` is `unknown`, `reachable` or
+//! `recent` begins with the latest; a value that is not known is `null`. `malformed_events` counts events that made no
+//! sense in a known dialect; `unread` says why nothing more of a reply was understood (`coding`, `too_large`,
+//! `malformed`); in `write_blocked_ms` the client took no bytes, and gaps are its own. `state` is `unknown`, `reachable` or
 //! `unreachable`.
 
 use serde::Serialize;
@@ -25,6 +28,7 @@ use crate::export::figures::InFlight;
 use crate::export::gauges::Upstream;
 use crate::export::running;
 use crate::export::telemetry::{Recent, Telemetry};
+use crate::measure::record::Unread;
 use crate::measure::time::Gap;
 
 #[derive(Serialize)]
@@ -65,6 +69,9 @@ struct Request {
     duration_ms: f64,
     output_tokens: Option<u64>,
     output_tokens_from: Option<&'static str>,
+    malformed_events: u32,
+    unread: Option<&'static str>,
+    write_blocked_ms: f64,
 }
 
 impl<'a> State<'a> {
@@ -98,6 +105,9 @@ impl Request {
             duration_ms: recent.duration.as_millis(),
             output_tokens: recent.output_tokens.map(|count| count.tokens),
             output_tokens_from: recent.output_tokens.map(|count| count.source.name()),
+            malformed_events: recent.quality.malformed_events,
+            unread: recent.quality.unread.map(Unread::name),
+            write_blocked_ms: recent.quality.write_blocked.as_millis(),
         }
     }
 }

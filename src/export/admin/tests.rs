@@ -187,6 +187,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     let expected = serde_json::json!({
         "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "ttft_ms": 200.0,
         "duration_ms": 305.0, "output_tokens": 6, "output_tokens_from": "usage",
+        "malformed_events": 0, "unread": null, "write_blocked_ms": 0.0,
     });
     assert_eq!(second, expected);
 }

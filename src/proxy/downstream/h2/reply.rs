@@ -11,11 +11,15 @@ use super::call::Call;
 use super::{InHand, to_http2};
 use crate::clock::Clock;
 use crate::measure::record::Ending;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::io::Arrival;
 use crate::proxy::observation::Observation;
 use crate::proxy::upstream::{BodyStep, Broken};
 use crate::proxy::worker::{Permit, Worker};
+
+/// hyper asks for the next frame at once, unless the client's window is full. What takes longer than this is not the
+/// wait for a turn.
+const AT_ONCE: Gap = Gap::from_millis(1);
 
 /// The body of an answer, on a connection.
 pub(super) struct Reply {
@@ -54,7 +58,10 @@ pub(super) struct Relayed {
 struct HandedOn {
     arrival: Arrival,
     payload: Bytes,
+    given: Stamp,
     stepped_back: bool,
+    /// How long the client would not take it.
+    blocked: Gap,
 }
 
 impl Relayed {
@@ -65,10 +72,10 @@ impl Relayed {
     }
 
     fn observe(&mut self) {
-        if let (Some(HandedOn { arrival, payload, .. }), Some(observation)) =
+        if let (Some(HandedOn { arrival, payload, blocked, .. }), Some(observation)) =
             (self.handed_on.take(), &mut self.observation)
         {
-            observation.body(arrival, &payload, Clock::Monotonic.now(), Gap::ZERO);
+            observation.body(arrival, &payload, Clock::Monotonic.now(), blocked);
         }
     }
 
@@ -88,6 +95,8 @@ impl Relayed {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if let Some(handed_on) = &mut self.handed_on {
             if !std::mem::replace(&mut handed_on.stepped_back, true) {
+                let waited = Clock::Monotonic.now().since(handed_on.given);
+                handed_on.blocked = if waited > AT_ONCE { waited } else { Gap::ZERO };
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -112,7 +121,10 @@ impl Relayed {
             Ok(BodyStep::End) if !payload.is_empty() => Poll::Ready(Some(Ok(Frame::data(payload.into())))),
             Ok(BodyStep::Data(arrival)) => {
                 let payload = Bytes::from(payload);
-                self.handed_on = Some(HandedOn { arrival, payload: payload.clone(), stepped_back: false });
+                let given = Clock::Monotonic.now();
+                let copy = payload.clone();
+                self.handed_on =
+                    Some(HandedOn { arrival, payload: copy, given, stepped_back: false, blocked: Gap::ZERO });
                 self.ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
                 Poll::Ready(Some(Ok(Frame::data(payload))))
             }
