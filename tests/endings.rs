@@ -14,7 +14,6 @@ use prost::Message;
 use support::PATIENCE;
 use support::client::{Client, chat};
 use support::frames::{self, Frame, Frames};
-use support::http2;
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
 

@@ -46,6 +46,15 @@ fn content(text: &str) -> String {
 
 const ROLE: &str = "data: {\"id\":\"c1\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
 
+#[test]
+fn a_request_was_sent_before_it_was_answered_whenever_its_writer_looked_at_the_clock() {
+    let mut observer = chat("{}");
+    observer.sent(at(190), ms(1));
+    let mut observer = streamed(observer, 200);
+    whole_stream(&mut observer);
+    assert_eq!(observer.end(at(220), Ending::Complete).times.sent, Some(at(105)));
+}
+
 /// A stream with a reasoning token at 150 ms, text at 160, 170 and 200, finish at 210 and usage.
 fn whole_stream(observer: &mut StreamObserver) {
     observer.bytes(at(110), b": keep-alive\n\n");
