@@ -1,11 +1,11 @@
 //! Whether more and more requests were in flight, or waited: a server that cannot keep up with what is sent. Pure.
 //!
 //! # The statistic
-//! Every request tells how many others were in flight when it was sent, and every scrape how many waited at the server. What lies within one mean duration of a request
-//! after the first is left out, at most half: until then any load grows. The rest is cut into ten parts of as many
-//! requests each. Requests close to each other see the same queue, so the means of the parts, and not the requests, are
-//! taken as draws (batch means): a line is laid through them and the means of their times by least squares, and its slope
-//! is divided by its standard error.
+//! Every request tells how many others were in flight when it was sent, and every scrape how many waited at the server.
+//! What lies within one mean duration of a request after the first is left out, at most half: until then any load grows.
+//! The rest is cut into ten parts of as many requests each. Requests close to each other see the same queue, so the means
+//! of the parts, and not the requests, are taken as draws (batch means): a line is laid through them and the means of their
+//! times by least squares, and its slope is divided by its standard error.
 //! The load grows where that is more than is exceeded by chance in 1 of 1,000 (Student's t), and the line rises, over the
 //! time looked at, by at least four requests and a tenth of the mean: a growth that is certain and small is no saturation.
 

@@ -158,15 +158,16 @@ impl Head {
     pub fn finish_request(&mut self) -> Result<(), HeadError> {
         self.mark_hop_by_hop();
         let mut hosts = self.all(Known::Host);
-        let (host, other) = (hosts.next(), hosts.next());
+        let (host, other, named) = (hosts.next(), hosts.next(), self.authority());
+        // No host has these: one party may take them for its end, another for a part of it.
+        let odd = |host: &[u8]| host.iter().any(|byte| b" \t,/?#@\\".contains(byte));
         match (host, other) {
             (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
             (None, _) if self.version == Version::Http11 => Err(HeadError::Malformed("no Host field")),
-            // No host has these: one party may take them for its end, another for a part of it.
-            (Some(host), _) if host.iter().any(|byte| b" \t,/?#@\\".contains(byte)) => {
+            (host, _) if host.or(named).is_some_and(odd) => {
                 Err(HeadError::Malformed("a Host that is not one host and port"))
             }
-            (Some(host), _) if self.authority().is_some_and(|named| !named.eq_ignore_ascii_case(host)) => {
+            (Some(host), _) if named.is_some_and(|named| !named.eq_ignore_ascii_case(host)) => {
                 Err(HeadError::Malformed("a Host that is not its target's"))
             }
             _ => Ok(()),
@@ -420,6 +421,8 @@ mod tests {
             "GET / HTTP/1.1\r\n\r\n",
             "GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET http://b?/a HTTP/1.0\r\nHost: b?\r\n\r\n",
+            "GET http://a:8\\0/ HTTP/1.0\r\n\r\n",
+            "GET http://a@b/ HTTP/1.0\r\n\r\n",
             "GET http://a@b/ HTTP/1.1\r\nHost: b\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
             "GET / HTTP/2.0\r\nHost: a\r\n\r\n",

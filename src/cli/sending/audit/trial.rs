@@ -1,10 +1,10 @@
 //! What a plan asks of the machine that sends, and how much of it is tried. Pure.
 //!
 //! A server gives a token every [`BEAT`], as far as anybody knows before it was asked: by that a rate has so many streams
-//! open as begin while one lasts, and slots have a rate. (Where fewer may be open the server must be faster.) Requests come at the plan's rate, with replies that end within
-//! the trial; the streams that longer replies would have open besides are opened before, and last to its end. All together
-//! give as many events as planned: open streams, each with one a beat. Where that is more than [`MOST_EVENTS`] the beat is
-//! slower, and the rest of the plan is left to arithmetic.
+//! open as begin while one lasts, and slots have a rate. (Where fewer may be open the server must be faster.) Requests
+//! come at the plan's rate, with replies that end within the trial; the streams that longer replies would have open
+//! besides are opened before, and last to its end. All together give as many events as planned: open streams, each with
+//! one a beat. Where that is more than [`MOST_EVENTS`] the beat is slower, and the rest of the plan is left to arithmetic.
 
 use serde::Serialize;
 
