@@ -14,10 +14,8 @@ use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
 use crate::measure::time::Gap;
 use crate::net::tls::Watched;
-use crate::proxy::Proxy;
+use crate::proxy::{LOOK_EVERY, Proxy};
 
-/// How often the configuration file is looked at.
-const LOOK_EVERY: Gap = Gap::from_millis(2_000);
 /// How often it is looked whether the last stream has ended.
 const DRAINED_EVERY: Gap = Gap::from_millis(10);
 

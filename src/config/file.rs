@@ -26,7 +26,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
     let (mut settings, mut problems) = (Settings::default(), Vec::new());
     for Entry { key, line, texts } in file.0 {
         let Some(setting) = setting(&key) else {
-            problems.push(Problem::at(at(line), unknown(&key)));
+            let nearest = nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key));
+            let said = unknown(&key, nearest, "`streamgauge config schema` lists the keys");
+            problems.push(Problem::at(at(line), said));
             continue;
         };
         if let Some(texts) = texts {
@@ -37,20 +39,9 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
     if problems.is_empty() { Ok(settings) } else { Err(problems) }
 }
 
-fn unknown(key: &str) -> String {
-    let remedy = match nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key)) {
-        Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => "`streamgauge config schema` lists the keys".to_owned(),
-    };
-    format!("unknown key `{}`; {remedy}", key.escape_debug())
-}
-
-/// The same of an entry's key, where `keys` are all that there are.
-fn unknown_of([one, other]: [&'static str; 2], key: &str) -> String {
-    let remedy = match nearest(key, [one, other].into_iter()) {
-        Some(nearest) => format!("did you mean `{nearest}`?"),
-        None => format!("expected the keys `{one}` and `{other}`"),
-    };
+/// A key that is none, with the nearest that is; else with the remedy.
+fn unknown(key: &str, nearest: Option<&str>, remedy: &str) -> String {
+    let remedy = nearest.map_or(remedy.to_owned(), |nearest| format!("did you mean `{nearest}`?"));
     format!("unknown key `{}`; {remedy}", key.escape_debug())
 }
 
@@ -135,14 +126,13 @@ impl<'de> Visitor<'de> for List {
             let text = match item.value {
                 Item::Text(text) => text,
                 Item::Pair(mut pair) => {
+                    let expected = format!("expected the keys `{}` and `{}`", keys[0], keys[1]);
                     if let Some(key) = pair.keys().find(|key| !keys.contains(&key.as_str())) {
-                        return Err(A::Error::custom(unknown_of(keys, key)));
+                        let said = unknown(key, nearest(key, keys.into_iter()), &expected);
+                        return Err(A::Error::custom(said));
                     }
                     if pair.len() < keys.len() {
-                        return Err(A::Error::custom(format_args!(
-                            "expected the keys `{}` and `{}`",
-                            keys[0], keys[1]
-                        )));
+                        return Err(A::Error::custom(expected));
                     }
                     keys.map(|key| pair.remove(key).unwrap_or_default()).join("=")
                 }

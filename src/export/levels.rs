@@ -30,9 +30,7 @@ fn index_of(method: &str) -> usize {
 pub struct Levels {
     /// Requests, by method.
     active: [AtomicI64; METHODS.len()],
-    /// Streams.
-    waiting: AtomicI64,
-    streaming: AtomicI64,
+    streams: Streams,
     /// Connections to the upstream.
     idle: AtomicI64,
     busy: AtomicI64,
@@ -44,8 +42,21 @@ pub struct Levels {
 #[derive(Debug, Default)]
 struct OfModel {
     requests: AtomicI64,
-    waiting: AtomicI64,
-    streaming: AtomicI64,
+    streams: Streams,
+}
+
+/// Open streams, without and with a first token.
+#[derive(Debug, Default)]
+struct Streams([AtomicI64; 2]);
+
+impl Streams {
+    fn count(&self, has_token: bool, by: i64) {
+        self.0[usize::from(has_token)].fetch_add(by, Relaxed);
+    }
+
+    fn now(&self) -> [i64; 2] {
+        self.0.each_ref().map(|level| level.load(Relaxed))
+    }
 }
 
 /// What is open of one model at one moment.
@@ -80,7 +91,7 @@ impl Levels {
 
     /// Streams without and with a first token.
     pub(super) fn streams(&self) -> [i64; 2] {
-        [&self.waiting, &self.streaming].map(|level| level.load(Relaxed))
+        self.streams.now()
     }
 
     /// Open connections to the upstream: idle and busy ones.
@@ -91,25 +102,15 @@ impl Levels {
     /// Adds what is open of each model that has something open, by the name asked for.
     pub(super) fn add_models(&self, sum: &mut AHashMap<Arc<str>, Open>) {
         for (name, model) in self.models().iter() {
-            let sum = sum.entry(Arc::clone(name)).or_default();
+            let (sum, [waiting, streaming]) = (sum.entry(Arc::clone(name)).or_default(), model.streams.now());
             sum.requests += model.requests.load(Relaxed);
-            sum.waiting += model.waiting.load(Relaxed);
-            sum.streaming += model.streaming.load(Relaxed);
+            sum.waiting += waiting;
+            sum.streaming += streaming;
         }
-    }
-
-    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
-        if streaming { &self.streaming } else { &self.waiting }
     }
 
     fn models(&self) -> MutexGuard<'_, AHashMap<Arc<str>, Arc<OfModel>>> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl OfModel {
-    fn streams_of(&self, streaming: bool) -> &AtomicI64 {
-        if streaming { &self.streaming } else { &self.waiting }
     }
 }
 
@@ -140,7 +141,7 @@ impl ActiveRequest {
         model.requests.fetch_add(1, Relaxed);
         drop(models);
         if let Some(has_token) = self.stream {
-            model.streams_of(has_token).fetch_add(1, Relaxed);
+            model.streams.count(has_token, 1);
         }
         self.model = Some((name, model));
     }
@@ -157,9 +158,9 @@ impl ActiveRequest {
     }
 
     fn count(&self, has_token: bool, by: i64) {
-        self.levels.streams_of(has_token).fetch_add(by, Relaxed);
+        self.levels.streams.count(has_token, by);
         if let Some((_, model)) = &self.model {
-            model.streams_of(has_token).fetch_add(by, Relaxed);
+            model.streams.count(has_token, by);
         }
     }
 }

@@ -28,6 +28,7 @@ mod shared;
 mod upstream;
 mod worker;
 
+pub use reload::LOOK_EVERY;
 pub use server::{Proxy, StartError};
 
 /// How far shutting down has come.

@@ -11,8 +11,8 @@ use crate::config::{ProxyConfig, UpstreamHttp};
 use crate::measure::time::Gap;
 use crate::net::tls::{self, Identity, TlsError, Watched};
 
-/// How often the files are looked at: as often as the configuration's, so that both are in force as soon.
-const LOOK_EVERY: Gap = Gap::from_millis(2_000);
+/// How often files are looked at, certificates and the configuration alike.
+pub const LOOK_EVERY: Gap = Gap::from_millis(2_000);
 
 /// The TLS of both sides, and the files it came from.
 pub(super) struct Certificates {

@@ -69,6 +69,8 @@ pub(super) struct Worker {
     connections: Arc<AtomicUsize>,
     draining: Cell<bool>,
     stopped: Cell<bool>,
+    /// The last beat.
+    looked: Cell<Stamp>,
     seats: RefCell<HashMap<u64, Rc<Wait>>>,
     next_seat: Cell<u64>,
 }
@@ -121,7 +123,8 @@ impl Worker {
     fn look(&self) {
         self.upstream.tidy();
         let now = Clock::Monotonic.now();
-        self.wake(|wait| wait.look(now));
+        self.looked.set(now);
+        self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));
     }
 
     fn wake(&self, which: impl Fn(&Wait) -> bool) {
@@ -148,16 +151,6 @@ struct Wait {
     /// Wakes it when draining begins, and when `until` has passed.
     waker: Cell<Option<Waker>>,
     until: Cell<Option<Stamp>>,
-    passed: Cell<bool>,
-}
-
-impl Wait {
-    /// Looks whether the time has come.
-    fn look(&self, now: Stamp) -> bool {
-        let passed = self.until.get().is_some_and(|until| until <= now);
-        self.passed.set(passed);
-        passed
-    }
 }
 
 /// A connection's place at its worker, which wakes it when draining begins and when it has waited too long.
@@ -180,10 +173,10 @@ impl Seat {
     /// Ready when a beat has found `until` passed: nobody reads a clock to wait. Wakes this task when draining begins,
     /// too.
     pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
-        if self.wait.until.replace(Some(until)) == Some(until) && self.wait.passed.get() {
+        if self.worker.looked.get() >= until {
             return Poll::Ready(());
         }
-        self.wait.passed.set(false);
+        self.wait.until.set(Some(until));
         let known = self.wait.waker.take().filter(|known| known.will_wake(cx.waker()));
         self.wait.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
         Poll::Pending
@@ -230,6 +223,7 @@ pub(super) fn run(
             connections,
             draining: Cell::new(false),
             stopped: Cell::new(false),
+            looked: Cell::default(),
             seats: RefCell::default(),
             next_seat: Cell::new(0),
         });

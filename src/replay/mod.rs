@@ -3,9 +3,8 @@
 //! # The way of a row
 //! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`](crate::trace::content) makes its
 //! prompt from block ids, of [`words`](crate::trace::words) that a tokenizer or the server's [`tokenize`] says are one
-//! token each; [`request`] puts that into the words
-//! of a dialect; `feed` has it encoded before its time, `worker` gives it a connection, `pen` writes it in the moment that
-//! it is due, `exchange` reads the reply under the proxy's own
+//! token each; [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` gives it
+//! a connection, `pen` writes it in the moment that it is due, `exchange` reads the reply under the proxy's own
 //! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
 //!
 //! What servers say of themselves is asked for before by [`engine`], and meanwhile by [`scrape`], on a thread of its own.

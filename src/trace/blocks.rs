@@ -62,6 +62,11 @@ impl Reblocked {
         Ok(Self { from: from.clone(), shape, to, rows: 0 })
     }
 
+    /// The same, where the trace has blocks; why they cannot be had is noted.
+    pub fn noted(from: Option<&Blocks>, rule: Rule, notes: &mut Vec<String>) -> Option<Self> {
+        Self::new(from?, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
+    }
+
     /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no
     /// other request has.
     pub fn ids(&mut self, entry: &Entry, tokens: u64) -> Vec<u64> {

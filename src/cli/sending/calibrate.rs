@@ -1,6 +1,6 @@
-//! How servers count prompts, by asking the one of each model: two requests of known words tell how many tokens a word is, and what is
-//! added to every prompt. Where a word is not one token another tells what is added in spite of that, and a few prompts
-//! of planned lengths tell how far off they come out.
+//! How servers count prompts, by asking the one of each model: two requests of known words tell how many tokens a word
+//! is, and what is added to every prompt. Where a word is not one token another tells what is added in spite of that, and
+//! a few prompts of planned lengths tell how far off they come out.
 
 use serde::Serialize;
 

@@ -394,9 +394,10 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
 async fn a_live_reader_that_does_not_read_is_cut_off() {
     let plane = start(Rules::default()).await;
     // Open requests of many models make every event longer than what the kernel and the server may hold.
+    let levels = plane.gauges.levels();
     let _open: Vec<_> = (0..2_000)
         .map(|model| {
-            let mut open = plane.gauges.levels().request("POST");
+            let mut open = levels.request("POST");
             open.asks_for(Some("tiny"));
             plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
             open

@@ -99,10 +99,7 @@ struct Chats {
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: Some(BLOCK), last: LastBlock::Kept };
     let mut notes = Vec::new();
-    let blocks = header
-        .blocks
-        .as_ref()
-        .and_then(|from| Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok());
+    let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     let forgotten = Losses::default();
     let last = Sessions::new(&forgotten);
     Ok(Box::new(Chats { out, blocks, notes, last, forgotten, chats: 0, estimated: 0 }))

@@ -155,12 +155,11 @@ impl Lengths {
     pub(super) fn new(header: &Header, out: Output, unit: fn(u64) -> Time, sessions: bool) -> Self {
         let rule = Rule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
-        let blocks = header.blocks.as_ref().and_then(|from| {
-            if from.unit == BlockUnit::Bytes {
-                notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
-            }
-            Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
-        });
+        let from = header.blocks.as_ref();
+        if let Some(from) = from.filter(|from| from.unit == BlockUnit::Bytes) {
+            notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
+        }
+        let blocks = Reblocked::noted(from, rule, &mut notes);
         Self { out, unit, sessions, blocks, notes, estimated: 0 }
     }
 

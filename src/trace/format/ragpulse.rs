@@ -216,10 +216,7 @@ struct Requests {
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: None, last: LastBlock::Kept };
     let mut notes = Vec::new();
-    let blocks = header
-        .blocks
-        .as_ref()
-        .and_then(|from| Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok());
+    let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     if let Some(blocks) = &blocks {
         let size = blocks.to.size;
         notes.push(format!(

@@ -319,10 +319,7 @@ struct Documents_ {
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: Some(BLOCK), last: LastBlock::Dropped };
     let mut notes = vec!["one session per line; AIPerf and kv-cache-tester want a file each".to_owned()];
-    let blocks = header
-        .blocks
-        .as_ref()
-        .and_then(|from| Reblocked::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok());
+    let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     let written = HashMap::new();
     Ok(Box::new(Documents_ { out, blocks, open: Vec::new(), notes, estimated: 0, rows: 0, split: 0, written }))
 }

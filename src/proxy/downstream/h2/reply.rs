@@ -59,9 +59,8 @@ struct HandedOn {
     arrival: Arrival,
     payload: Bytes,
     given: Stamp,
-    stepped_back: bool,
-    /// How long the client would not take it.
-    blocked: Gap,
+    /// How long it was until hyper asked for the next.
+    waited: Option<Gap>,
 }
 
 impl Relayed {
@@ -72,9 +71,10 @@ impl Relayed {
     }
 
     fn observe(&mut self) {
-        if let (Some(HandedOn { arrival, payload, blocked, .. }), Some(observation)) =
+        if let (Some(HandedOn { arrival, payload, waited, .. }), Some(observation)) =
             (self.handed_on.take(), &mut self.observation)
         {
+            let blocked = waited.filter(|waited| *waited > AT_ONCE).unwrap_or(Gap::ZERO);
             observation.body(arrival, &payload, Clock::Monotonic.now(), blocked);
         }
     }
@@ -94,9 +94,8 @@ impl Relayed {
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         if let Some(handed_on) = &mut self.handed_on {
-            if !std::mem::replace(&mut handed_on.stepped_back, true) {
-                let waited = Clock::Monotonic.now().since(handed_on.given);
-                handed_on.blocked = if waited > AT_ONCE { waited } else { Gap::ZERO };
+            if handed_on.waited.is_none() {
+                handed_on.waited = Some(Clock::Monotonic.now().since(handed_on.given));
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -121,10 +120,8 @@ impl Relayed {
             Ok(BodyStep::End) if !payload.is_empty() => Poll::Ready(Some(Ok(Frame::data(payload.into())))),
             Ok(BodyStep::Data(arrival)) => {
                 let payload = Bytes::from(payload);
-                let given = Clock::Monotonic.now();
-                let copy = payload.clone();
-                self.handed_on =
-                    Some(HandedOn { arrival, payload: copy, given, stepped_back: false, blocked: Gap::ZERO });
+                let (copy, given) = (payload.clone(), Clock::Monotonic.now());
+                self.handed_on = Some(HandedOn { arrival, payload: copy, given, waited: None });
                 self.ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
                 Poll::Ready(Some(Ok(Frame::data(payload))))
             }
