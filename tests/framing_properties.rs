@@ -76,6 +76,9 @@ impl Fields for Everything {
     fn wants(&self, _: &str) -> bool {
         true
     }
+    fn leads(&self, _: &str) -> bool {
+        true
+    }
     fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
         self.0.push((path.to_owned(), index, format!("{scalar:?}")));
     }

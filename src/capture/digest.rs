@@ -10,8 +10,10 @@
 //! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
 //! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
 
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 
+use ahash::{AHasher, RandomState};
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -30,8 +32,6 @@ const MESSAGES: &[u8] = b"messages";
 const MAX_PARTS: usize = 256;
 /// Messages whose end may turn out to be where the next turn goes on.
 const MAX_MESSAGES: usize = 4_096;
-/// Pieces are digested together up to this length, in bytes: many are of one byte or one word, and each has its price.
-const TOGETHER: usize = 4 << 10;
 /// Base64 of a part that is decoded to find its size in pixels, in bytes: cameras put that much before it.
 const MEDIA_HEAD: usize = 128 << 10;
 
@@ -53,7 +53,7 @@ pub struct Digested {
     pub blocks: Vec<u64>,
     /// Parts that are not text.
     pub parts: Vec<Part>,
-    /// The digest of everything up to the end of each message.
+    /// The hash of everything up to the end of each message: to be compared with others of this process, not to be written.
     pub messages: Vec<u64>,
 }
 
@@ -96,16 +96,19 @@ pub struct Digester {
     partial: Vec<u8>,
     /// Text that a tokenizer was given.
     tokenized: usize,
-    /// Everything so far, for the messages' ends.
-    all: blake3::Hasher,
-    /// What has come and is not in `all` yet, nor in blocks of bytes.
-    waiting: Vec<u8>,
+    /// Everything so far, for the messages' ends. They tell only who goes on, and nobody sees them: a hash under the key
+    /// does, at a tenth of the price.
+    all: AHasher,
+    /// How `all` begins.
+    messages: RandomState,
     digested: Digested,
 }
 
 impl Digester {
     /// Blocks of so much.
     pub fn new(key: &Key, cutting: Cutting) -> Self {
+        let [a, b, c, d] = key.seeds(MESSAGES);
+        let messages = RandomState::with_seeds(a, b, c, d);
         let mut digester = Self {
             key: key.clone(),
             block: cutting.key(key).hasher(BLOCK),
@@ -113,8 +116,8 @@ impl Digester {
             filled: 0,
             partial: Vec::new(),
             tokenized: 0,
-            all: key.hasher(MESSAGES),
-            waiting: Vec::with_capacity(TOGETHER),
+            all: messages.build_hasher(),
+            messages,
             digested: Digested::default(),
         };
         digester.restart();
@@ -133,7 +136,6 @@ impl Digester {
 
     /// What is kept of the prompt. What comes then is another.
     pub fn finish(&mut self) -> Digested {
-        self.settle();
         if !self.digested.parts.is_empty() {
             self.digested.tokens = None;
         }
@@ -143,7 +145,7 @@ impl Digester {
     }
 
     fn restart(&mut self) {
-        restart(&mut self.all, MESSAGES);
+        self.all = self.messages.build_hasher();
         (self.filled, self.tokenized) = (0, 0);
         match self.cutting {
             Cutting::Bytes(_) => self.begin_bytes(&[0; 32]),
@@ -193,26 +195,7 @@ impl Digester {
     /// Everything that comes is in here, whatever blocks are cut by.
     fn everything(&mut self, bytes: &[u8]) {
         self.digested.bytes += bytes.len() as u64;
-        if self.waiting.len() + bytes.len() > TOGETHER {
-            self.settle();
-        }
-        if bytes.len() > TOGETHER {
-            self.digest(bytes);
-        } else {
-            self.waiting.extend_from_slice(bytes);
-        }
-    }
-
-    /// Digests what waits.
-    fn settle(&mut self) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        self.digest(&waiting);
-        waiting.clear();
-        self.waiting = waiting;
-    }
-
-    fn digest(&mut self, bytes: &[u8]) {
-        self.all.update(bytes);
+        self.all.write(bytes);
         if let Cutting::Bytes(size) = self.cutting {
             self.bytes(bytes, size);
         }
@@ -280,8 +263,7 @@ impl PromptSink for Digester {
 
     fn message_ends(&mut self) {
         if self.digested.messages.len() < MAX_MESSAGES {
-            self.settle();
-            self.digested.messages.push(cut(self.all.finalize().as_bytes()));
+            self.digested.messages.push(self.all.finish());
         }
     }
 }

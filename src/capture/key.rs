@@ -69,6 +69,13 @@ impl Key {
         cut(&self.hash(&input))
     }
 
+    /// What a hash that is to stay within this process begins with, for one purpose.
+    pub(super) fn seeds(&self, purpose: &'static [u8]) -> [u64; 4] {
+        let digest = *self.hasher(purpose).finalize().as_bytes();
+        let (seeds, _) = digest.as_chunks::<8>();
+        [0, 1, 2, 3].map(|place| u64::from_le_bytes(seeds[place]))
+    }
+
     pub(super) fn hasher(&self, purpose: &'static [u8]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         restart(&mut hasher, purpose);

@@ -19,7 +19,7 @@
 use std::sync::{Arc, LazyLock};
 
 use super::buffer::Buffer;
-use super::dialect::{self, Delta, Dialect, Field, Reader, field, recognize};
+use super::dialect::{self, Delta, Dialect, Field, Reader, field, leads, recognize};
 use super::framing::coding::{Decoder, Undecodable};
 use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse, Unframed};
 use super::record::{
@@ -529,6 +529,10 @@ struct ReplyFields<'a, W> {
 impl<W: Watch> Fields for ReplyFields<'_, W> {
     fn wants(&self, path: &str) -> bool {
         field(self.fields, path).is_some()
+    }
+
+    fn leads(&self, path: &str) -> bool {
+        leads(self.fields, path)
     }
 
     fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {

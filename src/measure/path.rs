@@ -63,22 +63,31 @@ impl Path {
             Step::Key(key) => (b".", key),
         };
         let end = self.len + dot.len() + step.len();
+        if let Some(mark) = self.marks.get_mut(depth) {
+            *mark = self.len as u8;
+        }
         if depth > MAX_NAMED_DEPTH || end > MAX_PATH {
             self.lost = Some(depth);
             return;
         }
-        self.marks[depth] = self.len as u8;
         self.text[self.len..self.len + dot.len()].copy_from_slice(dot);
         self.text[self.len + dot.len()..end].copy_from_slice(step);
         self.len = end;
     }
 
+    /// Nobody asks for anything in the value that was entered at `depth`: what is in it has no names.
+    pub(super) fn lose(&mut self, depth: usize) {
+        self.lost = Some(depth);
+    }
+
     /// Comes out of it.
     pub(super) fn leave(&mut self, depth: usize) {
-        match self.lost {
-            Some(lost) if lost < depth => return,
-            Some(_) => self.lost = None,
-            None => self.len = usize::from(self.marks[depth]),
+        if self.lost.is_some_and(|lost| lost < depth) {
+            return;
+        }
+        self.lost = None;
+        if let Some(mark) = self.marks.get(depth) {
+            self.len = usize::from(*mark);
         }
         if self.array.is_some_and(|(array, _)| array == depth) {
             self.array = None;

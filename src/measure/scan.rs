@@ -21,6 +21,8 @@ const MAX_DEPTH: usize = 128;
 pub trait Fields {
     /// Whether the scalar at `path` is worth keeping while it arrives.
     fn wants(&self, path: &str) -> bool;
+    /// Whether a scalar further in than `path`, a container, may be. What is in any other is walked without a name.
+    fn leads(&self, path: &str) -> bool;
     /// A wanted scalar. `index` is the element of the outermost array on the path, 0 without one.
     fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>);
 }
@@ -201,8 +203,8 @@ impl JsonScan {
             return 1;
         }
         self.state = match (self.state, byte) {
-            (State::Value(_), b'{') => self.open(true),
-            (State::Value(_), b'[') => self.open(false),
+            (State::Value(_), b'{') => self.open(true, fields),
+            (State::Value(_), b'[') => self.open(false, fields),
             (State::Value(_), b'"') => self.begin(fields, State::InString),
             (State::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n') => {
                 self.state = self.begin(fields, State::InWord);
@@ -270,10 +272,13 @@ impl JsonScan {
         }
     }
 
-    fn open(&mut self, object: bool) -> State {
+    fn open(&mut self, object: bool, fields: &impl Fields) -> State {
         self.begun = true;
         if self.depth + 1 >= MAX_DEPTH {
             return State::Broken;
+        }
+        if self.depth > 0 && self.path.named().is_some_and(|path| !fields.leads(path)) {
+            self.path.lose(self.depth);
         }
         self.depth += 1;
         self.objects = self.objects & !(1 << self.depth) | u128::from(object) << self.depth;
@@ -333,12 +338,16 @@ fn word(value: &[u8]) -> Option<Scalar<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::dialect::{field, leads};
 
     #[derive(Default)]
     struct All(Vec<String>);
 
     impl Fields for All {
         fn wants(&self, _: &str) -> bool {
+            true
+        }
+        fn leads(&self, _: &str) -> bool {
             true
         }
         fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
@@ -388,6 +397,41 @@ mod tests {
         let deep = format!("{}1{}", r#"{"a":"#.repeat(40), "}".repeat(40));
         let long = format!(r#"{{"{}":{{"x":[1,2]}},"after":{deep},"last":7}}"#, "k".repeat(200));
         assert_eq!(scan(&[long.as_bytes()]), (vec!["last 0 7".into()], Document::Whole));
+    }
+
+    /// Asks for one field far in, and for elements of an array that may be numbers or objects.
+    struct Two(Vec<String>);
+
+    const WANTED: [(&str, ()); 2] = [("a.b[].c", ()), ("n[]", ())];
+
+    impl Fields for Two {
+        fn wants(&self, path: &str) -> bool {
+            field(&WANTED, path).is_some()
+        }
+        fn leads(&self, path: &str) -> bool {
+            leads(&WANTED, path)
+        }
+        fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+            self.0.push(format!("{path} {index} {scalar:?}"));
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_value_that_nobody_asks_for_hides_nothing_that_comes_after_it() {
+        let body = r#"{"x":{"a":{"b":[{"c":1}]}},"a":{"x":[[1]],"b":[{"x":{"c":2},"c":3},[4],{"c":5}],"y":{}},
+            "n":[{"n":[6]},7,[8],9],"ab":{"b":[{"c":10}]}}"#;
+        let expected =
+            ["a.b[].c 0 Number(\"3\")", "a.b[].c 2 Number(\"5\")", "n[] 1 Number(\"7\")", "n[] 3 Number(\"9\")"];
+        for cut in 0..body.len() {
+            let (mut scan, mut two) = (JsonScan::default(), Two(Vec::new()));
+            scan.push(&body.as_bytes()[..cut], &mut two);
+            scan.push(&body.as_bytes()[cut..], &mut two);
+            assert_eq!(
+                (two.0, scan.document()),
+                (expected.map(str::to_owned).to_vec(), Document::Whole),
+                "cut at {cut}"
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::dialect::{Dialect, Routes, Shared, field};
+use super::dialect::{Dialect, Routes, Shared, field, leads};
 use super::framing::coding::Decoder;
 use super::framing::{Event, Framer, Grpc};
 use super::scan::{Fields, JsonScan, Scalar};
@@ -145,6 +145,13 @@ impl Fields for Body<'_> {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => field(dialect.request, path).is_some(),
             (None, shared) => shared.is_some_and(|shared| shared.wants(path)),
+        }
+    }
+
+    fn leads(&self, path: &str) -> bool {
+        match (self.0.dialect, self.0.shared) {
+            (Some(dialect), _) => leads(dialect.request, path),
+            (None, shared) => shared.is_some_and(|shared| shared.leads(path)),
         }
     }
 

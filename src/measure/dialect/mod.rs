@@ -79,7 +79,7 @@ pub use reply::Field;
 pub use request::Asked;
 pub use route::{Route, Routes};
 pub use shared::Shared;
-pub(super) use shared::field;
+pub(super) use shared::{field, leads};
 
 use super::framing::Event;
 use super::json::Walk;

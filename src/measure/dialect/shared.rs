@@ -47,6 +47,10 @@ impl Shared {
         self.decides(path).is_some() || field(REQUEST, path).is_some()
     }
 
+    pub(in crate::measure) fn leads(&self, path: &str) -> bool {
+        self.decides(path).is_some() || leads(REQUEST, path)
+    }
+
     pub(in crate::measure) fn note(&self, shape: &mut RequestShape, path: &str, scalar: Scalar<'_>) {
         shape.dialect = self.decides(path);
         let request = shape.dialect.map_or(REQUEST, |dialect| dialect.request);
@@ -64,6 +68,13 @@ impl Shared {
 /// What stands at `path`, if that is in the table.
 pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &str) -> Option<T> {
     table.iter().find(|(known, _)| *known == path).map(|(_, field)| *field)
+}
+
+/// Whether the table has anything at `path` or further in.
+pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &str) -> bool {
+    table.iter().any(|(known, _)| {
+        known.strip_prefix(path).is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'.' | b'[', ..]))
+    })
 }
 
 #[cfg(test)]

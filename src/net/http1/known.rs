@@ -37,31 +37,61 @@ pub enum Known {
     Tracestate,
 }
 
-/// Their names, in lower case.
+/// Their names, in lower case, the short ones first.
 const KNOWN: [(&[u8], Known); 15] = [
+    (b"te", Known::Te),
+    (b"host", Known::Host),
+    (b"expect", Known::Expect),
+    (b"upgrade", Known::Upgrade),
     (b"connection", Known::Connection),
     (b"keep-alive", Known::KeepAlive),
+    (b"tracestate", Known::Tracestate),
+    (b"traceparent", Known::Traceparent),
+    (b"content-type", Known::ContentType),
+    (b"content-length", Known::ContentLength),
+    (b"http2-settings", Known::Http2Settings),
+    (b"accept-encoding", Known::AcceptEncoding),
+    (b"content-encoding", Known::ContentEncoding),
     (b"proxy-connection", Known::ProxyConnection),
     (b"transfer-encoding", Known::TransferEncoding),
-    (b"content-length", Known::ContentLength),
-    (b"content-type", Known::ContentType),
-    (b"content-encoding", Known::ContentEncoding),
-    (b"accept-encoding", Known::AcceptEncoding),
-    (b"host", Known::Host),
-    (b"te", Known::Te),
-    (b"upgrade", Known::Upgrade),
-    (b"http2-settings", Known::Http2Settings),
-    (b"expect", Known::Expect),
-    (b"traceparent", Known::Traceparent),
-    (b"tracestate", Known::Tracestate),
 ];
+
+/// Where in the table the names of each length begin, and where the longest end.
+const OF_LENGTH: [usize; KNOWN[KNOWN.len() - 1].0.len() + 2] = {
+    let mut begins = [0; KNOWN[KNOWN.len() - 1].0.len() + 2];
+    let (mut length, mut place) = (0, 0);
+    while length < begins.len() {
+        while place < KNOWN.len() && KNOWN[place].0.len() < length {
+            place += 1;
+        }
+        begins[length] = place;
+        length += 1;
+    }
+    begins
+};
 
 impl Known {
     /// The field of that name, whatever its case.
     pub(super) fn of(name: &[u8]) -> Self {
-        KNOWN
-            .iter()
-            .find(|(known, _)| known.len() == name.len() && known.eq_ignore_ascii_case(name))
-            .map_or(Self::Other, |(_, known)| *known)
+        let &[begin, end] = OF_LENGTH.get(name.len()..name.len() + 2).and_then(<[_]>::first_chunk).unwrap_or(&[0, 0]);
+        let known = KNOWN[begin..end].iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        known.map_or(Self::Other, |(_, known)| *known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_known_field_is_found_in_any_case_and_no_other() {
+        for (name, field) in KNOWN {
+            assert_eq!((Known::of(name), Known::of(&name.to_ascii_uppercase())), (field, field));
+            assert_eq!(Known::of(&[name, b"x"].concat()), Known::Other);
+            assert_eq!(Known::of(&name[1..]), Known::Other);
+        }
+        for name in [&b""[..], b"x", b"x-a-name-that-is-longer-than-all"] {
+            assert_eq!(Known::of(name), Known::Other);
+        }
     }
 }

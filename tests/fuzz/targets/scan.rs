@@ -29,6 +29,9 @@ impl Fields for Everything {
         true
     }
 
+    fn leads(&self, _: &str) -> bool {
+        true
+    }
     fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
         let _read = (scalar.as_u64(), scalar.as_f64(), scalar.as_bool(), scalar.to_text());
         let scalar = match scalar {
