@@ -96,8 +96,8 @@ pub struct Digester {
     partial: Vec<u8>,
     /// Text that a tokenizer was given.
     tokenized: usize,
-    /// Everything so far, for the messages' ends. They tell only who goes on, and nobody sees them: a hash under the key
-    /// does, at a tenth of the price.
+    /// Everything so far, for the messages' ends. They tell only who goes on, and nobody sees them: for that a fast hash
+    /// under the key is enough.
     all: AHasher,
     /// How `all` begins.
     messages: RandomState,

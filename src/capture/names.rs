@@ -53,9 +53,12 @@ impl Names {
 /// A name as hubs give them (`organisation/model`) as it is, the last segment of a path: who keeps a model where is
 /// nobody's business.
 pub fn shortened(name: &str) -> &str {
-    let count = |letter: u8| name.bytes().filter(|byte| *byte == letter).count();
+    let places = |letter: u8| memchr::memchr_iter(letter, name.as_bytes());
     // Of a URL's slashes two stand behind its colon.
-    let is_path = name.starts_with(['/', '.', '~']) || name.starts_with("arn:") || count(b'\\') > 0 || count(b'/') > 1;
+    let is_path = name.starts_with(['/', '.', '~'])
+        || name.starts_with("arn:")
+        || places(b'\\').next().is_some()
+        || places(b'/').nth(1).is_some();
     if !is_path {
         return name;
     }

@@ -7,9 +7,9 @@ impl Head {
     /// The `Content-Type` of a gRPC message, without parameters; `None` where it is none.
     pub fn grpc(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
-        let kind = self.get(Known::ContentType)?;
-        let kind = kind.split(|byte| *byte == b';').next()?.trim_ascii();
-        kind.get(..GRPC.len())?.eq_ignore_ascii_case(GRPC).then_some(kind)
+        let kind = self.get(Known::ContentType)?.trim_ascii_start();
+        let is_grpc = kind.get(..GRPC.len())?.eq_ignore_ascii_case(GRPC);
+        is_grpc.then(|| kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii_end())
     }
 
     /// How the body is compressed: as a whole (`Content-Encoding`), or with gRPC message by message (`grpc-encoding`).
