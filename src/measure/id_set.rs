@@ -42,19 +42,26 @@ impl IdSet {
         self.taken
     }
 
-    /// Whether it is new.
+    /// Takes in the first id, and the neighbours after it that follow each other: how many all of them are, and how many
+    /// were there before the first that is new.
     #[inline]
-    pub(super) fn insert(&mut self, id: u64) -> bool {
-        let key = id >> BITS;
+    pub(super) fn insert_run(&mut self, ids: &[u64]) -> (usize, usize) {
+        let Some(first) = ids.first() else { return (0, 0) };
+        let (key, bit) = (first >> BITS, (first & u64::from(u32::BITS - 1)) as u32);
+        let most = ids.len().min((u32::BITS - bit) as usize);
+        let mut run = 1;
+        while run < most && ids[run] == first + run as u64 {
+            run += 1;
+        }
         if self.last.1 != key {
             self.last = (self.place(key), key);
         }
         let members = &mut self.members[self.last.0];
-        let with = *members | 1 << (id & u64::from(u32::BITS - 1));
-        let new = with != *members;
+        let known = (!(*members >> bit)).trailing_zeros() as usize;
+        let with = *members | u32::MAX >> (u32::BITS as usize - run) << bit;
+        self.len += (with ^ *members).count_ones() as usize;
         *members = with;
-        self.len += usize::from(new);
-        new
+        (run, known.min(run))
     }
 
     /// Keeps those of which it is true, in the same table: another one would be as large again.
@@ -127,23 +134,47 @@ mod tests {
         ) {
             let (mut set, mut other) = (IdSet::default(), HashSet::new());
             for id in &ids {
-                prop_assert_eq!(set.insert(*id), other.insert(*id));
+                prop_assert_eq!(insert(&mut set, *id), other.insert(*id));
             }
             let odd = |id: u64| id % 3 == 1;
             set.retain(odd);
             other.retain(|id| odd(*id));
             prop_assert_eq!(set.len(), other.len());
             for id in ids {
-                prop_assert_eq!(set.insert(id), other.insert(id));
+                prop_assert_eq!(insert(&mut set, id), other.insert(id));
             }
         }
+
+        #[test]
+        fn a_run_is_taken_in_as_its_ids_are_one_by_one(
+            runs in proptest::collection::vec((prop_oneof![0..200_u64, u64::MAX - 90..=u64::MAX], 1..80_usize), 1..40),
+        ) {
+            let (mut set, mut other) = (IdSet::default(), HashSet::new());
+            for (from, length) in runs {
+                let ids: Vec<u64> = (from..=u64::MAX).take(length).collect();
+                let mut rest = &ids[..];
+                while !rest.is_empty() {
+                    let (run, known) = set.insert_run(rest);
+                    prop_assert!(run > 0 && known <= run);
+                    let were_there: Vec<bool> = rest[..run].iter().map(|id| !other.insert(*id)).collect();
+                    prop_assert_eq!(known, were_there.iter().take_while(|there| **there).count());
+                    rest = &rest[run..];
+                }
+                prop_assert_eq!(set.len(), other.len());
+            }
+        }
+    }
+
+    /// Whether it is new.
+    fn insert(set: &mut IdSet, id: u64) -> bool {
+        set.insert_run(&[id]) == (1, 0)
     }
 
     #[test]
     fn neighbours_share_a_place_and_others_have_one_each() {
         let places = |distance: usize| {
             let mut set = IdSet::default();
-            (0..320_000_u64).step_by(distance).for_each(|id| _ = set.insert(id));
+            (0..320_000_u64).step_by(distance).for_each(|id| _ = insert(&mut set, id));
             (set.len(), set.taken())
         };
         assert_eq!([places(1), places(32)], [(320_000, 10_000), (10_000, 10_000)]);

@@ -162,15 +162,20 @@ fn in_sample(id: u64, halvings: u32) -> bool {
 impl Endless {
     /// Leading blocks that were seen before, out of all; a fraction where it looks at a sample.
     fn take(&mut self, ids: &[u64]) -> f64 {
-        let (mut sampled, mut hit, mut hits) = (0_u64, 0_u64, true);
-        for id in ids {
-            if !in_sample(*id, self.halvings) {
+        let (mut sampled, mut hit, mut hits) = (0, 0, true);
+        let mut rest = ids;
+        while let [first, ..] = rest {
+            if !in_sample(*first, self.halvings) {
+                rest = &rest[1..];
                 continue;
             }
-            sampled += 1;
+            // Of a sample one by one: whether an id is of it hangs on the id alone.
+            let (run, known) = self.seen.insert_run(if self.halvings == 0 { rest } else { &rest[..1] });
+            rest = &rest[run..];
+            sampled += run;
             // Once missed, all later ones are: a hit is a prefix. A request's own blocks are not its hits.
-            hits &= !self.seen.insert(*id);
-            hit += u64::from(hits);
+            hit += if hits { known } else { 0 };
+            hits &= known == run;
         }
         while self.seen.taken() > self.most {
             self.halvings += 1;

@@ -75,6 +75,10 @@ impl Stream {
         };
         let mut sample = Vec::new();
         rest.by_ref().take(SAMPLE as u64).read_to_end(&mut sample).map_err(error)?;
+        if sample.len() == SAMPLE && memchr(b'\n', &sample).is_none() {
+            // A first row is there as a whole, however long its prompt: by its keys the format is told.
+            rest.by_ref().take((LONGEST_LINE - SAMPLE) as u64).read_until(b'\n', &mut sample).map_err(error)?;
+        }
         Ok(Self { name: name.to_owned(), folder: None, sample, in_frames, rest })
     }
 
@@ -88,7 +92,7 @@ impl Stream {
     /// Its lines.
     pub fn lines(self) -> Lines {
         let name = self.name.clone();
-        Lines { name, bytes: self.bytes(), line: Vec::new(), number: 0 }
+        Lines { name, bytes: self.bytes(), line: Vec::new(), taken: 0, number: 0 }
     }
 
     /// Its bytes.
@@ -111,7 +115,9 @@ impl Stream {
 }
 
 fn cannot_read(error: &io::Error) -> Problem {
-    Problem::new(format!("cannot be read: {error}"))
+    let problem = Problem::new(format!("cannot be read: {error}"));
+    // What the system did not say was said by who unpacks.
+    if error.raw_os_error().is_some() { problem } else { problem.remedy("is the file damaged, or cut short?") }
 }
 
 /// Without a byte order mark before it, and space around it.
@@ -123,7 +129,10 @@ fn trimmed(line: &[u8]) -> &[u8] {
 pub struct Lines {
     name: String,
     bytes: Box<dyn BufRead + Send>,
+    /// A line that was not read in one piece.
     line: Vec<u8>,
+    /// How much of what is read is the last line, where it was in one piece.
+    taken: usize,
     number: u64,
 }
 
@@ -133,10 +142,19 @@ impl Lines {
         loop {
             match self.read_line() {
                 Ok(false) => return None,
-                Ok(true) if trimmed(&self.line).is_empty() => {}
-                Ok(true) => return Some(Ok(trimmed(&self.line))),
+                Ok(true) if self.last_line().is_empty() => {}
+                Ok(true) => return Some(Ok(self.last_line())),
                 Err(problem) => return Some(Err(self.error(problem))),
             }
+        }
+    }
+
+    /// The line that was read last.
+    fn last_line(&mut self) -> &[u8] {
+        match self.taken {
+            0 => trimmed(&self.line),
+            // Nothing is read by that: it is there.
+            taken => trimmed(self.bytes.fill_buf().map_or(&[], |bytes| &bytes[..taken])),
         }
     }
 
@@ -145,7 +163,9 @@ impl Lines {
         problem.at(&self.name, Some(self.number))
     }
 
+    /// Whether there is another line.
     fn read_line(&mut self) -> Result<bool, Problem> {
+        self.bytes.consume(std::mem::take(&mut self.taken));
         self.line.clear();
         self.number += 1;
         loop {
@@ -158,6 +178,10 @@ impl Lines {
                 return Ok(!self.line.is_empty());
             }
             let (taken, ended) = memchr(b'\n', bytes).map_or((bytes.len(), false), |at| (at + 1, true));
+            if ended && self.line.is_empty() {
+                self.taken = taken;
+                return Ok(true);
+            }
             if self.line.len() + taken > LONGEST_LINE {
                 let what = format!("a line of more than {} MiB", LONGEST_LINE >> 20);
                 return Err(Problem::new(what).remedy("a row is one line; is this a trace?"));

@@ -1,5 +1,6 @@
 //! A fast reader for the rows that traces are mostly made of: one JSON object of numbers, texts without escapes, and
-//! lists of those. Block ids are nearly all of a trace's bytes, and are read eight digits at a time.
+//! lists of those. Block ids are nearly all of a trace's bytes: one that is the one before it plus one is seen by its text,
+//! and others are read eight digits at a time.
 //!
 //! It knows no errors. Whatever is not plain ([`NotPlain`]) is left to serde_json, which reads the line from its
 //! beginning and says what is wrong with it, so that what is understood does not hang on who has read it.
@@ -279,12 +280,39 @@ fn ids(mut rest: &[u8]) -> Option<Vec<u64>> {
             return None;
         }
         ids.push(id);
-        rest = match &rest[digits..] {
-            [b',', b' ', rest @ ..] | [b',', rest @ ..] => rest,
+        let length = match &rest[digits..] {
+            [b',', b' ', ..] => digits + 2,
+            [b',', ..] => digits + 1,
             b"]" => return Some(ids),
             _ => return None,
         };
+        rest = neighbours(rest, digits, length, &mut ids);
     }
+}
+
+/// Takes in what follows the last id, which has so many digits and with its comma this length, as long as each id is one
+/// more than the one before: so most are where blocks are numbered as they appear, and their texts differ in the last
+/// digit alone. Hands back what is left.
+#[inline]
+fn neighbours<'a>(mut rest: &'a [u8], digits: usize, length: usize, ids: &mut Vec<u64>) -> &'a [u8] {
+    const WORD: usize = size_of::<u128>();
+    let word = |bytes: &[u8]| bytes.first_chunk::<WORD>().map(|word| u128::from_le_bytes(*word));
+    if let (Some(first), Some(mut id)) = (word(rest).filter(|_| length <= WORD), ids.last().copied()) {
+        let mask = u128::MAX >> (8 * (WORD - length));
+        let one = 1 << (8 * (digits - 1));
+        let mut next = first & mask;
+        // After a 9 the digit before it changes too.
+        for _ in rest[digits - 1]..b'9' {
+            next += one;
+            if word(&rest[length..]).is_none_or(|word| word & mask != next) {
+                break;
+            }
+            id += 1;
+            ids.push(id);
+            rest = &rest[length..];
+        }
+    }
+    &rest[length..]
 }
 
 /// The members of an object or a list.
@@ -412,6 +440,17 @@ mod tests {
         fn lists_of_whole_numbers_are_ids(ids: Vec<u64>, comma in ",|, ") {
             let list = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(&comma);
             let Ids(read) = Ids::deserialize(&mut Plain::new(format!("[{list}] ").as_bytes())).unwrap();
+            prop_assert_eq!(read, ids);
+        }
+
+        #[test]
+        fn ids_that_follow_each_other_are_ids_too(
+            runs in proptest::collection::vec((any::<u64>(), 0..64_u32, 1..40_u64), 0..8), comma in ",|, ",
+        ) {
+            let run = |(from, bits, length): (u64, u32, u64)| (0..length).map(move |at| (from >> bits).saturating_add(at));
+            let ids: Vec<u64> = runs.into_iter().flat_map(run).collect();
+            let list = ids.iter().map(u64::to_string).collect::<Vec<_>>().join(&comma);
+            let Ids(read) = Ids::deserialize(&mut Plain::new(format!("[{list}]").as_bytes())).unwrap();
             prop_assert_eq!(read, ids);
         }
 
