@@ -163,7 +163,7 @@ fn the_formats_of_traces_are_those_of_the_table() {
     let can = |can: bool| if can { "yes" } else { "" };
     for format in format::TABLE {
         let (reads, writes) = (can(format.read.is_some()), can(format.write.is_some()));
-        let row = format!("| `{}` | {reads} | {writes} | {} |", format.name, format.about);
+        let row = format!("| `{}` | {reads} | {writes} | {} | {} |", format.name, format.times, format.about);
         assert!(readme().lines().any(|line| line == row), "it should say\n{row}");
     }
 }

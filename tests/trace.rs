@@ -491,7 +491,10 @@ fn lengths_are_scaled_by_factors_that_leave_blocks_whole() {
 fn a_format_is_guessed_and_said_and_what_is_lost_is_counted() {
     let done = trace(&["convert", FIRST60, "--to", "azure"]);
     let said = said(&done);
-    assert!(said.contains("is taken as mooncake (rows with `input_length`); blocks of 512 tokens"), "{said}");
+    assert!(
+        said.contains("is taken as mooncake (rows with `input_length`); times in milliseconds; blocks of 512 tokens"),
+        "{said}"
+    );
     assert!(said.contains("azure has no place for: prompt.blocks (162)"), "{said}");
     assert!(said.contains("162 requests written as azure"), "{said}");
     let text = String::from_utf8(done.stdout).unwrap();
@@ -561,7 +564,11 @@ fn a_bad_row_is_named_with_its_file_line_and_field_and_never_with_its_text() {
         ("{\"timestamp\": 1, \"input_length\": \"SECRET\"}", "t.jsonl:2: input_length: expected a whole number"),
         ("{\"timestamp\": -1, \"input_length\": 5}", "t.jsonl:2: timestamp: expected a time from zero on"),
         ("{\"timestamp\": 1}", "t.jsonl:2: input_length: is missing"),
-        ("SECRET", "t.jsonl:2: no JSON from column 1 on"),
+        ("SECRET", "t.jsonl:2: no JSON from column 1 on; is the file damaged there, or cut short?"),
+        (
+            "{\"timestamp\": 1, \"input_l",
+            "t.jsonl:2: no JSON from column 25 on; is the file damaged there, or cut short?",
+        ),
     ] {
         std::fs::write(folder.path().join("t.jsonl"), format!("{good}{row}\n")).unwrap();
         let path = folder.path().join("t.jsonl");
@@ -570,6 +577,88 @@ fn a_bad_row_is_named_with_its_file_line_and_field_and_never_with_its_text() {
         assert!(said(&done).contains(expected), "{}", said(&done));
         assert!(!said(&done).contains("SECRET"));
     }
+}
+
+#[test]
+fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(data("mooncake/conversation_full.jsonl.zst")).unwrap();
+    let newer = b"{\"streamgauge_trace\": 99, \"source\": \"t\"}\n";
+    for (bytes, expected) in [
+        (&whole[..20_000], "cannot be read: incomplete frame; is the file damaged, or cut short?"),
+        (&newer[..], "is a trace of version 99, and this Streamgauge reads them up to 1: use a newer one"),
+        (b"\n\n", "there is nothing in it"),
+        (b"[1]\n", "no known format of traces; a format can be named, see `trace convert --help`"),
+    ] {
+        let path = folder.path().join("t");
+        std::fs::write(&path, bytes).unwrap();
+        let done = trace(&["info", path.to_str().unwrap()]);
+        assert_eq!((done.status.code(), said(&done)), (Some(1), format!("error: {}: {expected}\n", path.display())));
+    }
+}
+
+#[test]
+fn a_first_row_of_any_length_tells_the_format_and_keeps_its_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let ids: Vec<u64> = (0..40_000).map(|id| u64::MAX - 2 * id).collect();
+    let row = serde_json::json!({"timestamp": 0, "input_length": 640_000, "output_length": 1, "hash_ids": ids});
+    std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
+    assert!(row.to_string().len() > 800_000);
+    let done = trace(&["info", path.to_str().unwrap(), "--json"]);
+    let info: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", said(&done)));
+    assert_eq!((&info["reuse"][0]["asked_blocks"], &info["reuse"][0]["hit_blocks"]), (&80_000.into(), &40_000.into()));
+}
+
+#[test]
+fn ids_that_only_later_rows_have_are_told_of_and_not_dropped_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let row = |ids: &str| format!("{{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 1{ids}}}\n");
+    std::fs::write(&path, row("").repeat(10_000) + &row(", \"hash_ids\": [1, 2]").repeat(3)).unwrap();
+    let done = trace(&["info", path.to_str().unwrap()]);
+    let expected = "note: not taken over: hash_ids, of which the first rows have none (3)\n";
+    assert!(said(&done).ends_with(expected), "{}", said(&done));
+}
+
+#[test]
+fn a_trace_is_not_written_over_while_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, other] = ["t.jsonl", "link.jsonl"].map(|name| folder.path().join(name));
+    std::fs::copy(data("mooncake/conversation_first300s.jsonl"), &path).unwrap();
+    std::fs::hard_link(&path, &other).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let [path, other] = [&path, &other].map(|path| path.to_str().unwrap());
+    for verb in [
+        &["convert", path][..],
+        &["cut", path, "--to", "100s"],
+        &["scale", path, "--rate", "0.5x"],
+        &["merge", FIRST60, path],
+        &["anonymize", path],
+        &["spread", path],
+    ] {
+        for output in [path, other] {
+            let done = trace(&[verb, &["--output", output]].concat());
+            let expected = format!(
+                "error: {output} is being read, and writing it would empty it first; name another file with --output"
+            );
+            assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(&expected[..])), "{verb:?}");
+            assert!(std::fs::read(path).unwrap() == before, "{verb:?}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_is_named_with_the_reason_once() {
+    let done = trace(&["convert", FIRST60, "--to", "mooncake", "--output", "/dev/full"]);
+    let expected = "error: /dev/full: cannot write the trace: No space left on device (os error 28)";
+    assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(expected)));
+}
+
+#[test]
+fn that_sessions_are_left_out_is_said_where_there_are_some() {
+    let left_out = |path: &str| said(&trace(&["convert", path, "--to", "mooncake"])).contains("sessions are left out");
+    assert_eq!([FIRST60, "tests/data/traces/kv-cache-tester"].map(left_out), [false, true]);
 }
 
 #[test]

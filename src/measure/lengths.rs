@@ -99,7 +99,8 @@ impl Lengths {
             });
             at.map_or(max, |(length, _)| *length) as f64
         };
-        let percentile = |percent: f64| percentile(self.requests, percent, nth).unwrap_or_default() as u64;
+        // A length that lost its lowest bits may be below the shortest.
+        let percentile = |percent| (percentile(self.requests, percent, nth).unwrap_or_default() as u64).clamp(min, max);
         Some(Distribution {
             requests: self.requests,
             sum: self.sum,
@@ -178,6 +179,16 @@ mod tests {
         assert_eq!((d.p50, d.p90, d.p99, d.min, d.max, d.sum), (50, 90, 99, 1, 100, 5050));
         lengths.take(u64::MAX);
         assert_eq!(lengths.distribution().unwrap().max, u64::MAX);
+    }
+
+    #[test]
+    fn no_percentile_is_below_the_shortest_or_above_the_longest() {
+        for length in [1_000_001, u64::MAX] {
+            let mut lengths = Lengths::default();
+            lengths.take(length);
+            let d = lengths.distribution().unwrap();
+            assert_eq!([d.min, d.p50, d.p99, d.max], [length; 4]);
+        }
     }
 
     #[test]

@@ -170,7 +170,8 @@ pub(super) fn parse<R: Row>(line: &[u8], losses: &Losses) -> Result<R, Problem> 
                 Problem::of(field, format!("expected {wanted}"))
             }
             (serde_json::error::Category::Data, None) => Problem::new("expected a JSON object"),
-            _ => Problem::new(format!("no JSON from column {} on", error.column())),
+            _ => Problem::new(format!("no JSON from column {} on", error.column()))
+                .remedy("is the file damaged there, or cut short?"),
         }),
     }
 }
@@ -447,8 +448,8 @@ mod tests {
             (r#"{"inner": {"b": "secret"}}"#, "inner: expected an object with values of the right kinds"),
             (r#"["secret"]"#, "expected a JSON object"),
             ("null", "expected a JSON object"),
-            (r#"{"a": 1} secret"#, "no JSON from column 10 on"),
-            (r#"{"a": 1"#, "no JSON from column 7 on"),
+            (r#"{"a": 1} secret"#, "no JSON from column 10 on; is the file damaged there, or cut short?"),
+            (r#"{"a": 1"#, "no JSON from column 7 on; is the file damaged there, or cut short?"),
         ] {
             assert_eq!(read(line).unwrap_err(), expected, "{line}");
         }

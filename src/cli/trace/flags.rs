@@ -1,6 +1,8 @@
 //! Flags that verbs share: what is read, what is written.
 
+use std::fs::{self, Metadata};
 use std::io::{self, BufWriter};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -10,7 +12,7 @@ use clap::ValueHint;
 
 use super::told;
 use crate::trace::Trace;
-use crate::trace::format::{self, Format, Options, TABLE};
+use crate::trace::format::{self, Format, Options, TABLE, WriteError};
 use crate::trace::input::Source;
 use crate::trace::output;
 use crate::trace::scale::MOST;
@@ -139,10 +141,11 @@ fn opened(
         Some(FormatName(format)) => (format, None),
         None => {
             let format = format::recognised(&source).with_context(|| {
-                format!(
-                    "{}: no known format of traces; a format can be named, see `trace convert --help`",
-                    path.display()
-                )
+                let what = match &source {
+                    Source::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
+                    _ => "no known format of traces; a format can be named, see `trace convert --help`",
+                };
+                format!("{}: {what}", path.display())
             })?;
             (format, Some(format.by))
         }
@@ -153,17 +156,39 @@ fn opened(
 }
 
 impl Output {
-    /// Writes a trace, in the format that it had if that can be written.
-    pub(super) fn write(&self, trace: Trace, was: &'static Format) -> anyhow::Result<ExitCode> {
+    /// Writes a trace that is read from these files, in the format that it had if that can be written.
+    pub(super) fn write(
+        &self,
+        trace: Trace,
+        was: &'static Format,
+        from: &[impl AsRef<Path>],
+    ) -> anyhow::Result<ExitCode> {
         let own = TABLE[0];
         let like = if was.write.is_some() { was } else { own };
-        written(trace, self.output_format.map_or(like, |FormatName(format)| format), &self.output)
+        written(trace, self.output_format.map_or(like, |FormatName(format)| format), &self.output, from)
     }
 }
 
-/// Writes a trace, and says what was lost.
-pub(super) fn written(mut trace: Trace, format: &'static Format, path: &Path) -> anyhow::Result<ExitCode> {
+/// Whether both are one file, by whatever names; `-` is stdin as the first.
+fn is_same(read: &Path, written: &Path) -> bool {
+    let read = if read == Path::new("-") { Path::new("/dev/stdin") } else { read };
+    let file = |path| fs::metadata(path).ok().filter(Metadata::is_file).map(|file| (file.dev(), file.ino()));
+    file(read).is_some_and(|one| file(written) == Some(one))
+}
+
+/// Writes a trace that is read from these files, and says what was lost.
+pub(super) fn written(
+    mut trace: Trace,
+    format: &'static Format,
+    path: &Path,
+    from: &[impl AsRef<Path>],
+) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(format.write.is_some(), "{} cannot be written: {}", format.name, format.but);
+    anyhow::ensure!(
+        !from.iter().any(|read| is_same(read.as_ref(), path)),
+        "{} is being read, and writing it would empty it first; name another file with --output",
+        path.display()
+    );
     let out: format::Output = if path == Path::new("-") {
         Box::new(BufWriter::with_capacity(1 << 16, io::stdout()))
     } else {
@@ -177,6 +202,7 @@ pub(super) fn written(mut trace: Trace, format: &'static Format, path: &Path) ->
         }
         // Whoever closed the pipe has read enough.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.is::<WriteError>() => Err(error.context(path.display().to_string())),
         Err(error) => Err(error),
     }
 }
@@ -194,7 +220,8 @@ pub(super) fn formats() -> String {
             (true, false) => format!("read, not written: {}", format.but),
             _ => format!("written, not read: {}", format.but),
         };
-        format!("\n  {:<12} {}\n  {:<12} told by {}; {can}", format.name, format.about, "", format.by)
+        let Format { name, about, times, by, .. } = format;
+        format!("\n  {name:<12} {about}\n  {:<12} times in {times}; told by {by}; {can}", "")
     });
     format!("Formats:{}", rows.collect::<String>())
 }

@@ -260,7 +260,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Verb::Info(args) => info(args),
         Verb::Convert(args) => {
             let input = flags::open(&args.trace, args.from, &args.reading)?;
-            flags::written(input.trace, args.to.0, &args.output)
+            flags::written(input.trace, args.to.0, &args.output, &[&args.trace])
         }
         Verb::Cut(args) => {
             anyhow::ensure!(
@@ -272,7 +272,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let to = args.to.map(Gap::as_nanos);
             let input = args.input.open_at(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
             let cut = Cut { from: args.from.as_nanos(), to, models: args.models.clone() };
-            args.output.write(cut::cut(input.trace, cut), input.format)
+            args.output.write(cut::cut(input.trace, cut), input.format, &[&args.input.trace])
         }
         Verb::Scale(args) => scaled(args),
         Verb::Merge(args) => {
@@ -285,19 +285,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             let format = format.context("no trace to merge")?;
             let align = if args.from_start { Align::Start } else { Align::Clock };
-            args.output.write(merge::merge(traces, align)?, format)
+            args.output.write(merge::merge(traces, align)?, format, &args.traces)
         }
         Verb::Anonymize(args) => {
             let input = args.input.open()?;
             let rounding = Rounding { time: args.round_time.as_nanos(), length: args.round_length };
-            args.output.write(anonymize::anonymize(input.trace, rounding), input.format)
+            args.output.write(anonymize::anonymize(input.trace, rounding), input.format, &[&args.input.trace])
         }
         Verb::Spread(args) => {
             let input = args.input.open()?;
             let (seed, name) = (args.input.reading.seed, args.input.trace.display().to_string());
             let (trace, grid) = spread::spread(input.trace, &name, args.grid.map(Gap::as_nanos), seed)?;
             super::say(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
-            args.output.write(trace, input.format)
+            args.output.write(trace, input.format, &[&args.input.trace])
         }
         Verb::Diff(args) => differing(args).or_else(|error| {
             super::say(&format!("error: {error:#}"));
@@ -360,5 +360,5 @@ fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     })?;
     let by = Lengths { input: times(args.isl), output: times(args.osl) };
     let trace = lengths::scale(trace, by).map_err(anyhow::Error::msg)?;
-    args.output.write(trace, format.context("no trace was read")?)
+    args.output.write(trace, format.context("no trace was read")?, &[path])
 }

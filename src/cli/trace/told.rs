@@ -7,12 +7,13 @@ use crate::cli::say;
 use crate::trace::format::{Converted, Format};
 use crate::trace::losses::Losses;
 
-/// What a file is taken for, by what, and what its ids are.
+/// What a file is taken for, by what, and what its times and ids are.
 pub(super) fn taken_as(path: &Path, format: &Format, by: Option<&str>, header: &Header) -> String {
     let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
     let blocks = blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
     let turns = if header.turns == Turns::Delta { "; later turns hold only what was added" } else { "" };
-    format!("note: {} is taken as {}{by}{blocks}{turns}", path.display(), format.name)
+    let name = if path == Path::new("-") { "stdin".into() } else { path.to_string_lossy() };
+    format!("note: {name} is taken as {}{by}; times in {}{blocks}{turns}", format.name, format.times)
 }
 
 /// What the block ids of a trace are.

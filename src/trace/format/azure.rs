@@ -13,7 +13,8 @@ use crate::capture::format::{Entry, Header, Prompt};
 pub(super) const FORMAT: Format = Format {
     name: "azure",
     aliases: &[],
-    about: "Azure LLM inference traces 2023 and 2024: CSV, wall-clock times, no block ids",
+    about: "Azure LLM inference traces 2023 and 2024: CSV, no block ids",
+    times: "the time of day, to 100 ns",
     by: "columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`",
     recognise: |source| has_columns(source, &["timestamp", "contexttokens", "generatedtokens"]),
     read: Some(read),

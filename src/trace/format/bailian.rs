@@ -17,7 +17,8 @@ use crate::capture::format::{BlockIds, Blocks, Entry, Header, LastBlock, Prompt}
 pub(super) const FORMAT: Format = Format {
     name: "bailian",
     aliases: &["bailian_trace", "qwen-bailian"],
-    about: "Qwen-Bailian, AIPerf bailian_trace: JSON Lines, seconds, ids of single 16-token blocks",
+    about: "Qwen-Bailian, AIPerf bailian_trace: JSON Lines, ids of single 16-token blocks",
+    times: "seconds",
     by: "rows with `chat_id` and `parent_chat_id`",
     recognise: |source| has_keys(source, &["chat_id", "parent_chat_id"], &[]),
     read: Some(read),

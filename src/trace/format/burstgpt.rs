@@ -16,7 +16,8 @@ use crate::measure::record::Outcome;
 pub(super) const FORMAT: Format = Format {
     name: "burstgpt",
     aliases: &["burst_gpt_trace", "burst_gpt"],
-    about: "BurstGPT v1 to v3, AIPerf burst_gpt_trace: CSV, seconds, no block ids",
+    about: "BurstGPT v1 to v3, AIPerf burst_gpt_trace: CSV, no block ids",
+    times: "seconds",
     by: "columns `Timestamp`, `Request tokens` and `Response tokens`",
     recognise: |source| has_columns(source, &["timestamp", "requesttokens", "responsetokens"]),
     read: Some(read),

@@ -17,7 +17,8 @@ use crate::capture::format::{Entry, Header, LastBlock, Prompt};
 pub(super) const FORMAT: Format = Format {
     name: "dynamo",
     aliases: &["dynamo.request.trace.v1"],
-    about: "Dynamo request traces (dynamo.request.trace.v1): JSON Lines, wall-clock milliseconds",
+    about: "Dynamo request traces (dynamo.request.trace.v1): JSON Lines",
+    times: "milliseconds of the wall clock",
     by: "rows with that `schema`",
     recognise: |source| {
         let Source::Stream(stream) = source else { return false };

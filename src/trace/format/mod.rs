@@ -36,6 +36,7 @@ mod parquet {
         name: "parquet",
         aliases: &[],
         about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
+        times: "nanoseconds",
         by: "its name",
         recognise: |_| false,
         read: None,
@@ -51,8 +52,10 @@ pub struct Format {
     pub name: &'static str,
     /// Other names for it.
     pub aliases: &'static [&'static str],
-    /// What it is, with its units.
+    /// What it is.
     pub about: &'static str,
+    /// What its times are counted in.
+    pub times: &'static str,
     /// How it is told from others, in words.
     pub by: &'static str,
     /// Whether this is one.
@@ -100,7 +103,7 @@ pub enum WriteError {
     #[error("{0}")]
     Unfit(&'static str),
     /// Nothing can be written any more.
-    #[error("cannot write the trace: {0}")]
+    #[error("cannot write the trace")]
     Io(#[from] std::io::Error),
 }
 

@@ -20,7 +20,8 @@ use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlo
 pub(super) const FORMAT: Format = Format {
     name: "mooncake",
     aliases: &["mooncake_trace"],
-    about: "Mooncake, AIPerf mooncake_trace: JSON Lines, milliseconds, chained ids of 512-token blocks",
+    about: "Mooncake, AIPerf mooncake_trace: JSON Lines, chained ids of 512-token blocks",
+    times: "milliseconds",
     by: "rows with `input_length`",
     recognise: |source| {
         ["input_length", "text_input"].iter().any(|key| has_keys(source, &[key], &[]))
@@ -73,12 +74,12 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     if has("session_id") && has("delay") {
         header.turns = Turns::Delta;
     }
-    let entries = lengths(stream, 1e6, &losses);
+    let entries = lengths(stream, 1e6, header.blocks.is_some(), &losses);
     Ok(Trace { header, entries, losses })
 }
 
-/// Rows of lengths and ids with a time in units of so many nanoseconds.
-pub(super) fn lengths(stream: super::Stream, unit: f64, losses: &Losses) -> Entries {
+/// Rows of lengths, and ids if they are known to have some, with a time in units of so many nanoseconds.
+pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Losses) -> Entries {
     let losses = losses.clone();
     let mut turns: Sessions<(u64, u32)> = Sessions::new(&losses);
     rows(stream.lines(), move |line| {
@@ -88,9 +89,15 @@ pub(super) fn lengths(stream: super::Stream, unit: f64, losses: &Losses) -> Entr
         if row.input_length.is_none() && bytes.is_none() {
             return Err(Problem::missing("input_length"));
         }
+        let blocks = row.hash_ids.unwrap_or_default();
+        let blocks = if ids || blocks.is_empty() {
+            blocks
+        } else {
+            losses.count("hash_ids, of which the first rows have none");
+            Vec::new()
+        };
         let mut entry = Entry { output_tokens: row.output_length, ..Entry::default() };
-        entry.prompt =
-            Prompt { tokens: row.input_length, bytes, blocks: row.hash_ids.unwrap_or_default(), ..Prompt::default() };
+        entry.prompt = Prompt { tokens: row.input_length, bytes, blocks, ..Prompt::default() };
         entry.params.tools = row.tools.map(|_| true);
         entry.think = row.delay.map(|delay| nanos("delay", delay, 1e6)).transpose()?;
         let at = row.timestamp.map(|at| nanos("timestamp", at, unit)).transpose()?;
@@ -133,6 +140,8 @@ pub(super) struct Lengths {
     sessions: bool,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
+    /// What is noted once a row has one, and it is left out.
+    without_sessions: Option<&'static str>,
     estimated: u64,
 }
 
@@ -140,9 +149,8 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
     let mut lengths = Lengths::new(header, out, Time::millis, header.turns == Turns::Delta);
     if header.turns == Turns::Full {
-        lengths.notes.push(
-            "sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole".into(),
-        );
+        lengths.without_sessions =
+            Some("sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole");
     }
     if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != BLOCK) {
         let size = blocks.to.size;
@@ -160,7 +168,7 @@ impl Lengths {
             notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
         }
         let blocks = Reblocked::noted(from, rule, &mut notes);
-        Self { out, unit, sessions, blocks, notes, estimated: 0 }
+        Self { out, unit, sessions, blocks, notes, without_sessions: None, estimated: 0 }
     }
 
     pub(super) fn block_size(&self) -> Option<u32> {
@@ -179,6 +187,9 @@ impl Writer for Lengths {
             return Err(WriteError::Unfit("requests with an empty prompt, left out"));
         }
         self.estimated += u64::from(entry.prompt.tokens.is_none());
+        if entry.session.is_some() {
+            self.notes.extend(self.without_sessions.take().map(str::to_owned));
+        }
         let later = self.sessions && entry.turn.is_some_and(|turn| turn > 0);
         super::write_line(
             &mut self.out,

@@ -13,6 +13,7 @@ pub(super) const FORMAT: Format = Format {
     name: "streamgauge",
     aliases: &[],
     about: "our own: everything below, and everything that a capture knows",
+    times: "nanoseconds",
     by: "a first row with `streamgauge_trace`",
     recognise: |source| match source {
         Source::Folder(path) => Reader::open(path).is_ok(),
@@ -64,7 +65,11 @@ fn failed(error: ReadError, file: &str) -> Error {
         ReadError::Line { path, line, .. } => {
             Problem::new("not a row of a trace").at(&path.display().to_string(), Some(line))
         }
-        other => Problem::new(other.to_string()).at(file, None),
+        other => {
+            let what = other.to_string();
+            // Most begin with the name already.
+            Problem::new(what.strip_prefix(&format!("{file} ")).unwrap_or(&what)).at(file, None)
+        }
     }
 }
 

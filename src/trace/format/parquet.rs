@@ -28,6 +28,7 @@ pub(super) const FORMAT: Format = Format {
     name: "parquet",
     aliases: &[],
     about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
+    times: "nanoseconds",
     by: "its first bytes",
     recognise: |source| matches!(source, Source::Stream(stream) if stream.sample.starts_with(b"PAR1")),
     read: None,

@@ -25,7 +25,8 @@ use crate::capture::format::{Entry, Header, LastBlock, Prompt};
 pub(super) const FORMAT: Format = Format {
     name: "ragpulse",
     aliases: &[],
-    about: "RAGPulse: JSON Lines, seconds, prompts of chunks whose lengths stand in tables beside the file",
+    about: "RAGPulse: JSON Lines, prompts of chunks whose lengths stand in tables beside the file",
+    times: "seconds",
     by: "rows whose `hash_ids` are an object of lists",
     recognise: |source| {
         let Source::Stream(stream) = source else { return false };

@@ -23,6 +23,7 @@ pub(super) const FORMAT: Format = Format {
     name: "servegen",
     aliases: &[],
     about: "ServeGen: a folder of clients, from which a day is generated",
+    times: "seconds",
     by: "a folder of `chunk-N-trace.csv`",
     recognise: |source| match source {
         Source::Folder(path) => clients(path).is_ok_and(|clients| !clients.is_empty()),

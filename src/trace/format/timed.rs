@@ -10,7 +10,8 @@ use crate::capture::format::Header;
 pub(super) const FORMAT: Format = Format {
     name: "timed_trace",
     aliases: &["vllm"],
-    about: "vLLM bench serve timed_trace: as mooncake, but seconds and blocks of 16 tokens",
+    about: "vLLM bench serve timed_trace: as mooncake, but for its unit of time, and blocks of 16 tokens",
+    times: "seconds",
     by: "mooncake's fields with as many ids as blocks of 16 need",
     recognise,
     read: Some(read),
@@ -43,7 +44,7 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
     let mut header = Header::new(FORMAT.name);
     header.blocks = Some(mooncake::blocks(options.block_size.unwrap_or(BLOCK)));
-    let entries = lengths(stream, 1e9, &losses);
+    let entries = lengths(stream, 1e9, true, &losses);
     Ok(Trace { header, entries, losses })
 }
 

@@ -15,7 +15,8 @@ use crate::capture::format::{Entry, Header, Params, Part, PartKind, Prompt, Turn
 pub(super) const SINGLE: Format = Format {
     name: "single_turn",
     aliases: &[],
-    about: "AIPerf single_turn: JSON Lines, milliseconds, texts made of words (only lengths are read)",
+    about: "AIPerf single_turn: JSON Lines, texts made of words (only lengths are read)",
+    times: "milliseconds",
     by: "rows with `text`, `texts`, `image` or the like",
     recognise: |source| CONTENT.iter().any(|key| has_keys(source, &[key], &["input_length", "schema"])),
     read: Some(|source, _| read(source, &SINGLE)),
@@ -27,7 +28,8 @@ pub(super) const SINGLE: Format = Format {
 pub(super) const MULTI: Format = Format {
     name: "multi_turn",
     aliases: &[],
-    about: "AIPerf multi_turn: JSON Lines of sessions, milliseconds, texts made of words (only lengths are read)",
+    about: "AIPerf multi_turn: JSON Lines of sessions, texts made of words (only lengths are read)",
+    times: "milliseconds",
     by: "rows with `turns`",
     recognise: |source| has_keys(source, &["turns"], &[]),
     read: Some(|source, _| read(source, &MULTI)),

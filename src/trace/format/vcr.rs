@@ -21,7 +21,8 @@ use crate::measure::timeline::TokenEvent;
 pub(super) const FORMAT: Format = Format {
     name: "vllm-vcr",
     aliases: &["vcr"],
-    about: "vllm-vcr recordings: JSON Lines, milliseconds, every gap between tokens, ids of full blocks",
+    about: "vllm-vcr recordings: JSON Lines, every gap between tokens, ids of full blocks",
+    times: "milliseconds",
     by: "a first row `meta`, or rows with `ttft_ms`",
     recognise: |source| has_keys(source, &["meta"], &[]) || has_keys(source, &["prompt_tokens", "ttft_ms"], &[]),
     read: Some(read),

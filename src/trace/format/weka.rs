@@ -25,7 +25,8 @@ use crate::measure::record::FinishReason;
 pub(super) const FORMAT: Format = Format {
     name: "weka",
     aliases: &["kv-cache-tester", "weka_trace"],
-    about: "kv-cache-tester, AIPerf weka_trace: a JSON document per session, seconds, 64-token blocks",
+    about: "kv-cache-tester, AIPerf weka_trace: a JSON document per session, 64-token blocks",
+    times: "seconds",
     by: "a document with `requests`",
     recognise,
     read: Some(read),
