@@ -118,22 +118,25 @@ fn what_is_said_next_is_the_next_turn_and_shares_its_blocks() {
 
 #[test]
 fn a_session_is_what_a_header_or_a_field_says() {
-    for (setting, head, body) in [
-        ("header:x-session", "X-Session: alice\r\n", json!({"messages": []})),
-        ("body:metadata.user_id", "", json!({"messages": [], "metadata": {"user_id": "alice"}})),
+    let with_id = |id: &str| json!({"messages": [], "metadata": {"user_id": id}});
+    for (setting, head, body, empty) in [
+        ("header:x-session", "X-Session: alice\r\n", json!({"messages": []}), ("X-Session: \r\n", with_id(""))),
+        ("body:metadata.user_id", "", with_id("alice"), ("", with_id(""))),
     ] {
         let folder = TempDir::new().unwrap();
         let upstream = server(answer(1));
         let proxy = proxy(upstream.addr, folder.path(), &[("capture_session", setting)]);
-        for _ in 0..2 {
+        // One that is named by nothing is nobody's.
+        for (head, body) in [(head, &body), (head, &body), (empty.0, &empty.1), (empty.0, &empty.1)] {
             let request = chat(&body.to_string()).replacen("\r\n", &format!("\r\n{head}"), 1);
             proxy.client().send(request).response();
         }
         proxy.client().send(chat("{\"messages\":[]}")).response();
         drop(proxy);
         let rows = rows(folder.path());
-        assert_eq!(rows.iter().map(|row| row.turn).collect::<Vec<_>>(), [Some(0), Some(1), None], "{setting}");
-        assert!(rows[0].session == rows[1].session && rows[2].session.is_none());
+        let turns: Vec<_> = rows.iter().map(|row| row.turn).collect();
+        assert_eq!(turns, [Some(0), Some(1), None, None, None], "{setting}");
+        assert!(rows[0].session == rows[1].session && rows[2..].iter().all(|row| row.session.is_none()));
     }
 }
 

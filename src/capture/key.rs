@@ -4,8 +4,8 @@
 //! the records: give the records away and keep the key. A key may be given instead, so that several captures share their
 //! ids.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -37,11 +37,15 @@ impl Key {
             writeln!(file, "{hex}")?;
             file.sync_all()?;
         }
-        let bytes = fs::read(path)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("the key in {}: {error}", path.display()));
+        let mut bytes = Vec::new();
+        // Of what is no key, as a device is, only so much is read that it shows.
+        let most = LONGEST as u64 + SHORTEST as u64;
+        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).map_err(named)?;
         let bytes = bytes.trim_ascii();
         if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
             let expected = format!("expected a key of {SHORTEST} to {LONGEST} bytes");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, expected));
+            return Err(named(io::Error::new(io::ErrorKind::InvalidData, expected)));
         }
         Ok(Self(blake3::derive_key("streamgauge 2026 capture", bytes)))
     }
@@ -112,6 +116,7 @@ pub(super) fn cut(digest: &[u8; 32]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -129,7 +134,12 @@ mod tests {
         assert_eq!(of(one.path()).id(), of(other.path()).id());
         assert_ne!(of(one.path()).of_day(1).id(), of(one.path()).of_day(2).id());
         fs::write(&given, "short").unwrap();
-        let error = Key::of_folder(one.path(), Some(&given)).err().unwrap();
-        assert_eq!(error.to_string(), "expected a key of 16 to 4096 bytes");
+        let endless = Path::new("/dev/zero");
+        for path in [&given, endless] {
+            let error = Key::of_folder(one.path(), Some(path)).err().unwrap().to_string();
+            assert_eq!(error, format!("the key in {}: expected a key of 16 to 4096 bytes", path.display()));
+        }
+        let error = Key::of_folder(one.path(), Some(&one.path().join("none"))).err().unwrap().to_string();
+        assert!(error.starts_with("the key in /") && error.contains("/none: No such file"), "{error}");
     }
 }

@@ -249,7 +249,8 @@ impl Capture {
     /// A request begins. `header` reads one of its header fields; `in_flight` others are open.
     pub fn follow<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>, in_flight: usize) -> Following {
         let session = match &self.session {
-            Some(SessionField::Header(name)) => header(name).map(<[u8]>::to_vec),
+            // Without a value it is the name of nobody's session.
+            Some(SessionField::Header(name)) => header(name).filter(|name| !name.is_empty()).map(<[u8]>::to_vec),
             _ => None,
         };
         Following {

@@ -174,7 +174,10 @@ impl Writer {
         let found = body.prompt(dialect, &mut self.digester);
         let digested = self.digester.finish();
         let session = match &self.settings.session {
-            Some(SessionField::Body(path)) => body.text(path).map(|name| self.key.digest(b"name", name.as_bytes())),
+            Some(SessionField::Body(path)) => {
+                let name = body.text(path).filter(|name| !name.is_empty());
+                name.map(|name| self.key.digest(b"name", name.as_bytes()))
+            }
             _ => None,
         };
         Asked { prompt: found.then_some(digested), extras: body.extras(), session, uncut: behind, ..nothing }
