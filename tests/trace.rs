@@ -367,7 +367,7 @@ fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
         }
         match format.name {
             "azure" | "burstgpt" | "single_turn" | "multi_turn" => assert_eq!(hits(&header_back, &back), None),
-            "weka" => assert!(hits(&header_back, &back).unwrap() >= 203 * 8 - 203, "512 tokens are 8 blocks"),
+            "weka" => assert_eq!(hits(&header_back, &back), Some(0), "ids are those of a session, and each row is one"),
             "bailian" | "ragpulse" => assert!(hits(&header_back, &back).unwrap() >= 203 * 32 - 203),
             name => assert_eq!(hits(&header_back, &back), hits(&header, &rows), "{name}"),
         }
@@ -395,6 +395,40 @@ fn what_is_written_is_taken_for_what_it_is() {
         let expected = if format.name == "timed_trace" { "mooncake" } else { format.name };
         assert_eq!(guessed, Some(expected));
     }
+}
+
+#[test]
+fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own() {
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let row = |session: Option<&str>, stream, first_token| {
+        let mut row = Entry { session: session.map(str::to_owned), stream, ..Entry::default() };
+        (row.prompt.tokens, row.model, row.timing.first_token) = (Some(64), Some("m".to_owned()), first_token);
+        Ok(row)
+    };
+    let rows = [
+        row(Some("a"), Some(true), Some(1)),
+        row(Some("a"), Some(false), Some(1)),
+        row(None, None, Some(1)),
+        row(None, None, None),
+        row(None, None, None),
+    ];
+    let mut trace = Trace { header: Header::new("t"), entries: Box::new(rows.into_iter()), losses: Losses::default() };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let out = Box::new(std::fs::File::create(file.path()).unwrap());
+    format::convert(&mut trace, format::named("weka").unwrap(), out).unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let sessions: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ids: Vec<&str> = sessions.iter().map(|session| session["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["a", "request-2", "request-3", "request-4"]);
+    // AIPerf refuses others, a session without models, and every other scope.
+    for session in &sessions {
+        assert_eq!(keys(session), ["block_size", "hash_id_scope", "id", "models", "requests"]);
+        assert_eq!((&session["hash_id_scope"], &session["models"]), (&"local".into(), &serde_json::json!(["m"])));
+    }
+    // Only what was streamed may have a TTFT.
+    let requests: Vec<&Value> = sessions.iter().flat_map(|session| session["requests"].as_array().unwrap()).collect();
+    let kinds: Vec<_> = requests.iter().map(|row| (row["type"].as_str().unwrap(), row.get("ttft").is_some())).collect();
+    assert_eq!(kinds, [("s", true), ("n", false), ("s", true), ("n", false), ("n", false)]);
 }
 
 #[test]
@@ -554,6 +588,16 @@ fn what_can_be_read_once_is_not_laid_over_itself() {
             format!("error: {name} can be read once, and 1.5x of a trace reads it 2 times; write it to a file first\n");
         assert_eq!((done.status.code(), said(&done)), (Some(1), expected));
     }
+}
+
+#[test]
+fn stdin_is_one_trace_by_its_name() {
+    for verb in ["merge", "diff"] {
+        let done = trace(&[verb, "-", "-"]);
+        let expected = "error: stdin can be read once, and is named 2 times; write it to a file first\n";
+        assert_eq!((done.status.success(), said(&done)), (false, expected.to_owned()), "{verb}");
+    }
+    assert_eq!(said(&trace(&["info", "-"])), "error: stdin: there is nothing in it\n");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! AIPerf reads what `trace convert --to mooncake` writes, and sends its requests: as many, at the same times, as long in
 //! and out, in the same order but for those that are planned within [`MOMENT_MS`] of each other. What it sent is what a
-//! capturing proxy before the simulated server received.
+//! capturing proxy before the simulated server received. What is written of its other formats is what its models of
+//! their rows take.
 
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use streamgauge::capture::format::Entry;
 use streamgauge::trace::format::{Options, recognised};
 use streamgauge::trace::input::Source;
@@ -64,6 +65,43 @@ fn by_moment<T: Ord>(planned: &[Entry], mut values: Vec<T>) -> Vec<T> {
         rest = later;
     }
     values
+}
+
+/// Reads `FORMAT FILE` pairs, and says of each how many rows there are; a row that is none of the format ends it.
+const JUDGE: &str = r#"
+import json, sys
+from aiperf.dataset.loader import models
+from aiperf.dataset.loader.weka_trace_models import WekaTrace
+known = {"mooncake": models.MooncakeTrace, "bailian": models.BailianTrace, "single_turn": models.SingleTurn,
+    "multi_turn": models.MultiTurn, "weka": WekaTrace}
+arguments = iter(sys.argv[1:])
+rows = {}
+for name, file in zip(arguments, arguments):
+    rows[name] = [known[name].model_validate_json(line) for line in open(file)]
+print(json.dumps({name: len(rows) for name, rows in rows.items()}))
+"#;
+
+#[test]
+#[ignore = "needs AIPerf: tests/run --real"]
+fn every_row_that_is_written_for_aiperf_is_one_by_its_own_models() {
+    let folder = tempdir().unwrap();
+    let python = parts::folder().join("venvs/aiperf/bin/python");
+    // Sessions with ids of their own, and rows that are sessions by themselves.
+    for (of, sessions, requests) in [("tests/data/traces/kv-cache-tester", 4, 17), (TRACE, 208, 208)] {
+        let mut judge = Command::new(&python);
+        judge.args(["-c", JUDGE]);
+        for format in ["mooncake", "bailian", "single_turn", "multi_turn", "weka"] {
+            let path = folder.path().join(format);
+            trace(&["convert", of, "--to", format, "--output", path.to_str().unwrap()]);
+            judge.arg(format).arg(path);
+        }
+        let said = judge.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        let rows: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let expected = json!({"mooncake": requests, "bailian": requests, "single_turn": requests,
+            "multi_turn": requests, "weka": sessions});
+        assert_eq!(rows, expected, "{of}");
+    }
 }
 
 #[test]

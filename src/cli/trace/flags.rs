@@ -114,6 +114,13 @@ impl Input {
     }
 }
 
+/// Of a pipe the second of two readers would find nothing.
+pub(super) fn stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()> {
+    let times = paths.iter().filter(|path| path.as_ref() == Path::new("-")).count();
+    anyhow::ensure!(times <= 1, "stdin can be read once, and is named {times} times; write it to a file first");
+    Ok(())
+}
+
 /// Opens a trace, and says what it is taken for.
 pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<Opened> {
     open_at(path, named, reading, None)
@@ -145,7 +152,7 @@ fn opened(
                     Source::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
                     _ => "no known format of traces; a format can be named, see `trace convert --help`",
                 };
-                format!("{}: {what}", path.display())
+                format!("{}: {what}", told::name(path))
             })?;
             (format, Some(format.by))
         }

@@ -276,6 +276,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Verb::Scale(args) => scaled(args),
         Verb::Merge(args) => {
+            flags::stdin_once(&args.traces)?;
             let mut traces = Vec::new();
             let mut format = None;
             for path in &args.traces {
@@ -328,6 +329,7 @@ fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
         let input = flags::open(path, args.input_format, &args.reading)?;
         anyhow::Ok((path.display().to_string(), input.trace))
     };
+    flags::stdin_once(&[&args.a, &args.b])?;
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let names = [a.0.clone(), b.0.clone()];
     let diff = trace_diff::diff(a, b)?;

@@ -1,5 +1,6 @@
 //! What is said on stderr: what a trace was taken for, and what was lost.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::capture::format::{BlockIds, BlockUnit, Header, LastBlock, Scope, Turns};
@@ -7,12 +8,17 @@ use crate::cli::say;
 use crate::trace::format::{Converted, Format};
 use crate::trace::losses::Losses;
 
+/// What a user calls it.
+pub(super) fn name(path: &Path) -> Cow<'_, str> {
+    if path == Path::new("-") { "stdin".into() } else { path.to_string_lossy() }
+}
+
 /// What a file is taken for, by what, and what its times and ids are.
 pub(super) fn taken_as(path: &Path, format: &Format, by: Option<&str>, header: &Header) -> String {
     let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
     let blocks = blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
     let turns = if header.turns == Turns::Delta { "; later turns hold only what was added" } else { "" };
-    let name = if path == Path::new("-") { "stdin".into() } else { path.to_string_lossy() };
+    let name = name(path);
     format!("note: {name} is taken as {}{by}; times in {}{blocks}{turns}", format.name, format.times)
 }
 

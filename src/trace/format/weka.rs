@@ -4,7 +4,7 @@
 //! A folder is read session by session; each begins at zero, for they have no common clock. A subagent's requests are
 //! a session of their own. Where its times begin before its own start they count from that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -300,6 +300,7 @@ struct Line<'a> {
 #[derive(Serialize)]
 struct Document<'a> {
     id: &'a str,
+    models: BTreeSet<&'a str>,
     block_size: u32,
     hash_id_scope: &'static str,
     requests: Vec<Line<'a>>,
@@ -312,17 +313,26 @@ struct Documents_ {
     open: Vec<(Entry, Vec<u64>)>,
     notes: Vec<String>,
     estimated: u64,
-    rows: u64,
+    documents: u64,
     split: u64,
-    written: HashMap<u64, ()>,
+    written: HashSet<u64>,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: Some(BLOCK), last: LastBlock::Dropped };
-    let mut notes = vec!["one session per line; AIPerf and kv-cache-tester want a file each".to_owned()];
+    let mut notes = vec![
+        "one session per line; AIPerf and kv-cache-tester want a file each: split --lines 1 --additional-suffix .json"
+            .into(),
+        "when sessions began, and which blocks one shares with another, has no place".into(),
+    ];
     let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
-    let written = HashMap::new();
-    Ok(Box::new(Documents_ { out, blocks, open: Vec::new(), notes, estimated: 0, rows: 0, split: 0, written }))
+    let written = HashSet::new();
+    Ok(Box::new(Documents_ { out, blocks, open: Vec::new(), notes, estimated: 0, documents: 0, split: 0, written }))
+}
+
+/// Whether it was answered as a stream, as far as that is known: only such a one has a TTFT there.
+fn streams(entry: &Entry) -> bool {
+    entry.stream.unwrap_or(entry.timing.first_token.is_some())
 }
 
 impl Documents_ {
@@ -331,10 +341,11 @@ impl Documents_ {
         let Some(((first, _), zero)) = open.first().zip(open.iter().map(|(entry, _)| entry.at).min()) else {
             return Ok(());
         };
-        let lone = format!("request-{}", self.rows);
+        self.documents += 1;
+        let lone = format!("request-{}", self.documents);
         let line = |(entry, ids): &'_ (Entry, Vec<u64>)| Line {
             t: Time::secs(entry.at - zero),
-            kind: if entry.stream == Some(true) { "s" } else { "n" },
+            kind: if streams(entry) { "s" } else { "n" },
             model: "",
             input: prompt_tokens(entry).unwrap_or(0),
             output: entry.output_tokens.unwrap_or(0),
@@ -347,13 +358,14 @@ impl Documents_ {
                 Some(other) => other.name(),
             },
             api_time: entry.timing.ended.map(Time::secs),
-            ttft: entry.timing.first_token.map(Time::secs),
+            ttft: entry.timing.first_token.filter(|_| streams(entry)).map(Time::secs),
             think_time: entry.think.map(Time::secs),
         };
+        let models = open.iter().filter_map(|(entry, _)| entry.model.as_deref()).collect();
         let requests =
             open.iter().map(|row| Line { model: row.0.model.as_deref().unwrap_or_default(), ..line(row) }).collect();
         let id = first.session.as_deref().unwrap_or(&lone);
-        super::write_line(&mut self.out, &Document { id, block_size: BLOCK, hash_id_scope: "global", requests })
+        super::write_line(&mut self.out, &Document { id, models, block_size: BLOCK, hash_id_scope: "local", requests })
     }
 }
 
@@ -361,13 +373,12 @@ impl Writer for Documents_ {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
         let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
         self.estimated += u64::from(entry.prompt.tokens.is_none());
-        self.rows += 1;
         let goes_on = |(open, _): &(Entry, Vec<u64>)| open.session.is_some() && open.session == entry.session;
         if !self.open.first().is_some_and(goes_on) || self.open.len() == MOST_REQUESTS {
             self.close()?;
             let id = entry.session.as_deref().map(super::super::blocks::of_text);
             if let Some(id) = id.filter(|_| self.written.len() < super::super::sessions::MOST) {
-                self.split += u64::from(self.written.insert(id, ()).is_some());
+                self.split += u64::from(!self.written.insert(id));
             }
         }
         let ids = self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default();
