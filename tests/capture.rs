@@ -41,6 +41,13 @@ fn file(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
+/// What `trace info` says of a file.
+fn info(path: &Path) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    let done = command.args(["trace", "info", "--json"]).arg(path).env_clear().output().unwrap();
+    serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)))
+}
+
 /// The times of the rows that can be read, and what is missing.
 fn read(path: &Path) -> (Vec<u64>, Vec<String>) {
     let mut reader = Reader::open(path).unwrap();
@@ -139,6 +146,8 @@ fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
         let path = file(&folder, "torn.jsonl.zst", &frames[..cut]);
         let told = vec![format!("FILE, frame {frame}: its end is torn off")];
         assert_eq!(read(&path), ((0..whole(kept) as u64).collect(), told), "cut at {cut}");
+        // `trace` guesses a format from what can be read of it.
+        assert_eq!(info(&path)["requests"], whole(kept), "cut at {cut}");
     }
     let path = file(&folder, "torn.jsonl.zst", &frames[..second]);
     assert_eq!(read(&path).1, [""; 0], "an end between two frames is clean");

@@ -629,7 +629,7 @@ fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
     let whole = std::fs::read(data("mooncake/conversation_full.jsonl.zst")).unwrap();
     let newer = b"{\"streamgauge_trace\": 99, \"source\": \"t\"}\n";
     for (bytes, expected) in [
-        (&whole[..20_000], "cannot be read: incomplete frame; is the file damaged, or cut short?"),
+        (&whole[..200], "cannot be read: incomplete frame; is the file damaged, or cut short?"),
         (&newer[..], "is a trace of version 99, and this Streamgauge reads them up to 1: use a newer one"),
         (b"\n\n", "there is nothing in it"),
         (b"[1]\n", "no known format of traces; a format can be named, see `trace convert --help`"),
@@ -639,6 +639,21 @@ fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
         let done = trace(&["info", path.to_str().unwrap()]);
         assert_eq!((done.status.code(), said(&done)), (Some(1), format!("error: {}: {expected}\n", path.display())));
     }
+}
+
+#[test]
+fn the_rows_before_a_torn_end_tell_the_format_and_the_end_is_named_by_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl.zst");
+    let whole = std::fs::read(data("mooncake/conversation_full.jsonl.zst")).unwrap();
+    std::fs::write(&path, &whole[..20_000]).unwrap();
+    let text = said(&trace(&["info", path.to_str().unwrap()]));
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().contains("is taken as mooncake"), "{text}");
+    let (line, reason) = lines.next().unwrap().rsplit_once(": cannot be read: ").unwrap();
+    assert_eq!(reason, "incomplete frame; is the file damaged, or cut short?");
+    let line = line.strip_prefix(&format!("error: {}:", path.display())).and_then(|line| line.parse::<u64>().ok());
+    assert!(line > Some(1), "{text}");
 }
 
 #[test]

@@ -74,10 +74,12 @@ impl Stream {
             _ => Box::new(compressed),
         };
         let mut sample = Vec::new();
-        rest.by_ref().take(SAMPLE as u64).read_to_end(&mut sample).map_err(error)?;
-        if sample.len() == SAMPLE && memchr(b'\n', &sample).is_none() {
-            // A first row is there as a whole, however long its prompt: by its keys the format is told.
-            rest.by_ref().take((LONGEST_LINE - SAMPLE) as u64).read_until(b'\n', &mut sample).map_err(error)?;
+        if let Err(torn) = sampled(&mut rest, &mut sample) {
+            if sample.is_empty() {
+                return Err(error(torn));
+            }
+            // A capture whose end a kill has torn is known by what is before; who reads on finds the end.
+            rest = Box::new(BufReader::with_capacity(0, Torn(torn)));
         }
         Ok(Self { name: name.to_owned(), folder: None, sample, in_frames, rest })
     }
@@ -111,6 +113,26 @@ impl Stream {
             return Err(Problem::new(what).remedy("write one session per line").at(&self.name, None));
         }
         Ok(bytes)
+    }
+}
+
+/// Takes in what a format is told by.
+fn sampled(rest: &mut dyn BufRead, sample: &mut Vec<u8>) -> io::Result<()> {
+    rest.take(SAMPLE as u64).read_to_end(sample)?;
+    if sample.len() == SAMPLE && memchr(b'\n', sample).is_none() {
+        // A first row is there as a whole, however long its prompt: by its keys the format is told.
+        rest.take((LONGEST_LINE - SAMPLE) as u64).read_until(b'\n', sample)?;
+    }
+    Ok(())
+}
+
+/// What cannot be read, and why.
+struct Torn(io::Error);
+
+impl Read for Torn {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        let again = || io::Error::new(self.0.kind(), self.0.to_string());
+        Err(self.0.raw_os_error().map_or_else(again, io::Error::from_raw_os_error))
     }
 }
 
