@@ -236,7 +236,7 @@ const VERBS: [Verb; 8] = [
 ];
 
 #[test]
-#[cfg_attr(debug_assertions, ignore = "hundreds of megabytes: cargo test --release")]
+#[cfg_attr(debug_assertions, ignore = "hundreds of megabytes: cargo test --release, which tests/run does too")]
 fn what_a_verb_holds_does_not_grow_with_the_trace() {
     // At the smaller size every table has all that it will have.
     const SMALL: u64 = 100 << 20;
