@@ -199,6 +199,24 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
             "cannot use tests/data/tokenizers/tiny.json as",
         ),
         (&["replay", MOONCAKE, "--start-at", "2020-01-01T00:00:00Z"], "--start-at has passed"),
+        (&["replay", MOONCAKE, "--start-at", "tomorrow"], "expected a moment in UTC, as in 2026-11-21T12:00:00Z"),
+        (&["replay", MOONCAKE, "--target", "http://h:99999"], "--target: expected a port from 1 to 65535"),
+        (
+            &["replay", MOONCAKE, "--target", "http://h/v1/chat/completions"],
+            "--target: expected the server's URL without",
+        ),
+        (&["replay", MOONCAKE, "--target-ca", "ca.pem"], "--target-ca is for https"),
+        (&["replay", MOONCAKE, "--warmup", "2h"], "leave nothing: the last request is sent after 57.0s"),
+        (&["replay", MOONCAKE, "--warmup", "20s", "--cooldown", "40s"], "leave nothing"),
+        (&["replay", MOONCAKE, "--duration", "0s"], "expected a time above 0"),
+        (&["replay", MOONCAKE, "--timeout", "0s"], "expected a time above 0"),
+        (&["replay", MOONCAKE, "--workers", "1000"], "1000 is not in 1..=256"),
+        (&["replay", MOONCAKE, "--as-fast-as-possible", "--concurrency", "2", "--spread"], "cannot be used with"),
+        (&["load", "--concurrency", "2", "--requests", "9", "--arrivals", "constant"], "cannot be used with"),
+        (&["load", "--concurrency", "2", "--requests", "9", "--cooldown", "1s"], "--cooldown needs to know the end"),
+        (&["load", "--concurrency", "2", "--requests", "9", "--warmup", "9req"], "--warmup leaves nothing"),
+        (&["load", "--concurrency", "2", "--duration", "9s", "--warmup", "9s"], "leave nothing"),
+        (&["load", "--rate", "2", "--requests", "9", "--shared-prefix", "600"], "--shared-prefix 600 is longer than"),
         (&["load", "--rate", "5"], "--requests"),
         (&["load", "--num-prompts", "5"], "error: --num-prompts of vllm bench is --requests here\n"),
         (&["load", "--requests", "5"], "--rate"),
@@ -218,6 +236,60 @@ fn a_target_that_cannot_be_reached_ends_with_three() {
     let done = run(&["replay", MOONCAKE, "--target", "http://127.0.0.1:9"]);
     assert_eq!(done.code, Some(3));
     assert!(done.stderr.starts_with("error: cannot reach http://127.0.0.1:9: "), "{}", done.stderr);
+}
+
+#[test]
+fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
+    let answers = [
+        ("404 Not Found", "4 of 4 were answered 404; look at the path of --target"),
+        ("307 Temporary Redirect", "4 of 4 were answered 307; send to where it points"),
+        ("401 Unauthorized", "4 of 4 were answered 401; look at --api-key-env"),
+        ("500 Internal Server Error", "4 of 4 were answered 500; look at the server's log"),
+    ];
+    for (status, said) in answers {
+        let upstream = Upstream::start(move |mut conn| {
+            while conn.request().is_some() {
+                conn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes());
+            }
+        });
+        let target = format!("http://{}", upstream.addr);
+        let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--prompt-overhead", "0"];
+        let done = run(&load);
+        assert_eq!(done.code, Some(3), "{}", done.stderr);
+        let line = format!("not valid: no request has a whole answer: {said}");
+        assert!(done.stderr.contains(&line), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn clients_that_all_leave_early_make_no_run_invalid() {
+    let server = sim(Gap::from_millis(20));
+    let target = format!("http://{}", server.local_addr());
+    let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--osl", "50"];
+    let done = run(&[&load[..], &["--cancel-rate", "100%", "--cancel-after", "2tok", "--max-lag", "1h"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stdout.contains("4 cancelled"), "{}", done.stdout);
+}
+
+#[test]
+fn the_first_requests_of_a_closed_load_can_be_left_out_by_their_number() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
+    let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "12", "--osl", "4", "--workers", "1"];
+    let done = run(&[&load[..], &["--warmup", "5req", "--json", "--out", out.to_str().unwrap()]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    let all = rows(&out);
+    assert_eq!((&report["summary"]["requests"], &report["summary"]["outside"]), (&7.into(), &5.into()));
+    assert_eq!(report["summary"]["measured"]["from"], all[5].planned.unwrap(), "it opens with the sixth");
+    let read = ended(audited(&["report", out.to_str().unwrap()]));
+    assert!(
+        read.stdout.contains("12 requests sent") && read.stdout.contains("requests     7 success"),
+        "{}",
+        read.stdout
+    );
+    assert!(!read.stdout.contains("the first requests met a cold server"), "{}", read.stdout);
 }
 
 #[test]

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
-use super::sending::flags::{Sending, at_least_one, positive};
+use super::sending::flags::{Sending, at_least_one, lasting, positive};
 use super::sending::{Wanted, send};
-use super::sim::gap;
 use crate::measure::time::Gap;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::Plan;
@@ -63,7 +62,7 @@ pub(crate) struct Args {
 
     /// How they come: `poisson`, independent of each other; `constant`; or `gamma:SHAPE`, in bursts below shape 1 and
     /// more even above
-    #[arg(long, value_name = "LAW", default_value = "poisson", value_parser = law, help_heading = "Timing")]
+    #[arg(long, value_name = "LAW", default_value = "poisson", value_parser = law, conflicts_with = "concurrency", help_heading = "Timing")]
     arrivals: Law,
 
     /// Requests open at a time
@@ -80,7 +79,7 @@ pub(crate) struct Args {
     requests: Option<u32>,
 
     /// Send for so long
-    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
     duration: Option<Gap>,
 
     /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or as measured for --mix]
@@ -141,12 +140,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
+        let lengths = self.lengths()?;
+        if let Lengths::Apart(Length::Fixed(isl), _) = lengths {
+            let shared = u64::from(self.shared_prefix);
+            anyhow::ensure!(shared <= isl, "--shared-prefix {shared} is longer than the prompts of --isl {isl}");
+        }
         let stages = self.stages.clone().or(self.rate.map(Stages::steady));
         let arrivals = stages.map_or(Arrivals::Closed, |stages| Arrivals::Open(self.arrivals, stages));
         let synthetic = Synthetic {
             arrivals,
             requests: self.requests.map(u64::from),
-            lengths: self.lengths()?,
+            lengths,
             turns: self.turns,
             think: self.think,
             shared_prefix: self.shared_prefix,

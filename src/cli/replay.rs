@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
-use super::sending::flags::{Sending, at_least_one, positive};
+use super::sending::flags::{Sending, at_least_one, lasting, positive};
 use super::sending::{Wanted, send};
 use super::sim::gap;
 use crate::capture::format::{Part, Turns};
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     rate: Option<f64>,
 
     /// Send whenever one of --concurrency slots is free, and heed no times. Such a closed load slows down with the server
-    #[arg(long, requires = "concurrency", conflicts_with_all = ["speed", "rate", "max_in_flight"], help_heading = "Timing")]
+    #[arg(long, requires = "concurrency", conflicts_with_all = ["speed", "rate", "max_in_flight", "spread"], help_heading = "Timing")]
     as_fast_as_possible: bool,
 
     /// Slots of --as-fast-as-possible
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     to: Option<Gap>,
 
     /// Send for so long
-    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
     duration: Option<Gap>,
 
     /// Begin again at the trace's end, until --duration. Every pass has new texts, or the cache would know them

@@ -116,7 +116,9 @@ impl Exchange {
     }
 
     fn begin(&mut self, at: Stamp) {
-        self.began = Some((at, self.worker.counters().opened()));
+        let (others, in_flight) = self.worker.counters().opened();
+        self.worker.sends(self.planned, others);
+        self.began = Some((at, in_flight));
     }
 
     /// Writes as much as the socket takes now: for nearly every request all of it, in one system call.

@@ -24,6 +24,7 @@ pub mod engine;
 mod exchange;
 mod feed;
 mod history;
+pub mod measured;
 pub mod media;
 pub mod output;
 mod pen;

@@ -125,6 +125,11 @@ pub enum ExactOutput {
     Off,
 }
 
+/// Whether this is the path of a dialect's requests, behind a prefix or not.
+pub(super) fn is_path(path: &str) -> bool {
+    FORMS.iter().any(|form| path.ends_with(form.path))
+}
+
 impl Form {
     /// The form of that dialect.
     ///

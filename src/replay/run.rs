@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::encode::Encoder;
 use super::feed::feed;
+use super::measured::Measured;
 use super::output::Output;
 use super::pen::Pen;
 use super::pool::Connections;
@@ -33,7 +34,7 @@ use super::worker::{Seat, work};
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::text::Budget;
-use crate::measure::time::{Gap, Stamp, Window};
+use crate::measure::time::{Gap, Stamp};
 
 /// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
 const RUN_UP: Gap = Gap::from_millis(500);
@@ -97,7 +98,7 @@ pub struct Config {
     /// Sending threads.
     pub workers: usize,
     /// Which sends count.
-    pub measured: Window,
+    pub measured: Measured,
     /// Time zero, where it is not as soon as can be.
     pub begin: Option<Stamp>,
 }
@@ -145,9 +146,9 @@ impl Counters {
         self.planned.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn opened(&self) -> u32 {
-        self.sent.fetch_add(1, Relaxed);
-        self.in_flight.fetch_add(1, Relaxed)
+    /// One more is sent: how many were before, and how many of them are in flight.
+    pub(super) fn opened(&self) -> (u64, u32) {
+        (self.sent.fetch_add(1, Relaxed), self.in_flight.fetch_add(1, Relaxed))
     }
 
     /// Whether a reply has said that its server is simulated.
@@ -264,7 +265,7 @@ impl Run {
         crate::net::io::ask_for_stamps();
         let soon = Clock::Monotonic.now().after(RUN_UP);
         let begin = config.begin.map_or(soon, |begin| begin.max(soon));
-        let fold = Arc::new(Mutex::new(Fold::new(begin, Arc::clone(&config.slos), config.measured)));
+        let fold = Arc::new(Mutex::new(Fold::new(begin, Arc::clone(&config.slos), config.measured.clone())));
         let (config, counters) = (Arc::new(config), Arc::<Counters>::default());
         let order = watch::Sender::new(Order::Run);
         let (done, records) = sync_channel(RECORDS);

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::measured::Measured;
 use super::results::Done;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::slo::{Slos, Verdict};
 use crate::measure::spread::Samples;
-use crate::measure::time::{Gap, Stamp, Window};
+use crate::measure::time::{Gap, Stamp};
 
 /// The longest gap that is told from longer ones: an hour.
 const LONGEST_GAP: u64 = 3_600_000_000_000;
@@ -24,8 +25,7 @@ const LONGEST_GAP: u64 = 3_600_000_000_000;
 pub struct Fold {
     begin: Stamp,
     slos: Arc<Slos>,
-    /// Which sends count, by their planned time: what is before is warm-up, what is after cool-down.
-    measured: Window,
+    measured: Measured,
     outside: u64,
     outcomes: BTreeMap<&'static str, u64>,
     troubles: BTreeMap<&'static str, u64>,
@@ -198,7 +198,7 @@ pub struct Summary {
 
 impl Fold {
     /// Nothing yet. `begin` is time zero.
-    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Window) -> Self {
+    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Measured) -> Self {
         let goodput = slos.iter().map(|slo| (slo.name().to_owned(), 0, 0)).collect();
         Self {
             begin,
@@ -227,7 +227,7 @@ impl Fold {
     /// One request more.
     pub fn add(&mut self, done: &Done) {
         let at = done.planned.since(self.begin).as_nanos();
-        if !self.measured.has(at) {
+        if !self.measured.window().has(at) {
             self.outside += 1;
             return;
         }

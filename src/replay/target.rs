@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
+use super::request::is_path;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
@@ -48,10 +49,19 @@ impl FromStr for Target {
             return Err("expected a URL without a query");
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(SHAPE)?;
+        if uri.port_u16().is_none() && uri.authority().is_some_and(|authority| authority.as_str() != host) {
+            return Err("expected a port from 1 to 65535 behind the host, or none");
+        }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         // People give the base of OpenAI's clients, which ends with the version; every dialect's path has its own.
         let base = uri.path().trim_end_matches('/');
+        if is_path(base) {
+            return Err(
+                "expected the server's URL without a request's path, such as /v1/chat/completions: every dialect \
+                        has its own (--dialect)",
+            );
+        }
         let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
         Ok(Self { tls, host, port, base })
     }
@@ -119,8 +129,9 @@ mod tests {
         assert_eq!(target("http://h:1/v1/"), Ok(("http://h:1".to_owned(), false)));
         assert_eq!(target("https://h/openai"), Ok(("https://h:443/openai".to_owned(), true)));
         assert_eq!(target("http://[::1]:80"), Ok(("http://[::1]:80".to_owned(), false)));
-        for bad in ["", "h:1", "ftp://h", "http://", "http://u:p@h", "http://h?x=1"] {
+        for bad in ["", "h:1", "ftp://h", "http://", "http://u:p@h", "http://h?x=1", "http://h:99999", "http://h:"] {
             assert!(target(bad).is_err(), "{bad}");
         }
+        assert!(target("http://h:1/v1/chat/completions/").is_err_and(|said| said.contains("without a request's path")));
     }
 }

@@ -91,6 +91,11 @@ impl Worker {
         &self.counters
     }
 
+    /// One is sent that was planned then, after so many others.
+    pub(super) fn sends(&self, planned: Stamp, others: u64) {
+        self.config.measured.sends(planned.since(self.begin), others);
+    }
+
     /// Writes what is due.
     pub(super) fn pen(&self) -> &Pen {
         &self.pen

@@ -76,7 +76,7 @@ pub fn start(rows: Vec<Entry>, to: SocketAddr, settings: Settings, output: Optio
         slos: Arc::new(Slos::new(settings.slos.iter().map(|slo| slo.parse().unwrap()).collect()).unwrap()),
         stall: DEFAULT_STALL,
         workers: 1,
-        measured: settings.measured,
+        measured: settings.measured.into(),
         begin: None,
     };
     let open = move || -> Result<Rows, RowError> { Ok(Box::new(rows.clone().into_iter().map(Ok))) };

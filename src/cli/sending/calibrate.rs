@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::prepare::Refused;
 use super::words::Chosen;
 use crate::capture::format::Prompt;
-use crate::measure::time::{Gap, Window};
+use crate::measure::time::Gap;
+use crate::replay::measured::Measured;
 use crate::replay::schedule::Planned;
 use crate::replay::{Config, Run};
 use crate::trace::content::{Content, Counts};
@@ -213,7 +214,7 @@ fn send(first: &Planned, tokens: u64, config: Config) -> Result<Result<Option<u6
     send.entry.prompt = Prompt { tokens: Some(tokens), ..Prompt::default() };
     (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
     // A warm-up leaves out what is sent first, and that is this.
-    let config = Config { measured: Window::default(), ..config };
+    let config = Config { measured: Measured::default(), ..config };
     let run = Run::start(config, move || Ok([Ok(send)].into_iter()), None)?;
     let summary = run.finish().summary;
     if summary.outcomes.get("success") == Some(&1) {

@@ -11,6 +11,7 @@ use crate::capture::format::{Blocks, Entry};
 use crate::cli::report::production;
 use crate::measure::slo::Slos;
 use crate::measure::time::Window;
+use crate::replay::measured::Measured;
 use crate::replay::output::Each;
 use crate::replay::run::Ended;
 use crate::report::definitions::Definitions;
@@ -22,7 +23,7 @@ use crate::report::{PERCENTILES, Report};
 /// See the module.
 pub(super) struct Figures {
     kept: Arc<Mutex<Kept>>,
-    measured: Window,
+    measured: Measured,
     blocks: Option<Blocks>,
     production: Option<PathBuf>,
 }
@@ -34,7 +35,7 @@ struct Kept {
 }
 
 impl Figures {
-    pub(super) fn new(slos: Slos, measured: Window, wanted: &Wanted) -> Self {
+    pub(super) fn new(slos: Slos, measured: Measured, wanted: &Wanted) -> Self {
         let fold = Fold::new(Settings { slos, ..Settings::default() });
         Self {
             kept: Arc::new(Mutex::new(Kept { fold, rows: 0 })),
@@ -46,18 +47,19 @@ impl Figures {
 
     /// Which sends count.
     pub(super) fn measured(&self) -> Window {
-        self.measured
+        self.measured.window()
     }
 
     /// Takes rows in.
     pub(super) fn each(&self) -> Each {
-        let (kept, blocks, measured) = (Arc::clone(&self.kept), self.blocks.clone(), self.measured);
+        let (kept, blocks, measured) = (Arc::clone(&self.kept), self.blocks.clone(), self.measured.clone());
         Box::new(move |row: Entry| {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.rows += 1;
             let at = row.planned.unwrap_or(row.at);
             // Gaps that were packed here can be unpacked, and there are no slices to be too many.
             let Ok(request) = Request::of(row, 0, blocks.as_ref()) else { return };
+            let measured = measured.window();
             if measured.has(at) {
                 _ = kept.fold.add(&request);
             } else if at < measured.from {

@@ -53,7 +53,7 @@ pub(in crate::cli) struct Sending {
     pub(in crate::cli) json: bool,
 
     /// Begin at this time, as in 2026-11-21T12:00:00Z: for several machines that send one load together
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339, help_heading = "Timing")]
+    #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Timing")]
     pub(in crate::cli) start_at: Option<SystemTime>,
 
     /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send. `job/4` takes
@@ -118,15 +118,15 @@ pub(in crate::cli) struct Sending {
     pub(in crate::cli) connections: Keep,
 
     /// How long a connection may take to be made
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = gap, help_heading = "Connections")]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = lasting, help_heading = "Connections")]
     pub(in crate::cli) connect_timeout: Gap,
 
     /// How long a request may take
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = gap, help_heading = "Connections")]
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = lasting, help_heading = "Connections")]
     pub(in crate::cli) timeout: Gap,
 
     /// Sending threads [default: half the cores]
-    #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Connections")]
+    #[arg(long, value_name = "N", value_parser = up_to(MOST_WORKERS), help_heading = "Connections")]
     pub(in crate::cli) workers: Option<u32>,
 
     /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated
@@ -146,7 +146,7 @@ pub(in crate::cli) struct Sending {
     pub(in crate::cli) strict: bool,
 
     /// The run is not valid (exit code 3) if 1 % of requests were sent later than this
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = gap, help_heading = "Judgement")]
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = lasting, help_heading = "Judgement")]
     pub(in crate::cli) max_lag: Gap,
 }
 
@@ -157,6 +157,9 @@ pub(in crate::cli) enum Part {
     /// One of so many; which, Kubernetes says.
     OfJob(u64),
 }
+
+/// Threads beyond those of any machine are a mistake, and each has sockets and memory of its own.
+const MOST_WORKERS: u32 = 256;
 
 /// Where an Indexed Job of Kubernetes tells a pod its number, from 0.
 const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
@@ -263,7 +266,10 @@ impl Sending {
     pub(super) fn key(&self) -> Result<Option<String>, String> {
         let Some(variable) = &self.api_key_env else { return Ok(None) };
         let key = std::env::var(variable).map_err(|_| format!("--api-key-env: there is no variable {variable}"))?;
-        http::HeaderValue::from_str(&key).map_err(|_| format!("--api-key-env: {variable} holds no key"))?;
+        let fits = !key.is_empty() && http::HeaderValue::from_str(&key).is_ok();
+        if !fits {
+            return Err(format!("--api-key-env: {variable} holds no key"));
+        }
         Ok(Some(key))
     }
 
@@ -273,7 +279,7 @@ impl Sending {
             None => Ok(Shard::default()),
             Some(Part::Of(shard)) => Ok(shard),
             Some(Part::OfJob(of)) => {
-                let index = std::env::var(JOB_INDEX);
+                let index = std::env::var(JOB_INDEX).ok();
                 let index = index.with_context(|| format!("--shard job/{of}: there is no variable {JOB_INDEX}"))?;
                 let index = index.parse().ok().filter(|index| *index < of);
                 let index =
@@ -290,7 +296,21 @@ impl Sending {
 }
 
 pub(in crate::cli) fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::builder::RangedI64ValueParser::new().range(1..)
+    up_to(u32::MAX)
+}
+
+fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::builder::RangedI64ValueParser::new().range(1..=most.into())
+}
+
+/// A time that is not none.
+pub(in crate::cli) fn lasting(text: &str) -> Result<Gap, String> {
+    let time = gap(text).map_err(|error| error.to_string())?;
+    if time == Gap::ZERO { Err("expected a time above 0, as in 30s".into()) } else { Ok(time) }
+}
+
+fn moment(text: &str) -> Result<SystemTime, &'static str> {
+    humantime::parse_rfc3339(text).map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z")
 }
 
 pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
@@ -417,6 +437,8 @@ mod tests {
         assert_eq!(condition("goodput < 95%"), Ok(0.95));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && leave("0tok").is_err());
+        assert_eq!(lasting("30s"), Ok(Gap::from_millis(30_000)));
+        assert!(lasting("0s").is_err() && lasting("30").is_err() && moment("yesterday").is_err());
         assert!(condition("ttft<5%").is_err() && percent("101%").is_err() && positive("0").is_err());
         assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
     }

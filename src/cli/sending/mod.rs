@@ -23,12 +23,15 @@ use super::report::screen;
 use super::standing::Standing;
 use super::stop::Stop;
 use crate::clock::Clock;
+use crate::measure::record::Outcome;
 use crate::measure::time::Gap;
 use crate::replay::Run;
 use crate::replay::output::write_run;
+use crate::replay::results::Trouble;
 use crate::replay::run::{Ended, Loop, Order};
 use crate::replay::schedule::Schedule;
 use crate::replay::scrape::{Scraped, Scraper};
+use crate::replay::summary::Summary;
 use crate::report::{Report, text};
 use figures::Figures;
 use flags::Sending;
@@ -186,7 +189,6 @@ fn conclude(
 ) -> anyhow::Result<Sent> {
     let summary = &ended.summary;
     let late = summary.lag.filter(|lag| about[CLOSED] == false && lag.p99 > args.max_lag.as_nanos());
-    let unreached = summary.requests > 0 && summary.statuses.is_empty();
     let mut invalid = Vec::new();
     if let Some(lag) = late.filter(|_| summary.held == 0) {
         let remedy = if ended.real_time { "" } else { ", or needs CAP_SYS_NICE to send at real-time priority" };
@@ -199,9 +201,7 @@ fn conclude(
     if let Some(broken) = &ended.broken {
         invalid.push(broken.to_string());
     }
-    if unreached {
-        invalid.push("no request was answered".to_owned());
-    }
+    invalid.extend(unanswered(summary));
     let (scraped, written) = scraped.map_or((None, Ok(())), |(scraped, written)| (Some(scraped), written));
     if let Err(error) = written {
         invalid.push(format!("cannot write what servers said of themselves: {error}"));
@@ -233,6 +233,29 @@ fn conclude(
         }
     }
     Ok(Sent { run, report, ended, invalid })
+}
+
+/// That no request has a whole answer, where that was not wanted.
+fn unanswered(summary: &Summary) -> Option<String> {
+    let of = |outcome: Outcome| summary.outcomes.get(outcome.name()).copied().unwrap_or(0);
+    let cut = summary.troubles.get(Trouble::Stopped.name()).copied().unwrap_or(0);
+    let failed = summary.requests - of(Outcome::Cancelled) - cut;
+    if of(Outcome::Success) > 0 || failed == 0 {
+        return None;
+    }
+    let Some((status, times)) = summary.statuses.iter().max_by_key(|(_, times)| **times) else {
+        return Some("no request was answered".to_owned());
+    };
+    let remedy = match status {
+        200..300 => "look at --dialect, and with `streamgauge inspect` at what the server sends",
+        300..400 => "send to where it points (--target)",
+        401 | 403 => "look at --api-key-env and --header",
+        404 | 405 => "look at the path of --target, at --dialect and at --model",
+        429 | 503 => "the server turns everybody away: send less",
+        400..500 => "look at what the server takes: --model, --dialect, --isl, --exact-output off",
+        _ => "look at the server's log",
+    };
+    Some(format!("no request has a whole answer: {times} of {} were answered {status}; {remedy}", summary.requests))
 }
 
 /// Puts the keys of one object into another.

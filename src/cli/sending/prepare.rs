@@ -29,6 +29,7 @@ use crate::net::tls;
 use crate::replay::Config;
 use crate::replay::encode::Encoder;
 use crate::replay::engine::engines;
+use crate::replay::measured::Measured;
 use crate::replay::no_target;
 use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
@@ -122,11 +123,14 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
     let listener = args.listener().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
         true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
+        false if args.target_ca.is_some() => {
+            return Err(usage("--target-ca is for https, which neither --target nor --server-metrics is".to_owned()));
+        }
         false => None,
     };
     let begin = args.start_at.map(|moment| {
         let begin = Clock::Monotonic.of_wall(moment);
-        begin.ok_or_else(|| usage("--start-at has passed".to_owned()))
+        begin.ok_or_else(|| usage("--start-at has passed; give a moment to come".to_owned()))
     });
     let begin = begin.transpose()?;
     for target in &targets {
@@ -151,7 +155,7 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         slos: Arc::clone(&slos),
         stall: DEFAULT_STALL,
         workers,
-        measured,
+        measured: measured.clone(),
         begin,
     };
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
@@ -193,7 +197,7 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(content.clone())?, None)))?);
     }
     let config = config(encoder(content)?, begin);
-    let window = window(&wanted.plan, measured);
+    let window = window(&wanted, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {
         Some(Ok(told)) => told?,
         // Who panicked has said nothing.
@@ -222,9 +226,11 @@ fn row(error: RowError) -> Refused {
 }
 
 /// The part of the trace whose sends count.
-fn window(plan: &Plan, measured: Window) -> Window {
+fn window(wanted: &Wanted, measured: Window) -> Window {
+    let plan = &wanted.plan;
     let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
-    if plan.repeat {
+    // Slots heed no times.
+    if plan.repeat || wanted.arrivals == Loop::Closed {
         return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
     }
     let sent = [plan.duration.map(Gap::as_nanos), measured.to].into_iter().flatten().min();
@@ -257,7 +263,7 @@ struct Extent {
     /// How much there is to do.
     whole: Whole,
     /// Which of it counts.
-    measured: Window,
+    measured: Measured,
     /// How dense it is.
     load: Load,
     /// The first row of each model.
@@ -266,9 +272,9 @@ struct Extent {
 
 /// Goes through the schedule once.
 fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, Refused> {
-    let mut measured = Window::default();
+    let mut from = None;
     if let Some(Warmup::For(gap)) = args.warmup {
-        measured.from = gap.as_nanos();
+        from = Some(gap.as_nanos());
     }
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
@@ -285,9 +291,10 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
             return Err(Refused::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
         }
         if let Some(Warmup::Requests(number)) = args.warmup
-            && requests == number
+            && send.number >= number
         {
-            measured.from = send.at.as_nanos();
+            // Of all shards together, which leave out what one machine would.
+            from = from.or(Some(send.at.as_nanos()));
         }
         requests += 1;
         tokens += send.entry.output_tokens.unwrap_or(USUAL_TOKENS);
@@ -301,18 +308,52 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
     }
     whole.requests = Some(requests).filter(|requests| *requests < most);
     whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == Loop::Open));
-    if matches!(args.warmup, Some(Warmup::Requests(number)) if number >= requests) {
-        let said = format!("--warmup leaves nothing: the plan has {requests} requests");
-        return Err(Refused::Usage(anyhow::Error::msg(said)));
-    }
-    if let (Some(cooldown), Some(length)) = (args.cooldown, whole.length) {
-        measured.to = Some(length.as_nanos().saturating_sub(cooldown.as_nanos()));
-    }
+    let measured = measured(args, wanted, (from, last), whole)?;
     let load = match wanted.arrivals {
         Loop::Open => Load::open(requests, last, tokens, wanted.slots),
         Loop::Closed => Load::closed(wanted.slots, requests, tokens),
     };
     Ok(Extent { whole, measured, load, models })
+}
+
+/// Which sends count, where the first that does is sent at `from` and the last of all at `last`.
+fn measured(
+    args: &Sending,
+    wanted: &Wanted,
+    (from, last): (Option<u64>, Gap),
+    whole: Whole,
+) -> Result<Measured, Refused> {
+    let usage = |said: String| Err(Refused::Usage(anyhow::Error::msg(said)));
+    let to = match (args.cooldown, whole.length) {
+        (Some(cooldown), Some(length)) => Some(length.as_nanos().saturating_sub(cooldown.as_nanos())),
+        (Some(_), None) => {
+            return usage(
+                "--cooldown needs to know the end: say with --duration how long requests are sent".to_owned(),
+            );
+        }
+        (None, _) => None,
+    };
+    let open = wanted.arrivals == Loop::Open;
+    let last = if open { Some(last) } else { whole.length };
+    // One shard of many may have nothing that counts.
+    if wanted.plan.shard.of == 1 {
+        match (args.warmup, whole.requests) {
+            (Some(Warmup::Requests(number)), Some(requests)) if number >= requests => {
+                return usage(format!("--warmup leaves nothing: the plan has {requests} requests"));
+            }
+            _ => {}
+        }
+        // The last request of a schedule is sent; at the end of a closed load's time none is.
+        let end = to.or(last.map(|last| last.as_nanos() + u64::from(open))).unwrap_or(u64::MAX);
+        if from.unwrap_or(0) >= end {
+            let last = last.unwrap_or_default();
+            return usage(format!("--warmup and --cooldown leave nothing: the last request is sent after {last}"));
+        }
+    }
+    Ok(match args.warmup {
+        Some(Warmup::Requests(number)) if !open || from.is_none() => Measured::after(number, to),
+        _ => Window { from: from.unwrap_or(0), to }.into(),
+    })
 }
 
 fn sends(wanted: &Wanted) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {

@@ -96,11 +96,12 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::measure::time::{Stamp, Window};
+    use crate::measure::time::Stamp;
+    use crate::replay::measured::Measured;
     use crate::replay::summary::Fold;
 
     fn progress() -> Progress {
-        let fold = Fold::new(Stamp::default(), Arc::default(), Window::default());
+        let fold = Fold::new(Stamp::default(), Arc::default(), Measured::default());
         let good = Goodput { slo: "chat".to_owned(), met: 20, counted: 24, per_second: 1.5 };
         let spread = Spread { count: 9, mean: 0.0, min: 0, p50: 5_000_000, p90: 0, p99: 70_000_000, p999: 0, max: 0 };
         let summary = Summary {

@@ -2,7 +2,8 @@
 
 use super::prepare::Refused;
 use crate::capture::format::Entry;
-use crate::measure::time::{Gap, Window};
+use crate::measure::time::Gap;
+use crate::replay::measured::Measured;
 use crate::replay::run::Loop;
 use crate::replay::schedule::Planned;
 use crate::replay::{Config, Run};
@@ -23,7 +24,7 @@ pub(super) fn warm(
         .collect();
     let all = sends.len() as u64;
     let slots = Some(std::sync::Arc::new(tokio::sync::Semaphore::new(1)));
-    let config = Config { measured: Window::default(), arrivals: Loop::Closed, slots, ..config()? };
+    let config = Config { measured: Measured::default(), arrivals: Loop::Closed, slots, ..config()? };
     let summary = Run::start(config, move || Ok(sends.into_iter().map(Ok)), None)?.finish().summary;
     let done = summary.outcomes.get("success").copied().unwrap_or(0);
     if done < all {

@@ -18,9 +18,8 @@ use self::line::Line;
 use self::plan::{Outline, Wish};
 use super::WRONG_USAGE;
 use super::report::screen;
-use super::sending::flags::condition;
+use super::sending::flags::{condition, lasting};
 use super::sending::{NOT_VALID, SLO_MISSED, carry_out, raise_descriptors};
-use super::sim::gap;
 use super::stop::Stop;
 use crate::measure::slo::goals::Goals;
 use crate::measure::time::Gap;
@@ -88,7 +87,7 @@ pub(crate) struct Args {
     find_max: Option<Goals>,
 
     /// How long the answer of --find-max has to keep it
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = gap, requires = "find_max", help_heading = "Levels")]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = lasting, requires = "find_max", help_heading = "Levels")]
     sustain: Gap,
 
     /// A YAML list of levels: rows of `name`, `hypothesis`, `cache: cold|warm`, and flags of `load` as keys
@@ -179,6 +178,7 @@ impl Sweeping<'_> {
     /// Runs what the search asks for.
     fn search(&mut self, goals: &Goals, search: &Search) -> anyhow::Result<Over> {
         let mut trials: Vec<Trial> = Vec::new();
+        let mut answered = 0.0;
         loop {
             let (level, sustained) = match search.next(&trials) {
                 Step::Measure(level) => (level, false),
@@ -205,11 +205,18 @@ impl Sweeping<'_> {
                 Err(over) => return Ok(over),
             };
             let seen = measured.seen(goals);
-            if measured.successes_per_second() == 0.0 || seen.iter().any(|seen| seen.of == 0.0) {
+            let silent = measured.successes_per_second() == 0.0;
+            // A server that answers nobody, and did at a lower level, is asked for too much.
+            let drowned = silent && answered > 0.0 && level > answered;
+            if !drowned && (silent || seen.iter().any(|seen| seen.of == 0.0)) {
                 super::say("error: no request can be judged: none was answered in full, or no objective is for them");
                 return Ok(Over::Refused(NOT_VALID));
             }
-            let (saturated, valid) = (measured.growth.is_some(), measured.not_valid().is_empty());
+            if !silent {
+                answered = level.max(answered);
+            }
+            let saturated = drowned || measured.growth.is_some();
+            let valid = drowned || measured.not_valid().is_empty();
             trials.push(Trial { level, seen, saturated, valid, sustained });
         }
     }

@@ -94,7 +94,7 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
         slos: Arc::<Slos>::default(),
         stall: crate::measure::observer::DEFAULT_STALL,
         workers,
-        measured: Window { from: from.as_nanos(), to: None },
+        measured: Window { from: from.as_nanos(), to: None }.into(),
         begin: None,
     };
     let most_open = Arc::new(AtomicU32::new(0));
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn each_number_that_would_be_wrong_is_named_with_how_much() {
         use crate::replay::summary::Fold;
-        let fold = Fold::new(Stamp::default(), Arc::default(), Window::default());
+        let fold = Fold::new(Stamp::default(), Arc::default(), Window::default().into());
         let good = Summary {
             requests: 100,
             outcomes: [("success", 100)].into(),
