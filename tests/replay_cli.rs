@@ -262,6 +262,15 @@ fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
 }
 
 #[test]
+fn a_server_that_says_nothing_to_the_first_request_is_named_while_it_is_waited_for() {
+    let upstream = Upstream::start(|mut conn| while conn.request().is_some() {});
+    let target = format!("http://{}", upstream.addr);
+    let done = run(&["load", "--target", &target, "--rate", "5", "--requests", "1", "--timeout", "3500ms"]);
+    let line = format!("waiting for the first answer of {target}, for 3.50s at most (--timeout)");
+    assert!(done.stderr.contains(&line) && done.code == Some(3), "{}", done.stderr);
+}
+
+#[test]
 fn clients_that_all_leave_early_make_no_run_invalid() {
     let server = sim(Gap::from_millis(20));
     let target = format!("http://{}", server.local_addr());

@@ -310,6 +310,31 @@ fn every_doubt_is_told_and_none_without_reason() {
         ["estimated_tokens"]
     );
     assert_eq!(with(&|_, row| row.timing.lost_gaps = Some(1)), ["lost_gaps"]);
+    let silent = |at: usize, row: &mut Entry| {
+        row.dialect = Some("openai.chat".to_owned());
+        if at.is_multiple_of(50) {
+            (row.timing.first_token, row.timing.gaps, row.output_tokens) = (None, None, Some(0));
+        }
+    };
+    assert_eq!(with(&silent), ["no_output"]);
+    let of_embeddings = |at: usize, row: &mut Entry| {
+        silent(at, row);
+        row.dialect = Some("openai.embeddings".to_owned());
+    };
+    assert_eq!(with(&of_embeddings), [""; 0]);
+    assert_eq!(with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(30))), ["known_before"]);
+    assert_eq!(with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(20))), [""; 0], "a template");
+    let known = |told: Value| {
+        let mut rows = many.clone();
+        rows.iter_mut().for_each(|row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(90)));
+        let mut all = warm.clone();
+        all.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+        warned(&rows, &all)
+    };
+    assert_eq!(known(json!({"warm_prefixes": true})), [""; 0], "it was sent before, on purpose");
+    let turns = json!({"summary": {"measured": {"from": 1}, "later_turns": {"real": 9, "made": 0}}});
+    assert_eq!(known(turns), [""; 0], "answers come back in later turns");
+    assert_eq!(known(json!({"stopped": true})), ["stopped", "known_before"]);
     assert_eq!(with(&|_, row| row.outcome = None)[..1], ["no_outcome"]);
     assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 / 100)), ["saturation"]);
     assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 % 100)), [""; 0], "bursts are no growth");
@@ -383,6 +408,8 @@ fn what_cannot_be_read_is_named_with_the_remedy() {
     assert!(told.contains("bad.jsonl.zst, request 2: packed gaps are not base64") && told.contains("Take the row out"));
     write(&at("long.jsonl.zst"), &[success(20_000, 20_000, 1, 2, &[])], None);
     assert!(said(&at("long.jsonl.zst"), &["--slice", "1ms"]).contains("slices of 1.00ms are more than 10000"));
+    let twice = streamgauge(&[&at("long.jsonl.zst"), &at("long.jsonl.zst")], &[]);
+    assert!(twice.code == Some(2) && twice.stderr.contains("long.jsonl.zst is named twice"), "{}", twice.stderr);
     assert!(said(&at("long.jsonl.zst"), &["--fail-if", "goodput<5%"]).contains("--slo"));
 }
 

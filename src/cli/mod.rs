@@ -87,9 +87,9 @@ pub fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            let sends =
-                std::env::args_os().nth(1).is_some_and(|verb| verb == "load" || verb == "replay" || verb == "sweep");
-            if let Some(answer) = sending::foreign::answer(&error).filter(|_| sends) {
+            let kin =
+                std::env::args_os().nth(1).is_some_and(|verb| sending::foreign::KIN.iter().any(|kin| verb == *kin));
+            if let Some(answer) = sending::foreign::answer(&error).filter(|_| kin) {
                 say(&answer);
                 return ExitCode::from(WRONG_USAGE);
             }

@@ -1,5 +1,7 @@
 //! `streamgauge report`: what captures and runs came to.
 
+use std::collections::HashSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -136,6 +138,11 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(file) = File::read(path).map_err(anyhow::Error::msg)? {
             return args.sweep(path, file);
         }
+    }
+    let mut seen = HashSet::new();
+    for path in &args.paths {
+        let again = fs::canonicalize(path).is_ok_and(|whole| !seen.insert(whole));
+        anyhow::ensure!(!again, "{} is named twice; its requests would count twice", path.display());
     }
     let opened = args.paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>, _>>()?;
     let settings = Settings {

@@ -108,6 +108,8 @@ pub struct Figures {
     pub sources: BTreeMap<&'static str, u64>,
     /// Prompt tokens of successes that a cache had.
     pub cached: u64,
+    /// Successes without any output, of requests that ask for text.
+    pub silent: u64,
     /// Gaps that were not kept.
     pub lost_gaps: u64,
     /// From the first beginning to the last end.
@@ -146,6 +148,7 @@ impl Figures {
             all.tokens += more.tokens;
         }
         self.cached += other.cached;
+        self.silent += other.silent;
         self.lost_gaps += other.lost_gaps;
     }
 
@@ -210,6 +213,7 @@ impl Figures {
             *self.sources.entry(count.source.name()).or_default() += 1;
         }
         self.cached += request.cached.unwrap_or(0);
+        self.silent += u64::from(request.is_silent());
         self.lost_gaps += request.lost_gaps;
         definitions.measure(request, |metric, value| self.samples[metric as usize].push(value));
     }

@@ -3,9 +3,13 @@
 use crate::capture::blocks::{block_tokens, chained};
 use crate::capture::format::{Blocks, Entry, Wanted};
 use crate::capture::gaps::{NotGaps, unpack};
+use crate::measure::dialect;
 use crate::measure::record::{CountSource, Ending, Outcome, TokenCount};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
+
+/// What is asked for where the answer is no text.
+const NO_TEXT: [&str; 2] = ["embeddings", "rerank"];
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,6 +124,13 @@ impl Request {
     /// The moment from which a user waits.
     pub fn begun(&self) -> Stamp {
         self.planned.unwrap_or(self.sent)
+    }
+
+    /// Whether text was asked for, and its answer has none.
+    pub fn is_silent(&self) -> bool {
+        let dialect = self.dialect.as_deref().and_then(dialect::named);
+        let asked = dialect.is_some_and(|dialect| !NO_TEXT.contains(&dialect.operation));
+        asked && self.first.is_none() && self.tokens.is_none_or(|count| count.tokens == 0)
     }
 
     /// Whether it has a whole answer.

@@ -71,6 +71,7 @@ struct Run {
     slots: Option<u32>,
     seed: Option<u64>,
     stopped: bool,
+    warm_prefixes: bool,
     audit: Option<Audited>,
     trace_digest: Option<String>,
     trace_window: Window,
@@ -144,6 +145,9 @@ pub struct Source {
     /// Whether the run was stopped before its end.
     #[serde(skip)]
     pub stopped: bool,
+    /// Whether what prompts share was sent before the run.
+    #[serde(skip)]
+    pub warm_prefixes: bool,
     /// The trace that was sent, by its bytes.
     #[serde(skip)]
     pub trace_digest: Option<String>,
@@ -178,6 +182,7 @@ impl Source {
             slots: told.slots,
             seed: told.seed,
             stopped: told.stopped,
+            warm_prefixes: told.warm_prefixes,
             slos: told.slos,
             trace_digest: told.trace_digest,
             trace_window: told.trace_window,

@@ -3,13 +3,14 @@
 use serde::Serialize;
 
 use super::Summary;
+use super::fidelity::Fidelity;
 use super::fold::{Figures, UNKNOWN};
 use super::growth::{Growth, growth};
 use super::metric::Metric;
 use super::servers::{Server, Went};
 use super::source::Source;
 use crate::capture::scrapes::Figure;
-use crate::measure::record::{CountSource, Outcome};
+use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::time::Gap;
 
 /// Values that a percentile should have above it: with fewer the next run would give another.
@@ -18,6 +19,8 @@ const TAIL: f64 = 10.0;
 const SURVIVORS: f64 = 0.01;
 /// Lag that shows in a latency, as a share of it.
 const LAG_SHARE: f64 = 0.05;
+/// Prompt tokens from a cache beyond those that a run had sent before, as a share: a chat template is less.
+const KNOWN: f64 = 0.25;
 /// Mean tokens per event from which gaps are no inter-token latencies any more.
 const SEVERAL: f64 = 1.05;
 
@@ -37,6 +40,8 @@ pub enum Warning {
     NoAudit,
     /// The machine that sent spoils a figure.
     Machine(String),
+    /// A run was stopped before its end.
+    Stopped(String),
     /// Part of a source is missing.
     Damage(String),
     /// Several sources, of which not all tell the wall clock.
@@ -67,6 +72,20 @@ pub enum Warning {
         requests: u64,
         /// Of these, without a whole answer.
         failed: u64,
+    },
+    /// Whole answers without any output.
+    Silent {
+        /// How many.
+        silent: u64,
+        /// Whole answers.
+        of: u64,
+    },
+    /// A server had prompts in its cache that the run had not sent before.
+    KnownBefore {
+        /// Share of the prompt tokens that it had.
+        cached: f64,
+        /// Share that was sent before.
+        offered: f64,
     },
     /// Events hold several tokens.
     MultiTokenChunks {
@@ -129,6 +148,7 @@ impl Warning {
             Self::NotValid { .. } => "not_valid",
             Self::NoAudit => "no_audit",
             Self::Machine(_) => "machine",
+            Self::Stopped(_) => "stopped",
             Self::Damage(_) => "damage",
             Self::NoClock => "no_clock",
             Self::NoOutcome(_) => "no_outcome",
@@ -137,6 +157,8 @@ impl Warning {
             Self::TooFew { .. } => "too_few",
             Self::SendLag { .. } => "send_lag",
             Self::SurvivorsOnly { .. } => "survivors_only",
+            Self::Silent { .. } => "no_output",
+            Self::KnownBefore { .. } => "known_before",
             Self::MultiTokenChunks { .. } => "multi_token_chunks",
             Self::Estimated(_) => "estimated_tokens",
             Self::LostGaps(_) => "lost_gaps",
@@ -154,6 +176,7 @@ impl Warning {
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
             Self::NoAudit => "the machine that sent was not tried before, so nobody knows what it adds".to_owned(),
             Self::Machine(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
+            Self::Stopped(path) => format!("{path} was stopped before its end"),
             Self::Damage(what) => format!("a part is missing: {what}"),
             Self::NoClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
@@ -170,6 +193,15 @@ impl Warning {
             Self::SurvivorsOnly { requests, failed } => format!(
                 "{failed} of {requests} requests ({:.1} %) have no whole answer, and no latency below tells of them",
                 *failed as f64 / *requests as f64 * 100.0
+            ),
+            Self::Silent { silent, of } => {
+                format!("{silent} of {of} whole answers have no output at all, and no TTFT below tells of them")
+            }
+            Self::KnownBefore { cached, offered } => format!(
+                "{:.1} % of prompt tokens came from the server's cache, and {:.1} % had been sent before in the run: the \
+                 rest it knew from another, and did not have to compute",
+                cached * 100.0,
+                offered * 100.0
             ),
             Self::MultiTokenChunks { tokens } => format!(
                 "events hold {tokens:.2} tokens on average: ITL shares a gap among them, and a client waits for whole gaps"
@@ -206,6 +238,7 @@ impl Warning {
             Self::NotValid { .. } => "do not compare its figures; remove the cause and run again",
             Self::NoAudit => "leave out --no-audit",
             Self::Machine(_) => "send from a machine with less to do, or send less",
+            Self::Stopped(_) => "its figures are of what was sent until then",
             Self::Damage(_) => "its other rows are counted; look at what stopped the writer",
             Self::NoClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
@@ -214,6 +247,8 @@ impl Warning {
             Self::TooFew { .. } => "send more requests, or read a lower percentile",
             Self::SendLag { .. } => "read the figures from planned; use more --workers, or another machine",
             Self::SurvivorsOnly { .. } => "judge by goodput, which counts them (--slo)",
+            Self::Silent { .. } => "look with `streamgauge inspect` at what the server sends, and at --dialect",
+            Self::KnownBefore { .. } => "take another --seed for every run, or begin with an empty cache",
             Self::MultiTokenChunks { .. } => "read the row `gap` for what a client sees",
             Self::Estimated(_) => "ask for usage: stream_options.include_usage, or --ask-usage at the proxy",
             Self::LostGaps(_) => "their TTFT and E2E are whole",
@@ -232,7 +267,13 @@ fn time(millis: f64) -> String {
 }
 
 /// The doubts about what was found.
-pub(super) fn of(summary: &Summary, figures: &mut Figures, sources: &[Source], percentiles: &[f64]) -> Vec<Warning> {
+pub(super) fn of(
+    summary: &Summary,
+    figures: &mut Figures,
+    sources: &[Source],
+    fidelity: Option<&Fidelity>,
+    percentiles: &[f64],
+) -> Vec<Warning> {
     let mut warnings = Vec::new();
     if summary.requests == 0 {
         warnings.push(Warning::Empty);
@@ -241,6 +282,7 @@ pub(super) fn of(summary: &Summary, figures: &mut Figures, sources: &[Source], p
         let why = source.not_valid.iter();
         warnings.extend(why.map(|why| Warning::NotValid { path: source.path.clone(), why: why.clone() }));
         warnings.extend(source.doubts.iter().cloned().map(Warning::Machine));
+        warnings.extend(source.stopped.then(|| Warning::Stopped(source.path.clone())));
         warnings.extend(source.damage.iter().cloned().map(Warning::Damage));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
@@ -269,6 +311,8 @@ pub(super) fn of(summary: &Summary, figures: &mut Figures, sources: &[Source], p
         too_few(summary, percentiles),
         send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop)),
         survivors(figures),
+        silent(figures),
+        known_before(summary, sources, fidelity),
         several(summary),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
         (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
@@ -299,6 +343,20 @@ fn survivors(figures: &Figures) -> Option<Warning> {
     let excused = [UNKNOWN, Outcome::Success.name()];
     let failed = figures.outcomes.iter().filter(|(name, _)| !excused.contains(*name)).map(|(_, count)| count).sum();
     (failed as f64 > requests as f64 * SURVIVORS).then_some(Warning::SurvivorsOnly { requests, failed })
+}
+
+fn silent(figures: &Figures) -> Option<Warning> {
+    let (silent, of) = (figures.silent, figures.successes());
+    (silent as f64 > of as f64 * SURVIVORS).then_some(Warning::Silent { silent, of })
+}
+
+/// Of runs without later turns, in which the server's own answers come back, and without prefixes that were sent before.
+fn known_before(summary: &Summary, sources: &[Source], fidelity: Option<&Fidelity>) -> Option<Warning> {
+    let told = |source: &Source| source.run && !source.warm_prefixes && source.later_turns == LaterTurns::default();
+    let cached = summary.tokens.cached as f64 / summary.tokens.input.max(1) as f64;
+    let prefix = fidelity?.prefix.as_ref();
+    let offered = prefix.map_or(0.0, |prefix| prefix.offered_share);
+    (sources.iter().all(told) && cached > offered + KNOWN).then_some(Warning::KnownBefore { cached, offered })
 }
 
 fn several(summary: &Summary) -> Option<Warning> {

@@ -47,6 +47,7 @@ pub(super) fn about(
         "seed": args.seed,
         "stretch": wanted.plan.stretch,
         "slots": wanted.slots,
+        "warm_prefixes": !wanted.first.is_empty(),
         "prompt_overhead": added,
         "prompt_words": words,
         "audit": audit,

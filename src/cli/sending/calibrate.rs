@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::prepare::Refused;
 use super::words::Chosen;
 use crate::capture::format::Prompt;
+use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::replay::measured::Measured;
 use crate::replay::schedule::Planned;
@@ -22,6 +23,10 @@ const SHARE: u64 = words::SHARE as u64;
 const TRIED: [u64; 4] = [96, 192, 384, 768];
 /// What a word may be, in tokens: what is beyond is no count of a prompt.
 const EACH: std::ops::RangeInclusive<f64> = 0.1..=16.0;
+
+/// How long an answer is waited for in silence.
+const SILENT: Gap = Gap::from_millis(3_000);
+const LOOKS: Gap = Gap::from_millis(10);
 
 /// What is known of prompts, as `run.json` tells it.
 #[derive(Debug, Default, Serialize)]
@@ -215,7 +220,18 @@ fn send(first: &Planned, tokens: u64, config: Config) -> Result<Result<Option<u6
     (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
     // A warm-up leaves out what is sent first, and that is this.
     let config = Config { measured: Measured::default(), ..config };
+    let (server, patience) = (config.targets.iter().map(ToString::to_string).collect::<Vec<_>>(), config.timeout);
     let run = Run::start(config, move || Ok([Ok(send)].into_iter()), None)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(async {
+        while !run.is_over() && run.age() < SILENT {
+            Clock::Monotonic.sleep(LOOKS).await;
+        }
+    });
+    if !run.is_over() {
+        let server = server.join(" and ");
+        crate::cli::say(&format!("waiting for the first answer of {server}, for {patience} at most (--timeout)"));
+    }
     let summary = run.finish().summary;
     if summary.outcomes.get("success") == Some(&1) {
         return Ok(Ok((summary.input.compared == 1).then_some(summary.input.tokens)));
