@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::Load;
 use super::definitions::Definitions;
 use super::fidelity::Kept;
+use super::growth::Sent;
 use super::metric::Metric;
 use super::request::Request;
 use crate::measure::dialect;
@@ -114,8 +115,8 @@ pub struct Figures {
     pub lost_gaps: u64,
     /// From the first beginning to the last end.
     pub window: Option<(Stamp, Stamp)>,
-    /// Beginning and requests in flight then, for the curve of the load.
-    pub load: Vec<(Stamp, u32)>,
+    /// When requests were sent and how many others were in flight then, for the curve of the load.
+    pub load: Vec<Sent>,
 }
 
 impl Figures {
@@ -154,12 +155,12 @@ impl Figures {
 
     /// The load; `None` where no request tells how many were in flight.
     pub fn load(&self) -> Option<Load> {
-        let times = || self.load.iter().map(|(at, _)| at.as_nanos());
-        let open = || self.load.iter().map(|(_, others)| others.saturating_add(1));
+        let times = || self.load.iter().map(|sent| sent.at.as_nanos());
+        let open = || self.load.iter().map(|sent| sent.others.saturating_add(1));
         let (first, last, max) = (times().min()?, times().max()?, open().max()?);
         let mut parts = [(0_u64, 0_u64); PARTS];
-        for ((at, _), open) in self.load.iter().zip(open()) {
-            let place = u128::from(at.as_nanos() - first) * PARTS as u128 / (u128::from(last - first) + 1);
+        for (sent, open) in self.load.iter().zip(open()) {
+            let place = u128::from(sent.at.as_nanos() - first) * PARTS as u128 / (u128::from(last - first) + 1);
             let (sum, of) = &mut parts[place as usize];
             (*sum, *of) = (*sum + u64::from(open), *of + 1);
         }
@@ -175,6 +176,11 @@ impl Figures {
             max,
             over_time: parts.iter().map(mean).collect(),
         })
+    }
+
+    /// When the first of them was sent, of those that tell how many were in flight.
+    pub fn began(&self) -> Option<Stamp> {
+        self.load.iter().map(|sent| sent.at).min()
     }
 
     fn add(&mut self, request: &Request, settings: &Settings, verdicts: &[Option<bool>]) {
@@ -193,7 +199,8 @@ impl Figures {
             self.window = Some((first.min(begin), last.max(end.unwrap_or(begin))));
         }
         if let Some(in_flight) = request.in_flight {
-            self.load.push((request.sent, in_flight));
+            let took = request.ended.map(|ended| ended.since(request.sent));
+            self.load.push(Sent::new(request.sent, in_flight, took));
         }
         if let Some(planned) = request.planned {
             self.samples[Metric::Lag as usize].push(request.sent.since(planned).as_nanos());

@@ -334,13 +334,14 @@ impl Report {
         let slices = slices.iter_mut().map(slice).collect();
         let servers = servers_of(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
+        let began = warm_up.began();
         let warm_up = (warm_up.requests() > 0).then(|| {
             let (first, last) = self::window(warm_up);
             Summary::of(warm_up, last - first, &settings.slos, percentiles)
         });
         let closed_loop = sources.iter().any(|source| source.closed_loop);
         let fidelity = fidelity.finish(whole, closed_loop);
-        let warnings = warnings::of(&summary, whole, &sources, fidelity.as_ref(), percentiles);
+        let warnings = warnings::of(&summary, whole, &sources, (fidelity.as_ref(), began), percentiles);
         let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
         let pictures = [ttft, Metric::Itl]

@@ -5,13 +5,13 @@ use serde::Serialize;
 use super::Summary;
 use super::fidelity::Fidelity;
 use super::fold::{Figures, UNKNOWN};
-use super::growth::{Growth, growth};
+use super::growth::{Growth, of_queue, of_requests};
 use super::metric::Metric;
 use super::servers::{Server, Went};
 use super::source::Source;
 use crate::capture::scrapes::Figure;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Stamp};
 
 /// Values that a percentile should have above it: with fewer the next run would give another.
 const TAIL: f64 = 10.0;
@@ -266,12 +266,12 @@ fn time(millis: f64) -> String {
     Gap::from_nanos((millis * 1e6) as u64).to_string()
 }
 
-/// The doubts about what was found.
+/// The doubts about what was found. `began` is when the first request of a warm-up was sent.
 pub(super) fn of(
     summary: &Summary,
     figures: &mut Figures,
     sources: &[Source],
-    fidelity: Option<&Fidelity>,
+    (fidelity, began): (Option<&Fidelity>, Option<Stamp>),
     percentiles: &[f64],
 ) -> Vec<Warning> {
     let mut warnings = Vec::new();
@@ -291,7 +291,7 @@ pub(super) fn of(
     for watched in sources.iter().flat_map(|source| &source.servers) {
         let url = || watched.url.clone();
         let server = Server::of(watched, &|_| true);
-        let grew = growth(&watched.queue(), duration(summary));
+        let grew = of_queue(&watched.queue());
         let preempted = match server.figures.get(&Figure::Preemptions) {
             Some(Went::Counter { total, .. }) if *total > 0.0 => Some(*total),
             _ => None,
@@ -316,7 +316,7 @@ pub(super) fn of(
         several(summary),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
         (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
-        saturation(summary, figures).filter(|_| !runs().any(|run| run.closed_loop)),
+        saturation(figures, began).filter(|_| !runs().any(|run| run.closed_loop)),
     ];
     warnings.extend(doubts.into_iter().flatten());
     warnings
@@ -365,11 +365,6 @@ fn several(summary: &Summary) -> Option<Warning> {
 }
 
 /// See [`growth`](super::growth).
-fn saturation(summary: &Summary, figures: &Figures) -> Option<Warning> {
-    growth(&figures.load, duration(summary)).map(Warning::Saturation)
-}
-
-/// Of a request, on average.
-fn duration(summary: &Summary) -> Gap {
-    summary.metric(Metric::E2e).map_or(Gap::ZERO, |e2e| Gap::from_nanos((e2e.avg * 1e6) as u64))
+fn saturation(figures: &Figures, began: Option<Stamp>) -> Option<Warning> {
+    of_requests(&figures.load, began).map(Warning::Saturation)
 }

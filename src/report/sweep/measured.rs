@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::super::fold::{Figures, Fold, Settings};
-use super::super::growth::{Growth, growth};
+use super::super::growth::{Growth, of_requests};
 use super::super::metric::Metric;
 use super::super::secs;
 use super::super::source::{Opened, Source, SourceError, read};
 use crate::measure::slo::goals::{Goals, Seen};
 use crate::measure::slo::{Slo, Slos};
-use crate::measure::time::Gap;
 
 /// Why there is no report of a sweep.
 #[derive(Debug, thiserror::Error)]
@@ -50,10 +49,9 @@ pub fn measured(run: &Path, slos: &[Slo]) -> Result<Measured, SweepError> {
     let slos = Slos::new(list).map_err(wrong)?;
     let mut fold = Fold::new(Settings { slos: slos.clone(), ..Settings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
-    let mut figures = fold.whole;
+    let figures = fold.whole;
     let (first, last) = figures.window.unwrap_or_default();
-    let duration = figures.samples[Metric::E2e as usize].sorted().map_or(0.0, |sorted| sorted.mean());
-    let growth = growth(&figures.load, Gap::from_nanos(duration as u64)).filter(|_| !source.closed_loop);
+    let growth = of_requests(&figures.load, fold.warm_up.began()).filter(|_| !source.closed_loop);
     Ok(Measured { figures, seconds: secs(last) - secs(first), slos, source, growth })
 }
 

@@ -208,7 +208,8 @@ impl Sweep {
         let points = all.into_iter().map(|mut together| {
             let seen = goals.as_ref().map(|goals| measured::seen(&mut together.figures, &together.slos, goals));
             let summary = Summary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
-            let doubts = warnings::of(&summary, &mut together.figures, &together.sources, None, &wanted.percentiles);
+            let doubts =
+                warnings::of(&summary, &mut together.figures, &together.sources, (None, None), &wanted.percentiles);
             let doubts = doubts.into_iter().chain(together.growth.map(Warning::Saturation));
             gather(&mut warnings, doubts, &together.level.name);
             let not_valid: Vec<String> = together.sources.iter().flat_map(|run| run.not_valid.clone()).collect();
