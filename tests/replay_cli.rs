@@ -262,6 +262,20 @@ fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
 }
 
 #[test]
+fn a_server_of_http_2_alone_is_told_to_be_that() {
+    let upstream = Upstream::start(|mut conn| {
+        // It reads what is no preface, and says its settings and good-bye.
+        conn.request();
+        conn.send(b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\x01");
+    });
+    let target = format!("http://{}", upstream.addr);
+    let done = run(&["load", "--target", &target, "--rate", "50", "--requests", "2", "--prompt-overhead", "0"]);
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    let told = done.stderr.lines().find(|line| line.starts_with("not valid: no request was answered: 2 of 2 "));
+    assert!(told.is_some_and(|line| line.ends_with("HTTP/2 alone is not supported")), "{}", done.stderr);
+}
+
+#[test]
 fn a_server_that_says_nothing_to_the_first_request_is_named_while_it_is_waited_for() {
     let upstream = Upstream::start(|mut conn| while conn.request().is_some() {});
     let target = format!("http://{}", upstream.addr);

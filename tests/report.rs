@@ -300,6 +300,9 @@ fn every_doubt_is_told_and_none_without_reason() {
         warned(&rows, &warm)
     };
     assert_eq!(with(&|_, row| row.at += 20 * MS), ["send_lag"]);
+    let held = json!({"audit": {}, "summary": {"measured": {"from": 1}, "held": 9}});
+    let late: Vec<Entry> = many.iter().cloned().map(|row| Entry { at: row.at + 20 * MS, ..row }).collect();
+    assert_eq!(warned(&late, &held), [""; 0], "--max-in-flight held them back");
     let failing = |at: usize, row: &mut Entry| {
         row.outcome = Some(Outcome::Failed).filter(|_| at.is_multiple_of(50)).or(row.outcome)
     };

@@ -60,6 +60,10 @@ pub fn bins(sorted: Sorted<'_>, unit: Unit) -> Vec<(f64, u64)> {
     loop {
         let upper = edge.next();
         let up_to = sorted.up_to((upper / inside).round() as u64);
+        // Between gaps of a read and gaps of a model lie many powers of ten with nothing in them: one line says so.
+        if edge.grows && up_to == before && bins.last().is_some_and(|(_, count)| *count == 0) {
+            bins.pop();
+        }
         if up_to > 0 {
             bins.push((upper, up_to - before));
         }
@@ -170,7 +174,7 @@ mod tests {
                 (34.0, 1)
             ]
         );
-        assert_eq!(of(&[0.3, 3.0, 40.0]), [(0.5, 1), (1.0, 0), (2.0, 0), (5.0, 1), (10.0, 0), (20.0, 0), (50.0, 1)]);
+        assert_eq!(of(&[0.3, 3.0, 40.0]), [(0.5, 1), (2.0, 0), (5.0, 1), (20.0, 0), (50.0, 1)]);
         assert_eq!(of(&[0.0, 0.0]), [(0.0, 2)]);
         assert_eq!(of(&[0.0, 1.0]).iter().map(|(_, count)| count).sum::<u64>(), 2);
         assert_eq!(of(&[20.0]), [(20.0, 1)]);

@@ -163,9 +163,15 @@ mod tests {
             all.push((stamp(at), begins, ends));
             at += drawn(1.0 / rate);
         }
-        let others = |at: Stamp| all.iter().filter(|(sent, _, ends)| *sent < at && at < *ends).count() as u32;
+        let sorted = |which: fn(&(Stamp, Stamp, Stamp)) -> Stamp| {
+            let mut moments: Vec<Stamp> = all.iter().map(which).collect();
+            moments.sort();
+            move |at: Stamp| moments.partition_point(|moment| *moment <= at)
+        };
+        let (came, began, ended) = (sorted(|one| one.0), sorted(|one| one.1), sorted(|one| one.2));
+        let others = |at: Stamp| (came(at) - ended(at)).saturating_sub(1) as u32;
         let requests = all.iter().map(|(at, _, ends)| Sent::new(*at, others(*at), Some(ends.since(*at)))).collect();
-        let waiting = |at: Stamp| all.iter().filter(|(sent, begins, _)| *sent <= at && at < *begins).count() as f64;
+        let waiting = |at: Stamp| (came(at) - began(at)) as f64;
         let scrapes = (0..=seconds as u64).map(|second| stamp(second as f64)).map(|at| (at, waiting(at))).collect();
         (requests, scrapes)
     }

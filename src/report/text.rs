@@ -341,7 +341,7 @@ fn load(report: &Report, screen: Screen) -> String {
         text += format!("{label:>width$} {line}", width = LABEL - 1).trim_end();
         text.push('\n');
     }
-    let end = format!("{:.0}s", load.seconds);
+    let end = if load.seconds < 10.0 { format!("{:.1}s", load.seconds) } else { format!("{:.0}s", load.seconds) };
     text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
 }
 

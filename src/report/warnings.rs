@@ -309,7 +309,8 @@ pub(super) fn of(
         runs().any(|run| !run.warmed_up).then_some(Warning::NoWarmup),
         runs().any(|run| run.closed_loop).then_some(Warning::ClosedLoop),
         too_few(summary, percentiles),
-        send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop)),
+        // Slots that were wanted held requests back, and no machine.
+        send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop || run.held > 0)),
         survivors(figures),
         silent(figures),
         known_before(summary, sources, fidelity),

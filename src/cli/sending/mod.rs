@@ -244,7 +244,18 @@ fn unanswered(summary: &Summary) -> Option<String> {
         return None;
     }
     let Some((status, times)) = summary.statuses.iter().max_by_key(|(_, times)| **times) else {
-        return Some("no request was answered".to_owned());
+        let Some((why, times)) = summary.troubles.iter().max_by_key(|(_, times)| **times) else {
+            return Some("no request was answered".to_owned());
+        };
+        let remedy = match *why {
+            "timeout" => "the server says nothing within --timeout",
+            "closed" | "reset" | "malformed" => {
+                "look whether --target is http or https as the server is, and whether it speaks HTTP/1.1: HTTP/2 alone is \
+                 not supported"
+            }
+            _ => "look at --target and --connect-timeout",
+        };
+        return Some(format!("no request was answered: {times} of {} {why}; {remedy}", summary.requests));
     };
     let remedy = match status {
         200..300 => "look at --dialect, and with `streamgauge inspect` at what the server sends",

@@ -136,7 +136,11 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
     for target in &targets {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let reached = runtime.block_on(reach(target, tls.clone(), args.connect_timeout));
-        reached.map_err(|error| Refused::Unreachable(format!("cannot reach {target}: {error}")))?;
+        reached.map_err(|error| {
+            let alone = error.to_string().contains("NoApplicationProtocol");
+            let told = if alone { "; it speaks HTTP/2 alone, which is not supported" } else { "" };
+            Refused::Unreachable(format!("cannot reach {target}: {error}{told}"))
+        })?;
     }
     let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
     let half = thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);

@@ -79,7 +79,7 @@ const PART: &str = "priority";
 pub fn figures(page: &str) -> BTreeMap<Figure, f64> {
     let mut found = [const { None::<Found> }; PLACES.len()];
     let mut more = [0.0; PLACES.len()];
-    for sample in samples(page).filter(|sample| sample.value.is_finite()) {
+    for sample in samples(page).filter(|sample| sample.value.is_finite() && sample.value >= 0.0) {
         for (at, place) in PLACES.iter().enumerate() {
             let Some(which) = place.names.iter().position(|name| *name == sample.name) else { continue };
             if sample.label(PART).is_some_and(|priority| !priority.is_empty()) {
@@ -164,7 +164,7 @@ mod tests {
     fn engines_are_added_up_and_the_fullest_cache_counts() {
         let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
                     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
-                    vllm:gpu_cache_usage_perc{engine=\"0\"} 0.9\nvllm:num_requests_waiting NaN\n";
+                    vllm:gpu_cache_usage_perc{engine=\"0\"} 0.9\nvllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n";
         assert_eq!(figures(page), [(Running, 7.0), (KvUsage, 0.75)].into());
     }
 
