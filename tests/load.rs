@@ -227,6 +227,22 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
 }
 
 #[test]
+fn shards_leave_out_together_the_requests_that_one_would() {
+    let (upstream, _) = listener();
+    let folder = tempfile::tempdir().unwrap();
+    let measured = |name: &str, more: &str| {
+        let out = folder.path().join(name);
+        load(upstream.addr, &format!("--rate 40 --requests 13 --prompt-overhead 0 --warmup 5req {more}"), &out);
+        let summary = told(&out)["summary"].clone();
+        (summary["measured"]["from"].as_u64().unwrap(), summary["outside"].as_u64().unwrap())
+    };
+    let (one, first, second) =
+        (measured("one", ""), measured("first", "--shard 1/2"), measured("second", "--shard 2/2"));
+    assert_eq!(one.1, 5);
+    assert_eq!((first.0, second.0, first.1 + second.1), (one.0, one.0, 5));
+}
+
+#[test]
 fn a_job_without_a_number_is_told_so() {
     let of = |index: Option<&str>| {
         let mut command =

@@ -30,17 +30,20 @@ conversations, summarization in RAGPulse's answers from retrieved documents.
 
 Examples:
   Twenty requests a second for a minute, independent of each other:
-    streamgauge load --target http://127.0.0.1:8000 --rate 20 --duration 1m --isl 512 --osl 128
+    streamgauge load --target http://127.0.0.1:8000 --rate 20 --duration 1m \\
+      --isl 512 --osl 128
 
   Up to fifty requests a second within five minutes, then five minutes of that, with lengths as of chats:
-    streamgauge load --target http://127.0.0.1:8000 --stages 1..50@5m,50@5m --mix chat
+    streamgauge load --target http://127.0.0.1:8000 --mix chat \\
+      --stages 1..50@5m,50@5m
 
   Two new conversations a second of some four turns, with pauses as of people who read and type:
-    streamgauge load --target http://127.0.0.1:8000 --rate 2 --duration 10m --turns normal:4:1 --think lognormal:8s:4s
+    streamgauge load --target http://127.0.0.1:8000 --rate 2 --duration 10m \\
+      --turns normal:4:1 --think lognormal:8s:4s
 
   A system prompt of 1,000 tokens that all share, sixteen clients:
-    streamgauge load --target http://127.0.0.1:8000 --concurrency 16 --requests 500 \\
-      --isl normal:1500:200 --osl 200 --shared-prefix 1000";
+    streamgauge load --target http://127.0.0.1:8000 --concurrency 16 \\
+      --requests 500 --isl normal:1500:200 --osl 200 --shared-prefix 1000";
 
 /// Send synthetic load, and measure the answers
 #[derive(Debug, clap::Args)]

@@ -53,7 +53,8 @@ Examples:
     streamgauge replay trace.jsonl --target http://127.0.0.1:8000
 
   Find how many requests a second a server can take:
-    streamgauge sweep --target http://127.0.0.1:8000 --out limit --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
+    streamgauge sweep --target http://127.0.0.1:8000 --out limit \\
+      --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
 
   Say what came of it, and how many requests were good:
     streamgauge report run1 --slo 'chat: ttft<=500ms tpot<=50ms'

@@ -38,7 +38,8 @@ reached, requests were sent late, or --strict and this machine cannot carry the 
 
 Examples:
   Five times as fast, for one minute, against a server on port 8000:
-    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --speed 5 --duration 1m
+    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 \\
+      --speed 5 --duration 1m
 
   Keep the records, and fail unless 95 % of requests meet the objectives:
     streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --out run1 \\

@@ -33,7 +33,7 @@ use crate::replay::measured::Measured;
 use crate::replay::no_target;
 use crate::replay::output::Output;
 use crate::replay::run::{Loop, Sessions};
-use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule};
+use crate::replay::schedule::{Plan, Planned, RowError, Rows, Schedule, Shard};
 use crate::replay::scrape::Page;
 use crate::replay::synth::SYNTHETIC;
 use crate::replay::target::{Target, reach};
@@ -276,10 +276,6 @@ struct Extent {
 
 /// Goes through the schedule once.
 fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, Refused> {
-    let mut from = None;
-    if let Some(Warmup::For(gap)) = args.warmup {
-        from = Some(gap.as_nanos());
-    }
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
     let mut models: Vec<Planned> = Vec::new();
@@ -288,17 +284,11 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
         (Loop::Open, Some(_)) => MOST_COUNTED,
         (Loop::Closed, Some(_)) => MOST_LOOKED_AT,
     };
-    for send in sends(wanted)? {
+    for send in sends(wanted, wanted.plan.shard)? {
         let send = send.map_err(row)?;
         encoder.form(&send).map_err(|said| Refused::Usage(anyhow::Error::msg(said)))?;
         if encoder.target(&send).is_none() {
             return Err(Refused::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
-        }
-        if let Some(Warmup::Requests(number)) = args.warmup
-            && send.number >= number
-        {
-            // Of all shards together, which leave out what one machine would.
-            from = from.or(Some(send.at.as_nanos()));
         }
         requests += 1;
         tokens += send.entry.output_tokens.unwrap_or(USUAL_TOKENS);
@@ -312,7 +302,16 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
     }
     whole.requests = Some(requests).filter(|requests| *requests < most);
     whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == Loop::Open));
-    let measured = measured(args, wanted, (from, last), whole)?;
+    let from = match (args.warmup, wanted.arrivals) {
+        (Some(Warmup::For(gap)), _) => Some(gap),
+        // Of all shards together, which leave out what one machine would.
+        (Some(Warmup::Requests(number)), Loop::Open) => {
+            let first = sends(wanted, Shard::default())?.nth(usize::try_from(number).unwrap_or(usize::MAX));
+            first.transpose().map_err(row)?.map(|send| send.at)
+        }
+        (Some(Warmup::Requests(_)), Loop::Closed) | (None, _) => None,
+    };
+    let measured = measured(args, wanted, (from.map(Gap::as_nanos), last), whole)?;
     let load = match wanted.arrivals {
         Loop::Open => Load::open(requests, last, tokens, wanted.slots),
         Loop::Closed => Load::closed(wanted.slots, requests, tokens),
@@ -339,14 +338,14 @@ fn measured(
     };
     let open = wanted.arrivals == Loop::Open;
     let last = if open { Some(last) } else { whole.length };
+    if let Some(Warmup::Requests(number)) = args.warmup {
+        let few = if open { from.is_none() } else { whole.requests.is_some_and(|requests| number >= requests) };
+        if few {
+            return usage(format!("--warmup leaves nothing: the plan has no more than {number} requests"));
+        }
+    }
     // One shard of many may have nothing that counts.
     if wanted.plan.shard.of == 1 {
-        match (args.warmup, whole.requests) {
-            (Some(Warmup::Requests(number)), Some(requests)) if number >= requests => {
-                return usage(format!("--warmup leaves nothing: the plan has {requests} requests"));
-            }
-            _ => {}
-        }
         // The last request of a schedule is sent; at the end of a closed load's time none is.
         let end = to.or(last.map(|last| last.as_nanos() + u64::from(open))).unwrap_or(u64::MAX);
         if from.unwrap_or(0) >= end {
@@ -355,12 +354,12 @@ fn measured(
         }
     }
     Ok(match args.warmup {
-        Some(Warmup::Requests(number)) if !open || from.is_none() => Measured::after(number, to),
+        Some(Warmup::Requests(number)) if !open => Measured::after(number, to),
         _ => Window { from: from.unwrap_or(0), to }.into(),
     })
 }
 
-fn sends(wanted: &Wanted) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {
+fn sends(wanted: &Wanted, shard: Shard) -> Result<impl Iterator<Item = Result<Planned, RowError>> + use<>, Refused> {
     let open = Arc::clone(&wanted.open);
-    Schedule::new(wanted.plan.clone(), move || open()).map_err(row)
+    Schedule::new(Plan { shard, ..wanted.plan.clone() }, move || open()).map_err(row)
 }

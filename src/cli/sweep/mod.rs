@@ -48,14 +48,16 @@ listed run is not valid, the target could not be reached, or a search was stoppe
 
 Examples:
   What becomes of latency from 1 to 32 requests a second:
-    streamgauge sweep --target http://127.0.0.1:8000 --rates 1..32 --isl 512 --osl 128 --out sweep1
+    streamgauge sweep --target http://127.0.0.1:8000 --rates 1..32 \\
+      --isl 512 --osl 128 --out sweep1
 
   How much can it take?
-    streamgauge sweep --target http://127.0.0.1:8000 --out limit --isl 512 --osl 128 \\
-      --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
+    streamgauge sweep --target http://127.0.0.1:8000 --out limit \\
+      --isl 512 --osl 128 --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
 
   A benchmark plan, and two servers side by side:
-    streamgauge sweep --matrix plan.yaml --target http://a:8000 --versus http://b:8000 --out ab";
+    streamgauge sweep --matrix plan.yaml --target http://a:8000 \\
+      --versus http://b:8000 --out ab";
 
 /// Send load at many levels, and say which the server keeps up with
 #[derive(Debug, clap::Args)]
