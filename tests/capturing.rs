@@ -77,6 +77,7 @@ fn a_request_is_a_row_that_tells_its_shape() {
     assert_eq!((row.status, row.ending, row.outcome), (Some(200), Some(Ending::Complete), Some(Outcome::Success)));
     assert_eq!(row.finish, Some(FinishReason::Stop));
     assert_eq!((row.output_tokens, row.output_source), (Some(300), Some(CountSource::Usage)));
+    assert_eq!(row.reasoning_tokens, Some(100));
     assert_eq!((row.abort_tokens, row.upstream), (None, Some(upstream.addr.to_string())));
     let timing = row.timing;
     assert!(timing.sent > Some(0) && timing.sent < timing.first_token && timing.first_token < timing.ended);

@@ -7,12 +7,13 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use streamgauge::capture::format::{Entry, Prompt, Timing};
+use streamgauge::capture::format::{Entry, Prompt, Timing, Transfer};
 use streamgauge::capture::gaps::pack;
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::Report;
+use streamgauge::report::aiperf::Aiperf;
 use streamgauge::report::definitions::Definitions;
 use streamgauge::report::fold::{Fold, Settings};
 use streamgauge::report::request::Request;
@@ -34,11 +35,11 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn request(&self) -> Request {
+    fn row(&self) -> Entry {
         let nanos = |value: f64| value.round() as u64;
         let events: Vec<_> = self.gaps.iter().map(|gap| TokenEvent::new(Gap::from_nanos(nanos(*gap)), None)).collect();
         let last = self.ttft + self.gaps.iter().sum::<f64>();
-        let row = Entry {
+        Entry {
             at: nanos(self.start),
             stream: Some(true),
             status: Some(200),
@@ -55,8 +56,11 @@ impl Recorded {
                 ..Timing::default()
             },
             ..Entry::default()
-        };
-        Request::of(row, 0, None).unwrap()
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::of(self.row(), 0, None).unwrap()
     }
 }
 
@@ -65,6 +69,37 @@ fn report(definitions: Definitions, recorded: &[Recorded]) -> Value {
     recorded.iter().for_each(|recorded| fold.add(&recorded.request()).unwrap());
     let percentiles = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0];
     serde_json::from_str(&Report::of(&mut fold, Vec::new(), &percentiles).json()).unwrap()
+}
+
+/// A request as AIPerf wrote it down, with how its bytes went.
+fn of_aiperf(line: &Value, zero: u64) -> Request {
+    let of = |tag: &str| line["metrics"][tag]["value"].as_f64().unwrap();
+    let at = |name: &str| line["metadata"][name].as_u64().unwrap() - zero;
+    let nanos = |tag: &str| (of(tag) * MILLI).round() as u64;
+    let recorded = Recorded {
+        start: at("request_start_ns") as f64,
+        ttft: of("time_to_first_token") * MILLI,
+        gaps: numbers(&line["metrics"]["inter_chunk_latency"]["value"]).iter().map(|gap| gap * MILLI).collect(),
+        tokens: of("output_sequence_length") as u64,
+        input: of("input_sequence_length") as u64,
+    };
+    let mut row = recorded.row();
+    let (sent, waited) = (nanos("http_req_sending"), nanos("http_req_waiting"));
+    row.planned = Some(at("credit_issued_ns"));
+    row.params.max_tokens = Some(100);
+    row.prompt.source = Some(CountSource::Usage);
+    row.timing.sent = Some(sent);
+    // As the times of its tokens are: what came at once is to end at once.
+    row.timing.ended = Some((at("request_end_ns") - row.at + 500) / 1_000 * 1_000);
+    row.transfer = Some(Box::new(Transfer {
+        connecting: Some(nanos("http_req_connecting")),
+        head: Some(at("request_ack_ns") - row.at),
+        first_byte: Some(sent + waited),
+        sent: Some((of("http_req_data_sent") * 1024.0).round() as u64),
+        received: Some((of("http_req_data_received") * 1024.0).round() as u64),
+        reads: Some(of("http_req_chunks_received") as u32),
+    }));
+    Request::of(row, 0, None).unwrap()
 }
 
 /// Within what rounding to microseconds explains.
@@ -146,5 +181,28 @@ fn from_aiperfs_records_come_aiperfs_figures() {
     ] {
         let ratio = ours["throughput"][rate].as_f64().unwrap() / told[tag]["avg"].as_f64().unwrap();
         assert!((1.0..1.000_5).contains(&ratio), "{tag}: {ratio} of what the tool said");
+    }
+}
+
+#[test]
+fn from_aiperfs_records_comes_every_number_of_its_summary() {
+    let told: Value = serde_json::from_str(&file("profile_export_aiperf.json")).unwrap();
+    let zero = 1_795_221_711_000_000_000;
+    let mut aiperf = Aiperf::new(false);
+    for line in file("profile_export.jsonl").lines() {
+        aiperf.add(&of_aiperf(&serde_json::from_str(line).unwrap(), zero), true, zero);
+    }
+    let [_, summary, _] = aiperf.render(&[], &[], |_| String::new());
+    let ours: Value = serde_json::from_str(&summary).unwrap();
+    let metrics: Vec<_> = told.as_object().unwrap().iter().filter(|(_, metric)| metric["unit"].is_string()).collect();
+    assert_eq!(metrics.len(), 62);
+    for (tag, metric) in metrics {
+        for (stat, theirs) in metric.as_object().unwrap().iter().filter(|(_, value)| value.is_number()) {
+            let own = ours[tag][stat].as_f64().unwrap_or_else(|| panic!("{tag} has no {stat}"));
+            let theirs = theirs.as_f64().unwrap();
+            // Its window begins some milliseconds before the first request, which moves what is weighted by time.
+            let share = if tag.starts_with("effective_") { 0.03 } else { 0.001 };
+            assert!((own - theirs).abs() <= theirs.abs() * share + 0.002, "{tag} {stat}: {own}, AIPerf said {theirs}");
+        }
     }
 }

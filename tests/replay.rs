@@ -98,6 +98,37 @@ fn a_target_that_is_not_there_fails_every_request_and_no_other() {
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
     assert_eq!((ended.summary.troubles.get("connect"), rows.len()), (Some(&2), 2));
     assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));
+    let transfers = rows.iter().map(|row| row.transfer.as_ref().unwrap());
+    assert!(transfers.into_iter().all(|transfer| transfer.connecting > Some(0) && transfer.received.is_none()));
+}
+
+#[test]
+fn a_row_tells_how_the_bytes_of_the_request_and_of_the_reply_went() {
+    let (report, sizes) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        let Some(request) = conn.request() else { return };
+        conn.send(STREAM);
+        let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":8,"completion_tokens":5,"completion_tokens_details":{"reasoning_tokens":3}}}"#;
+        let (first, last) = (": nothing yet\n\n".to_owned(), event("a") + usage + "\n\ndata: [DONE]\n\n");
+        report((request.body.len() as u64, (first.len() + last.len()) as u64));
+        conn.chunk(first);
+        // What comes later is another read.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        conn.chunk(last);
+        conn.send("0\r\n\r\n");
+    });
+    let (_, rows) = replay(vec![row(0, 1)], upstream.addr, completions());
+    let (transfer, timing) = (rows[0].transfer.as_ref().unwrap(), &rows[0].timing);
+    let (sent, received) = sizes();
+    assert_eq!((transfer.sent, transfer.received), (Some(sent), Some(received)));
+    assert!(
+        transfer.head <= transfer.first_byte && transfer.first_byte < timing.first_token,
+        "{transfer:?}, {timing:?}"
+    );
+    // The end of the body may come with the last of it or by itself, and brings nothing.
+    assert_eq!(transfer.reads, Some(2));
+    assert!(transfer.connecting.is_some());
+    assert_eq!((rows[0].output_tokens, rows[0].reasoning_tokens), (Some(5), Some(3)));
 }
 
 #[test]

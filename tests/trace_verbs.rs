@@ -226,6 +226,8 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
                 if line.get("at").is_some() {
                     line["at"] = json!(line["at"].as_u64().unwrap() + 123_456_789);
                     line["timing"] = json!({"first_token": 7_654_321, "ended": 98_765_432, "gaps": "AAAA"});
+                    line["transfer"] = json!({"sent": 1_234, "received": 5_678});
+                    line["reasoning_tokens"] = json!(3);
                 }
                 line
             })
@@ -236,7 +238,7 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
         (String::from_utf8(done.stdout.clone()).unwrap(), rows(&done))
     };
     let ((text, first), (_, second)) = (away(), away());
-    for name in ["llama", "qwen", "10.0.0.1", "\"k\"", "\"s\"", "started_unix_ns", "gaps"] {
+    for name in ["llama", "qwen", "10.0.0.1", "\"k\"", "\"s\"", "started_unix_ns", "gaps", "transfer"] {
         assert!(!text.contains(name), "{name} in {text}");
     }
     assert_eq!(first.iter().map(|row| row.at).collect::<Vec<_>>(), [120, 1_120, 3_120].map(|ms| ms * 1_000_000));
@@ -247,6 +249,7 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
     let prompts = first.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len()));
     assert_eq!(prompts.collect::<Vec<_>>(), [(8, 2), (8, 2), (12, 3)]);
     assert_eq!(first.iter().map(|row| row.output_tokens.unwrap()).collect::<Vec<_>>(), [16, 32, 32]);
+    assert!(first.iter().all(|row| row.reasoning_tokens == Some(16)));
     let blocks = |rows: &[Entry], row: usize| rows[row].prompt.blocks.clone();
     assert!(blocks(&first, 2).starts_with(&blocks(&first, 0)) && blocks(&first, 1)[0] == blocks(&first, 0)[0]);
     assert_ne!(blocks(&first, 0), blocks(&second, 0), "the key is of the run");

@@ -3,6 +3,8 @@
 //! JSON Lines: the first line is a [`Header`], each other line an [`Entry`]. What a row cannot tell by itself (the zero
 //! of its times, what a block id stands for, whether a turn repeats its history) is said in the header; a field that is
 //! absent is unknown, never zero. Times are nanoseconds on the run's own line; wall time stands in the header alone.
+//!
+//! It is past 400 lines, for it is one list: every field that a file can have, with what it means.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -217,6 +219,9 @@ pub struct Entry {
     /// Who counted them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_source: Option<CountSource>,
+    /// Output tokens that were reasoning, as the server says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
     /// When things happened.
     #[serde(skip_serializing_if = "Timing::is_empty")]
     pub timing: Timing,
@@ -229,6 +234,9 @@ pub struct Entry {
     /// What a replay had wanted of it.
     #[serde(skip_serializing_if = "Wanted::is_empty")]
     pub wanted: Wanted,
+    /// How a replay's bytes went; apart, for a request that is open holds its row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Box<Transfer>>,
     /// Host and port of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
@@ -295,6 +303,30 @@ impl Wanted {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// How the bytes of a replay's request and reply went; times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Transfer {
+    /// How long a connection was made for it, name look-up and handshakes included; 0 where one was there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connecting: Option<u64>,
+    /// From arrival to the head of the reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head: Option<u64>,
+    /// From arrival to the first byte of the reply's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_byte: Option<u64>,
+    /// Bytes of the request's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent: Option<u64>,
+    /// Bytes of the reply's body, as far as it came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<u64>,
+    /// Reads that brought them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reads: Option<u32>,
 }
 
 /// The shape of a prompt.

@@ -191,6 +191,7 @@ pub(super) fn row(
         finish: ended.finish,
         output_tokens: ended.output.map(|count| count.tokens),
         output_source: ended.output.map(|count| count.source),
+        reasoning_tokens: ended.usage.reasoning,
         timing: Timing {
             sent: after(times.sent),
             evidence: after(times.first_evidence),
@@ -204,6 +205,7 @@ pub(super) fn row(
         abort_tokens: (ended.ending == Ending::DownstreamGone).then(|| ended.output.map_or(0, |count| count.tokens)),
         in_flight: Some(ended.in_flight),
         wanted: Wanted::default(),
+        transfer: None,
         upstream: shape.server.as_ref().map(|(host, port)| [host, ":", &port.to_string()].concat()),
     }
 }

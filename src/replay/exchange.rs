@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::history::Turn;
 use super::pen::Written;
-use super::reply::{Gaps, Reply};
+use super::reply::{Kept, Reply};
 use super::request::Form;
 use super::results::{Done, Trouble};
 use super::schedule::Planned;
@@ -76,7 +76,9 @@ pub(super) struct Exchange {
     after: Option<Stamp>,
     held: bool,
     observer: Option<Box<StreamObserver>>,
-    gaps: Gaps,
+    kept: Kept,
+    /// How long connections were made for it.
+    connecting: Gap,
     /// Whether it is counted as one that has a token.
     has_token: bool,
     _slot: Option<OwnedSemaphorePermit>,
@@ -109,7 +111,8 @@ impl Exchange {
             written: None,
             held,
             observer: None,
-            gaps: Gaps::default(),
+            kept: Kept::default(),
+            connecting: Gap::ZERO,
             has_token: false,
             _slot: slot,
         }
@@ -175,10 +178,14 @@ impl Exchange {
     /// A new connection; where there is none, that is how the request ends when it is due.
     async fn connect(&mut self) -> Option<Io> {
         let target = self.job.as_ref().map_or(0, |job| job.target);
-        // Apart from what is kept for as long as the reply takes: a handshake is some kilobytes.
-        let error = match Box::pin(self.worker.pool(target).connect()).await {
-            Ok(io) => return Some(io),
-            Err(error) => error,
+        let error = {
+            // Apart from what is kept for as long as the reply takes: a handshake is some kilobytes.
+            let (connected, took) = Box::pin(timed(self.worker.pool(target).connect())).await;
+            self.connecting = Gap::from_nanos(self.connecting.as_nanos() + took.as_nanos());
+            match connected {
+                Ok(io) => return Some(io),
+                Err(error) => error,
+            }
         };
         Clock::Monotonic.sleep_until(self.planned).await;
         self.begin(Clock::Monotonic.now());
@@ -264,10 +271,10 @@ impl Exchange {
         }
         let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.texts());
         let mut reply = Reply::new(said);
-        let gaps = &mut self.gaps;
+        let kept = &mut self.kept;
         loop {
             let read =
-                poll_fn(|cx| io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, gaps), arrival)));
+                poll_fn(|cx| io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, kept), arrival)));
             match read.await {
                 Ok(Some((Err(trouble), _))) => return End::Broken(trouble),
                 Ok(Some((Ok(()), arrival))) if reply.has_ended() => {
@@ -302,8 +309,8 @@ impl Exchange {
         let (record, text) = observer.end_with_text(at, ending);
         let real = job.turn.as_ref().and_then(|turn| turn.real);
         let history = job.turn.and_then(|turn| self.worker.config().encoder.answered(turn, &job.send, &record, text));
-        self.gaps.keep(&record.gaps);
-        let Gaps { kept, lost } = std::mem::take(&mut self.gaps);
+        self.kept.keep(&record.gaps);
+        let Kept { gaps, lost, reads } = std::mem::take(&mut self.kept);
         let done = Done {
             target: job.target,
             wanted: job.wanted,
@@ -314,12 +321,21 @@ impl Exchange {
             in_flight,
             lost_gaps: lost + u64::from(record.quality.lost_gaps),
             record,
-            gaps: kept,
+            gaps,
+            connecting: self.connecting,
+            reads,
             trouble,
             real_history: real,
         };
         self.worker.ended(done, self.has_token, history);
     }
+}
+
+/// What comes of it, and how long it took.
+async fn timed<F: Future>(future: F) -> (F::Output, Gap) {
+    let begun = Clock::Monotonic.now();
+    let output = future.await;
+    (output, Clock::Monotonic.now().since(begun))
 }
 
 impl Drop for Exchange {

@@ -12,17 +12,20 @@ use crate::net::io::Arrival;
 /// Gaps kept for one reply; half a megabyte. What comes after is counted as lost.
 const MOST_GAPS: usize = 1 << 16;
 
-/// The gaps of one reply.
+/// What is kept of one reply as it comes in.
 #[derive(Default)]
-pub(super) struct Gaps {
-    pub(super) kept: Vec<TokenEvent>,
+pub(super) struct Kept {
+    pub(super) gaps: Vec<TokenEvent>,
+    /// Gaps that were not kept.
     pub(super) lost: u64,
+    /// Reads that brought its body.
+    pub(super) reads: u32,
 }
 
-impl Gaps {
+impl Kept {
     pub(super) fn keep(&mut self, more: &[TokenEvent]) {
-        let room = MOST_GAPS.saturating_sub(self.kept.len()).min(more.len());
-        self.kept.extend_from_slice(&more[..room]);
+        let room = MOST_GAPS.saturating_sub(self.gaps.len()).min(more.len());
+        self.gaps.extend_from_slice(&more[..room]);
         self.lost += (more.len() - room) as u64;
     }
 }
@@ -75,7 +78,7 @@ impl Reply {
         bytes: &[u8],
         arrival: Arrival,
         observer: &mut StreamObserver,
-        gaps: &mut Gaps,
+        kept: &mut Kept,
     ) -> Result<(), Trouble> {
         let head;
         let mut rest = bytes;
@@ -90,13 +93,16 @@ impl Reply {
             rest = &head;
         }
         let Some(body) = &mut self.body else { return Ok(()) };
+        let mut brought = false;
         let mut read = |payload: &[u8]| {
+            brought |= !payload.is_empty();
             observer.bytes(arrival.at, payload);
             if let Some(progress) = observer.progress(arrival.at) {
-                gaps.keep(&progress.gaps);
+                kept.keep(&progress.gaps);
             }
         };
         let used = body.decode(rest, &mut read).map_err(|_| Trouble::Malformed)?;
+        kept.reads = kept.reads.saturating_add(brought.into());
         if used < rest.len() {
             // More than was asked for: whose it is nobody knows.
             self.keep = false;

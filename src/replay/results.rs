@@ -2,7 +2,7 @@
 
 use super::request::limit;
 use super::schedule::Planned;
-use crate::capture::format::{Entry, Params, Prompt, Timing, Wanted};
+use crate::capture::format::{Entry, Params, Prompt, Timing, Transfer, Wanted};
 use crate::capture::gaps::pack;
 use crate::measure::record::{CountSource, Ending, RequestRecord};
 use crate::measure::reuse::mixed;
@@ -66,6 +66,10 @@ pub struct Done {
     pub gaps: Vec<TokenEvent>,
     /// Gaps that were not kept.
     pub lost_gaps: u64,
+    /// How long a connection was made for it; nothing where one was there.
+    pub connecting: Gap,
+    /// Reads that brought the reply's body.
+    pub reads: u32,
     /// Why there is no whole answer.
     pub trouble: Option<Trouble>,
     /// Of a later turn of a live session: whether the real answers were in its prompt.
@@ -125,6 +129,7 @@ impl Done {
             finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
             output_tokens: record.output_tokens.map(|count| count.tokens),
             output_source: record.output_tokens.map(|count| count.source),
+            reasoning_tokens: usage.reasoning,
             timing: Timing {
                 sent: after(times.sent),
                 evidence: after(times.first_evidence),
@@ -139,6 +144,14 @@ impl Done {
                 .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
             in_flight: Some(self.in_flight),
             wanted: self.wanted.clone(),
+            transfer: Some(Box::new(Transfer {
+                connecting: Some(self.connecting.as_nanos()),
+                head: after(times.head),
+                first_byte: after(times.first_byte),
+                sent: Some(record.request_bytes),
+                received: times.head.map(|_| record.response_bytes),
+                reads: times.head.map(|_| self.reads),
+            })),
             upstream: Some(upstream.to_owned()),
         }
     }

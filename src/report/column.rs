@@ -42,6 +42,11 @@ impl Stats {
         percentile(self.count() as u64, percent, |rank| self.sorted[rank as usize]).unwrap_or_default()
     }
 
+    /// The value of a rank, from 0.
+    pub(super) fn nth(&self, rank: usize) -> f64 {
+        self.sorted.get(rank).copied().unwrap_or_default()
+    }
+
     pub(super) fn min(&self) -> f64 {
         self.percentile(0.0)
     }

@@ -10,7 +10,7 @@
 //! | TPOT | (tₗ − t₁) ÷ (n − tokens of the first event) | – | (tₗ − t₁) ÷ (n − 1) | (end − t₁) ÷ (n − 1) | (tₗ − t₀) ÷ n | (end − t₁) ÷ (n − 1) |
 //! | n | as counted | as counted | as counted | what was asked for, where no usage was sent | as counted | as counted |
 //! | tokens/s per user | 1 ÷ TPOT | 1 ÷ ITL | – | – | – | – |
-//! | window of rates | first planned moment to last end, of all | first t₀ to last tₗ, of successes | first t₀ to last end, of all | likewise | likewise | likewise |
+//! | window of rates | first planned moment to last end, of all | first t₀ to last end, of all | likewise | likewise | likewise | likewise |
 //! | from planned | also | – | – | – | – | – |
 //!
 //! A number that a tool does not have is absent under its definitions; what it reports of a stream of one token as 0 is

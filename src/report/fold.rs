@@ -189,15 +189,9 @@ impl Figures {
         if let Some(status) = request.status {
             *self.statuses.entry(status).or_default() += 1;
         }
-        if definitions != Definitions::Aiperf || request.succeeded() {
-            let begin = if definitions.know_plans() { request.begun() } else { request.sent };
-            let end = match definitions {
-                Definitions::Aiperf => definitions.end(request),
-                _ => request.ended,
-            };
-            let (first, last) = self.window.unwrap_or((begin, begin));
-            self.window = Some((first.min(begin), last.max(end.unwrap_or(begin))));
-        }
+        let begin = if definitions.know_plans() { request.begun() } else { request.sent };
+        let (first, last) = self.window.unwrap_or((begin, begin));
+        self.window = Some((first.min(begin), last.max(request.ended.unwrap_or(begin))));
         if let Some(in_flight) = request.in_flight {
             let took = request.ended.map(|ended| ended.since(request.sent));
             self.load.push(Sent::new(request.sent, in_flight, took));

@@ -1,7 +1,7 @@
 //! One request as a report looks at it: a row, unpacked, on the line of time that all sources share.
 
 use crate::capture::blocks::{block_tokens, chained};
-use crate::capture::format::{Blocks, Entry, Wanted};
+use crate::capture::format::{Blocks, Entry, Transfer, Wanted};
 use crate::capture::gaps::{NotGaps, unpack};
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Ending, Outcome, TokenCount};
@@ -38,6 +38,8 @@ pub struct Request {
     pub streamed: bool,
     /// Output tokens, and who counted them.
     pub tokens: Option<TokenCount>,
+    /// Of these, reasoning, as the server says.
+    pub reasoning: Option<u64>,
     /// Limit on output tokens that was asked for.
     pub asked: Option<u64>,
     /// Prompt tokens.
@@ -54,6 +56,8 @@ pub struct Request {
     pub think: Option<u64>,
     /// What a run had wanted of it.
     pub wanted: Wanted,
+    /// How a run's bytes went.
+    pub transfer: Transfer,
     /// Output tokens that the client had got when it left before the end.
     pub left: Option<u64>,
     /// What became of it, where that is known.
@@ -102,6 +106,7 @@ impl Request {
             lost_gaps,
             first_tokens: timing.first_tokens,
             tokens: row.output_tokens.zip(row.output_source).map(|(tokens, source)| TokenCount { tokens, source }),
+            reasoning: row.reasoning_tokens,
             asked: row.params.max_tokens,
             input: row.prompt.tokens,
             input_source: row.prompt.source,
@@ -110,6 +115,7 @@ impl Request {
             block_tokens: blocks.map_or(0, block_tokens),
             think: row.think,
             wanted: row.wanted,
+            transfer: row.transfer.map(|transfer| *transfer).unwrap_or_default(),
             left: row.abort_tokens.filter(|_| row.ending == Some(Ending::DownstreamGone)),
             outcome: row.outcome,
             status: row.status,

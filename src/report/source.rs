@@ -70,6 +70,7 @@ struct Run {
     slos: Vec<String>,
     slots: Option<u32>,
     seed: Option<u64>,
+    command: Vec<String>,
     stopped: bool,
     warm_prefixes: bool,
     audit: Option<Audited>,
@@ -142,6 +143,9 @@ pub struct Source {
     /// What decided texts and draws.
     #[serde(skip)]
     pub seed: Option<u64>,
+    /// As it was typed.
+    #[serde(skip)]
+    pub command: Vec<String>,
     /// Whether the run was stopped before its end.
     #[serde(skip)]
     pub stopped: bool,
@@ -181,6 +185,7 @@ impl Source {
             troubles: told.summary.troubles,
             slots: told.slots,
             seed: told.seed,
+            command: told.command,
             stopped: told.stopped,
             warm_prefixes: told.warm_prefixes,
             slos: told.slos,
@@ -273,7 +278,7 @@ impl Opened {
 /// # Errors
 /// When one of them cannot be read.
 pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceError> {
-    requests(opened, |request, counts| match counts {
+    each(opened, |request, counts| match counts {
         true => fold.add(&request),
         false => {
             fold.add_of_warm_up(&request);
@@ -282,18 +287,11 @@ pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceE
     })
 }
 
-/// Hands out all requests of all sources, but for those in warm-up and cool-down.
+/// Hands out all requests of all sources but for those in cool-down, each with whether it counts or was of the warm-up.
 ///
 /// # Errors
 /// When one of them cannot be read.
 pub fn each(
-    opened: Vec<Opened>,
-    mut take: impl FnMut(Request) -> Result<(), TooManySlices>,
-) -> Result<Vec<Source>, SourceError> {
-    requests(opened, |request, counts| if counts { take(request) } else { Ok(()) })
-}
-
-fn requests(
     opened: Vec<Opened>,
     mut take: impl FnMut(Request, bool) -> Result<(), TooManySlices>,
 ) -> Result<Vec<Source>, SourceError> {

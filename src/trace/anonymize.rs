@@ -2,7 +2,7 @@
 //!
 //! Ids go through a keyed hash (SipHash with a key that is drawn for the run and kept nowhere), so that equal ones stay
 //! equal and nothing else is left of them. Models become `model-1`, `model-2`, … in order of appearance. The server's
-//! address and the wall-clock start go.
+//! address, what was sent and received in bytes, and the wall-clock start go.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -38,6 +38,7 @@ pub fn anonymize(trace: Trace, rounding: Rounding) -> Trace {
         entry.session = entry.session.map(|session| format!("{:016x}", sessions.hash_one(session)));
         entry.model = entry.model.map(|model| named(&mut models, model));
         entry.upstream = None;
+        entry.transfer = None;
         round(&mut entry, rounding, blocks.as_ref());
         Ok(entry)
     });
@@ -84,6 +85,7 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
     let wanted = &mut entry.wanted;
     for length in [
         &mut entry.output_tokens,
+        &mut entry.reasoning_tokens,
         &mut entry.abort_tokens,
         &mut entry.prompt.cached,
         &mut wanted.input_tokens,

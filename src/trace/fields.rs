@@ -63,6 +63,7 @@ fields! {
     FINISH "finish" |entry| entry.finish.is_some();
     OUTPUT "output_tokens" |entry| entry.output_tokens.is_some();
     OUTPUT_SOURCE "output_source" |entry| entry.output_source.is_some();
+    REASONING "reasoning_tokens" |entry| entry.reasoning_tokens.is_some();
     SENT "timing.sent" |entry| entry.timing.sent.is_some();
     EVIDENCE "timing.evidence" |entry| entry.timing.evidence.is_some();
     FIRST_TOKEN "timing.first_token" |entry| entry.timing.first_token.is_some();
@@ -78,6 +79,12 @@ fields! {
     WANTED_THINK "wanted.think" |entry| entry.wanted.think.is_some();
     WANTED_ABORT "wanted.abort_tokens" |entry| entry.wanted.abort_tokens.is_some();
     WANTED_LEAVE "wanted.abort_after" |entry| entry.wanted.abort_after.is_some();
+    CONNECTING "transfer.connecting" |entry| entry.transfer.as_ref().is_some_and(|of| of.connecting.is_some());
+    HEAD "transfer.head" |entry| entry.transfer.as_ref().is_some_and(|of| of.head.is_some());
+    FIRST_BYTE "transfer.first_byte" |entry| entry.transfer.as_ref().is_some_and(|of| of.first_byte.is_some());
+    BYTES_SENT "transfer.sent" |entry| entry.transfer.as_ref().is_some_and(|of| of.sent.is_some());
+    BYTES_RECEIVED "transfer.received" |entry| entry.transfer.as_ref().is_some_and(|of| of.received.is_some());
+    READS "transfer.reads" |entry| entry.transfer.as_ref().is_some_and(|of| of.reads.is_some());
     UPSTREAM "upstream" |entry| entry.upstream.is_some();
 }
 
@@ -133,7 +140,13 @@ mod tests {
         let properties = |path: &str| -> Vec<String> {
             schema.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect()
         };
-        let nested = [("params", "Params"), ("prompt", "Prompt"), ("timing", "Timing"), ("wanted", "Wanted")];
+        let nested = [
+            ("params", "Params"),
+            ("prompt", "Prompt"),
+            ("timing", "Timing"),
+            ("wanted", "Wanted"),
+            ("transfer", "Transfer"),
+        ];
         let mut expected: Vec<String> = properties("/properties");
         expected.retain(|name| name != "at" && nested.iter().all(|(field, _)| field != name));
         for (field, of) in nested {

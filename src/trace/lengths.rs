@@ -57,11 +57,17 @@ pub fn scale(trace: Trace, lengths: Lengths) -> Result<Trace, String> {
             *length = least(&input, *length);
         }
         let params = &mut entry.params;
-        for length in
-            [&mut params.max_tokens, &mut params.min_tokens, &mut entry.output_tokens, &mut entry.abort_tokens]
-        {
+        for length in [
+            &mut params.max_tokens,
+            &mut params.min_tokens,
+            &mut entry.output_tokens,
+            &mut entry.reasoning_tokens,
+            &mut entry.abort_tokens,
+        ] {
             *length = least(&output, *length);
         }
+        // Nothing of these lengths went over any wire.
+        entry.transfer = None;
         if lengths.output != 1.0 {
             // When a client left is its own; when tokens came is not.
             let left = entry.timing.ended.filter(|_| entry.ending == Some(Ending::DownstreamGone));

@@ -39,7 +39,8 @@ pub fn event(text: &str) -> String {
 pub fn answer(tokens: usize) -> Vec<String> {
     let mut chunks: Vec<String> = (0..tokens).map(|n| event(&format!("t{n} "))).collect();
     chunks.push("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n".to_owned());
-    let usage = json!({"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3}});
+    let usage = json!({"prompt_tokens": 7, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": tokens / 3}});
     chunks.push(format!("data: {}\n\n", json!({"choices": [], "usage": usage})));
     chunks.push("data: [DONE]\n\n".to_owned());
     chunks

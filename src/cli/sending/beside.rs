@@ -33,15 +33,21 @@ pub(super) fn write(folder: &Path, formats: &[Format], slos: &[Slo]) -> anyhow::
     let judged = |definitions| Fold::new(Settings { definitions, slos: slos.clone(), ..Settings::default() });
     let mut hlog = Hlog::default();
     let mut vllm = formats.contains(&Format::Vllm).then(|| (Vllm::default(), judged(Definitions::Vllm)));
-    let mut aiperf = formats.contains(&Format::Aiperf).then(|| (Aiperf::default(), judged(Definitions::Aiperf)));
-    let sources = each(vec![opened], |request| {
+    let warmed_up = opened.source.warmed_up;
+    let mut aiperf = formats.contains(&Format::Aiperf).then(|| (Aiperf::new(warmed_up), judged(Definitions::Aiperf)));
+    let sources = each(vec![opened], |request, counts| {
+        if let Some((aiperf, _)) = &mut aiperf {
+            aiperf.add(&request, counts, zero);
+        }
+        if !counts {
+            return Ok(());
+        }
         hlog.add(&request);
         if let Some((vllm, judged)) = &mut vllm {
             vllm.add(&request);
             judged.add(&request)?;
         }
-        if let Some((aiperf, judged)) = &mut aiperf {
-            aiperf.add(&request, zero);
+        if let Some((_, judged)) = &mut aiperf {
             judged.add(&request)?;
         }
         Ok(())

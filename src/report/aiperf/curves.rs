@@ -1,0 +1,221 @@
+//! AIPerf's curves over time (`effective_*`, `active_*`, `tokens_in_flight`): what was going on at once, from when requests
+//! began, had their first token and ended. Pure.
+//!
+//! A curve is a step function: a value holds from its time to the next. Its figures are weighted by time. A request's
+//! prompt is taken to be read evenly until its first token; its tokens after the first come in equal parts in each gap
+//! that is not zero, or, where no request had a gap, evenly until its end. `active_*` leaves out the times in which no
+//! request was in the phase that the curve is of.
+
+use super::told::{PERCENTILES, Told};
+
+/// A request on the line of time, in nanoseconds; unknown parts leave it out of the curves that need them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Span {
+    pub(super) start: f64,
+    pub(super) first: Option<f64>,
+    pub(super) end: f64,
+    pub(super) input: Option<f64>,
+    pub(super) output: Option<f64>,
+    /// Between what came with text.
+    pub(super) gaps: Vec<f64>,
+}
+
+/// Tag, header, unit, figures.
+pub(super) type Row = (&'static str, &'static str, &'static str, Told);
+
+const SECOND: f64 = 1e9;
+/// What sums of rates leave of themselves when all are gone is less than this share of their peak.
+const ROUNDING: f64 = 1e-9;
+
+/// The figures of all curves within a window.
+pub(super) fn curves(spans: &[Span], window: (f64, f64)) -> Vec<Row> {
+    let all = || spans.iter();
+    let open = Curve::of(all().flat_map(|span| step(span.start, span.end, 1.0)));
+    let decoding = Curve::of(all().filter_map(|span| Some(step(span.first?, span.end, 1.0))).flatten());
+    let reading = Curve::of(all().filter_map(|span| Some(step(span.start, span.first?, 1.0))).flatten());
+    let prompts = Curve::of(all().filter_map(Span::reads).flatten());
+    let by_gaps = all().any(|span| !span.gaps.is_empty());
+    let tokens = match by_gaps {
+        true => Curve::of(all().flat_map(Span::writes_by_gaps)),
+        false => Curve::of(all().filter_map(Span::writes).flatten()),
+    };
+    let total = Curve::of(all().filter_map(Span::reads).flatten().chain(all().filter_map(Span::writes).flatten()));
+    let held = Curve::of(all().flat_map(|span| span.holds(by_gaps)));
+    let (tokens_each, prompts_each) = (tokens.over(&decoding), prompts.over(&reading));
+    let of = |curve: &Curve, scale| curve.told(None, window, scale);
+    let while_some = |curve: &Curve, phase: &Curve| curve.told(Some(phase), window, SECOND);
+    let (rate, each) = ("tokens/sec", "tokens/sec/user");
+    vec![
+        ("effective_concurrency", "Effective Concurrency", "requests", of(&open, 1.0)),
+        ("effective_decode_throughput", "Effective Decode Throughput", rate, of(&tokens, SECOND)),
+        ("effective_prefill_throughput", "Effective Prefill Throughput", rate, of(&prompts, SECOND)),
+        ("effective_decode_concurrency", "Effective Decode Concurrency", "requests", of(&decoding, 1.0)),
+        ("effective_prefill_concurrency", "Effective Prefill Concurrency", "requests", of(&reading, 1.0)),
+        ("effective_total_throughput", "Effective Total Throughput", rate, of(&total, SECOND)),
+        (
+            "effective_decode_throughput_per_user",
+            "Effective Decode Throughput Per User",
+            each,
+            of(&tokens_each, SECOND),
+        ),
+        (
+            "effective_prefill_throughput_per_user",
+            "Effective Prefill Throughput Per User",
+            each,
+            of(&prompts_each, SECOND),
+        ),
+        ("tokens_in_flight", "Tokens In Flight", "tokens", of(&held, 1.0)),
+        ("active_decode_throughput", "Active Decode Throughput", rate, while_some(&tokens, &decoding)),
+        ("active_prefill_throughput", "Active Prefill Throughput", rate, while_some(&prompts, &reading)),
+        (
+            "active_decode_throughput_per_user",
+            "Active Decode Throughput Per User",
+            each,
+            while_some(&tokens_each, &decoding),
+        ),
+        (
+            "active_prefill_throughput_per_user",
+            "Active Prefill Throughput Per User",
+            each,
+            while_some(&prompts_each, &reading),
+        ),
+        ("active_total_throughput", "Active Total Throughput", rate, while_some(&total, &open)),
+    ]
+}
+
+/// So much more from here to there.
+fn step(from: f64, to: f64, by: f64) -> [(f64, f64); 2] {
+    [(from, by), (to, -by)]
+}
+
+impl Span {
+    fn reads(&self) -> Option<[(f64, f64); 2]> {
+        let (first, input) = (self.first?, self.input?);
+        (first > self.start).then(|| step(self.start, first, input / (first - self.start)))
+    }
+
+    fn writes(&self) -> Option<[(f64, f64); 2]> {
+        let (first, output) = (self.first?, self.output.filter(|output| *output >= 1.0)?);
+        (self.end > first).then(|| step(first, self.end, (output - 1.0) / (self.end - first)))
+    }
+
+    fn writes_by_gaps(&self) -> Vec<(f64, f64)> {
+        let (Some(first), Some(output)) = (self.first, self.output.filter(|output| *output >= 1.0)) else {
+            return Vec::new();
+        };
+        let parts = self.gaps.iter().filter(|gap| **gap > 0.0).count();
+        let mut at = first;
+        let of = |gap: &f64| {
+            at += gap;
+            (*gap > 0.0).then(|| step(at - gap, at, (output - 1.0) / parts as f64 / gap))
+        };
+        self.gaps.iter().filter_map(of).flatten().collect()
+    }
+
+    /// The tokens that a server keeps for it: of its prompt from its beginning, and its own as they come.
+    fn holds(&self, by_gaps: bool) -> Vec<(f64, f64)> {
+        let mut steps = Vec::new();
+        let Some(first) = self.first else { return steps };
+        let mut held = 0.0;
+        if let Some(input) = self.input.filter(|_| first > self.start) {
+            steps.push((self.start, input));
+            held += input;
+        }
+        match self.output {
+            Some(output) if by_gaps && output >= 1.0 && !self.gaps.is_empty() => {
+                steps.push((first, 1.0));
+                let mut at = first;
+                for gap in &self.gaps {
+                    at += gap;
+                    let before_its_end = at.min(self.end.next_down());
+                    steps.push((before_its_end, (output - 1.0) / self.gaps.len() as f64));
+                }
+                held += output;
+            }
+            Some(output) if !by_gaps && self.end > first => {
+                steps.push((first, output));
+                held += output;
+            }
+            _ => {}
+        }
+        steps.push((self.end, -held));
+        steps
+    }
+}
+
+/// Times in order, and what holds from each on.
+struct Curve(Vec<(f64, f64)>);
+
+impl Curve {
+    fn of(steps: impl Iterator<Item = (f64, f64)>) -> Self {
+        let mut steps: Vec<(f64, f64)> = steps.collect();
+        // What ends at a time is gone before what begins there comes.
+        steps.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1 > 0.0).cmp(&(b.1 > 0.0))));
+        let mut value = 0.0;
+        for (_, by) in &mut steps {
+            value += *by;
+            *by = value;
+        }
+        let peak = steps.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
+        steps.iter_mut().filter(|(_, value)| value.abs() < ROUNDING * peak).for_each(|(_, value)| *value = 0.0);
+        Self(steps)
+    }
+
+    /// Nothing before its first time.
+    fn at(&self, time: f64) -> f64 {
+        let next = self.0.partition_point(|(at, _)| *at <= time);
+        next.checked_sub(1).map_or(0.0, |last| self.0[last].1)
+    }
+
+    /// All times of both within a window, each once, in order.
+    fn times(&self, other: Option<&Self>, (from, to): (f64, f64)) -> Vec<f64> {
+        let times = self.0.iter().chain(other.into_iter().flat_map(|other| &other.0)).map(|(at, _)| *at);
+        let mut times: Vec<f64> = times.filter(|at| (from..=to).contains(at)).chain([from, to]).collect();
+        times.sort_by(f64::total_cmp);
+        times.dedup();
+        times
+    }
+
+    /// Shared out; nothing where there is nobody.
+    fn over(&self, users: &Self) -> Self {
+        let times = self.times(Some(users), (f64::NEG_INFINITY, f64::INFINITY));
+        let times = times.into_iter().filter(|at| at.is_finite());
+        Self(
+            times
+                .map(|at| (at, (self.at(at), users.at(at))))
+                .map(|(at, (all, of))| (at, if of > 0.0 { all / of } else { 0.0 }))
+                .collect(),
+        )
+    }
+
+    /// Weighted by time within a window, in `scale`; of the times alone in which there is something of `phase`.
+    fn told(&self, phase: Option<&Self>, window: (f64, f64), scale: f64) -> Told {
+        let times = self.times(phase, window);
+        let pairs = times.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
+        let of_phase = pairs.filter(|(at, long)| *long > 0.0 && phase.is_none_or(|phase| phase.at(*at) > 0.0));
+        let mut parts: Vec<(f64, f64)> = of_phase.map(|(at, long)| (self.at(at) * scale, long)).collect();
+        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let length: f64 = parts.iter().map(|(_, long)| long).sum();
+        let weighted = |of: &dyn Fn(f64) -> f64| match length > 0.0 {
+            true => parts.iter().map(|(value, long)| of(*value) * long).sum::<f64>() / length,
+            false => 0.0,
+        };
+        let mean = weighted(&|value| value);
+        let nth = |percent: u32| {
+            let (mut passed, share) = (0.0, f64::from(percent) / 100.0);
+            let at = parts.iter().position(|(_, long)| {
+                passed += long;
+                passed / length >= share
+            });
+            at.map_or(parts.last(), |at| parts.get(at)).map_or(0.0, |(value, _)| *value)
+        };
+        Told {
+            avg: Some(mean),
+            min: Some(parts.first().map_or(0.0, |(value, _)| *value)),
+            max: Some(parts.last().map_or(0.0, |(value, _)| *value)),
+            percentiles: PERCENTILES.map(|percent| [50, 90, 95, 99].contains(&percent).then(|| nth(percent))),
+            std: Some(weighted(&|value| (value - mean).powi(2)).sqrt()),
+            ..Told::default()
+        }
+    }
+}

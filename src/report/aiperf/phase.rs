@@ -1,0 +1,172 @@
+//! The requests of one of AIPerf's phases, and what its summary says of them. Pure.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::super::column::Column;
+use super::super::definitions::Definitions;
+use super::super::request::Request;
+use super::curves::{Span, curves};
+use super::numbers::{OF_REQUESTS, SUMS, WITH_FAILURES};
+use super::told::Told;
+use super::{Stamp, fault};
+
+/// Output that is more than this share shorter or longer than asked for, or by more than so many tokens, is a mismatch.
+const MISMATCH: (f64, f64) = (0.05, 50.0);
+/// With the 99th percentile of the lag above this many milliseconds it calls a schedule degraded.
+const DEGRADED: f64 = 500.0;
+
+/// By tag: header, unit, figures.
+pub(super) type Summary = BTreeMap<String, (String, &'static str, Told)>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    requests: u64,
+    failures: u64,
+    mismatches: u64,
+    columns: BTreeMap<&'static str, Column>,
+    spans: Vec<Span>,
+    /// Of those that had a time to be sent at, how late each was, in milliseconds.
+    lags: Column,
+    /// By what is said of them, with it.
+    errors: BTreeMap<String, (Value, u64)>,
+    /// From the first that was sent to the last end.
+    window: Option<(Stamp, Stamp)>,
+    /// The same of successes, which end with their last token.
+    of_successes: Option<(Stamp, Stamp)>,
+}
+
+impl Phase {
+    /// One request more, with its numbers. Its place in the phase, from 0.
+    pub(super) fn add(&mut self, request: &Request, numbers: &[(&'static str, Vec<f64>)]) -> u64 {
+        let whole = request.succeeded();
+        let ended = request.ended.unwrap_or(request.sent);
+        let nanos = |at: Stamp| at.as_nanos() as f64;
+        let mut columns = |tag, values: &[f64]| self.columns.entry(tag).or_default().0.extend(values);
+        numbers.iter().for_each(|(tag, values)| columns(tag, values));
+        if let Some(planned) = request.planned {
+            let lag = request.sent.since(planned).as_millis();
+            columns("credit_to_start_latency", &[lag]);
+            columns("effective_latency", &[ended.since(planned).as_millis()]);
+            self.lags.0.push(lag);
+        }
+        self.window = Some(wider(self.window, request.sent, ended));
+        let mut span = Span { start: nanos(request.sent), end: nanos(ended), ..Span::default() };
+        if whole {
+            let last = Definitions::Aiperf.end(request).unwrap_or(request.sent);
+            self.of_successes = Some(wider(self.of_successes, request.sent, last));
+            span.first = request.first.filter(|_| request.streamed).map(nanos);
+            span.input = request.input.map(|tokens| tokens as f64);
+            span.output = Definitions::Aiperf.tokens(request).map(|tokens| tokens as f64);
+            span.gaps = request.events.iter().map(|event| event.gap().as_nanos() as f64).collect();
+            if let Some((asked, tokens)) = request.asked.filter(|asked| *asked > 0).zip(request.tokens) {
+                let most = (asked as f64 * MISMATCH.0).min(MISMATCH.1);
+                self.mismatches += u64::from(asked.abs_diff(tokens.tokens) as f64 > most);
+            }
+        } else {
+            let fault = fault(request);
+            self.failures += 1;
+            self.errors.entry(fault.to_string()).or_insert((fault, 0)).1 += 1;
+        }
+        self.spans.push(span);
+        self.requests += 1;
+        self.requests - 1
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub(super) fn window(&self) -> Option<(Stamp, Stamp)> {
+        self.window
+    }
+
+    pub(super) fn mean(&self, tag: &str) -> Option<f64> {
+        self.columns.get(tag).map(|column| column.stats().mean())
+    }
+
+    /// How often each failure occurred.
+    pub(super) fn errors(&self) -> Value {
+        let errors = self.errors.values().map(|(fault, count)| json!({"error_details": fault, "count": count}));
+        json!(errors.collect::<Vec<_>>())
+    }
+
+    /// All that its summary says; of goodput with `good` requests, and of the schedule where times were fixed before.
+    pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> Summary {
+        let mut summary = Summary::new();
+        let mut put = |tag: &str, header: &str, unit, told| {
+            summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
+        };
+        for (tag, header, unit) in OF_REQUESTS {
+            let Some(column) = self.columns.get(tag) else { continue };
+            put(tag, header, unit, Told::of(column));
+            if self.failures > 0 && WITH_FAILURES.contains(&tag) {
+                let told = Told::with_failures(column, self.failures as usize);
+                put(&format!("adj_{tag}"), &format!("{header} (error-adjusted)"), unit, told);
+            }
+        }
+        if let Some((first, last)) = self.window {
+            let window = (first.as_nanos() as f64, last.as_nanos() as f64);
+            curves(&self.spans, window).into_iter().for_each(|(tag, header, unit, told)| put(tag, header, unit, told));
+        }
+        let mut one = |tag: &str, header: &str, unit, value: Option<f64>| {
+            if let Some(value) = value.filter(|value| value.is_finite()) {
+                put(tag, header, unit, Told::one(value));
+            }
+        };
+        let seconds = |window: Option<(Stamp, Stamp)>| {
+            window.map(|(first, last)| last.since(first).as_secs()).filter(|seconds| *seconds > 0.0)
+        };
+        let length = seconds(self.window);
+        let sum = |tag: &str| self.columns.get(tag).map(|column| column.stats().sum());
+        let rate = |number: Option<f64>| Some(number? / length?);
+        let (input, output) = (sum("input_sequence_length"), sum("output_sequence_length"));
+        let some = |count: u64| Some(count as f64).filter(|count| *count > 0.0);
+        let successes = some(self.requests - self.failures);
+        for (tag, of, header) in SUMS {
+            one(tag, header, "tokens", sum(of));
+        }
+        one("benchmark_duration", "Benchmark Duration", "sec", seconds(self.of_successes));
+        one("completed_request_count", "Completed Requests (Success + Error)", "requests", some(self.requests));
+        one("error_request_count", "Error Request Count", "requests", some(self.failures));
+        one("input_token_throughput", "Input Token Throughput", "tokens/sec", rate(input));
+        let compared = self.columns.get("osl_mismatch_diff_pct").map(|_| self.mismatches as f64);
+        one("osl_mismatch_count", "OSL Mismatch Count", "requests", compared);
+        one("output_token_throughput", "Output Token Throughput", "tokens/sec", rate(output));
+        let prompts = sum("usage_prompt_tokens").filter(|tokens| *tokens > 0.0);
+        let read = sum("usage_prompt_cache_read_tokens").zip(prompts).map(|(read, all)| read / all * 100.0);
+        one("overall_usage_prompt_cache_read_pct", "Overall Usage Prompt Cache Read %", "%", read);
+        one("request_count", "Request Count", "requests", successes);
+        let share = |count: u64| some(self.requests).map(|all| count as f64 / all);
+        one("request_error_rate", "Request Error Rate", "%", share(self.failures).map(|share| share * 100.0));
+        one("request_throughput", "Request Throughput", "requests/sec", rate(successes));
+        let both = input.zip(output).map(|(input, output)| input + output);
+        one("total_token_throughput", "Total Token Throughput", "tokens/sec", rate(both));
+        if let Some(good) = good {
+            one("good_request_count", "Good Request Count", "requests", Some(good as f64));
+            one("good_request_fraction", "GoodRequestFraction", "ratio", share(good));
+            one("goodput", "Goodput", "requests/sec", rate(Some(good as f64)));
+        }
+        if fixed && !self.lags.0.is_empty() {
+            // It does not know when its schedule began, and takes the least late request for punctual.
+            let stats = self.lags.stats();
+            let late = |percent| stats.percentile(percent) - stats.min();
+            for (tag, header, percent) in [
+                ("replay_sched_lag_p50", "Replay Schedule Lag p50", 50.0),
+                ("replay_sched_lag_p90", "Replay Schedule Lag p90", 90.0),
+                ("replay_sched_lag_p99", "Replay Schedule Lag p99", 99.0),
+            ] {
+                one(tag, header, "ms", Some(late(percent)));
+            }
+            let degraded = f64::from(u8::from(late(99.0) > DEGRADED));
+            one("replay_sched_degraded", "Replay Schedule Degraded", "count", Some(degraded));
+        }
+        summary
+    }
+}
+
+fn wider(window: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
+    window.map_or((from, to), |(first, last)| (first.min(from), last.max(to)))
+}
