@@ -125,6 +125,7 @@ fn vllms_file_has_its_fields_and_the_numbers_of_its_definitions() {
     assert_eq!(theirs["request_rate"], "inf", "it was a closed load, and ours is not");
     theirs["request_rate"] = 60.into();
     assert_eq!(missing(&ours, &theirs), BTreeSet::new());
+    assert_eq!(ours["request_rate"], 60.0, "as it was typed");
     for (key, value) in theirs.as_object().unwrap().iter().filter(|(_, value)| value.is_array()) {
         let (ours, theirs) = (&ours[key][0], &value[0]);
         assert_eq!(

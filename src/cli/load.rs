@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use serde_json::Value;
 
 use super::sending::flags::{Sending, at_least_one, lasting, positive};
 use super::sending::{Wanted, send};
@@ -176,6 +177,8 @@ impl Args {
             pauses: 1.0,
             first: if self.warm_prefixes { synthetic.prefixes().collect() } else { Vec::new() },
             arrivals: if synthetic.arrivals == Arrivals::Closed { Loop::Closed } else { Loop::Open },
+            // A shard sends its share of it.
+            offered: if self.sending.shard.is_none() { synthetic.arrivals.told() } else { Value::Null },
             open: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
             tokens_per_byte: None,
             slots: self.concurrency.or(self.max_in_flight),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use serde_json::Value;
 
 use super::sending::flags::{Sending, at_least_one, lasting, positive};
 use super::sending::{Wanted, send};
@@ -150,6 +151,7 @@ impl Args {
             open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows)| rows)),
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
+            offered: Value::Null,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: self.sessions.into(),
             notes: found.notes(),

@@ -70,6 +70,7 @@ struct Run {
     slos: Vec<String>,
     slots: Option<u32>,
     seed: Option<u64>,
+    arrivals: Value,
     command: Vec<String>,
     stopped: bool,
     warm_prefixes: bool,
@@ -143,6 +144,9 @@ pub struct Source {
     /// What decided texts and draws.
     #[serde(skip)]
     pub seed: Option<u64>,
+    /// The rates that were asked for: `stages[]` with `from` and `to`, and `burstiness`.
+    #[serde(skip)]
+    pub arrivals: Value,
     /// As it was typed.
     #[serde(skip)]
     pub command: Vec<String>,
@@ -185,6 +189,7 @@ impl Source {
             troubles: told.summary.troubles,
             slots: told.slots,
             seed: told.seed,
+            arrivals: told.arrivals,
             command: told.command,
             stopped: told.stopped,
             warm_prefixes: told.warm_prefixes,

@@ -1,10 +1,16 @@
-//! The file that `vllm bench serve --save-result --save-detailed` writes (0.32), from our records and by its definitions.
+//! The file that `vllm bench serve --save-result --save-detailed` writes (0.32), from our records and by its definitions;
+//! of embeddings the one that it writes of those.
 //!
-//! What records cannot know is as that tool writes it where it does not know either: texts are empty, `label` is null,
-//! `burstiness` is 1. `start_times` are seconds on the run's line. `request_goodput` is that of the run's SLO, if it has
-//! exactly one. Of a request that failed before its first token the times are 0, as there. From 0.33 on that tool adds
-//! `server_queue_times` and `server_ttfts` where a reply had a `metrics` object, which a server writes when it is told to:
-//! records do not keep that object, and the file is as where no reply had one.
+//! `request_rate` is the rate that a load was told; of a replayed trace, of a shard and of several stages it is that of the
+//! plan, and of one stage that goes up there are the `ramp_up_*` of a linear one. What records cannot know is as that tool
+//! writes it where it does not know either: texts are empty, `label` is null, `burstiness` is 1 but for gamma gaps.
+//! `start_times` are seconds on the run's line. `request_goodput` is that of the run's SLO, if it has exactly one. With slots
+//! there are the figures of `client_queue_time` too, and of an open load `e2el_including_client_queue`, as where it is told
+//! to write them. Of a request that failed the latency is 0, as there, and the others as far as it came.
+//!
+//! It reads two things from elsewhere than replies: `spec_decode_*` and `diffusion_*` from a server's page of metrics, and
+//! `probe_*` from requests of its own; they are not there. Nor are `server_queue_times` and `server_ttfts`, which later
+//! versions add where a reply had a `metrics` object (a server writes it when it is told to): records do not keep that.
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -23,7 +29,7 @@ pub const FILE: &str = "vllm_bench_serve.json";
 
 /// The percentiles of its summary.
 const PERCENTILES: [u32; 3] = [50, 90, 99];
-/// Seconds that are counted one by one for the busiest: a day.
+/// Seconds that are counted one by one for the busiest, a day; and the most steps of a ramp.
 const MOST_SECONDS: usize = 86_400;
 
 /// Takes requests in and makes the file. All numbers of all requests stand in it, so all are held.
@@ -31,141 +37,210 @@ const MOST_SECONDS: usize = 86_400;
 pub struct Vllm {
     model: Option<String>,
     dialect: Option<String>,
-    completed: u64,
-    input: Vec<u64>,
-    output: Vec<u64>,
-    input_of_successes: u64,
-    ttfts: Column,
-    itls: Vec<Vec<f64>>,
-    latencies: Column,
-    starts: Vec<f64>,
-    queued: Vec<f64>,
-    errors: Vec<String>,
-    /// Of successes.
-    tpots: Column,
-    good_ttfts: Column,
-    good_latencies: Column,
+    rows: Vec<Row>,
     planned: Option<(Stamp, Stamp)>,
     window: Option<(Stamp, Stamp)>,
-    tokens_per_second: Vec<u64>,
-    open_per_second: Vec<u64>,
-    /// Beginnings and the times of tokens, in seconds, of successes.
-    streams: Vec<(f64, f64)>,
+}
+
+/// One request; times in seconds.
+#[derive(Debug)]
+struct Row {
+    start: f64,
+    queued: f64,
+    ttft: f64,
+    itls: Vec<f64>,
+    latency: f64,
+    tpot: Option<f64>,
+    input: u64,
+    output: u64,
+    /// Empty of a success.
+    error: String,
+}
+
+/// At what rate requests came, as it tells it.
+struct Rate {
+    /// All at once, or by a ramp, where there is none.
+    rate: Option<f64>,
+    burstiness: f64,
+    /// From, to, and within how many seconds.
+    ramp: Option<(f64, f64, f64)>,
 }
 
 impl Vllm {
     /// One request more.
     pub fn add(&mut self, request: &Request) {
-        let definitions = Definitions::Vllm;
-        let times = definitions.times(request, request.sent);
+        let times = Definitions::Vllm.times(request, request.sent);
         let secs = |gap: Option<Gap>| gap.map_or(0.0, Gap::as_secs);
-        let start = request.sent.since(Stamp::default()).as_secs();
-        let (ttft, latency) = (secs(times.ttft), secs(times.e2e));
-        let itl: Vec<f64> = request.events.iter().map(|event| event.gap().as_secs()).collect();
         let whole = request.succeeded();
-        let tokens = definitions.tokens(request).filter(|_| whole).unwrap_or(0);
         self.model = self.model.take().or_else(|| request.model.clone());
         self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
-        self.input.push(request.input.unwrap_or(0));
-        self.output.push(tokens);
-        self.ttfts.0.push(ttft);
-        self.latencies.0.push(latency);
-        self.starts.push(start);
-        self.queued.push(request.planned.map_or(0.0, |planned| request.sent.since(planned).as_secs()));
-        self.errors.push(if whole { String::new() } else { error(request) });
         let widen = |span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp| {
             let (first, last) = span.unwrap_or((from, to));
             Some((first.min(from), last.max(to)))
         };
         self.planned = widen(self.planned, request.begun(), request.begun());
         self.window = widen(self.window, request.sent, request.ended.unwrap_or(request.sent));
-        if whole {
-            self.completed += 1;
-            self.input_of_successes += request.input.unwrap_or(0);
-            self.good_ttfts.0.push(ttft);
-            self.good_latencies.0.push(latency);
-            self.tpots.0.extend(times.tpot.map(Gap::as_secs));
-            self.streams.push((start, start + latency));
-            let mut at = start + ttft;
-            for gap in std::iter::once(0.0).chain(itl.iter().copied()) {
-                at += gap;
-                count(&mut self.tokens_per_second, at as usize);
-            }
-        }
-        self.itls.push(itl);
+        self.rows.push(Row {
+            start: request.sent.since(Stamp::default()).as_secs(),
+            queued: request.planned.map_or(0.0, |planned| request.sent.since(planned).as_secs()),
+            ttft: secs(times.ttft),
+            itls: request.events.iter().map(|event| event.gap().as_secs()).collect(),
+            latency: if whole { secs(times.e2e) } else { 0.0 },
+            tpot: times.tpot.map(Gap::as_secs),
+            input: request.input.unwrap_or(0),
+            output: Definitions::Vllm.tokens(request).filter(|_| whole).unwrap_or(0),
+            error: if whole { String::new() } else { error(request) },
+        });
     }
 
-    /// The file. `moment` writes a wall-clock time as `20261121T004151Z`.
-    pub fn render(&mut self, sources: &[Source], goodput: &[Good], moment: fn(u64) -> String) -> String {
-        let first = self.streams.iter().map(|(start, _)| *start).fold(f64::INFINITY, f64::min);
-        for (start, end) in std::mem::take(&mut self.streams) {
-            // Its seconds begin with the first request.
-            let seconds = (start - first) as usize..=((end - first) as usize).min(MOST_SECONDS);
-            seconds.for_each(|second| count(&mut self.open_per_second, second));
-        }
-        let seconds = |span: Option<(Stamp, Stamp)>| span.map_or(0.0, |(first, last)| last.since(first).as_secs());
-        let duration = seconds(self.window);
-        let per_second = |number: u64| if duration > 0.0 { number as f64 / duration } else { 0.0 };
-        let (requests, output) = (self.input.len() as u64, self.output.iter().sum::<u64>());
-        let closed = sources.iter().any(|source| source.closed_loop);
-        let span = seconds(self.planned);
-        let rate = match closed || span == 0.0 {
-            true => json!("inf"),
-            false => json!((requests - 1) as f64 / span),
-        };
+    /// The file, with requests in the order of their plan. `moment` writes a wall-clock time as `20261121T004151Z`.
+    pub fn render(mut self, sources: &[Source], goodput: &[Good], moment: fn(u64) -> String) -> String {
+        self.rows.sort_by(|a, b| (a.start - a.queued).total_cmp(&(b.start - b.queued)));
         let began = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let slots = sources.iter().filter_map(|source| source.slots).max();
-        let most = |counts: &[u64]| counts.iter().copied().max().unwrap_or(0);
-        let good = if let [only] = goodput { json!(per_second(only.met)) } else { Value::Null };
+        let backend = self.dialect.as_deref().map_or("openai-chat", backend);
         let model = self.model.clone().unwrap_or_default();
+        let rate = self.rate(sources);
         let mut fields = Fields::default();
         fields.put("date", json!(moment(began).replace('T', "-").replace('Z', "")));
-        let backend = self.dialect.as_deref().map_or("openai-chat", backend);
         fields.put("endpoint_type", json!(backend));
         fields.put("backend", json!(backend));
         fields.put("label", Value::Null);
         fields.put("model_id", json!(model));
         fields.put("tokenizer_id", json!(model));
-        fields.put("num_prompts", json!(requests));
-        fields.put("request_rate", rate);
-        fields.put("burstiness", json!(1.0));
+        fields.put("num_prompts", json!(self.rows.len()));
+        fields.put("request_rate", rate.rate.map_or(json!("inf"), |rate| json!(rate)));
+        fields.put("burstiness", json!(rate.burstiness));
         fields.put("max_concurrency", json!(slots));
-        fields.put("duration", json!(duration));
-        fields.put("completed", json!(self.completed));
-        fields.put("failed", json!(requests - self.completed));
-        fields.put("total_input_tokens", json!(self.input_of_successes));
-        fields.put("total_output_tokens", json!(output));
-        fields.put("request_throughput", json!(per_second(self.completed)));
-        fields.put("request_goodput", good);
-        fields.put("output_throughput", json!(per_second(output)));
-        fields.put("total_token_throughput", json!(per_second(self.input_of_successes + output)));
-        fields.put("input_lens", json!(self.input));
-        fields.put("output_lens", json!(self.output));
-        fields.put("ttfts", json!(self.ttfts.0));
-        fields.put("itls", json!(self.itls));
-        fields.put("latencies", json!(self.latencies.0));
-        fields.put("start_times", json!(self.starts));
-        fields.put("queue_times", json!(self.queued));
-        fields.put("generated_texts", json!(vec![""; self.input.len()]));
-        fields.put("errors", json!(self.errors));
-        fields.put("max_output_tokens_per_s", json!(most(&self.tokens_per_second) as f64));
-        fields.put("max_concurrent_requests", json!(most(&self.open_per_second)));
-        fields.put("rtfx", json!(0.0));
-        let itls = self.itls.iter().zip(&self.errors).filter(|(_, error)| error.is_empty());
-        let itls = Column(itls.flat_map(|(itl, _)| itl.iter().copied()).collect());
-        let columns =
-            [("ttft", &self.good_ttfts), ("tpot", &self.tpots), ("itl", &itls), ("e2el", &self.good_latencies)];
-        for (name, column) in columns {
-            let stats = column.stats();
-            fields.put(&format!("mean_{name}_ms"), json!(stats.mean() * 1e3));
-            fields.put(&format!("median_{name}_ms"), json!(stats.percentile(50.0) * 1e3));
-            fields.put(&format!("std_{name}_ms"), json!(stats.std() * 1e3));
-            for percent in PERCENTILES {
-                fields.put(&format!("p{percent}_{name}_ms"), json!(stats.percentile(percent.into()) * 1e3));
+        if let Some((from, to, _)) = rate.ramp {
+            fields.put("ramp_up_strategy", json!("linear"));
+            fields.put("ramp_up_start_rps", json!(from as u64));
+            fields.put("ramp_up_end_rps", json!(to as u64));
+        }
+        let of_text = backend != "openai-embeddings";
+        self.totals(&mut fields, of_text, goodput);
+        if let Some((from, to, seconds)) = rate.ramp {
+            let reached = |rate: u64| began + ((rate as f64 - from).max(0.0) / (to - from) * seconds * 1e9) as u64;
+            let event = |rate: u64| json!({"rps": rate, "timestamp": time(reached(rate), moment)});
+            fields.put(
+                "rps_change_events",
+                json!((from as u64..=to as u64).take(MOST_SECONDS).map(event).collect::<Vec<_>>()),
+            );
+        }
+        let good = || self.rows.iter().filter(|row| row.error.is_empty());
+        let column = |of: fn(&Row) -> f64| Column(good().map(of).collect());
+        if of_text {
+            spread(&mut fields, "ttft", &column(|row| row.ttft));
+            spread(&mut fields, "tpot", &Column(good().filter_map(|row| row.tpot).collect()));
+            spread(&mut fields, "itl", &Column(good().flat_map(|row| row.itls.iter().copied()).collect()));
+        }
+        spread(&mut fields, "e2el", &column(|row| row.latency));
+        if slots.is_some() {
+            spread(&mut fields, "client_queue_time", &column(|row| row.queued));
+            if rate.rate.is_some() {
+                spread(&mut fields, "e2el_including_client_queue", &column(|row| row.latency + row.queued));
             }
         }
         // Numbers and texts: there is nothing that JSON cannot hold.
         serde_json::to_string(&fields).unwrap_or_default()
+    }
+
+    /// Of all requests, and each.
+    fn totals(&self, fields: &mut Fields, of_text: bool, goodput: &[Good]) {
+        let duration = seconds(self.window);
+        let per_second = |number: u64| if duration > 0.0 { number as f64 / duration } else { 0.0 };
+        let good = || self.rows.iter().filter(|row| row.error.is_empty());
+        let completed = good().count() as u64;
+        let (input, output): (u64, u64) = (good().map(|row| row.input).sum(), good().map(|row| row.output).sum());
+        let each = |of: fn(&Row) -> Value| Value::Array(self.rows.iter().map(of).collect());
+        fields.put("duration", json!(duration));
+        fields.put("completed", json!(completed));
+        if !of_text {
+            fields.put("total_input_tokens", json!(input));
+            // One for each request is what ours have.
+            fields.put("total_input_sequences", json!(completed));
+            fields.put("request_throughput", json!(per_second(completed)));
+            fields.put("input_sequence_throughput", json!(per_second(completed)));
+            fields.put("total_token_throughput", json!(per_second(input)));
+            fields.put("input_lens", each(|row| json!(row.input)));
+            fields.put("latencies", each(|row| json!(row.latency)));
+            fields.put("queue_times", each(|row| json!(row.queued)));
+            fields.put("errors", each(|row| json!(row.error)));
+            return;
+        }
+        let met = if let [only] = goodput { json!(per_second(only.met)) } else { Value::Null };
+        fields.put("failed", json!(self.rows.len() as u64 - completed));
+        fields.put("total_input_tokens", json!(input));
+        fields.put("total_output_tokens", json!(output));
+        fields.put("request_throughput", json!(per_second(completed)));
+        fields.put("request_goodput", met);
+        fields.put("output_throughput", json!(per_second(output)));
+        fields.put("total_token_throughput", json!(per_second(input + output)));
+        fields.put("input_lens", each(|row| json!(row.input)));
+        fields.put("output_lens", each(|row| json!(row.output)));
+        fields.put("ttfts", each(|row| json!(row.ttft)));
+        fields.put("itls", each(|row| json!(row.itls)));
+        fields.put("latencies", each(|row| json!(row.latency)));
+        fields.put("start_times", each(|row| json!(row.start)));
+        fields.put("queue_times", each(|row| json!(row.queued)));
+        fields.put("generated_texts", each(|_| json!("")));
+        fields.put("errors", each(|row| json!(row.error)));
+        let (tokens, open) = self.busiest();
+        fields.put("max_output_tokens_per_s", json!(tokens as f64));
+        fields.put("max_concurrent_requests", json!(open));
+        fields.put("rtfx", json!(0.0));
+    }
+
+    /// The most chunks with tokens, and the most requests open, within a second of those that begin with the first success.
+    fn busiest(&self) -> (u64, u64) {
+        let good = || self.rows.iter().filter(|row| row.error.is_empty());
+        let first = good().map(|row| row.start).fold(f64::INFINITY, f64::min);
+        let (mut tokens, mut open) = (Vec::new(), Vec::new());
+        for row in good() {
+            let start = row.start - first;
+            let seconds = start as usize..=((start + row.latency) as usize).min(MOST_SECONDS);
+            seconds.for_each(|second| count(&mut open, second));
+            let mut at = start + row.ttft;
+            for gap in std::iter::once(0.0).chain(row.itls.iter().copied()) {
+                at += gap;
+                count(&mut tokens, at as usize);
+            }
+        }
+        let most = |counts: Vec<u64>| counts.into_iter().max().unwrap_or(0);
+        (most(tokens), most(open))
+    }
+
+    fn rate(&self, sources: &[Source]) -> Rate {
+        let told = sources.first().map_or(&Value::Null, |source| &source.arrivals);
+        let burstiness = told["burstiness"].as_f64().unwrap_or(1.0);
+        let of = |rate, ramp| Rate { rate, burstiness, ramp };
+        let span = seconds(self.planned);
+        if span == 0.0 || sources.iter().any(|source| source.closed_loop) {
+            return of(None, None);
+        }
+        let only = told["stages"].as_array().filter(|stages| stages.len() == 1).map(|stages| &stages[0]);
+        let stage = only.and_then(|stage| Some((stage["from"].as_f64()?, stage["to"].as_f64()?)));
+        let length = only.and_then(|stage| stage["seconds"].as_f64());
+        match (stage, length) {
+            (Some((from, to)), _) if from == to => of(Some(from), None),
+            (Some((from, to)), Some(seconds)) if from < to => of(None, Some((from, to, seconds))),
+            _ => of(Some((self.rows.len() - 1) as f64 / span), None),
+        }
+    }
+}
+
+fn seconds(span: Option<(Stamp, Stamp)>) -> f64 {
+    span.map_or(0.0, |(first, last)| last.since(first).as_secs())
+}
+
+/// The figures of numbers in seconds.
+fn spread(fields: &mut Fields, name: &str, column: &Column) {
+    let stats = column.stats();
+    fields.put(&format!("mean_{name}_ms"), json!(stats.mean() * 1e3));
+    fields.put(&format!("median_{name}_ms"), json!(stats.percentile(50.0) * 1e3));
+    fields.put(&format!("std_{name}_ms"), json!(stats.std() * 1e3));
+    for percent in PERCENTILES {
+        fields.put(&format!("p{percent}_{name}_ms"), json!(stats.percentile(percent.into()) * 1e3));
     }
 }
 
@@ -194,6 +269,15 @@ pub(super) fn error(request: &Request) -> String {
     request.status.map_or(outcome.to_owned(), |status| format!("{outcome}: status {status}"))
 }
 
+/// `2026-11-21T00:41:51.697509`, without a zone, as Python writes it.
+pub(super) fn time(unix_ns: u64, moment: fn(u64) -> String) -> String {
+    let text = moment(unix_ns);
+    let part = |range| text.get(range).unwrap_or_default();
+    let micros = unix_ns % 1_000_000_000 / 1_000;
+    let (year, month, day) = (part(0..4), part(4..6), part(6..8));
+    format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
+}
+
 /// An object whose fields stay in their order.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Vec<(String, Value)>);
@@ -209,5 +293,110 @@ impl Serialize for Fields {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
         map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::format::{Entry, Prompt, Timing};
+    use crate::capture::gaps::pack;
+    use crate::measure::record::CountSource;
+    use crate::measure::timeline::TokenEvent;
+
+    /// Sent at this second, a quarter late; three tokens, half a second apart, the first after one.
+    fn row(second: u64, outcome: Outcome) -> Entry {
+        let gap = TokenEvent::new(Gap::from_millis(500), Some(1));
+        Entry {
+            at: second * 1_000_000_000,
+            planned: Some(second * 1_000_000_000 - 250_000_000),
+            stream: Some(true),
+            status: Some(200),
+            dialect: Some("openai.chat".to_owned()),
+            outcome: Some(outcome),
+            output_tokens: Some(3),
+            output_source: Some(CountSource::Usage),
+            prompt: Prompt { tokens: Some(7), ..Prompt::default() },
+            timing: Timing {
+                first_token: Some(1_000_000_000),
+                ended: Some(2_100_000_000),
+                gaps: Some(pack(&[gap, gap])),
+                ..Timing::default()
+            },
+            ..Entry::default()
+        }
+    }
+
+    fn file(rows: impl IntoIterator<Item = Entry>, source: Source) -> Value {
+        let mut vllm = Vllm::default();
+        rows.into_iter().for_each(|row| vllm.add(&Request::of(row, 0, None).unwrap()));
+        serde_json::from_str(&vllm.render(&[source], &[], |_| "20261121T004151Z".to_owned())).unwrap()
+    }
+
+    #[test]
+    fn a_failure_has_what_came_and_no_latency_and_is_in_no_total() {
+        let told = file([row(5, Outcome::Success), row(6, Outcome::Truncated)], Source::default());
+        assert_eq!((&told["latencies"], &told["ttfts"]), (&json!([2.0, 0.0]), &json!([1.0, 1.0])));
+        assert_eq!((&told["itls"][1], &told["output_lens"]), (&json!([0.5, 0.5]), &json!([3, 0])));
+        assert_eq!(told["errors"], json!(["", "truncated: status 200"]));
+        assert_eq!(
+            (&told["completed"], &told["failed"], &told["total_input_tokens"]),
+            (&json!(1), &json!(1), &json!(7))
+        );
+        assert_eq!((&told["mean_e2el_ms"], &told["mean_tpot_ms"]), (&json!(2_000.0), &json!(500.0)));
+    }
+
+    #[test]
+    fn seconds_are_counted_from_the_first_success() {
+        let mut odd = row(6, Outcome::Success);
+        odd.at += 400_000_000;
+        // From its own beginning the first has tokens in seconds 1, 1 and 2, the other in 2, 2 and 3.
+        let told = file([odd, row(5, Outcome::Success)], Source::default());
+        assert_eq!(told["start_times"], json!([5.0, 6.4]), "in the order of the plan");
+        assert_eq!((&told["max_output_tokens_per_s"], &told["max_concurrent_requests"]), (&json!(3.0), &json!(2)));
+    }
+
+    #[test]
+    fn the_rate_is_what_was_asked_for_and_else_that_of_the_plan() {
+        let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
+        let of = |arrivals: Value| file(rows(), Source { arrivals, ..Source::default() });
+        let steady = of(json!({"burstiness": 0.5, "stages": [{"from": 10.0, "to": 10.0, "seconds": null}]}));
+        assert_eq!((&steady["request_rate"], &steady["burstiness"]), (&json!(10.0), &json!(0.5)));
+        let unknown = of(Value::Null);
+        assert_eq!((&unknown["request_rate"], &unknown["burstiness"]), (&json!(0.5), &json!(1.0)));
+        assert!(unknown.get("ramp_up_strategy").is_none() && unknown.get("rps_change_events").is_none());
+        let ramp = of(json!({"burstiness": 1.0, "stages": [{"from": 1.0, "to": 3.0, "seconds": 4.0}]}));
+        assert_eq!((&ramp["request_rate"], &ramp["ramp_up_strategy"]), (&json!("inf"), &json!("linear")));
+        assert_eq!((&ramp["ramp_up_start_rps"], &ramp["ramp_up_end_rps"]), (&json!(1), &json!(3)));
+        let steps = ramp["rps_change_events"].as_array().unwrap();
+        assert_eq!(steps.iter().map(|step| step["rps"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(steps[0]["timestamp"], "2026-11-21T00:41:51.000000");
+        let closed = file(rows(), Source { closed_loop: true, slots: Some(2), ..Source::default() });
+        assert_eq!((&closed["request_rate"], &closed["max_concurrency"]), (&json!("inf"), &json!(2)));
+    }
+
+    #[test]
+    fn with_slots_there_is_how_long_requests_waited_for_one() {
+        let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
+        let told = file(rows(), Source { slots: Some(2), ..Source::default() });
+        assert_eq!(told["mean_client_queue_time_ms"], 250.0);
+        assert_eq!(told["p99_e2el_including_client_queue_ms"], 2_250.0);
+        let closed = file(rows(), Source { slots: Some(2), closed_loop: true, ..Source::default() });
+        assert!(
+            closed.get("p99_e2el_including_client_queue_ms").is_none() && closed["std_client_queue_time_ms"] == 0.0
+        );
+        assert!(file(rows(), Source::default()).get("mean_client_queue_time_ms").is_none());
+    }
+
+    #[test]
+    fn of_embeddings_it_has_other_fields() {
+        let mut row = row(5, Outcome::Success);
+        (row.dialect, row.stream) = (Some("openai.embeddings".to_owned()), Some(false));
+        let told = file([row], Source::default());
+        assert_eq!((&told["backend"], &told["total_input_sequences"]), (&json!("openai-embeddings"), &json!(1)));
+        assert_eq!((&told["input_lens"], &told["mean_e2el_ms"]), (&json!([7]), &json!(2_100.0)));
+        for key in ["failed", "ttfts", "total_output_tokens", "mean_ttft_ms", "rtfx"] {
+            assert!(told.get(key).is_none(), "{key}");
+        }
     }
 }

@@ -51,6 +51,7 @@ pub(super) fn about(
         "prompt_overhead": added,
         "prompt_words": words,
         "audit": audit,
+        "arrivals": wanted.offered,
         CLOSED: wanted.arrivals == Loop::Closed,
         "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })

@@ -57,7 +57,7 @@ pub(super) fn write(folder: &Path, formats: &[Format], slos: &[Slo]) -> anyhow::
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
     put(hlog::FILE, &hlog.render(zero).context("cannot pack the histograms")?)?;
-    if let Some((mut vllm, judged)) = vllm {
+    if let Some((vllm, judged)) = vllm {
         put(vllm::FILE, vllm.render(&sources, &judged.whole.goodput, moment).as_bytes())?;
     }
     if let Some((aiperf, judged)) = aiperf {

@@ -84,6 +84,8 @@ pub(in crate::cli) struct Wanted {
     /// Of the rows that know both.
     pub(in crate::cli) tokens_per_byte: Option<f64>,
     pub(in crate::cli) arrivals: Loop,
+    /// At what rates, where that was asked for.
+    pub(in crate::cli) offered: Value,
     pub(in crate::cli) slots: Option<u32>,
     pub(in crate::cli) sessions: Sessions,
     /// What people should know before it starts.

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use rand::RngExt as _;
 use rand_distr::{Distribution as _, Exp1, Gamma};
 use rand_pcg::Pcg64Mcg;
+use serde_json::{Value, json};
 
 use crate::measure::time::Gap;
 use crate::trace::chance::random;
@@ -73,6 +74,20 @@ impl Arrivals {
     /// One every so many seconds, exactly.
     pub fn constant(rate: f64) -> Self {
         Self::Open(Law::Constant, Stages::steady(rate))
+    }
+
+    /// As the file of a run tells them: `stages[]` with `from` and `to`, requests per second, and `seconds` of those that
+    /// end; `burstiness`, the shape of gamma gaps, of which Poisson's is 1 and constant ones' has no number. Null where slots
+    /// decide.
+    pub fn told(&self) -> Value {
+        let Self::Open(law, Stages(stages)) = self else { return Value::Null };
+        let burstiness = match law {
+            Law::Constant => None,
+            Law::Poisson => Some(1.0),
+            Law::Gamma(shape) => Some(*shape),
+        };
+        let stages = stages.iter().map(|stage| json!({"from": stage.from, "to": stage.to, "seconds": stage.length}));
+        json!({"burstiness": burstiness, "stages": stages.collect::<Vec<_>>()})
     }
 }
 

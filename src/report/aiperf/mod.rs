@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use super::fold::Good;
 use super::request::Request;
 use super::source::Source;
-use super::vllm::{Fields, error};
+use super::vllm::{Fields, error, time};
 use crate::measure::record::Outcome;
 use crate::measure::time::{Gap, Stamp};
 use numbers::{LIST, OF_REQUESTS, is_whole, numbers};
@@ -216,13 +216,4 @@ fn fault(request: &Request) -> Value {
         }
         _ => json!({"code": request.status, "type": "streamgauge", "message": error(request)}),
     }
-}
-
-/// `2026-11-21T00:41:51.697509`, without a zone, as Python writes it.
-fn time(unix_ns: u64, moment: fn(u64) -> String) -> String {
-    let text = moment(unix_ns);
-    let part = |range| text.get(range).unwrap_or_default();
-    let micros = unix_ns % 1_000_000_000 / 1_000;
-    let (year, month, day) = (part(0..4), part(4..6), part(6..8));
-    format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
 }
