@@ -10,6 +10,7 @@ use serde_json::Value;
 use streamgauge::capture::format::{Entry, Prompt, Timing, Transfer};
 use streamgauge::capture::gaps::pack;
 use streamgauge::measure::record::{CountSource, Outcome};
+use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::Report;
@@ -204,5 +205,113 @@ fn from_aiperfs_records_comes_every_number_of_its_summary() {
             let share = if tag.starts_with("effective_") { 0.03 } else { 0.001 };
             assert!((own - theirs).abs() <= theirs.abs() * share + 0.002, "{tag} {stat}: {own}, AIPerf said {theirs}");
         }
+    }
+}
+
+/// A reply of these tokens, the first after 100 ms, then one event every 10 ms, with an end 5 ms after the last.
+fn reply(tokens: u64, events: usize) -> Entry {
+    let gaps = vec![10.0 * MILLI; events - 1];
+    Recorded { start: 0.0, ttft: 100.0 * MILLI, gaps, tokens, input: 7 }.row()
+}
+
+fn figures(definitions: Definitions, rows: impl IntoIterator<Item = Entry>, slo: Option<&str>) -> Value {
+    let slos = Slos::new(slo.iter().map(|slo| slo.parse().unwrap()).collect()).unwrap();
+    let mut fold = Fold::new(Settings { definitions, slos, ..Settings::default() });
+    rows.into_iter().for_each(|row| fold.add(&Request::of(row, 0, None).unwrap()).unwrap());
+    serde_json::from_str(&Report::of(&mut fold, Vec::new(), &[50.0]).json()).unwrap()
+}
+
+#[test]
+fn each_tool_has_its_own_time_per_token() {
+    // Seven tokens in four events: 100 ms, then 30 ms, then 5 ms to the end.
+    let of = |definitions, metric: &str| figures(definitions, [reply(7, 4)], None)["metrics"][metric]["avg"].as_f64();
+    use Definitions::{Aiperf, Guidellm, Otel, Sglang, Vllm};
+    assert_eq!([Aiperf, Vllm].map(|tool| of(tool, "e2e")), [Some(130.0); 2], "to the last token");
+    assert_eq!([Sglang, Guidellm, Otel].map(|tool| of(tool, "e2e")), [Some(135.0); 3], "to the end");
+    let tpot = [Some(5.0), Some(35.0 / 6.0), Some(130.0 / 7.0), Some(35.0 / 6.0), None];
+    for (tool, expected) in [Vllm, Sglang, Guidellm, Otel, Aiperf].into_iter().zip(tpot) {
+        let tpot = of(tool, "tpot");
+        assert!(
+            tpot.zip(expected).map_or(tpot == expected, |(ours, of)| (ours - of).abs() < 1e-5),
+            "{tool:?}: {tpot:?}"
+        );
+    }
+    assert_eq!(
+        [Vllm, Sglang, Aiperf, Guidellm, Otel].map(|tool| of(tool, "itl")),
+        [Some(10.0), Some(10.0), Some(5.0), Some(5.0), None]
+    );
+}
+
+#[test]
+fn a_reply_of_one_token_has_no_time_between_tokens_and_one_of_one_event_has_one_of_zero() {
+    for tool in [Definitions::Aiperf, Definitions::Vllm, Definitions::Sglang, Definitions::Guidellm] {
+        let one = &figures(tool, [reply(1, 1)], None)["metrics"];
+        assert!(one.get("itl").is_none() && one["ttft"]["avg"] == 100.0, "{tool:?}: {one}");
+        // What counts per token of a request, where gaps do not.
+        let (several, metric) = (
+            &figures(tool, [reply(7, 1)], None)["metrics"],
+            if tool == Definitions::Vllm || tool == Definitions::Sglang { "tpot" } else { "itl" },
+        );
+        let expected = if tool == Definitions::Sglang { 5.0 / 6.0 } else { 0.0 };
+        assert!((several[metric]["avg"].as_f64().unwrap() - expected).abs() < 1e-5, "{tool:?}: {several}");
+    }
+}
+
+#[test]
+fn guidellm_counts_a_request_as_often_as_it_has_tokens() {
+    // Of 2 tokens 10 ms apart and of 9 in as many: weights of 1 and 8, and of 2 and 9.
+    let told = &figures(Definitions::Guidellm, [reply(2, 2), reply(9, 2)], None)["metrics"];
+    let near = |metric: &str, expected: f64| {
+        assert!((told[metric]["avg"].as_f64().unwrap() - expected).abs() < 1e-4, "{metric}: {told}")
+    };
+    near("itl", (10.0 + 8.0 * 10.0 / 8.0) / 9.0);
+    near("tpot", (110.0 + 110.0) / 11.0);
+    assert_eq!((&told["itl"]["p50"], &told["ttft"]["count"]), (&1.25.into(), &2.into()));
+    let unlikely = figures(Definitions::Guidellm, [reply(u64::MAX, 2)], None);
+    assert_eq!(unlikely["metrics"]["itl"]["count"], 1 << 16, "a count that is made up takes no room");
+}
+
+#[test]
+fn sglang_takes_what_was_asked_for_where_the_server_sent_no_count() {
+    let asked = |source| {
+        let mut row = reply(7, 4);
+        (row.output_source, row.params.max_tokens) = (Some(source), Some(16));
+        figures(Definitions::Sglang, [row], None)["tokens"]["output"].as_u64().unwrap()
+    };
+    use CountSource::{Chunks, ContinuousUsage, Ids, Tokenizer, Usage};
+    assert_eq!([Usage, ContinuousUsage, Ids, Tokenizer, Chunks].map(asked), [7, 7, 16, 16, 16]);
+}
+
+#[test]
+fn a_reply_that_is_no_stream_has_what_a_tool_makes_of_its_end() {
+    let whole = |tool| {
+        let row = Entry {
+            stream: Some(false),
+            timing: Timing { ended: Some(140_000_000), ..Timing::default() },
+            ..reply(7, 1)
+        };
+        let told = &figures(tool, [row], None)["metrics"];
+        ["ttft", "tpot", "itl", "e2e"].map(|metric| told[metric]["avg"].as_f64())
+    };
+    use Definitions::{Aiperf, Guidellm, Otel, Sglang, Vllm};
+    assert_eq!([Aiperf, Vllm, Otel].map(whole), [[None, None, None, Some(140.0)]; 3]);
+    assert_eq!(whole(Sglang), [Some(140.0), None, None, Some(140.0)]);
+    assert_eq!(whole(Guidellm), [None, Some(20.0), None, Some(140.0)]);
+}
+
+#[test]
+fn a_reply_of_one_token_meets_an_objective_of_time_per_token_but_not_aiperfs() {
+    let met = |tool| figures(tool, [reply(1, 1)], Some("x: tpot<=50ms"))["goodput"][0]["met"].as_u64().unwrap();
+    assert_eq!([Definitions::Vllm, Definitions::Streamgauge, Definitions::Aiperf].map(met), [1, 1, 0]);
+}
+
+#[test]
+fn what_failed_or_was_left_is_in_the_time_of_the_rates_and_in_no_latency() {
+    for tool in Definitions::ALL {
+        let failed = |at: u64, outcome| Entry { at, outcome: Some(outcome), ..reply(7, 4) };
+        let rows = [reply(7, 4), failed(1_000_000_000, Outcome::Failed), failed(1_865_000_000, Outcome::Cancelled)];
+        let told = figures(tool, rows, None);
+        assert_eq!((&told["metrics"]["ttft"]["count"], &told["seconds"]), (&1.into(), &2.0.into()), "{tool:?}");
+        assert_eq!((&told["throughput"]["requests"], &told["tokens"]["output"]), (&0.5.into(), &7.into()), "{tool:?}");
     }
 }

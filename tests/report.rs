@@ -161,7 +161,9 @@ fn every_number_is_that_of_the_records() {
 #[test]
 fn each_tools_definitions_give_what_that_tool_would_have_said() {
     // (whose, metric, the values of the two streams and the whole answer)
-    let tpot_of_guidellm = [220.0 / 7.0, 125.0];
+    // By GuideLLM's a request of seven tokens has as many, and its mean gap six times.
+    let tpot_of_guidellm = [[220.0 / 7.0; 7].as_slice(), &[125.0; 2], &[100.0; 4]].concat();
+    let itl_of_guidellm = [[20.0; 6].as_slice(), &[50.0]].concat();
     for (whose, metric, expected) in [
         ("aiperf", "itl", &[20.0, 50.0][..]),
         ("aiperf", "e2e", &[220.0, 250.0, 400.0]),
@@ -174,7 +176,7 @@ fn each_tools_definitions_give_what_that_tool_would_have_said() {
         ("sglang", "e2e", &[250.0, 300.0, 400.0]),
         // No usage was sent for the second request: what was asked for counts.
         ("sglang", "osl", &[7.0, 5.0, 4.0]),
-        ("guidellm", "itl", &[20.0, 50.0]),
+        ("guidellm", "itl", &itl_of_guidellm),
         ("guidellm", "tpot", &tpot_of_guidellm),
         ("guidellm", "e2e", &[250.0, 300.0, 400.0]),
         ("otel", "tpot", &[25.0, 100.0]),

@@ -5,24 +5,31 @@
 //!
 //! | | `streamgauge` | `aiperf` 0.13 | `vllm` bench 0.33 | `sglang` bench 0.5.23 | `guidellm` 0.8 | `otel` GenAI 1.41 |
 //! |---|---|---|---|---|---|---|
+//! | TTFT | t₁ − t₀ | t₁ − t₀ | t₁ − t₀ | t₁ − t₀; of a reply that is no stream E2E | t₁ − t₀ | t₁ − t₀ |
 //! | E2E | end − t₀ | tₗ − t₀ | tₗ − t₀ | end − t₀ | end − t₀ | end − t₀ |
-//! | ITL | every gap ÷ tokens of the later event | per request (tₗ − t₁) ÷ (n − 1) | every gap, not divided | every gap, not divided | per request (tₗ − t₁) ÷ (n − 1) | – |
-//! | TPOT | (tₗ − t₁) ÷ (n − tokens of the first event) | – | (tₗ − t₁) ÷ (n − 1) | (end − t₁) ÷ (n − 1) | (tₗ − t₀) ÷ n | (end − t₁) ÷ (n − 1) |
-//! | n | as counted | as counted | as counted | what was asked for, where no usage was sent | as counted | as counted |
+//! | ITL | every gap ÷ tokens of the later event | per request (tₗ − t₁) ÷ (n − 1) | every gap, not divided | every gap, not divided | per request (tₗ − t₁) ÷ (n − 1), as often as n − 1 | – |
+//! | TPOT | (tₗ − t₁) ÷ (n − tokens of the first event) | – | (tₗ − t₁) ÷ (n − 1) | (end − t₁) ÷ (n − 1) | (tₗ − t₀) ÷ n, as often as n; of a reply that is no stream E2E ÷ n | (end − t₁) ÷ (n − 1) |
+//! | n | as counted | as counted | as counted | what was asked for, where the server sent no count | as counted | as counted |
 //! | tokens/s per user | 1 ÷ TPOT | 1 ÷ ITL | – | – | – | – |
 //! | window of rates | first planned moment to last end, of all | first t₀ to last end, of all | likewise | likewise | likewise | likewise |
 //! | from planned | also | – | – | – | – | – |
 //!
-//! A number that a tool does not have is absent under its definitions; what it reports of a stream of one token as 0 is
-//! absent too. AIPerf's ITL takes the first chunk for one token, as it does without `--per-chunk-usage`. What cannot be
-//! had from a record stays different: AIPerf counts with a tokenizer of its own, and its rates are over a phase that
-//! begins some milliseconds before the first request; GuideLLM weighs rates by time; and the clocks of the Python tools
-//! run before the connection is made. `tests/definitions.rs` makes AIPerf's and vLLM's own figures from their records.
+//! A number that a tool does not have is absent under its definitions; what it reports as 0 where there is none, as of a
+//! reply of one token, is absent too. AIPerf's ITL takes the first chunk for one token, as it does without
+//! `--per-chunk-usage`, and a request without a value for one that misses the objective; vLLM's tool takes it for one
+//! that meets it. What cannot be had from a record stays different: AIPerf counts with a tokenizer of its own, and its
+//! rates are over a phase that begins some milliseconds before the first request; GuideLLM weighs rates by time, and its
+//! percentiles are values that occurred; vLLM's tool up to 0.32 takes every event with a choice for a token, that of the
+//! role and that of the end too; SGLang's divides gaps at its own `/generate`; and the clocks of the Python tools run
+//! before the connection is made. `tests/definitions.rs` makes AIPerf's and vLLM's own figures from their records.
 
 use super::metric::Metric;
 use super::request::Request;
 use crate::measure::record::{CountSource, tpot};
 use crate::measure::time::{Gap, Stamp};
+
+/// How often a number of one request counts at most, so that a count that is made up takes no room.
+const MOST_WEIGHT: u64 = 1 << 16;
 
 /// Whose definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,12 +87,18 @@ impl Definitions {
 
     /// Output tokens.
     pub fn tokens(self, request: &Request) -> Option<u64> {
-        let exact = request.tokens.filter(|count| count.source < CountSource::Chunks);
+        let said = request.tokens.filter(|count| count.source <= CountSource::ContinuousUsage);
         let counted = request.tokens.map(|count| count.tokens);
         match self {
-            Self::Sglang if exact.is_none() => request.asked.or(counted),
+            Self::Sglang if said.is_none() => request.asked.or(counted),
             _ => counted,
         }
+    }
+
+    /// What a request is taken to have needed for a token, in an objective, if it has no such time: nothing, or longer than
+    /// any objective.
+    pub fn without_tpot(self) -> Option<Gap> {
+        (self == Self::Aiperf).then_some(Gap::from_nanos(u64::MAX))
     }
 
     /// The moment at which an answer is over.
@@ -100,10 +113,18 @@ impl Definitions {
     pub fn times(self, request: &Request, start: Stamp) -> Times {
         let end = self.end(request);
         let e2e = end.map(|end| end.since(start));
-        if !request.streamed {
-            return Times { e2e, ..Times::default() };
-        }
         let tokens = self.tokens(request);
+        if !request.streamed {
+            return match self {
+                Self::Sglang => Times { ttft: e2e, e2e, ..Times::default() },
+                Self::Guidellm => Times {
+                    tpot: e2e.zip(tokens).and_then(|(e2e, tokens)| shared(e2e, tokens)),
+                    e2e,
+                    ..Times::default()
+                },
+                _ => Times { e2e, ..Times::default() },
+            };
+        }
         let (first, last) = (request.first, request.last);
         let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.since(from?));
         let per_token = |time: Option<Gap>| shared(time?, tokens?.checked_sub(1)?);
@@ -141,8 +162,10 @@ impl Definitions {
         };
         one(Metric::Ttft, times.ttft);
         one(Metric::Ttfo, times.ttfo);
-        one(Metric::Tpot, times.tpot);
         one(Metric::E2e, times.e2e);
+        let tokens = self.tokens(request).unwrap_or(0);
+        let weight = |tokens: u64| if self == Self::Guidellm { tokens.min(MOST_WEIGHT) } else { 1 };
+        (0..weight(tokens)).for_each(|_| one(Metric::Tpot, times.tpot));
         if let Some(planned) = request.planned.filter(|_| self.know_plans()) {
             let felt = self.times(request, planned);
             one(Metric::TtftFromPlanned, felt.ttft);
@@ -151,7 +174,9 @@ impl Definitions {
         match self {
             Self::Streamgauge => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.latency().0))),
             Self::Vllm | Self::Sglang => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.gap()))),
-            Self::Aiperf | Self::Guidellm => one(Metric::Itl, times.mean_itl),
+            Self::Aiperf | Self::Guidellm => {
+                (0..weight(tokens.saturating_sub(1))).for_each(|_| one(Metric::Itl, times.mean_itl));
+            }
             Self::Otel => {}
         }
         if request.streamed {

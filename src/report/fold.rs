@@ -296,7 +296,7 @@ fn verdicts(request: &Request, settings: &Settings) -> Vec<Option<bool>> {
         streamed: request.streamed,
         ttft: times.ttft,
         ttfo: times.ttfo,
-        tpot: times.tpot.or(times.mean_itl),
+        tpot: times.tpot.or(times.mean_itl).or_else(|| definitions.without_tpot()),
         e2e: times.e2e.unwrap_or_default(),
         gap_count: request.events.len() as u64,
         gaps_over: &over,
