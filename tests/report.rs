@@ -454,19 +454,20 @@ fn every_format_tells_the_same() {
 #[test]
 fn a_name_from_a_file_is_text_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
-    let name = "<script src=//x>|\u{1b}[2J\n=1+1,\"";
+    let name = "<script src=//x>|\u{1b}[2J\n=1+1,\u{202e}\"";
     let rows: Vec<Entry> = four().into_iter().map(|row| Entry { model: Some(name.to_owned()), ..row }).collect();
     let path = run(&folder.path().join("run"), &rows, 0, &json!({"targets": [name]}));
     let shown = |format: &str| streamgauge(&[&path], &["--by", "model", format]).stdout;
-    for format in ["--html", "--markdown", "--plain"] {
+    for format in ["--html", "--markdown", "--plain", "--csv"] {
         let text = shown(format);
-        assert!(!text.contains('\u{1b}'), "{format}: {text}");
-        assert!(format == "--plain" || !text.contains("<script"), "{format}: {text}");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{format}: {text}");
+        assert!(["--plain", "--csv"].contains(&format) || !text.contains("<script"), "{format}: {text}");
     }
     for fetched in ["<link", "<img", "url(", "@import"] {
         assert!(!shown("--html").contains(fetched), "it needs nothing else, and {fetched} fetches");
     }
-    assert!(shown("--csv").contains("\"model=<script src=//x>|\u{1b}[2J\n=1+1,\"\"\""), "{}", shown("--csv"));
+    let line = "\n\"model=<script src=//x>|?[2J?=1+1,?\"\"\",requests,requests,count,4\n";
+    assert!(shown("--csv").contains(line), "{}", shown("--csv"));
 }
 
 #[test]

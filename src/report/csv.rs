@@ -6,6 +6,7 @@
 //! What a server said of itself has the scope `server=URL`, of a slice `from=10s;server=URL`.
 
 use super::distribution::Distribution;
+use super::draw::printed;
 use super::fidelity::Fidelity;
 use super::servers::{Server, Went};
 use super::{Report, Summary};
@@ -140,11 +141,12 @@ fn server(text: &mut String, scope: &str, server: &Server) {
     }
 }
 
-/// A field, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before it.
+/// A field, in one line, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before
+/// it.
 pub(super) fn field(text: &str) -> String {
-    let text =
-        if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text.to_owned() };
-    match text.contains([',', '"', '\n', '\r']) {
+    let text = printed(text);
+    let text = if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text };
+    match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,
     }
@@ -159,5 +161,6 @@ mod tests {
         assert_eq!(field("model=a"), "model=a");
         assert_eq!(field("model=a,b \"c\""), "\"model=a,b \"\"c\"\"\"");
         assert_eq!(field("=1+1"), "'=1+1");
+        assert_eq!(field("a\n\u{1b}[2J\u{202e}b"), "a??[2J?b");
     }
 }

@@ -139,9 +139,21 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A name from a file, which may hold anything.
+/// Whether a character is not printed as itself: controls, marks that turn the direction of writing, those without width.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
+}
+
+/// Text that holds names from files, which may hold anything.
+pub fn printed(text: &str) -> String {
+    text.chars().map(|c| if is_unprintable(c) { '?' } else { c }).collect()
+}
+
+/// A name from a file, as a table has room for it.
 pub fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect()
+    printed(name).chars().take(60).collect()
 }
 
 #[cfg(test)]

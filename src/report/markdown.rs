@@ -1,7 +1,7 @@
 //! A report as Markdown, for an issue or a pull request.
 
 use super::Report;
-use super::draw::printable;
+use super::draw::{printable, printed};
 use super::fidelity::words;
 use super::text::{Part, latencies, lines, part, sentence};
 
@@ -50,10 +50,10 @@ pub(super) fn drawn(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Text without marks that mean something in Markdown or HTML.
+/// Text without marks that mean something in Markdown, HTML or a terminal.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printed(text).chars() {
         match c {
             '<' => escaped += "&lt;",
             '>' => escaped += "&gt;",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::distribution::{Distribution, name_of};
-use super::draw::{bar, columns, grouped, value};
+use super::draw::{bar, columns, grouped, printed, value};
 use super::fidelity::words;
 use super::metric::Metric;
 use super::servers::{IN_SLICES, Server, together};
@@ -343,11 +343,6 @@ fn load(report: &Report, screen: Screen) -> String {
     }
     let end = if load.seconds < 10.0 { format!("{:.1}s", load.seconds) } else { format!("{:.0}s", load.seconds) };
     text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
-}
-
-/// Text that holds names from files.
-pub(super) fn printed(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// A sentence with its end.

@@ -10,6 +10,7 @@ use super::inspection::{Inspection, Seen};
 use super::{Reply, explain, summary};
 use crate::measure::dialect::facts::Holds;
 use crate::measure::time::Stamp;
+use crate::report::draw::is_unprintable;
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]
@@ -193,11 +194,6 @@ fn shortened(sent: &str, before: &str, context: usize, screen: &Screen) -> Strin
 /// A text in which everything that is not printed as itself (controls, marks that turn the direction of writing,
 /// characters without width) is escaped as in JSON.
 pub(super) fn escaped(text: &str) -> String {
-    let is_unprintable = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-            || matches!(c, '\u{e0000}'..='\u{e007f}')
-    };
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

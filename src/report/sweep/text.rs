@@ -1,9 +1,9 @@
 //! A sweep for people: a row for each level, where the SLO ends, and a picture of latency against load.
 
 use super::super::distribution::name_of;
-use super::super::draw::{is_wide, scatter, value};
+use super::super::draw::{is_wide, printed, scatter, value};
 use super::super::metric::{Metric, Unit};
-use super::super::text::{Screen, aligned, printed};
+use super::super::text::{Screen, aligned};
 use super::{Difference, Doubt, Point, Sweep, is_of};
 
 /// Columns of the names of figures.
