@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{Signal, kill};
@@ -336,4 +336,19 @@ fn a_sweep_that_is_stopped_keeps_what_is_done_and_goes_on() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.starts_with("concurrency-2 (2 of 2)\n"), "{}", done.stderr);
     assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2"]);
+}
+
+#[test]
+fn a_sweep_that_waits_for_a_server_that_says_nothing_stops_when_asked() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}", silent.local_addr().unwrap());
+    let (_folder, out) = place();
+    let args = ["--rates", "2", "--duration", "1s", "--isl", "16", "--osl", "4"];
+    let fixed = ["sweep", "--target", &target, "--out", out.to_str().unwrap(), "--no-audit"];
+    let mut child = program(&[&fixed[..], &args].concat()).spawn().unwrap();
+    let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(talk.by_ref().map(Result::unwrap).any(|line| line.starts_with("waiting for the first answer of http://")));
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert!(talk.map(Result::unwrap).any(|line| line == "stopped: start it again to go on"));
+    assert_eq!((child.wait().unwrap().code(), folders(&out)), (Some(3), vec![]));
 }

@@ -71,7 +71,8 @@ fn full() -> Value {
         "finish": "length", "output_tokens": 12, "output_source": "chunks",
         "timing": {"sent": 13, "evidence": 14, "first_token": 15, "first_output": 16, "ended": 17, "first_tokens": 18,
             "gaps": "AgECAQDQDwA", "lost_gaps": 19},
-        "abort_tokens": 20, "in_flight": 21,
+        "abort_tokens": 20, "in_flight": 21, "reasoning_tokens": 22,
+        "transfer": {"connecting": 23, "head": 24, "first_byte": 25, "sent": 26, "received": 27, "reads": 28},
         "wanted": {"input_tokens": 22, "output_tokens": 23, "think": 24, "abort_tokens": 25, "abort_after": 26},
         "upstream": "h:1",
     })
@@ -89,7 +90,7 @@ fn every_field_is_a_column_with_its_value_and_what_is_unknown_is_null() {
     let mut expected = serde_json::Map::new();
     for (name, value) in full.as_object().unwrap() {
         match (name.as_str(), value) {
-            ("params" | "prompt" | "timing" | "wanted", Value::Object(fields)) => {
+            ("params" | "prompt" | "timing" | "wanted" | "transfer", Value::Object(fields)) => {
                 expected.extend(fields.iter().map(|(field, value)| (format!("{name}_{field}"), value.clone())));
             }
             _ => _ = expected.insert(name.clone(), value.clone()),

@@ -8,10 +8,12 @@ mod plan;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 
 use anyhow::Context as _;
 use clap::ArgGroup;
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
 use self::levels::{Levels, rates, slots};
 use self::line::Line;
@@ -251,7 +253,19 @@ impl Sweeping<'_> {
     /// Sends what a command line asks for; what it gives back ends the sweep.
     fn send(&mut self, flags: &Flags, wish: &Wish) -> anyhow::Result<Option<Over>> {
         let typed = self.outline.typed(flags, &wish.level).map_err(anyhow::Error::msg)?;
-        let prepared = match typed.prepare() {
+        let (ready, waiting) = oneshot::channel();
+        // Apart, for it may wait long for a server: who is asked to stop leaves it behind.
+        let prepare = move || ready.send((typed.prepare(), typed)).is_ok();
+        thread::Builder::new().name("prepare".to_owned()).spawn(prepare).context("cannot start a thread")?;
+        let waited = self.runtime.block_on(async {
+            tokio::select! {
+                prepared = waiting => Some(prepared),
+                () = self.stop.asked() => None,
+            }
+        });
+        let Some(prepared) = waited else { return Ok(Some(Over::Stopped)) };
+        let (prepared, typed) = prepared.context("the preparation of a run has panicked")?;
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(refused) => {
                 let (said, code) = refused.told();
@@ -267,7 +281,7 @@ impl Sweeping<'_> {
 
 /// Tells what all runs came to.
 fn conclude(args: &Args, outline: &Outline, file: File, ended: Over) -> anyhow::Result<ExitCode> {
-    let answer = file.answer;
+    let (answer, nothing) = (file.answer, file.runs.is_empty());
     let sweep = Sweep::read(&args.out, file, &Wanted::default().with_usual_percentiles())?;
     let printed = super::print(&if args.json { sweep.json() } else { render(&sweep, screen(false)) })?;
     if ended == Over::Stopped {
@@ -277,6 +291,7 @@ fn conclude(args: &Args, outline: &Outline, file: File, ended: Over) -> anyhow::
     Ok(match (ended, &outline.goals, answer) {
         (Over::Refused(code), ..) => ExitCode::from(code),
         (Over::Stopped, Some(_), None) => ExitCode::from(NOT_VALID),
+        (Over::Stopped, ..) if nothing => ExitCode::from(NOT_VALID),
         (_, Some(_), Some(Answer { met: None, .. })) => ExitCode::from(SLO_MISSED),
         (_, None, _) if !sweep.is_valid() => ExitCode::from(NOT_VALID),
         _ if missed => ExitCode::from(SLO_MISSED),
