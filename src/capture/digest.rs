@@ -9,6 +9,8 @@
 //! word, so that a prompt which is given as token ids has as many. No template of a chat is applied; the keys and roles
 //! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
 //! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
+//!
+//! It is past 400 lines with its tests: blocks, messages and parts come of one walk, and are tried together.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;

@@ -39,6 +39,12 @@ impl Stamp {
     }
 }
 
+/// The least span that has what it had, and what lies between these two.
+pub fn widened(span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
+    let (first, last) = span.unwrap_or((from, from));
+    (first.min(from), last.max(to))
+}
+
 /// A part of a line of time, in nanoseconds of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -17,7 +17,7 @@ use crate::measure::dialect;
 use crate::measure::record::Outcome;
 use crate::measure::slo::{Judged, Slos, Verdict};
 use crate::measure::spread::Samples;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::{Gap, Stamp, widened};
 
 /// Groups that are told apart; what comes later is of the last, `(others)`.
 pub const MOST_GROUPS: usize = 256;
@@ -190,8 +190,7 @@ impl Figures {
             *self.statuses.entry(status).or_default() += 1;
         }
         let begin = if definitions.know_plans() { request.begun() } else { request.sent };
-        let (first, last) = self.window.unwrap_or((begin, begin));
-        self.window = Some((first.min(begin), last.max(request.ended.unwrap_or(begin))));
+        self.window = Some(widened(self.window, begin, request.ended.unwrap_or(begin)));
         if let Some(in_flight) = request.in_flight {
             let took = request.ended.map(|ended| ended.since(request.sent));
             self.load.push(Sent::new(request.sent, in_flight, took));

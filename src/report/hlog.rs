@@ -15,7 +15,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Interv
 use super::definitions::Definitions;
 use super::metric::{Metric, Unit};
 use super::request::Request;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::{Gap, Stamp, widened};
 
 /// The name of the file.
 pub const FILE: &str = "histograms.hlog";
@@ -37,9 +37,7 @@ pub struct Hlog {
 impl Hlog {
     /// One request more. Times are those of successes, but for the lag.
     pub fn add(&mut self, request: &Request) {
-        let (first, last) = self.span.unwrap_or((request.begun(), request.begun()));
-        let end = request.ended.unwrap_or(request.sent);
-        self.span = Some((first.min(request.begun()), last.max(end)));
+        self.span = Some(widened(self.span, request.begun(), request.ended.unwrap_or(request.sent)));
         if let Some(planned) = request.planned {
             self.count(Metric::Lag, request.sent.since(planned));
         }

@@ -62,6 +62,7 @@ pub mod hlog;
 pub mod html;
 pub mod markdown;
 pub mod metric;
+mod peers;
 pub mod request;
 pub mod servers;
 pub mod source;

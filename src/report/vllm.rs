@@ -12,17 +12,15 @@
 //! `probe_*` from requests of its own; they are not there. Nor are `server_queue_times` and `server_ttfts`, which later
 //! versions add where a reply had a `metrics` object (a server writes it when it is told to): records do not keep that.
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::column::Column;
 use super::definitions::Definitions;
 use super::fold::Good;
+use super::peers::{Fields, error, time};
 use super::request::Request;
 use super::source::Source;
-use crate::measure::record::Outcome;
-use crate::measure::time::{Gap, Stamp};
+use crate::measure::time::{Gap, Stamp, widened};
 
 /// The name of the file.
 pub const FILE: &str = "vllm_bench_serve.json";
@@ -74,12 +72,8 @@ impl Vllm {
         let whole = request.succeeded();
         self.model = self.model.take().or_else(|| request.model.clone());
         self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
-        let widen = |span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp| {
-            let (first, last) = span.unwrap_or((from, to));
-            Some((first.min(from), last.max(to)))
-        };
-        self.planned = widen(self.planned, request.begun(), request.begun());
-        self.window = widen(self.window, request.sent, request.ended.unwrap_or(request.sent));
+        self.planned = Some(widened(self.planned, request.begun(), request.begun()));
+        self.window = Some(widened(self.window, request.sent, request.ended.unwrap_or(request.sent)));
         self.rows.push(Row {
             start: request.sent.since(Stamp::default()).as_secs(),
             queued: request.planned.map_or(0.0, |planned| request.sent.since(planned).as_secs()),
@@ -263,45 +257,12 @@ fn count(buckets: &mut Vec<u64>, second: usize) {
     }
 }
 
-/// Why a request has no whole answer, as other tools' files tell it.
-pub(super) fn error(request: &Request) -> String {
-    let outcome = request.outcome.map_or("unknown", Outcome::name);
-    request.status.map_or(outcome.to_owned(), |status| format!("{outcome}: status {status}"))
-}
-
-/// `2026-11-21T00:41:51.697509`, without a zone, as Python writes it.
-pub(super) fn time(unix_ns: u64, moment: fn(u64) -> String) -> String {
-    let text = moment(unix_ns);
-    let part = |range| text.get(range).unwrap_or_default();
-    let micros = unix_ns % 1_000_000_000 / 1_000;
-    let (year, month, day) = (part(0..4), part(4..6), part(6..8));
-    format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
-}
-
-/// An object whose fields stay in their order.
-#[derive(Debug, Default)]
-pub(super) struct Fields(Vec<(String, Value)>);
-
-impl Fields {
-    pub(super) fn put(&mut self, name: &str, value: Value) {
-        self.0.push((name.to_owned(), value));
-    }
-}
-
-impl Serialize for Fields {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
-        map.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::capture::format::{Entry, Prompt, Timing};
     use crate::capture::gaps::pack;
-    use crate::measure::record::CountSource;
+    use crate::measure::record::{CountSource, Outcome};
     use crate::measure::timeline::TokenEvent;
 
     /// Sent at this second, a quarter late; three tokens, half a second apart, the first after one.

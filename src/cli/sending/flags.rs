@@ -1,4 +1,6 @@
 //! The flags that every verb has that sends: where to, how, and by what the answers are judged.
+//!
+//! It is past 400 lines, for it is one list: every such flag with its help, and how its value is read.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;

@@ -1,4 +1,6 @@
 //! The admin port over real sockets, with a client that reads bytes.
+//!
+//! It is past 400 lines, for every page of the port is asked here, of one server that is set up in one way.
 
 use std::io::Read;
 use std::net::SocketAddr;

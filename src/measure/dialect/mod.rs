@@ -38,6 +38,8 @@
 //! | `gemini` | `:streamGenerateContent`, `:generateContent` | `finishReason` | growth of `usageMetadata` |
 //! | `bedrock.converse` | `/model/…/converse-stream`, `…/converse` | `messageStop` | unknown |
 //! | `bedrock.invoke` | `/model/…/invoke-with-response-stream`, `…/invoke` | the vendor's | the vendor's |
+//!
+//! The file is past 400 lines, for it is the table: what every dialect has to say, and the row of each.
 
 mod anthropic_messages;
 pub mod ask_usage;

@@ -22,9 +22,9 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::fold::Good;
+use super::peers::{Fields, error, time};
 use super::request::Request;
 use super::source::Source;
-use super::vllm::{Fields, error, time};
 use crate::measure::record::Outcome;
 use crate::measure::time::{Gap, Stamp};
 use numbers::{LIST, OF_REQUESTS, is_whole, numbers};

@@ -8,9 +8,10 @@ use super::super::column::Column;
 use super::super::definitions::Definitions;
 use super::super::request::Request;
 use super::curves::{Span, curves};
+use super::fault;
 use super::numbers::{OF_REQUESTS, SUMS, WITH_FAILURES};
 use super::told::Told;
-use super::{Stamp, fault};
+use crate::measure::time::{Stamp, widened};
 
 /// Output that is more than this share shorter or longer than asked for, or by more than so many tokens, is a mismatch.
 const MISMATCH: (f64, f64) = (0.05, 50.0);
@@ -52,11 +53,11 @@ impl Phase {
             columns("effective_latency", &[ended.since(planned).as_millis()]);
             self.lags.0.push(lag);
         }
-        self.window = Some(wider(self.window, request.sent, ended));
+        self.window = Some(widened(self.window, request.sent, ended));
         let mut span = Span { start: nanos(request.sent), end: nanos(ended), ..Span::default() };
         if whole {
             let last = Definitions::Aiperf.end(request).unwrap_or(request.sent);
-            self.of_successes = Some(wider(self.of_successes, request.sent, last));
+            self.of_successes = Some(widened(self.of_successes, request.sent, last));
             span.first = request.first.filter(|_| request.streamed).map(nanos);
             span.input = request.input.map(|tokens| tokens as f64);
             span.output = Definitions::Aiperf.tokens(request).map(|tokens| tokens as f64);
@@ -165,8 +166,4 @@ impl Phase {
         }
         summary
     }
-}
-
-fn wider(window: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
-    window.map_or((from, to), |(first, last)| (first.min(from), last.max(to)))
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::column::Column;
-use super::super::vllm::Fields;
+use super::super::peers::Fields;
 
 /// Its percentiles.
 pub(super) const PERCENTILES: [u32; 9] = [1, 5, 10, 25, 50, 75, 90, 95, 99];
