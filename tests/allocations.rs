@@ -193,7 +193,8 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
             drained += progress.gaps.len();
         }
     }
-    capture.ended(following, &observer.end(Stamp::from_nanos(u64::MAX), Ending::Complete));
+    let record = observer.end(Stamp::from_nanos(u64::MAX), Ending::Complete);
+    capture.ended(Box::new(following), Box::new(record));
     capture.finish();
     assert_eq!(capture.counts().count(Fate::Whole), 1);
     assert!(drained > 49_000, "{drained} gaps came in batches");

@@ -13,9 +13,11 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use streamgauge::capture::format::Entry;
+use streamgauge::capture::reader::Reader;
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
-use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::record::{CountSource, Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::text::Budget;
 use streamgauge::measure::time::Stamp;
@@ -47,15 +49,20 @@ fn usage(tokens: u64) -> String {
     format!("data: {}\n\n", json!({"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": tokens}}))
 }
 
-/// A proxy that has the tokenizer for `llama-*`, to a server that answers each request with these chunks.
-fn proxy(chunks: Vec<String>) -> (Between, Upstream) {
-    let upstream = Upstream::start(move |mut conn| {
+/// A server that answers each request with these chunks.
+fn upstream(chunks: Vec<String>) -> Upstream {
+    Upstream::start(move |mut conn| {
         while conn.request().is_some() {
             conn.send(HEAD);
             chunks.iter().for_each(|chunk| _ = conn.chunk(chunk));
             conn.send("0\r\n\r\n");
         }
-    });
+    })
+}
+
+/// A proxy that has the tokenizer for `llama-*`, to such a server.
+fn proxy(chunks: Vec<String>) -> (Between, Upstream) {
+    let upstream = upstream(chunks);
     let tokenizer = format!("llama-*={}", file());
     (Between::with(upstream.addr, &[("tokenizers", &tokenizer)]), upstream)
 }
@@ -112,6 +119,19 @@ fn where_the_server_does_not_count_the_tokenizer_does() {
     chunks.extend(texts.iter().map(|text| event(0, json!({"content": text}))));
     chunks.push(DONE.to_owned());
     assert_eq!(measured("llama-3", chunks), by("tokenizer", exact));
+}
+
+#[test]
+fn a_captured_row_has_the_tokenizers_count_too() {
+    let upstream = upstream(vec![event(0, json!({"content": "Derivative Works shall"})), DONE.to_owned()]);
+    let (folder, tokenizer) = (tempfile::tempdir().unwrap(), format!("llama-*={}", file()));
+    let capture = folder.path().to_str().unwrap();
+    let proxy = Between::with(upstream.addr, &[("tokenizers", &tokenizer), ("capture", capture)]);
+    ask(&proxy, "llama-3");
+    assert!(proxy.stop(Duration::from_secs(10)));
+    let rows: Vec<Entry> = Reader::open(folder.path()).unwrap().map(Result::unwrap).collect();
+    let counts: Vec<_> = rows.iter().map(|row| (row.output_tokens, row.output_source)).collect();
+    assert_eq!(counts, [(Some(counted(&["Derivative Works shall"])), Some(CountSource::Tokenizer))]);
 }
 
 #[test]

@@ -34,6 +34,8 @@ const MESSAGES: &[u8] = b"messages";
 const MAX_PARTS: usize = 256;
 /// Messages whose end may turn out to be where the next turn goes on.
 const MAX_MESSAGES: usize = 4_096;
+/// Bytes of the canonical prompt that are hashed and cut at once.
+const AT_ONCE: usize = 4 << 10;
 /// Base64 of a part that is decoded to find its size in pixels, in bytes: cameras put that much before it.
 const MEDIA_HEAD: usize = 128 << 10;
 
@@ -89,6 +91,9 @@ mod tag {
 pub struct Digester {
     key: Key,
     cutting: Cutting,
+    /// What was walked of the canonical prompt and is neither hashed nor cut yet: a few long pieces cost less than many
+    /// short ones. Where they end depends on what was walked alone.
+    walked: Vec<u8>,
     /// The block that is being filled, of tokens.
     block: blake3::Hasher,
     /// How many they are.
@@ -115,6 +120,7 @@ impl Digester {
             key: key.clone(),
             block: cutting.key(key).hasher(BLOCK),
             cutting,
+            walked: Vec::new(),
             filled: 0,
             partial: Vec::new(),
             tokenized: 0,
@@ -138,6 +144,7 @@ impl Digester {
 
     /// What is kept of the prompt. What comes then is another.
     pub fn finish(&mut self) -> Digested {
+        self.take_in();
         if !self.digested.parts.is_empty() {
             self.digested.tokens = None;
         }
@@ -196,6 +203,25 @@ impl Digester {
 
     /// Everything that comes is in here, whatever blocks are cut by.
     fn everything(&mut self, bytes: &[u8]) {
+        if self.walked.len() + bytes.len() > AT_ONCE {
+            self.take_in();
+        }
+        if bytes.len() > AT_ONCE {
+            self.whole(bytes);
+        } else {
+            self.walked.extend_from_slice(bytes);
+        }
+    }
+
+    /// Hashes and cuts what was walked.
+    fn take_in(&mut self) {
+        let mut walked = std::mem::take(&mut self.walked);
+        self.whole(&walked);
+        walked.clear();
+        self.walked = walked;
+    }
+
+    fn whole(&mut self, bytes: &[u8]) {
         self.digested.bytes += bytes.len() as u64;
         self.all.write(bytes);
         if let Cutting::Bytes(size) = self.cutting {
@@ -264,6 +290,7 @@ impl PromptSink for Digester {
     }
 
     fn message_ends(&mut self) {
+        self.take_in();
         if self.digested.messages.len() < MAX_MESSAGES {
             self.digested.messages.push(self.all.finish());
         }

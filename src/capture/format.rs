@@ -192,7 +192,8 @@ pub struct Entry {
     /// The prompt.
     #[serde(skip_serializing_if = "Prompt::is_empty")]
     pub prompt: Prompt,
-    /// The session it belongs to: a keyed digest, or the id that a public trace has.
+    /// The session it belongs to: a keyed digest of what a client calls it, a random name where it was inferred, or the id
+    /// that a public trace has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// Its place in the session, from 0.

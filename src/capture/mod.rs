@@ -18,12 +18,13 @@
 //! A request of no dialect is plain HTTP, and no row.
 //!
 //! ```text
-//! stream's task -> Following -> queue -> recorder's thread: digest -> row -> frame -> segments
+//! stream's task -> Following, record -> whoever counts them -> recorder's thread: digest -> row -> frame -> segments
 //! ```
-//! The task only hands over ([`recorder`]): a long body as soon as it is sent, a short one with the request's end. The
-//! thread turns a body into ids of its blocks and digests of its messages ([`digest`], blocks of bytes or of a
-//! tokenizer's [`tokens`]) and drops it; when the request has ended it finds its session ([`sessions`]), writes the row, and hands the frame to the system once it is full or `--capture-flush` is
-//! over ([`segments`]: rotation, retention, syncs).
+//! The task only hands over ([`recorder`]): a long body as soon as it is sent, a short one with the request's end. What
+//! has been counted goes on to the thread, with the count of a tokenizer where there is one. The thread turns a body into
+//! ids of its blocks and digests of its messages ([`digest`], blocks of bytes or of a tokenizer's [`tokens`]) and drops
+//! it; when the request has ended it finds its session ([`sessions`]), writes the row, and hands the frame to the system
+//! once it is full or `--capture-flush` is over ([`segments`]: rotation, retention, syncs).
 //! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged at once, then once a minute. The
 //! end of the process waits three seconds for the disk, and no longer.
 //!

@@ -1,14 +1,17 @@
 //! What the proxy hands over to the capture, whose thread makes rows of it (`thread.rs`).
 //!
-//! A stream's task makes a [`Following`] when a request begins, gives it the body as it is sent, the gaps of a long
-//! stream as they are drained, and in the end the record. None of that waits: what finds the queue full is lost and
-//! counted ([`Fate`]), and the stream never knows.
+//! A stream's task makes a [`Following`] when a request begins, and gives it the body as it is sent and the gaps of a long
+//! stream as they are drained. When the request has ended it goes with the record to whoever counts that, and from there
+//! to the capture ([`Capture::ended`]). None of that waits: what finds the queue full is lost and counted ([`Fate`]), and
+//! the stream never knows.
 //!
 //! # Memory
 //! Bodies are held until the thread has digested them, [`MAX_BODY`] each and [`MAX_BODIES`] of all, and besides them what
-//! is no longer than [`SHORT`] until the request ends: one note is half the price of two. Gaps are held up to
+//! is no longer than [`SHORT`] until the request has ended: one note is half the price of two. Gaps are held up to
 //! [`MAX_GAPS`] per stream, and [`WAITING`] notes in the queue.
 
+use std::borrow::Borrow;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +21,7 @@ use std::thread;
 
 use super::counts::{Counts, Fate};
 use super::key::Key;
-use super::row::{Asked, Ended};
+use super::row::Asked;
 use super::segments::{Folder, Retention};
 use super::thread::{Writer, log_losses};
 use super::tokens::Tokens;
@@ -46,7 +49,7 @@ pub const FINISH: Gap = Gap::from_millis(3_000);
 pub struct Settings {
     /// The folder.
     pub folder: PathBuf,
-    /// How long a row may wait to be written.
+    /// How long what has ended may wait to be written.
     pub flush: Gap,
     /// Times are rounded to multiples of this; zero leaves them.
     pub round: Gap,
@@ -89,6 +92,7 @@ pub struct Capture {
     /// Bodies up to this length are handed over with the request's end.
     short: usize,
     folder: PathBuf,
+    flush: Gap,
     session: Option<SessionField>,
     clock: Clock,
     stop: Arc<AtomicBool>,
@@ -96,33 +100,23 @@ pub struct Capture {
     ended: Mutex<Receiver<()>>,
 }
 
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
 pub(super) enum Note {
     /// A request was sent.
     Asked { body: Vec<u8>, room: Room, encoding: Vec<u8>, dialect: &'static Dialect, answer: Arc<OnceLock<Asked>> },
     /// A request has ended.
-    Ended(Box<Gone>),
+    Ended(Box<Following>, Record),
     /// Write what there is.
     Stop,
 }
 
-/// A request that has ended.
-pub(super) struct Gone {
-    pub(super) ended: Ended,
-    /// What a header says of its session.
-    pub(super) session: Option<Vec<u8>>,
-    pub(super) said: Said,
-    pub(super) oversize: bool,
-}
-
-/// Where the body of a request is.
-pub(super) enum Said {
-    /// It was not sent whole, or was too much.
-    Nothing,
-    /// It was handed over before.
-    Before(Arc<OnceLock<Asked>>),
-    /// Here.
-    Here { body: Vec<u8>, encoding: Vec<u8> },
-}
+/// A record, as whoever counted it hands it on.
+pub type Record = Box<dyn Borrow<RequestRecord> + Send>;
 
 /// Bodies that are held, and those of them that wait for the thread, in bytes.
 #[derive(Default)]
@@ -137,6 +131,11 @@ pub(super) struct Room {
     reserved: usize,
     /// What of the backlog it is, once it waits.
     waits: usize,
+}
+
+/// How much of the time in which a request is to be written it may be on its way to the capture.
+pub(super) fn on_the_way(flush: Gap) -> Gap {
+    Gap::from_nanos(flush.as_nanos() / 10)
 }
 
 /// What a small prompt counts among those that wait, in bytes: it takes time of its own.
@@ -184,18 +183,30 @@ impl Drop for Room {
 /// One request, for the capture.
 #[derive(Default)]
 pub struct Following {
-    body: Vec<u8>,
+    /// What has come of its body, until that is handed over.
+    pub(super) body: Vec<u8>,
     /// Of a body that is not short.
     room: Option<Room>,
-    sent: bool,
-    encoding: Vec<u8>,
-    session: Option<Vec<u8>>,
-    in_flight: u32,
-    gaps: Vec<TokenEvent>,
-    lost: u64,
-    answer: Option<Arc<OnceLock<Asked>>>,
+    /// Whether it was sent whole.
+    pub(super) sent: bool,
+    pub(super) encoding: Vec<u8>,
+    /// What a header says of its session.
+    pub(super) session: Option<Vec<u8>>,
+    pub(super) in_flight: u32,
+    /// Gaps that were drained before the end, and how many besides were not kept.
+    pub(super) gaps: Vec<TokenEvent>,
+    pub(super) lost: u64,
+    /// Where the thread puts what it found in a body that was handed over before the end.
+    pub(super) answer: Option<Arc<OnceLock<Asked>>>,
     /// Its body was too large.
-    oversize: bool,
+    pub(super) oversize: bool,
+}
+
+impl fmt::Debug for Following {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nothing of what was said.
+        f.debug_struct("Following").finish_non_exhaustive()
+    }
 }
 
 impl Following {
@@ -222,7 +233,7 @@ impl Capture {
         let key = Key::of_folder(&settings.folder, settings.key.as_deref()).map_err(failed)?;
         let (queue, notes) = sync_channel(WAITING);
         let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
-        let (session, directory) = (settings.session.clone(), settings.folder.clone());
+        let (session, directory, flush) = (settings.session.clone(), settings.folder.clone(), settings.flush);
         // Tokens take long, so that what waits for them is counted; ids are of the day on which a request was sent.
         let short = if tokens.is_some() || settings.rotate { 0 } else { SHORT };
         let counted = Arc::clone(&counts);
@@ -238,7 +249,12 @@ impl Capture {
         };
         thread::Builder::new().name("capture".to_owned()).spawn(body).map_err(failed)?;
         let ended = Mutex::new(ended);
-        Ok(Self { queue, counts, bodies: Arc::default(), short, folder: directory, session, clock, stop, ended })
+        Ok(Self { queue, counts, bodies: Arc::default(), short, folder: directory, flush, session, clock, stop, ended })
+    }
+
+    /// How often it is to be given what has ended, at least: that is a part of the time in which it is to be written.
+    pub fn wants_every(&self) -> Gap {
+        on_the_way(self.flush)
     }
 
     /// What became of the records.
@@ -290,28 +306,25 @@ impl Capture {
         }
     }
 
-    /// The request has ended.
-    pub fn ended(&self, following: Following, record: &RequestRecord) {
+    /// The request has ended, and this is its record, counted.
+    pub fn ended(&self, following: Box<Following>, record: Record) {
         // Plain HTTP is no traffic of a model.
-        if record.shape.dialect.is_none() {
+        if (*record).borrow().shape.dialect.is_none() {
             return;
         }
-        let Following { body, sent, encoding, gaps, lost, in_flight, session, answer, oversize, .. } = following;
-        let said = match answer {
-            Some(answer) => Said::Before(answer),
-            None if sent && !body.is_empty() => Said::Here { body, encoding },
-            None => Said::Nothing,
-        };
-        let ended = Ended::of(record, gaps, lost, in_flight);
-        let gone = Gone { ended, session, said, oversize };
         self.counts.joined();
-        if self.queue.try_send(Note::Ended(Box::new(gone))).is_err() {
+        if self.queue.try_send(Note::Ended(following, record)).is_err() {
             self.counts.left(1);
-            self.counts.add(Fate::QueueFull, 1);
-            // The thread may be what hangs, so that it cannot tell.
-            if let Some(lost) = self.counts.untold(self.clock.now()) {
-                log_losses(&self.folder, &lost);
-            }
+            self.lost();
+        }
+    }
+
+    /// A request that has ended will not get here: there was no room on the way.
+    pub fn lost(&self) {
+        self.counts.add(Fate::QueueFull, 1);
+        // The thread may be what hangs, so that it cannot tell.
+        if let Some(lost) = self.counts.untold(self.clock.now()) {
+            log_losses(&self.folder, &lost);
         }
     }
 

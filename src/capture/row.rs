@@ -1,63 +1,18 @@
 //! From what is known of one request to its row. Pure.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use super::digest::Digested;
 use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing, Wanted};
-use super::gaps;
+use super::gaps::pack;
 use super::key::hex;
 use super::names::Names;
+use super::recorder::{Following, MAX_GAPS};
 use super::sessions::Turn;
-use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::Extras;
-use crate::measure::record::{CountSource, Ending, FinishReason, Outcome, RequestRecord, Times, TokenCount, Usage};
-use crate::measure::shape::RequestShape;
+use crate::measure::record::{CountSource, Ending, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
-
-/// What is taken from a record. Nothing of it is text that a person or a model wrote, but for the model's name.
-pub(super) struct Ended {
-    shape: Arc<RequestShape>,
-    pub(super) times: Times,
-    status: Option<u16>,
-    ending: Ending,
-    outcome: Outcome,
-    finish: Option<FinishReason>,
-    output: Option<TokenCount>,
-    first_tokens: Option<u32>,
-    usage: Usage,
-    gaps: Vec<TokenEvent>,
-    lost_gaps: u64,
-    in_flight: u32,
-}
-
-impl Ended {
-    /// `gaps` are those of earlier in the stream, of which `lost` were not kept.
-    pub(super) fn of(record: &RequestRecord, mut gaps: Vec<TokenEvent>, lost: u64, in_flight: u32) -> Self {
-        let room = super::recorder::MAX_GAPS.saturating_sub(gaps.len()).min(record.gaps.len());
-        gaps.extend_from_slice(&record.gaps[..room]);
-        let lost = lost + (record.gaps.len() - room) as u64 + u64::from(record.quality.lost_gaps);
-        Self {
-            shape: Arc::clone(&record.shape),
-            times: record.times,
-            status: record.status,
-            ending: record.ending,
-            outcome: record.outcome,
-            finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
-            output: record.output_tokens,
-            first_tokens: record.first_event_tokens,
-            usage: record.usage,
-            gaps,
-            lost_gaps: lost,
-            in_flight,
-        }
-    }
-
-    /// The dialect that was spoken.
-    pub(super) fn dialect(&self) -> Option<&'static Dialect> {
-        self.shape.dialect
-    }
-}
 
 /// What was found in a request's body.
 #[derive(Clone, Debug, Default)]
@@ -127,9 +82,9 @@ impl Rounding {
         if self.time == Gap::ZERO { tokens } else { tokens / self.tokens * self.tokens }
     }
 
-    fn gaps(self, events: &[TokenEvent]) -> Vec<TokenEvent> {
+    fn gaps(self, events: &[TokenEvent]) -> Cow<'_, [TokenEvent]> {
         if self.time == Gap::ZERO {
-            return events.to_vec();
+            return events.into();
         }
         let (mut offset, mut before) = (0_u64, 0);
         let rounded = |event: &TokenEvent| {
@@ -141,21 +96,32 @@ impl Rounding {
     }
 }
 
-/// The row of one request, on the line that begins at `zero`.
+/// The row of one request, on the line that begins at `zero`. Nothing that it takes from a record is text that a person or
+/// a model wrote, but for the model's name.
 pub(super) fn row(
-    ended: &Ended,
+    following: &mut Following,
+    record: &RequestRecord,
     asked: Asked,
     turn: Option<Turn>,
     names: &mut Names,
     rounding: Rounding,
     zero: Stamp,
 ) -> Entry {
-    let (shape, times) = (&ended.shape, &ended.times);
+    let (shape, times) = (&record.shape, &record.times);
+    let room = MAX_GAPS.saturating_sub(following.gaps.len()).min(record.gaps.len());
+    let lost = following.lost + (record.gaps.len() - room) as u64 + u64::from(record.quality.lost_gaps);
+    // Of most streams no gap was drained before the end.
+    let gaps = if following.gaps.is_empty() {
+        &record.gaps[..room]
+    } else {
+        following.gaps.extend_from_slice(&record.gaps[..room]);
+        &following.gaps[..]
+    };
     let arrived = times.received;
-    let success = matches!(ended.status, Some(200..=299));
+    let success = matches!(record.status, Some(200..=299));
     let after = |at: Option<Stamp>| at.map(|at| rounding.since(at, arrived));
     let digested = asked.prompt.unwrap_or_default();
-    let by_usage = ended.usage.input.map(|tokens| (tokens, CountSource::Usage));
+    let by_usage = record.usage.input.map(|tokens| (tokens, CountSource::Usage));
     let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
     Entry {
         at: rounding.since(arrived, zero),
@@ -178,34 +144,35 @@ pub(super) fn row(
             bytes: (digested.bytes > 0).then(|| rounding.length(digested.bytes, rounding.bytes)),
             tokens: tokens.map(|(tokens, _)| rounding.length(tokens, rounding.tokens)),
             source: tokens.map(|(_, source)| source),
-            cached: ended.usage.cached.map(|cached| rounding.cached(cached)),
+            cached: record.usage.cached.map(|cached| rounding.cached(cached)),
             blocks: digested.blocks,
             parts: digested.parts,
         },
         session: turn.map(|turn| hex(turn.session)),
         turn: turn.map(|turn| turn.turn),
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
-        status: ended.status,
-        ending: Some(ended.ending),
-        outcome: Some(ended.outcome),
-        finish: ended.finish,
-        output_tokens: ended.output.map(|count| count.tokens),
-        output_source: ended.output.map(|count| count.source),
-        reasoning_tokens: ended.usage.reasoning,
+        status: record.status,
+        ending: Some(record.ending),
+        outcome: Some(record.outcome),
+        finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
+        output_tokens: record.output_tokens.map(|count| count.tokens),
+        output_source: record.output_tokens.map(|count| count.source),
+        reasoning_tokens: record.usage.reasoning,
         timing: Timing {
             sent: after(times.sent),
             evidence: after(times.first_evidence),
             first_token: after(times.first_token),
             first_output: after(times.first_output),
             ended: after(Some(times.ended)),
-            first_tokens: ended.first_tokens,
-            gaps: (!ended.gaps.is_empty()).then(|| gaps::pack(&rounding.gaps(&ended.gaps))),
-            lost_gaps: (ended.lost_gaps > 0).then_some(ended.lost_gaps),
+            first_tokens: record.first_event_tokens,
+            gaps: (!gaps.is_empty()).then(|| pack(&rounding.gaps(gaps))),
+            lost_gaps: (lost > 0).then_some(lost),
         },
-        abort_tokens: (ended.ending == Ending::DownstreamGone).then(|| ended.output.map_or(0, |count| count.tokens)),
-        in_flight: Some(ended.in_flight),
+        abort_tokens: (record.ending == Ending::DownstreamGone)
+            .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
+        in_flight: Some(following.in_flight),
         wanted: Wanted::default(),
         transfer: None,
-        upstream: shape.server.as_ref().map(|(host, port)| [host, ":", &port.to_string()].concat()),
+        upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
     }
 }

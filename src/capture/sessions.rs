@@ -1,11 +1,10 @@
-//! Which requests belong together. Pure.
+//! Which requests belong together.
 //!
 //! A session is what a configured header or field says, or it is inferred: a request whose messages begin with all the
 //! messages of an earlier one is that one's next turn. Only the last 65,536 conversations are remembered.
 
 use std::collections::{HashMap, VecDeque};
 
-use super::key::Key;
 use crate::measure::near::Near;
 use crate::measure::time::{Gap, Stamp};
 
@@ -46,14 +45,11 @@ impl Sessions {
         self.turn(session, session, before, arrived, ended)
     }
 
-    /// The turn of a request of these messages; `None` if it has none.
-    pub fn inferred(&mut self, key: &Key, messages: &[u64], arrived: Stamp, ended: Stamp) -> Option<Turn> {
+    /// The turn of a request of these messages; `None` if it has none. What nobody gave a name has a random one.
+    pub fn inferred(&mut self, messages: &[u64], arrived: Stamp, ended: Stamp) -> Option<Turn> {
         let (whole, earlier) = messages.split_last()?;
         let before = earlier.iter().rev().find_map(|end| self.last.get(end)).copied();
-        let session = before.map_or_else(
-            || key.digest(b"session", &[whole.to_le_bytes(), arrived.as_nanos().to_le_bytes()].concat()),
-            |before| before.session,
-        );
+        let session = before.map_or_else(rand::random, |before| before.session);
         Some(self.turn(*whole, session, before, arrived, ended))
     }
 
@@ -79,25 +75,20 @@ mod tests {
         Stamp::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn key() -> Key {
-        let folder = tempfile::tempdir().unwrap();
-        Key::of_folder(folder.path(), None).unwrap()
-    }
-
     #[test]
     fn a_chain_that_goes_on_is_the_next_turn_and_the_pause_is_told() {
-        let (key, mut sessions) = (key(), Sessions::default());
-        let first = sessions.inferred(&key, &[1, 2], at(0), at(3)).unwrap();
-        let second = sessions.inferred(&key, &[1, 2, 3, 4], at(10), at(12)).unwrap();
-        let third = sessions.inferred(&key, &[1, 2, 3, 4, 5, 6], at(20), at(21)).unwrap();
+        let mut sessions = Sessions::default();
+        let first = sessions.inferred(&[1, 2], at(0), at(3)).unwrap();
+        let second = sessions.inferred(&[1, 2, 3, 4], at(10), at(12)).unwrap();
+        let third = sessions.inferred(&[1, 2, 3, 4, 5, 6], at(20), at(21)).unwrap();
         assert_eq!((first.turn, first.think), (0, None));
         assert_eq!(second, Turn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
         assert_eq!((third.session, third.turn), (first.session, 2));
-        let other = sessions.inferred(&key, &[1, 9], at(22), at(23)).unwrap();
+        let other = sessions.inferred(&[1, 9], at(22), at(23)).unwrap();
         assert!(other.session != first.session && other.turn == 0);
-        let again = sessions.inferred(&key, &[1, 2], at(24), at(25)).unwrap();
+        let again = sessions.inferred(&[1, 2], at(24), at(25)).unwrap();
         assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
-        assert_eq!(sessions.inferred(&key, &[], at(0), at(0)), None);
+        assert_eq!(sessions.inferred(&[], at(0), at(0)), None);
     }
 
     #[test]
@@ -109,12 +100,12 @@ mod tests {
 
     #[test]
     fn the_oldest_conversations_are_forgotten() {
-        let (key, mut sessions) = (key(), Sessions::default());
+        let mut sessions = Sessions::default();
         for n in 0..MOST as u64 + 10 {
-            sessions.inferred(&key, &[n], at(0), at(0));
+            sessions.inferred(&[n], at(0), at(0));
         }
         assert_eq!((sessions.last.len(), sessions.order.len()), (MOST, MOST));
-        assert_eq!(sessions.inferred(&key, &[0, MOST as u64 * 2], at(1), at(1)).unwrap().turn, 0);
-        assert_eq!(sessions.inferred(&key, &[100, MOST as u64 * 3], at(1), at(1)).unwrap().turn, 1);
+        assert_eq!(sessions.inferred(&[0, MOST as u64 * 2], at(1), at(1)).unwrap().turn, 0);
+        assert_eq!(sessions.inferred(&[100, MOST as u64 * 3], at(1), at(1)).unwrap().turn, 1);
     }
 }

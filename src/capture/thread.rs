@@ -12,8 +12,8 @@ use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, Scope};
 use super::frame::Filling;
 use super::key::Key;
 use super::names::Names;
-use super::recorder::{Gone, MAX_BODY, Note, Said, SessionField, Settings};
-use super::row::{Asked, Ended, Rounding, row};
+use super::recorder::{Following, MAX_BODY, Note, SessionField, Settings, on_the_way};
+use super::row::{Asked, Rounding, row};
 use super::segments::Folder;
 use super::sessions::Sessions;
 use super::tokens::{MAX_BACKLOG, Tokens};
@@ -21,6 +21,7 @@ use crate::clock::{Clock, rest};
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
 use crate::measure::framing::coding::Decoder;
+use crate::measure::record::RequestRecord;
 use crate::measure::time::{Gap, Stamp};
 
 const DAY: u64 = 86_400_000_000_000;
@@ -95,6 +96,8 @@ impl Writer {
 
     /// Writes what comes until it is told to stop.
     pub(super) fn run(&mut self, notes: &Receiver<Note>, stop: &AtomicBool) {
+        let flush = self.settings.flush.as_nanos();
+        let flush = Gap::from_nanos(flush - on_the_way(self.settings.flush).as_nanos());
         self.tidy();
         loop {
             let mut taken = 0;
@@ -104,7 +107,7 @@ impl Writer {
             }
             if taken == 0 {
                 let since = self.clock.now().since(self.flushed);
-                let wait = self.settings.flush.as_nanos().saturating_sub(since.as_nanos());
+                let wait = flush.as_nanos().saturating_sub(since.as_nanos());
                 match notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()) {
                     Ok(note) => {
                         self.note(note);
@@ -118,7 +121,7 @@ impl Writer {
                 rest(NAP);
             }
             let now = self.clock.now();
-            if now.since(self.flushed) >= self.settings.flush {
+            if now.since(self.flushed) >= flush {
                 self.flush();
             }
             if now.since(self.tidied) >= TIDY_EVERY {
@@ -146,17 +149,17 @@ impl Writer {
                 drop((body, room));
                 let _first = answer.set(asked).is_ok();
             }
-            Note::Ended(gone) => {
-                let Gone { ended, session, said, oversize } = *gone;
-                let asked = match (said, ended.dialect()) {
-                    (Said::Here { body, encoding }, Some(dialect)) => self.asked(&body, 0, &encoding, dialect),
+            Note::Ended(mut following, record) => {
+                let record = (*record).borrow();
+                let asked = match (following.answer.take(), record.shape.dialect) {
                     // Whoever was to answer has answered, and is gone: its note came first.
-                    (Said::Before(answer), _) => {
-                        Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default()
+                    (Some(answer), _) => Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default(),
+                    (None, Some(dialect)) if following.sent && !following.body.is_empty() => {
+                        self.asked(&following.body, 0, &following.encoding, dialect)
                     }
                     _ => Asked::default(),
                 };
-                self.ended(&ended, session.as_deref(), asked, oversize);
+                self.ended(&mut following, record, asked);
             }
             Note::Stop => {}
         }
@@ -183,21 +186,22 @@ impl Writer {
         Asked { prompt: found.then_some(digested), extras: body.extras(), session, uncut: behind, ..nothing }
     }
 
-    fn ended(&mut self, ended: &Ended, header: Option<&[u8]>, mut asked: Asked, oversize: bool) {
+    fn ended(&mut self, following: &mut Following, record: &RequestRecord, mut asked: Asked) {
         if asked.day != self.day {
             asked.forget_ids();
         }
-        let (arrived, at) = (ended.times.received, ended.times.ended);
+        let (arrived, at) = (record.times.received, record.times.ended);
+        let header = following.session.as_deref();
         let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
         let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
         let turn = match named {
             Some(session) => Some(self.sessions.named(session, arrived, at)),
             None if self.settings.session.is_some() => None,
-            None => self.sessions.inferred(&self.key, messages, arrived, at),
+            None => self.sessions.inferred(messages, arrived, at),
         };
         let rounding = Rounding::new(self.settings.round, self.unit(), self.settings.block);
-        let oversize = oversize || asked.uncut;
-        let entry = row(ended, asked, turn, &mut self.names, rounding, self.zero);
+        let oversize = following.oversize || asked.uncut;
+        let entry = row(following, record, asked, turn, &mut self.names, rounding, self.zero);
         if self.begin_frame().and_then(|()| self.filling.row(&entry)).is_err() {
             self.counts.left(1);
             self.counts.add(Fate::Encode, 1);

@@ -9,11 +9,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
+use super::capturing::Capture;
 use super::drops::Drops;
 use super::figures::Cut;
 use super::gauges::{self, Gauges};
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
-use super::queue::{DRAIN_EVERY, Inbox, Reporter};
+use super::queue::{Inbox, Reporter};
 pub use super::telemetry::Rules;
 use super::telemetry::Telemetry;
 use crate::clock::Clock;
@@ -84,6 +85,11 @@ impl ControlPlane {
         self.reporter.clone()
     }
 
+    /// Requests that have been counted go on to this capture, which is ended with the rest.
+    pub fn set_capture(&self, capture: Arc<Capture>) {
+        self.telemetry.set_capture(capture);
+    }
+
     /// The levels that the proxy moves.
     pub fn gauges(&self) -> Arc<Gauges> {
         Arc::clone(&self.telemetry.gauges)
@@ -123,8 +129,9 @@ impl ControlPlane {
             exporters.spawn(async move { exporter.run(|| source.drain(), ordered).await });
         }
         stop.await;
-        // What was reported last is counted and logged, whether anybody exports it or not.
+        // What was reported last is counted, logged and captured, whether anybody exports it or not.
         telemetry.drain();
+        telemetry.end_capture().await;
         let deadline = telemetry.clock.now().after(flush);
         order.send_replace(Some(deadline));
         // Exporters keep to the deadline by themselves; one that does not is left behind.
@@ -135,7 +142,7 @@ impl ControlPlane {
 async fn drain(telemetry: Arc<Telemetry>) {
     loop {
         tokio::select! {
-            () = telemetry.clock.sleep(DRAIN_EVERY) => {}
+            () = telemetry.clock.sleep(telemetry.drain_every()) => {}
             () = telemetry.hurry() => {}
         }
         telemetry.drain();

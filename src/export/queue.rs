@@ -1,14 +1,17 @@
-//! The bounded hand-over from the threads that forward to the one that reports.
+//! The bounded hand-over from the threads that forward to the one that reports, and from there to a capture.
 //!
 //! Handing over never waits, takes no lock and, as long as the queue is less than half full, wakes nobody: the
 //! control runtime comes by every [`DRAIN_EVERY`] and before every scrape. A record that finds the queue full is
-//! dropped and counted.
+//! dropped and counted. A capture has it from there ([`Inbox::hand_on`]): one hand-over is half the price of two, and what
+//! is written is what was counted.
 
-use std::sync::Arc;
+use std::borrow::Borrow;
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 use tokio::sync::Notify;
 
+use super::capturing::{Capture, Following};
 use super::drops::{Drops, Loss};
 use super::trace_context::RequestTrace;
 use crate::measure::observer::Progress;
@@ -19,14 +22,37 @@ use crate::measure::time::Gap;
 pub const DRAIN_EVERY: Gap = Gap::from_millis(100);
 
 /// Reports held. Twenty thousand requests a second for the time between two drains, twice over; 32 KiB, and at worst
-/// some 15 MiB of records.
+/// some 15 MiB of records, and 8 more of short bodies for a capture.
 const CAPACITY: usize = 4_096;
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// What it came to.
+    pub record: RequestRecord,
+    /// Made at its beginning, if tracing is on.
+    pub trace: Option<RequestTrace>,
+    /// What a capture needs besides, where there is one.
+    pub following: Option<Box<Following>>,
+}
+
+impl From<RequestRecord> for Finished {
+    fn from(record: RequestRecord) -> Self {
+        Self { record, trace: None, following: None }
+    }
+}
+
+impl Borrow<RequestRecord> for Finished {
+    fn borrow(&self) -> &RequestRecord {
+        &self.record
+    }
+}
 
 /// What is handed over.
 #[derive(Debug)]
 pub(super) enum Report {
     /// A request has ended.
-    Finished(Box<(RequestRecord, Option<RequestTrace>)>),
+    Finished(Box<Finished>),
     /// A request of a run has ended, which was sent so much later than planned.
     Replayed(Box<(RequestRecord, Gap)>),
     /// A long stream has moved.
@@ -38,6 +64,7 @@ struct Queue {
     reports: ArrayQueue<Report>,
     hurry: Notify,
     drops: Arc<Drops>,
+    capture: OnceLock<Arc<Capture>>,
 }
 
 /// Where the proxy reports to. Clones report to the same place.
@@ -45,9 +72,9 @@ struct Queue {
 pub struct Reporter(Arc<Queue>);
 
 impl Reporter {
-    /// A request has ended. `trace` is the one made at its beginning, if tracing is on.
-    pub fn finished(&self, record: RequestRecord, trace: Option<RequestTrace>) {
-        self.push(Report::Finished(Box::new((record, trace))));
+    /// A request has ended.
+    pub fn finished(&self, finished: Finished) {
+        self.push(Report::Finished(Box::new(finished)));
     }
 
     /// A request of a run has ended, which was sent so much later than planned.
@@ -62,8 +89,13 @@ impl Reporter {
 
     fn push(&self, report: Report) {
         let queue = &*self.0;
-        if queue.reports.push(report).is_err() {
+        if let Err(report) = queue.reports.push(report) {
             queue.drops.add(Loss::Records, 1);
+            if let (Report::Finished(finished), Some(capture)) = (report, queue.capture.get())
+                && finished.following.is_some()
+            {
+                capture.lost();
+            }
         }
         if queue.reports.len() > queue.reports.capacity() / 2 {
             queue.hurry.notify_one();
@@ -82,7 +114,8 @@ impl Inbox {
     }
 
     fn with_capacity(capacity: usize, drops: Arc<Drops>) -> (Reporter, Self) {
-        let queue = Arc::new(Queue { reports: ArrayQueue::new(capacity), hurry: Notify::new(), drops });
+        let (reports, capture) = (ArrayQueue::new(capacity), OnceLock::new());
+        let queue = Arc::new(Queue { reports, hurry: Notify::new(), drops, capture });
         (Reporter(Arc::clone(&queue)), Self(queue))
     }
 
@@ -90,6 +123,23 @@ impl Inbox {
     pub(super) fn drain(&self) -> impl Iterator<Item = Report> {
         let reports = &self.0.reports;
         std::iter::from_fn(|| reports.pop()).take(reports.capacity())
+    }
+
+    /// From now on requests go on to this capture.
+    pub(super) fn set_capture(&self, capture: Arc<Capture>) {
+        let _first = self.0.capture.set(capture).is_ok();
+    }
+
+    /// The capture, where there is one.
+    pub(super) fn capture(&self) -> Option<&Arc<Capture>> {
+        self.0.capture.get()
+    }
+
+    /// Gives a request that has been counted to the capture, where there is one.
+    pub(super) fn hand_on(&self, mut finished: Box<Finished>) {
+        if let (Some(following), Some(capture)) = (finished.following.take(), self.capture()) {
+            capture.ended(following, finished);
+        }
     }
 
     /// Waits until the queue is more than half full.
@@ -100,28 +150,71 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::thread;
 
     use super::*;
+    use crate::capture::counts::Fate;
+    use crate::capture::recorder::Settings;
+    use crate::capture::segments::Retention;
+    use crate::clock::Clock;
     use crate::export::fixtures::record;
 
     #[test]
     fn a_full_queue_drops_the_record_and_counts_it() {
         let drops = Arc::<Drops>::default();
         let (reporter, inbox) = Inbox::with_capacity(4, Arc::clone(&drops));
-        (0..7).for_each(|_| reporter.finished(record(), None));
+        (0..7).for_each(|_| reporter.finished(record().into()));
         assert_eq!(drops.count(Loss::Records), 3);
         assert_eq!(inbox.drain().count(), 4);
         assert_eq!(inbox.drain().count(), 0);
-        reporter.finished(record(), None);
+        reporter.finished(record().into());
         assert_eq!((inbox.drain().count(), drops.count(Loss::Records)), (1, 3));
+    }
+
+    /// A capture into this folder, and a request for it.
+    fn captured(folder: &Path) -> (Arc<Capture>, impl Fn() -> Finished) {
+        let settings = Settings {
+            folder: folder.to_owned(),
+            flush: Gap::from_millis(1_000),
+            round: Gap::ZERO,
+            key: None,
+            rotate: false,
+            block: 16,
+            names: 1,
+            session: None,
+            retention: Retention { bytes: u64::MAX, age: Gap::from_millis(u64::MAX / 1_000_000) },
+        };
+        let capture = Arc::new(Capture::start(settings, None, Clock::Monotonic).unwrap());
+        let to = Arc::clone(&capture);
+        let asked = move || Finished { following: Some(Box::new(to.follow(|_| None, 0))), ..record().into() };
+        (capture, asked)
+    }
+
+    #[test]
+    fn what_finds_no_room_on_its_way_to_the_capture_is_counted_as_lost_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (capture, asked) = captured(folder.path());
+        let (reporter, inbox) = Inbox::with_capacity(2, Arc::default());
+        inbox.set_capture(Arc::clone(&capture));
+        (0..5).for_each(|_| reporter.finished(asked()));
+        // Of a request that nobody follows the capture has nothing to lose.
+        reporter.finished(record().into());
+        for report in inbox.drain() {
+            if let Report::Finished(finished) = report {
+                inbox.hand_on(finished);
+            }
+        }
+        capture.finish();
+        let counts = capture.counts();
+        assert_eq!((counts.count(Fate::Whole), counts.count(Fate::QueueFull)), (2, 3));
     }
 
     #[tokio::test]
     async fn nobody_is_woken_before_the_queue_is_half_full() {
         let (reporter, inbox) = Inbox::with_capacity(4, Arc::default());
-        reporter.finished(record(), None);
-        reporter.finished(record(), None);
+        reporter.finished(record().into());
+        reporter.finished(record().into());
         let hurry = |inbox: &Inbox| {
             let mut hurry = Box::pin(inbox.hurry());
             let woken = futures_poll(hurry.as_mut());
@@ -129,7 +222,7 @@ mod tests {
             woken
         };
         assert!(!hurry(&inbox));
-        reporter.finished(record(), None);
+        reporter.finished(record().into());
         assert!(hurry(&inbox));
     }
 
@@ -144,7 +237,7 @@ mod tests {
         let taken = thread::scope(|scope| {
             let threads = [(); 4].map(|()| {
                 let reporter = reporter.clone();
-                scope.spawn(move || (0..2_000).for_each(|_| reporter.finished(record(), None)))
+                scope.spawn(move || (0..2_000).for_each(|_| reporter.finished(record().into())))
             });
             let mut taken = 0;
             while threads.iter().any(|thread| !thread.is_finished()) {

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::task::spawn_blocking;
+
 use super::aggregate::{self, Aggregate};
+use super::capturing::Capture;
 use super::catalog::Id;
 use super::drops::Drops;
 use super::figures::{Cut, InFlight, Streams};
@@ -12,7 +15,7 @@ use super::levels::known_method;
 use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
 use super::process;
-use super::queue::{Inbox, Report};
+use super::queue::{DRAIN_EVERY, Inbox, Report};
 use super::running;
 use super::snapshot::{Moment, Snapshot};
 use super::trace_context::RequestTrace;
@@ -176,8 +179,8 @@ impl Telemetry {
                     state.remember(record, moment);
                 }
                 Report::Finished(finished) => {
-                    let (record, trace) = &*finished;
-                    self.finished(&mut state, record, trace.as_ref(), moment);
+                    self.finished(&mut state, &finished.record, finished.trace.as_ref(), moment);
+                    self.inbox.hand_on(finished);
                 }
             }
         }
@@ -240,6 +243,25 @@ impl Telemetry {
         self.drain();
         let counted = self.lock().aggregate.snapshot_of(&Cut::COUNTED, Moment::now(&self.clock));
         Cut::of(&counted, self.in_flight(), self.clock.now())
+    }
+
+    /// From now on requests that have been counted go on to this capture.
+    pub(super) fn set_capture(&self, capture: Arc<Capture>) {
+        self.gauges.set_capture(Arc::clone(capture.counts()));
+        self.inbox.set_capture(capture);
+    }
+
+    /// How often the queue is to be drained.
+    pub(super) fn drain_every(&self) -> Gap {
+        self.inbox.capture().map_or(DRAIN_EVERY, |capture| DRAIN_EVERY.min(capture.wants_every()))
+    }
+
+    /// Writes what the capture has been given, and ends it.
+    pub(super) async fn end_capture(&self) {
+        if let Some(capture) = self.inbox.capture().map(Arc::clone) {
+            // It waits for the disk.
+            let _ended = spawn_blocking(move || capture.finish()).await.is_ok();
+        }
     }
 
     /// Waits until the queue should be drained at once.

@@ -15,11 +15,10 @@ use std::thread;
 
 use tokenizers::Tokenizer;
 
-use super::queue::Reporter;
-use super::trace_context::RequestTrace;
+use super::queue::{Finished, Reporter};
 use crate::capture::tokens::Tokens;
 use crate::config::TokenizerFile;
-use crate::measure::record::{CountSource, RequestRecord, TokenCount};
+use crate::measure::record::{CountSource, TokenCount};
 use crate::measure::slo::glob;
 use crate::measure::text::{Budget, ReplyText};
 
@@ -51,8 +50,7 @@ pub struct Tokenizing {
 }
 
 struct Reply {
-    record: RequestRecord,
-    trace: Option<RequestTrace>,
+    finished: Finished,
     text: ReplyText,
 }
 
@@ -95,13 +93,13 @@ impl Tokenizing {
     }
 
     /// A request has ended: reports it, counted.
-    pub fn finished(&self, record: RequestRecord, trace: Option<RequestTrace>, text: ReplyText) {
+    pub fn finished(&self, finished: Finished, text: ReplyText) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         if let Err(TrySendError::Full(reply) | TrySendError::Disconnected(reply)) =
-            self.queue.try_send(Reply { record, trace, text })
+            self.queue.try_send(Reply { finished, text })
         {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.reporter.finished(reply.record, reply.trace);
+            self.reporter.finished(reply.finished);
         }
     }
 
@@ -153,13 +151,14 @@ fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
 
 /// Counts and reports until nobody hands over any more.
 fn count(loaded: &Loaded, replies: &Receiver<Reply>, waiting: &AtomicUsize, reporter: &Reporter) {
-    for Reply { mut record, trace, text } in replies {
+    for Reply { mut finished, text } in replies {
+        let record = &mut finished.record;
         let model = record.shape.model.as_deref().unwrap_or_default();
         if let Some(tokens) = loaded.tokens(model, &text) {
             record.output_tokens = Some(TokenCount { tokens, source: CountSource::Tokenizer });
         }
         drop(text);
-        reporter.finished(record, trace);
+        reporter.finished(finished);
         waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

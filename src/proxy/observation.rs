@@ -14,6 +14,7 @@ use super::worker::Worker;
 use crate::clock::Clock;
 use crate::export::capturing::Following;
 use crate::export::levels::ActiveRequest;
+use crate::export::queue::Finished;
 use crate::export::trace_context::RequestTrace;
 use crate::measure::dialect::Dialect;
 use crate::measure::observer::{ResponseHead, StreamObserver};
@@ -211,12 +212,10 @@ impl Observation {
     fn finish(&mut self, at: Stamp, ending: Ending) {
         let Some(observer) = self.observer.take() else { return };
         let (record, text) = observer.end_with_text(at, ending);
-        if let (Some(following), Some(capture)) = (self.following.take(), &self.worker.shared().capture) {
-            capture.ended(*following, &record);
-        }
+        let finished = Finished { record, trace: self.trace.take(), following: self.following.take() };
         match (text, &self.worker.shared().tokenizing) {
-            (Some(text), Some(tokenizing)) => tokenizing.finished(record, self.trace.take(), text),
-            _ => self.worker.reporter().finished(record, self.trace.take()),
+            (Some(text), Some(tokenizing)) => tokenizing.finished(finished, text),
+            _ => self.worker.reporter().finished(finished),
         }
     }
 }

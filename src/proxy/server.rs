@@ -99,7 +99,7 @@ impl Proxy {
             gauges: plane.gauges(),
             reporter: plane.reporter(),
             tokenizing: Tokenizing::start(&config.tokenizers, plane.reporter())?,
-            capture: capturing::start(&config.capture, Clock::Monotonic)?,
+            capture: capturing::start(&config.capture, Clock::Monotonic)?.map(Arc::new),
             sampler: plane.sampler(),
             renew: Notify::new(),
             beat: Notify::new(),
@@ -107,7 +107,7 @@ impl Proxy {
             config: ArcSwap::from_pointee(config),
         });
         if let Some(capture) = &shared.capture {
-            shared.gauges.set_capture(Arc::clone(capture.counts()));
+            plane.set_capture(Arc::clone(capture));
         }
         let config = shared.config.load_full();
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
@@ -189,10 +189,6 @@ impl Proxy {
         // What is cut is reported as its worker ends, so the last export has to wait for all of them.
         let _told = self.drain.send(Drain::Stop).is_ok();
         self.workers.into_iter().for_each(join);
-        // Whatever a worker had to say has been handed over.
-        if let Some(capture) = &self.shared.capture {
-            capture.finish();
-        }
         let _told = self.drain.send(Drain::Flush).is_ok();
         join(self.control);
     }

@@ -24,7 +24,7 @@ pub(super) struct Shared {
     /// Counts the tokens of streams whose server does not, where there are tokenizers.
     pub(super) tokenizing: Option<Tokenizing>,
     /// Writes the shape of the traffic, where that is wanted.
-    pub(super) capture: Option<Capture>,
+    pub(super) capture: Option<Arc<Capture>>,
     /// Decides which traces are kept; `None` with tracing off, and then trace headers pass untouched.
     pub(super) sampler: Option<Sampler>,
     /// Certificates are to be looked at now.

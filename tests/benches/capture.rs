@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use streamgauge::capture::counts::Fate;
@@ -106,13 +107,13 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
 }
 
 /// Hands the requests over, and waits until they are written.
-fn hand_over(capture: &Capture, requests: &[(String, RequestRecord)]) -> f64 {
+fn hand_over(capture: &Capture, requests: &[(String, Arc<RequestRecord>)]) -> f64 {
     let own = cpu(UsageWho::RUSAGE_THREAD);
     for (body, record) in requests {
-        let mut following = capture.follow(|_| None, 7);
+        let mut following = Box::new(capture.follow(|_| None, 7));
         capture.request(&mut following, body.as_bytes());
         capture.sent(&mut following, record.shape.dialect);
-        capture.ended(following, record);
+        capture.ended(following, Box::new(Arc::clone(record)));
     }
     let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
     while capture.counts().waiting() > 0 {
@@ -121,8 +122,8 @@ fn hand_over(capture: &Capture, requests: &[(String, RequestRecord)]) -> f64 {
     handed
 }
 
-fn requests(work: &Work, from: u64) -> Vec<(String, RequestRecord)> {
-    (from..from + BATCH).map(|n| ((work.body)(n), record(n, work.tokens))).collect()
+fn requests(work: &Work, from: u64) -> Vec<(String, Arc<RequestRecord>)> {
+    (from..from + BATCH).map(|n| ((work.body)(n), record(n, work.tokens).into())).collect()
 }
 
 fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>) {

@@ -18,6 +18,7 @@ use streamgauge::export::catalog::Convention;
 use streamgauge::export::control::{ControlPlane, Rules};
 use streamgauge::export::otlp::metrics::Encoder;
 use streamgauge::export::prometheus::Format;
+use streamgauge::export::queue::Finished;
 use streamgauge::export::snapshot::{Moment, Snapshot};
 use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
@@ -79,9 +80,10 @@ fn main() {
 
     if let Ok(plane) = ControlPlane::new(Rules::default(), &Otlp::of_environment(|_| None).0, None, Clock::Monotonic) {
         let reporter = plane.reporter();
+        let finished = || Finished { trace: Some(trace.clone()), ..record.clone().into() };
         // Making the record's copy is part of it; so is dropping it once the queue is full.
-        best("copy a record and hand it over", 500, || reporter.finished(record.clone(), Some(trace.clone())));
-        best("copy a record and drop it", 500, || drop(black_box((record.clone(), Some(trace.clone())))));
+        best("copy a record and hand it over", 500, || reporter.finished(finished()));
+        best("copy a record and drop it", 500, || drop(black_box(finished())));
     }
 
     for models in [64, 1_000] {
@@ -91,7 +93,7 @@ fn main() {
         };
         let (reporter, controls) = (plane.reporter(), plane.controls());
         let cut = || {
-            (0..models).for_each(|model| reporter.finished(self::record(&format!("model-{model}"), &slos), None));
+            (0..models).for_each(|model| reporter.finished(self::record(&format!("model-{model}"), &slos).into()));
             controls.cut()
         };
         let (before, now) = (cut(), cut());

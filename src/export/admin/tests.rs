@@ -90,7 +90,7 @@ impl Plane {
 #[tokio::test]
 async fn a_scrape_has_what_was_reported_just_before() {
     let plane = start(Rules::default()).await;
-    plane.reporter.finished(record(), None);
+    plane.reporter.finished(record().into());
     let reply = plane.get("/metrics", "").await;
     assert_eq!(reply.status, 200);
     assert!(reply.head.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{}", reply.head);
@@ -165,10 +165,10 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     let plane = start_before(rules, Some(target("llm.invalid", 8000))).await;
     let (outcome, ending) = (Outcome::Failed, Ending::UpstreamFailed);
     let unknown = std::sync::Arc::new(shape("made up"));
-    plane.reporter.finished(RequestRecord { outcome, ending, status: None, shape: unknown, ..record() }, None);
-    (0..60).for_each(|_| plane.reporter.finished(record(), None));
+    plane.reporter.finished(RequestRecord { outcome, ending, status: None, shape: unknown, ..record() }.into());
+    (0..60).for_each(|_| plane.reporter.finished(record().into()));
     let plain = RequestRecord { shape: std::sync::Arc::new(RequestShape::default()), output_tokens: None, ..record() };
-    plane.reporter.finished(plain, None);
+    plane.reporter.finished(plain.into());
     let mut open = plane.gauges.levels().request("POST");
     open.asks_for(Some("tiny"));
     open.is_stream(false);
@@ -212,7 +212,7 @@ async fn kept(plane: &Plane, requests: u64) -> Value {
 async fn a_live_reader_is_told_once_a_second_what_happened() {
     let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=300ms".parse().unwrap()]).unwrap();
     let plane = start(Rules { aggregate: aggregate::Settings::default(), ..Rules::default() }).await;
-    plane.reporter.finished(record(), None);
+    plane.reporter.finished(record().into());
     kept(&plane, 1).await;
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
     socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -222,7 +222,7 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
     text.push_str(std::str::from_utf8(&buffer[..n]).unwrap());
     let slos = std::sync::Arc::new(slos);
     (0..4).for_each(|_| {
-        plane.reporter.finished(RequestRecord { slos: std::sync::Arc::clone(&slos), ..record() }, None);
+        plane.reporter.finished(RequestRecord { slos: std::sync::Arc::clone(&slos), ..record() }.into());
     });
     let count = |value: &Value| value.as_u64().unwrap();
     // The four may fall into two seconds; then there is one in which nothing happened.
@@ -272,7 +272,7 @@ async fn what_the_page_asks_for_in_a_second_is_small_with_a_thousand_models() {
     let names: Vec<String> =
         (0..1_000).map(|model| format!("organisation/some-model-{model:04}-instruct-fp8")).collect();
     for (place, name) in (0..).zip(&names) {
-        plane.reporter.finished(spread(name, place), None);
+        plane.reporter.finished(spread(name, place).into());
     }
     // All of it came in a second or two; a page that asks each second gets no more than this at once.
     let all = kept(&plane, 1_000).await;
@@ -344,7 +344,7 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     let mut reported = 0;
     // On a machine that stands still they could fall into two seconds.
     let (told, second) = loop {
-        (0..4).for_each(|_| plane.reporter.finished(record(), None));
+        (0..4).for_each(|_| plane.reporter.finished(record().into()));
         reported += 4;
         let told = loop {
             let told = history("?model=tiny").await;
@@ -401,7 +401,7 @@ async fn a_live_reader_that_does_not_read_is_cut_off() {
         .map(|model| {
             let mut open = levels.request("POST");
             open.asks_for(Some("tiny"));
-            plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
+            plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }.into());
             open
         })
         .collect();
@@ -413,7 +413,7 @@ async fn a_live_reader_that_does_not_read_is_cut_off() {
         // What we send to a connection that is closed is answered with a reset.
         while socket.try_write(b"\r\n").is_ok() {
             (0..100).for_each(|model| {
-                plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }, None);
+                plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }.into());
             });
             Clock::Monotonic.sleep(Gap::from_millis(200)).await;
         }
