@@ -102,7 +102,7 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
             "sessions": {"count": 1, "requests": 2, "estimated": false},
             "models": {"llama-a": 2, "qwen-b": 1},
             "outcomes": {"success": 2, "cancelled": 1},
-            "aborted": 1, "warnings": [], "rate_over_time": [1, 1, 0, 1],
+            "aborted": 1, "warnings": [], "rate_over_time": [1, 1, 0, 1], "rate_window_s": 1,
             "input_histogram": [[8, 2], [16, 1]], "output_histogram": [[16, 1], [32, 2]],
         })
     );

@@ -113,10 +113,12 @@ impl Seconds {
         usize::try_from(self.bounds?.0 / SECOND).ok()
     }
 
-    /// Arrivals in windows of so many seconds, from the second of the first to that of the last; `None` without any, and
-    /// where some are not counted. They are not kept: there may be millions.
+    /// Arrivals in windows of so many seconds, from the second of the first to that of the last, but for a last window
+    /// that is not whole; `None` without any, and where some are not counted. They are not kept: there may be millions.
     pub fn windows(&self, seconds: usize) -> Option<impl Iterator<Item = u64> + Clone> {
-        self.windows_from(self.first()?, seconds)
+        let first = self.first()?;
+        let whole = self.counts.len().saturating_sub(first) / seconds;
+        self.windows_from(first, seconds).map(|windows| windows.take(whole))
     }
 
     fn windows_from(&self, first: usize, seconds: usize) -> Option<impl Iterator<Item = u64> + Clone> {
@@ -186,7 +188,7 @@ mod tests {
         let mut seconds = of(&[&vec![3_500; full][..], &[2_000, 4_000, 4_001]].concat());
         let windows = |length| seconds.windows(length).unwrap().collect::<Vec<_>>();
         assert_eq!(windows(1), [1, full as u64, 2]);
-        assert_eq!(windows(2), [1 + full as u64, 2]);
+        assert_eq!(windows(2), [1 + full as u64], "the second would have no second half");
         seconds.take((MOST_SECONDS as u64 - 1) * SECOND);
         assert_eq!(size_of_val(&seconds.counts[..]), 2 * MOST_SECONDS);
         seconds.take(MOST_SECONDS as u64 * SECOND);

@@ -35,6 +35,7 @@ pub fn spread(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<
     let found = || {
         let mut arrivals = super::info::Arrivals::default();
         ahead.iter().for_each(|entry| arrivals.take(entry.at));
+        arrivals.settle(usize::MAX);
         arrivals.grid().ok_or_else(|| {
             let problem = Problem::new(format!("no batches are seen in the first {LOOKAHEAD} rows"));
             problem.remedy("`trace spread --grid` can be told how far apart batches are").at(name, None)

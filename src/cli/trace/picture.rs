@@ -116,13 +116,15 @@ fn rate(info: &Info, screen: &Screen) -> String {
     if drawn < 2 {
         return String::new();
     }
-    let mut sums = vec![(0_u64, 0_u64); drawn];
+    let (mut sums, mut rest) = (vec![(0_u64, 0_u64); drawn], info.span_s.ceil() as u64);
     for (at, count) in windows.iter().enumerate() {
-        let (sum, of) = &mut sums[at * drawn / windows.len()];
-        (*sum, *of) = (*sum + count, *of + 1);
+        let (sum, seconds) = &mut sums[at * drawn / windows.len()];
+        // The last window ends where the trace does.
+        let of = info.rate_window_s.min(rest).max(1);
+        rest = rest.saturating_sub(of);
+        (*sum, *seconds) = (*sum + count, *seconds + of);
     }
-    let seconds = info.span_s.max(1.0) / windows.len() as f64;
-    let rates: Vec<f64> = sums.iter().map(|(sum, of)| *sum as f64 / (*of as f64 * seconds)).collect();
+    let rates: Vec<f64> = sums.iter().map(|(sum, seconds)| *sum as f64 / *seconds as f64).collect();
     let most = rates.iter().copied().fold(0.0, f64::max);
     let mut text = "\nrequests per second over time\n".to_owned();
     for (at, line) in columns(&rates, most, HEIGHT, screen.plain).iter().enumerate() {

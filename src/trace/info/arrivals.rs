@@ -9,6 +9,8 @@ use crate::measure::near::Near;
 
 /// Different gaps that are counted when a grid is looked for.
 const MOST_GAPS: usize = 1 << 14;
+/// Times that wait for earlier ones: a capture's rows stand in the order in which requests ended.
+const MOST_WAITING: usize = 1 << 16;
 
 /// How uneven arrivals are. A Poisson process has 1 everywhere.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -17,7 +19,7 @@ pub struct Burstiness {
     pub gap_cv: f64,
     /// Variance of the arrivals in windows of 1 s, divided by their mean; absent for spans beyond 194 days.
     pub dispersion_1s: Option<f64>,
-    /// The same in windows of 10 s.
+    /// The same in whole windows of 10 s.
     pub dispersion_10s: Option<f64>,
     /// The fullest second, in mean seconds.
     pub peak_1s: Option<f64>,
@@ -29,9 +31,12 @@ pub struct Burstiness {
 
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Arrivals {
-    count: u64,
-    last: u64,
-    /// Gaps between neighbours in the file, where they are in order (Welford).
+    /// The time of the row before.
+    above: u64,
+    waiting: Vec<u64>,
+    /// The latest that no longer waits.
+    last: Option<u64>,
+    /// Gaps between neighbours in time, but for rows that came far too late (Welford).
     gaps: u64,
     mean: f64,
     squares: f64,
@@ -44,15 +49,26 @@ pub(in crate::trace) struct Arrivals {
 
 impl Arrivals {
     pub(in crate::trace) fn take(&mut self, at: u64) {
-        if self.count > 0 {
-            match at.checked_sub(self.last) {
-                Some(gap) => self.take_gap(gap),
-                None => self.unsorted += 1,
-            }
-        }
-        self.count += 1;
-        self.last = at;
+        self.unsorted += u64::from(at < self.above);
+        self.above = at;
         self.seconds.take(at);
+        self.waiting.push(at);
+        if self.waiting.len() == 2 * MOST_WAITING {
+            self.settle(MOST_WAITING);
+        }
+    }
+
+    /// Takes the gaps of the earliest so many times that wait.
+    pub(in crate::trace) fn settle(&mut self, most: usize) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_unstable();
+        for at in waiting.drain(..most.min(waiting.len())) {
+            if let Some(gap) = self.last.and_then(|last| at.checked_sub(last)) {
+                self.take_gap(gap);
+            }
+            self.last = self.last.max(Some(at));
+        }
+        self.waiting = waiting;
     }
 
     fn take_gap(&mut self, gap: u64) {
@@ -70,6 +86,7 @@ impl Arrivals {
         }
     }
 
+    /// How uneven they are, as far as they are settled; likewise below.
     pub(in crate::trace) fn burstiness(&self) -> Option<Burstiness> {
         if self.gaps < 2 || self.mean <= 0.0 {
             return None;
@@ -97,16 +114,18 @@ impl Arrivals {
         (*step >= 10 && self.zero * 2 > self.gaps && together * 2 > others && others >= 5).then_some(step * 1_000_000)
     }
 
-    /// Arrivals in each of so many equal parts of the span, or fewer where there are fewer seconds.
-    pub(in crate::trace) fn over_time(&self, parts: usize) -> Vec<u64> {
-        let Some(seconds) = self.seconds.windows(1) else { return Vec::new() };
-        let length = seconds.clone().count();
-        let parts = parts.min(length).max(1);
-        let mut sums = vec![0; parts];
+    /// Arrivals in at most so many windows of equal length, and that length in seconds. The last may end with the trace.
+    pub(in crate::trace) fn over_time(&self, most: usize) -> (u64, Vec<u64>) {
+        let Some(seconds) = self.seconds.windows(1) else { return (1, Vec::new()) };
+        let window = seconds.clone().count().div_ceil(most).max(1);
+        let mut sums = Vec::new();
         for (second, count) in seconds.enumerate() {
-            sums[second * parts / length] += count;
+            match sums.last_mut() {
+                Some(sum) if second % window != 0 => *sum += count,
+                _ => sums.push(count),
+            }
         }
-        sums
+        (window as u64, sums)
     }
 }
 
@@ -136,6 +155,7 @@ mod tests {
     fn of(times: impl IntoIterator<Item = u64>) -> Arrivals {
         let mut arrivals = Arrivals::default();
         times.into_iter().for_each(|at| arrivals.take(at));
+        arrivals.settle(usize::MAX);
         arrivals
     }
 
@@ -158,8 +178,35 @@ mod tests {
     fn times_out_of_order_are_counted_and_do_not_break_the_counts() {
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND, u64::MAX]);
         assert_eq!((arrivals.unsorted, arrivals.seconds.windows(1).is_none()), (1, true));
-        assert!(arrivals.over_time(8).is_empty());
+        assert!(arrivals.over_time(8).1.is_empty());
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND]);
-        assert_eq!(arrivals.over_time(8), [1, 1, 1]);
+        assert_eq!(arrivals.over_time(8), (1, vec![1, 1, 1]));
+    }
+
+    #[test]
+    fn rows_in_the_order_of_ends_are_as_bursty_as_the_same_rows_in_order_of_time() {
+        // Of a beat of four a second every other request takes ten seconds longer; far beyond what waits at once.
+        let beat = |n: u64| n * SECOND / 4;
+        let mut ends: Vec<u64> = (0..3 * MOST_WAITING as u64).collect();
+        ends.sort_by_key(|n| beat(*n) + n % 2 * 10 * SECOND);
+        let arrivals = of(ends.into_iter().map(beat));
+        let burstiness = arrivals.burstiness().unwrap();
+        assert!(burstiness.gap_cv < 1e-9, "a beat, and not {}", burstiness.gap_cv);
+        assert!(arrivals.unsorted > 0);
+    }
+
+    #[test]
+    fn what_is_drawn_over_time_are_windows_of_one_length_whatever_the_span() {
+        let (window, counts) = of((0..1_500).map(|i| i * SECOND / 10)).over_time(96);
+        assert_eq!((window, counts), (2, vec![20; 75]), "a steady rate is a level line");
+        let (window, counts) = of((0..970).map(|i| i * SECOND / 10)).over_time(96);
+        assert_eq!((window, counts.len(), counts.last()), (2, 49, Some(&10)), "97 s end in the middle of a window");
+    }
+
+    #[test]
+    fn a_window_that_the_trace_ends_in_is_no_lull() {
+        // Ten a second for 21 s: two windows of 10 s, and one that has only a second of them.
+        let burstiness = of((0..210).map(|i| i * SECOND / 10)).burstiness().unwrap();
+        assert_eq!((burstiness.dispersion_10s, burstiness.peak_10s), (Some(0.0), Some(1.0)));
     }
 }

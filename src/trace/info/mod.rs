@@ -25,7 +25,7 @@ pub use warnings::Warning;
 
 /// Models that are told apart.
 const MOST_MODELS: usize = 64;
-/// Windows of the picture of the rate.
+/// The most windows of the picture of the rate.
 pub const PICTURE: usize = 96;
 
 /// What was found in a trace.
@@ -57,8 +57,10 @@ pub struct Info {
     pub aborted: u64,
     /// What is wrong with it, or might mislead.
     pub warnings: Vec<Warning>,
-    /// Requests in each of so many equal parts of the span.
+    /// Requests in windows of so many seconds, from the second of the first arrival on; the last may end with the trace.
     pub rate_over_time: Vec<u64>,
+    /// Seconds of such a window.
+    pub rate_window_s: u64,
     /// Requests by prompt tokens: up to and including each power of two.
     pub input_histogram: Vec<(u64, u64)>,
     /// The same of output tokens.
@@ -185,10 +187,11 @@ impl Pass {
     /// What was found.
     pub fn finish(mut self) -> Info {
         let mut info = std::mem::take(&mut self.info);
+        self.arrivals.settle(usize::MAX);
         info.span_s = self.arrivals.seconds.span_s();
         info.rate = (info.span_s > 0.0).then(|| info.requests as f64 / info.span_s);
         info.burstiness = self.arrivals.burstiness();
-        info.rate_over_time = self.arrivals.over_time(PICTURE);
+        (info.rate_window_s, info.rate_over_time) = self.arrivals.over_time(PICTURE);
         (info.input, info.input_histogram) = (self.input.distribution(), self.input.histogram());
         (info.output, info.output_histogram) = (self.output.distribution(), self.output.histogram());
         info.reuse = self.reuse.as_ref().map(Reuse::caches).unwrap_or_default();
