@@ -167,6 +167,75 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
 }
 
 #[test]
+fn what_only_the_header_says_is_told_where_a_format_has_no_place_for_it() {
+    let folder = TempDir::new().unwrap();
+    let row = json!({"at": SECOND, "prompt": {"tokens": 9}, "output_tokens": 3, "session": "s", "turn": 1, "think": 5});
+    let blocks = json!({"size": 16, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace", "key": "k"});
+    let header =
+        |turns| json!({"streamgauge_trace": 1, "source": "t", "started_unix_ns": 7, "blocks": blocks, "turns": turns});
+    let told = |turns, to| {
+        let path = written(&folder, "t.jsonl", &[header(turns), row.clone()]);
+        let out = folder.path().join("out").to_str().unwrap().to_owned();
+        said(&trace(&["convert", &path, "--to", to, "--output", &out]))
+    };
+    let (start, key) = ("header.started_unix_ns (1)", "header.blocks.key (1)");
+    let added = "later turns of this trace hold only what was added, and";
+    for (to, clock, delta) in [
+        ("streamgauge", true, true),
+        ("parquet", true, true),
+        ("mooncake", false, true),
+        ("multi_turn", false, true),
+        ("azure", true, false),
+        ("dynamo", true, false),
+        ("bailian", false, false),
+        ("burstgpt", false, false),
+        ("ragpulse", false, false),
+        ("timed_trace", false, false),
+        ("weka", false, false),
+    ] {
+        let (whole, later) = (told("full", to), told("delta", to));
+        assert_eq!(whole.contains(start), !clock, "{whole}");
+        assert_eq!(whole.contains(key), !matches!(to, "streamgauge" | "parquet"), "{whole}");
+        assert_eq!((whole.contains(added), later.contains(added)), (false, !delta), "{later}");
+    }
+    assert!(told("full", "mooncake").contains("think (1)"), "a session is left out, and its pauses");
+    assert!(!told("delta", "mooncake").contains("think"), "the pause stands in `delay`");
+}
+
+#[test]
+fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
+    let folder = TempDir::new().unwrap();
+    let header = json!({"streamgauge_trace": 1, "source": "t"});
+    let rows = [header, json!({"prompt": {"tokens": 9}}), json!({"prompt": {"tokens": 9}, "output_tokens": 2})];
+    let path = written(&folder, "t.jsonl", &rows);
+    let note = "note: 1 requests have no output length, and were written as answers of no token";
+    for (to, wants) in [
+        ("azure", true),
+        ("bailian", true),
+        ("burstgpt", true),
+        ("ragpulse", true),
+        ("weka", true),
+        ("mooncake", false),
+        ("dynamo", false),
+        ("parquet", false),
+    ] {
+        let out = folder.path().join("out").to_str().unwrap().to_owned();
+        let told = said(&trace(&["convert", &path, "--to", to, "--output", &out]));
+        assert_eq!(told.contains(note), wants, "{to}: {told}");
+    }
+}
+
+#[test]
+fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
+    let folder = TempDir::new().unwrap();
+    let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
+    let weka = folder.path().join("weka.jsonl").to_str().unwrap().to_owned();
+    assert!(trace(&["convert", &path, "--to", "weka", "--output", &weka]).status.success());
+    let back = rows(&trace(&["convert", &weka, "--to", "streamgauge"]));
+    assert_eq!(back.iter().map(|row| row.model.as_deref()).collect::<Vec<_>>(), [None]);
+}
+
+#[test]
 fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);

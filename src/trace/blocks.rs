@@ -62,9 +62,13 @@ impl Reblocked {
         Ok(Self { from: from.clone(), shape, to, rows: 0 })
     }
 
-    /// The same, where the trace has blocks; why they cannot be had is noted.
+    /// The same, where the trace has blocks; why they cannot be had is noted, and what bytes are taken for.
     pub fn noted(from: Option<&Blocks>, rule: Rule, notes: &mut Vec<String>) -> Option<Self> {
-        Self::new(from?, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
+        let from = from?;
+        if from.unit == BlockUnit::Bytes {
+            notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
+        }
+        Self::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
     }
 
     /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no

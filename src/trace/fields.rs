@@ -89,6 +89,8 @@ fields! {
 }
 
 impl Fields {
+    /// No field.
+    pub const NONE: Self = Self(0);
     /// Every field.
     pub const ALL: Self = Self((1 << PATHS.len()) - 1);
 

@@ -2,11 +2,10 @@
 
 use std::io::Write as _;
 
-use super::super::blocks::prompt_tokens;
 use super::super::fields::Fields;
 use super::super::{Error, Problem, Trace};
+use super::counted::Counted;
 use super::csv::{Columns, cells, count};
-use super::mooncake::estimated;
 use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_columns, rows, stream};
 use crate::capture::format::{Entry, Header, Prompt};
 
@@ -21,6 +20,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT),
+    clock: true,
+    delta: None,
 };
 
 const TIME: &str = "TIMESTAMP";
@@ -130,7 +131,7 @@ struct Csv {
     out: Output,
     zero: u64,
     begun: bool,
-    estimated: u64,
+    counted: Counted,
     notes: Vec<String>,
 }
 
@@ -139,7 +140,13 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     if header.started_unix_ns.is_none() {
         notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
     }
-    Ok(Box::new(Csv { out, zero: header.started_unix_ns.unwrap_or(0), begun: false, estimated: 0, notes }))
+    Ok(Box::new(Csv {
+        out,
+        zero: header.started_unix_ns.unwrap_or(0),
+        begun: false,
+        counted: Counted::default(),
+        notes,
+    }))
 }
 
 impl Csv {
@@ -153,14 +160,13 @@ impl Csv {
 
 impl Writer for Csv {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         self.head()?;
         let wall = self.zero.saturating_add(entry.at);
         let (seconds, fraction) = (wall / 1_000_000_000, wall % 1_000_000_000 / 100);
         let ((year, month, day), of_day) = (civil(seconds / DAY), seconds % DAY);
         let (hours, minutes, seconds) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        let output = entry.output_tokens.unwrap_or(0);
+        let output = self.counted.output(entry);
         Ok(write!(
             self.out,
             "{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}.{fraction:07},{tokens},{output}\r\n"
@@ -170,7 +176,7 @@ impl Writer for Csv {
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.head()?;
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         Ok(self.notes)
     }
 }

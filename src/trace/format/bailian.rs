@@ -5,12 +5,12 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule};
 use super::super::fields::Fields;
 use super::super::json::{Id, Number, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{BlockIds, Blocks, Entry, Header, LastBlock, Prompt};
 
@@ -25,6 +25,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN),
+    clock: false,
+    delta: None,
 };
 
 const BLOCK: u32 = 16;
@@ -94,7 +96,7 @@ struct Chats {
     last: Sessions<(u64, u32)>,
     forgotten: Losses,
     chats: u64,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
@@ -103,13 +105,12 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     let forgotten = Losses::default();
     let last = Sessions::new(&forgotten);
-    Ok(Box::new(Chats { out, blocks, notes, last, forgotten, chats: 0, estimated: 0 }))
+    Ok(Box::new(Chats { out, blocks, notes, last, forgotten, chats: 0, counted: Counted::default() }))
 }
 
 impl Writer for Chats {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         self.chats += 1;
         let before = entry.session.as_deref().and_then(|session| self.last.last(session).copied());
         let turn = before.map_or_else(|| entry.turn.unwrap_or(0), |(_, turn)| turn.saturating_add(1));
@@ -123,7 +124,7 @@ impl Writer for Chats {
                 parent_chat_id: before.and_then(|(chat, _)| i64::try_from(chat).ok()).unwrap_or(-1),
                 timestamp: Time::secs(entry.at),
                 input_length: tokens,
-                output_length: entry.output_tokens.unwrap_or(0),
+                output_length: self.counted.output(entry),
                 kind: "text",
                 turn: turn.saturating_add(1),
                 hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
@@ -133,7 +134,7 @@ impl Writer for Chats {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         self.notes.extend(self.forgotten.list().into_iter().map(|(what, count)| format!("{count} {what}")));
         Ok(self.notes)
     }

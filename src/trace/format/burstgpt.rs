@@ -3,12 +3,11 @@
 
 use std::io::Write as _;
 
-use super::super::blocks::prompt_tokens;
 use super::super::fields::Fields;
 use super::super::json::Number;
 use super::super::{Error, Problem, Trace};
+use super::counted::Counted;
 use super::csv::{Columns, cells, count, value};
-use super::mooncake::estimated;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_columns, nanos, rows, stream};
 use crate::capture::format::{Entry, Header, Prompt};
 use crate::measure::record::Outcome;
@@ -29,6 +28,8 @@ pub(super) const FORMAT: Format = Format {
         .and(Fields::OUTPUT)
         .and(Fields::ENDED)
         .and(Fields::TURN),
+    clock: false,
+    delta: None,
 };
 
 const TIME: &str = "Timestamp";
@@ -81,21 +82,20 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
 struct Csv {
     out: Output,
     begun: bool,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(_: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
-    Ok(Box::new(Csv { out, begun: false, estimated: 0 }))
+    Ok(Box::new(Csv { out, begun: false, counted: Counted::default() }))
 }
 
 impl Writer for Csv {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         if !std::mem::replace(&mut self.begun, true) {
             self.out.write_all(HEAD.as_bytes())?;
         }
-        let (at, output) = (Time::secs(entry.at).value(), entry.output_tokens.unwrap_or(0));
+        let (at, output) = (Time::secs(entry.at).value(), self.counted.output(entry));
         let elapsed = entry.timing.ended.map(|ended| Time::secs(ended).value().to_string()).unwrap_or_default();
         let session = name(entry.session.as_deref());
         let model = name(entry.model.as_deref());
@@ -108,7 +108,7 @@ impl Writer for Csv {
             self.out.write_all(HEAD.as_bytes())?;
         }
         self.out.flush()?;
-        Ok(estimated(self.estimated).into_iter().collect())
+        Ok(self.counted.notes().collect())
     }
 }
 

@@ -5,12 +5,12 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule};
 use super::super::fields::Fields;
 use super::super::json::{Content, Id, Number, Object, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, nanos, rows, stream};
 use crate::capture::format::{Entry, Header, LastBlock, Prompt};
 
@@ -36,6 +36,8 @@ pub(super) const FORMAT: Format = Format {
         .and(Fields::ENDED)
         .and(Fields::SESSION)
         .and(Fields::TURN),
+    clock: true,
+    delta: None,
 };
 
 const SCHEMA: &str = "dynamo.request.trace.v1";
@@ -197,24 +199,23 @@ struct Events {
     blocks: Option<Reblocked>,
     notes: Vec<String>,
     requests: u64,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: None, last: LastBlock::Kept };
-    let blocks = header.blocks.as_ref().and_then(|from| Reblocked::new(from, rule).ok());
     let mut notes = vec!["times are whole milliseconds".to_owned()];
+    let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     if header.started_unix_ns.is_none() {
         notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
     }
     let zero = header.started_unix_ns.unwrap_or(0);
-    Ok(Box::new(Events { out, zero, blocks, notes, requests: 0, estimated: 0 }))
+    Ok(Box::new(Events { out, zero, blocks, notes, requests: 0, counted: Counted::default() }))
 }
 
 impl Writer for Events {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         self.requests += 1;
         let received = self.zero.saturating_add(entry.at);
         let ended = received.saturating_add(entry.timing.ended.unwrap_or(0));
@@ -249,7 +250,7 @@ impl Writer for Events {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         Ok(self.notes)
     }
 }

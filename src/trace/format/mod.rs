@@ -3,6 +3,7 @@
 pub mod azure;
 pub mod bailian;
 pub mod burstgpt;
+mod counted;
 mod csv;
 pub mod dynamo;
 pub mod mooncake;
@@ -26,7 +27,7 @@ use super::fields::Fields;
 use super::input::{Lines, Source, Stream};
 use super::losses::Losses;
 use super::{Entries, Trace};
-use crate::capture::format::{Entry, Header};
+use crate::capture::format::{Entry, Header, Turns};
 
 #[cfg(not(feature = "parquet"))]
 mod parquet {
@@ -43,6 +44,8 @@ mod parquet {
         write: None,
         but: "this program was built without the cargo feature `parquet`",
         holds: Fields::ALL,
+        clock: true,
+        delta: Some(Fields::NONE),
     };
 }
 
@@ -68,6 +71,23 @@ pub struct Format {
     pub but: &'static str,
     /// The fields of a request that it has a place for.
     pub holds: Fields,
+    /// Whether it has one for the wall-clock moment of time zero.
+    pub clock: bool,
+    /// Whether its later turns may hold only what was added, and the fields that it has a place for in such a trace alone.
+    pub delta: Option<Fields>,
+}
+
+impl Format {
+    /// What this format has a place for in a trace with such a header; counts what of the header itself has none.
+    fn holds(&self, header: &Header, lost: &Losses) -> Fields {
+        let has_key = header.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
+        lost.add("header.started_unix_ns", u64::from(header.started_unix_ns.is_some() && !self.clock));
+        lost.add("header.blocks.key", u64::from(has_key && self.holds != Fields::ALL));
+        match header.turns {
+            Turns::Full => self.holds,
+            Turns::Delta => self.holds.and(self.delta.unwrap_or_default()),
+        }
+    }
 }
 
 type Read = fn(Source, &Options) -> Result<Trace, Error>;
@@ -253,17 +273,27 @@ pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Con
     let open = format.write.ok_or_else(|| anyhow::anyhow!("{} cannot be written: {}", format.name, format.but))?;
     let mut writer = open(&trace.header, output).map_err(|problem| anyhow::anyhow!("{}: {problem}", format.name))?;
     let mut converted = Converted { written: 0, lost: Losses::default(), notes: Vec::new() };
+    let holds = format.holds(&trace.header, &converted.lost);
     for entry in trace.entries.by_ref() {
         let entry = entry?;
         match writer.write(&entry) {
             Ok(()) => {
                 converted.written += 1;
-                Fields::of(&entry).without(format.holds).count(&converted.lost);
+                Fields::of(&entry).without(holds).count(&converted.lost);
             }
             Err(WriteError::Unfit(why)) => converted.lost.count(why),
             Err(error) => return Err(error.into()),
         }
     }
-    converted.notes = writer.finish()?;
+    if trace.header.turns == Turns::Delta && format.delta.is_none() {
+        let able = TABLE.iter().filter(|format| format.delta.is_some()).map(|format| format.name);
+        converted.notes.push(format!(
+            "later turns of this trace hold only what was added, and {} takes each for a whole prompt, which is too short \
+             by all that was said before; {} can tell",
+            format.name,
+            able.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    converted.notes.extend(writer.finish()?);
     Ok(converted)
 }

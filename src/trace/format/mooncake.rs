@@ -9,11 +9,12 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule};
 use super::super::fields::Fields;
 use super::super::json::{Content, Id, Number, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Entries, Error, Problem, Trace};
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Turns};
 
@@ -32,6 +33,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: HOLDS,
+    clock: false,
+    delta: Some(Fields::THINK),
 };
 
 const HOLDS: Fields =
@@ -142,7 +145,7 @@ pub(super) struct Lengths {
     notes: Vec<String>,
     /// What is noted once a row has one, and it is left out.
     without_sessions: Option<&'static str>,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
@@ -163,12 +166,8 @@ impl Lengths {
     pub(super) fn new(header: &Header, out: Output, unit: fn(u64) -> Time, sessions: bool) -> Self {
         let rule = Rule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
-        let from = header.blocks.as_ref();
-        if let Some(from) = from.filter(|from| from.unit == BlockUnit::Bytes) {
-            notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
-        }
-        let blocks = Reblocked::noted(from, rule, &mut notes);
-        Self { out, unit, sessions, blocks, notes, without_sessions: None, estimated: 0 }
+        let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
+        Self { out, unit, sessions, blocks, notes, without_sessions: None, counted: Counted::default() }
     }
 
     pub(super) fn block_size(&self) -> Option<u32> {
@@ -182,11 +181,10 @@ impl Lengths {
 
 impl Writer for Lengths {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        let tokens = self.counted.input(entry)?;
         if tokens == 0 {
             return Err(WriteError::Unfit("requests with an empty prompt, left out"));
         }
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
         if entry.session.is_some() {
             self.notes.extend(self.without_sessions.take().map(str::to_owned));
         }
@@ -206,12 +204,7 @@ impl Writer for Lengths {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         Ok(self.notes)
     }
-}
-
-/// That prompt tokens were estimated, where they were.
-pub(super) fn estimated(rows: u64) -> Option<String> {
-    (rows > 0).then(|| format!("{rows} requests have no prompt tokens: a quarter of their bytes was taken"))
 }

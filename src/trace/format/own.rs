@@ -23,6 +23,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: Fields::ALL,
+    clock: true,
+    delta: Some(Fields::NONE),
 };
 
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {

@@ -35,6 +35,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "it is for other programs to take over; keep the trace that it was made of",
     holds: Fields::ALL,
+    clock: true,
+    delta: Some(Fields::NONE),
 };
 
 /// Requests of a row group, and the ids that they may have together: 64 MiB of rows at most.

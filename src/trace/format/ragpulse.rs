@@ -13,12 +13,12 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, mixed, of_text, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule, mixed, of_text};
 use super::super::fields::Fields;
 use super::super::json::{Id, Number, Object, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{Entry, Header, LastBlock, Prompt};
 
@@ -41,6 +41,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN),
+    clock: false,
+    delta: None,
 };
 
 const BLOCK: u32 = 16;
@@ -211,7 +213,7 @@ struct Requests {
     blocks: Option<Reblocked>,
     notes: Vec<String>,
     rows: u64,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
@@ -225,13 +227,12 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
              chunk has {size} tokens, so that `trace --block-size {size}` reads them again"
         ));
     }
-    Ok(Box::new(Requests { out, blocks, notes, rows: 0, estimated: 0 }))
+    Ok(Box::new(Requests { out, blocks, notes, rows: 0, counted: Counted::default() }))
 }
 
 impl Writer for Requests {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         self.rows += 1;
         // Every row has a session there.
         let session = entry.session.as_deref().map(Cow::Borrowed);
@@ -240,7 +241,7 @@ impl Writer for Requests {
             &Line {
                 timestamp: Time::secs(entry.at).value().to_string(),
                 input_length: tokens,
-                output_length: entry.output_tokens.unwrap_or(0),
+                output_length: self.counted.output(entry),
                 hash_ids: Parts {
                     history: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
                     ..Parts::default()
@@ -252,7 +253,7 @@ impl Writer for Requests {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         Ok(self.notes)
     }
 }

@@ -34,6 +34,8 @@ pub(super) const FORMAT: Format = Format {
     but: "it holds no requests, only the rates and distributions from which some are drawn: what came back would be \
           others, without prefixes and sessions; write mooncake or streamgauge",
     holds: Fields::ALL.without(Fields::ALL),
+    clock: false,
+    delta: None,
 };
 
 const DAY: f64 = 86_400.0;

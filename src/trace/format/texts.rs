@@ -9,12 +9,12 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{chained, prompt_tokens};
+use super::super::blocks::chained;
 use super::super::content::{Content, Row};
 use super::super::fields::Fields;
 use super::super::sessions::Sessions;
 use super::super::words::Words;
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Losses, Output, Problem, Time, WriteError, Writer};
 use crate::capture::format::{Blocks, Entry, Header, Turns};
 
@@ -97,7 +97,7 @@ struct Texts {
     forgotten: Losses,
     notes: Vec<String>,
     rows: u64,
-    estimated: u64,
+    counted: Counted,
     silent: u64,
     anew: u64,
 }
@@ -130,7 +130,7 @@ impl Texts {
             forgotten,
             notes: vec!["prompts are words made from block ids and lengths; AIPerf needs --fixed-schedule".to_owned()],
             rows: 0,
-            estimated: 0,
+            counted: Counted::default(),
             silent: 0,
             anew: 0,
         }
@@ -160,13 +160,11 @@ impl Texts {
 
 impl Writer for Texts {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = match prompt_tokens(entry) {
-            None => return Err(WriteError::Unfit("requests without a prompt length, left out")),
-            Some(0) => return Err(WriteError::Unfit("requests with an empty prompt, left out")),
-            Some(MOST_TOKENS..) => return Err(WriteError::Unfit("requests of more than 2 million tokens, left out")),
-            Some(tokens) => tokens,
+        let tokens = match self.counted.input(entry)? {
+            0 => return Err(WriteError::Unfit("requests with an empty prompt, left out")),
+            MOST_TOKENS.. => return Err(WriteError::Unfit("requests of more than 2 million tokens, left out")),
+            tokens => tokens,
         };
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
         self.silent += u64::from(entry.output_tokens == Some(0));
         let before = self.before(entry, tokens);
         let part = before.map_or(0, |said| said.part);
@@ -206,7 +204,7 @@ impl Writer for Texts {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         let counts = [
             (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
             (self.anew, "turns repeat something else than what was said, and begin a session of their own"),

@@ -18,6 +18,8 @@ pub(super) const FORMAT: Format = Format {
     write: Some(write),
     but: "",
     holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS),
+    clock: false,
+    delta: None,
 };
 
 const BLOCK: u32 = 16;

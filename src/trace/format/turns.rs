@@ -9,7 +9,7 @@ use super::super::input::Lines;
 use super::super::json::{Content, Id, Number, Object, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
-use super::{Format, Losses, Source, has_keys, nanos, stream, texts};
+use super::{Fields, Format, Losses, Source, has_keys, nanos, stream, texts};
 use crate::capture::format::{Entry, Header, Params, Part, PartKind, Prompt, Turns};
 
 pub(super) const SINGLE: Format = Format {
@@ -23,6 +23,8 @@ pub(super) const SINGLE: Format = Format {
     write: Some(texts::single),
     but: "",
     holds: texts::HOLDS,
+    clock: false,
+    delta: None,
 };
 
 pub(super) const MULTI: Format = Format {
@@ -36,6 +38,8 @@ pub(super) const MULTI: Format = Format {
     write: Some(texts::multi),
     but: "",
     holds: texts::HOLDS,
+    clock: false,
+    delta: Some(Fields::NONE),
 };
 
 const CONTENT: [&str; 8] = ["text", "texts", "image", "images", "audio", "audios", "video", "videos"];

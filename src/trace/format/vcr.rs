@@ -5,11 +5,11 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule};
 use super::super::fields::Fields;
 use super::super::json::{Content, Number, Object, parse, row};
 use super::super::{Error, Problem, Trace};
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{Blocks, Entry, Header, LastBlock, Prompt};
 use crate::capture::gaps;
@@ -38,6 +38,8 @@ pub(super) const FORMAT: Format = Format {
         .and(Fields::GAPS)
         .and(Fields::IN_FLIGHT)
         .and(Fields::FINISH),
+    clock: false,
+    delta: None,
 };
 
 const BLOCK: u32 = 16;
@@ -161,15 +163,15 @@ struct Recording {
     notes: Vec<String>,
     model: Option<Option<String>>,
     models: u64,
-    estimated: u64,
+    counted: Counted,
 }
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: None, last: LastBlock::Dropped };
-    let blocks = header.blocks.as_ref().and_then(|from| Reblocked::new(from, rule).ok());
-    let notes =
+    let mut notes =
         vec!["rows stand in the order of the trace, where vllm-vcr has that in which requests ended".to_owned()];
-    Ok(Box::new(Recording { out, blocks, notes, model: None, models: 0, estimated: 0 }))
+    let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
+    Ok(Box::new(Recording { out, blocks, notes, model: None, models: 0, counted: Counted::default() }))
 }
 
 impl Recording {
@@ -187,7 +189,6 @@ impl Recording {
 
 impl Writer for Recording {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
         let output = entry.output_tokens.ok_or(WriteError::Unfit("requests without an output length, left out"))?;
         let first = entry.timing.first_token.ok_or(WriteError::Unfit("requests without a first token, left out"))?;
         let gaps = match &entry.timing.gaps {
@@ -195,7 +196,7 @@ impl Writer for Recording {
             None if output > 1 => return Err(WriteError::Unfit("requests without the gaps of their tokens, left out")),
             None => None,
         };
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         self.meta(Some(entry))?;
         self.models += u64::from(self.model.as_ref() != Some(&entry.model));
         let all_known = |gaps: &Vec<TokenEvent>| gaps.iter().all(|event| event.tokens().is_some());
@@ -223,7 +224,7 @@ impl Writer for Recording {
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.meta(None)?;
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         if self.models > 0 {
             self.notes
                 .push(format!("{} requests are of another model than the first: a recording has one", self.models));

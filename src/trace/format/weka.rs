@@ -11,12 +11,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, prompt_tokens};
+use super::super::blocks::{Reblocked, Rule};
 use super::super::fields::Fields;
 use super::super::input::Lines;
 use super::super::json::{Content, Id, Number, Object, parse, row};
 use super::super::{Entries, Error, Problem, Trace};
-use super::mooncake::estimated;
+use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos};
 use crate::capture::format::{BlockIds, Blocks, Entry, Header, LastBlock, Prompt, Scope};
 use crate::measure::dialect::finish_reason;
@@ -43,6 +43,8 @@ pub(super) const FORMAT: Format = Format {
         .and(Fields::OUTPUT)
         .and(Fields::FIRST_TOKEN)
         .and(Fields::ENDED),
+    clock: false,
+    delta: None,
 };
 
 const BLOCK: u32 = 64;
@@ -254,7 +256,7 @@ fn take(
         let input = request.input.ok_or_else(|| Problem::missing("requests.in"))?;
         let mut entry = Entry {
             at,
-            model: request.model,
+            model: request.model.filter(|model| !model.is_empty()),
             stream: match request.kind.as_deref() {
                 Some("s") => Some(true),
                 Some("n") => Some(false),
@@ -312,7 +314,7 @@ struct Documents_ {
     blocks: Option<Reblocked>,
     open: Vec<(Entry, Vec<u64>)>,
     notes: Vec<String>,
-    estimated: u64,
+    counted: Counted,
     documents: u64,
     split: u64,
     written: HashSet<u64>,
@@ -327,7 +329,16 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     ];
     let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     let written = HashSet::new();
-    Ok(Box::new(Documents_ { out, blocks, open: Vec::new(), notes, estimated: 0, documents: 0, split: 0, written }))
+    Ok(Box::new(Documents_ {
+        out,
+        blocks,
+        open: Vec::new(),
+        notes,
+        counted: Counted::default(),
+        documents: 0,
+        split: 0,
+        written,
+    }))
 }
 
 /// Whether it was answered as a stream, as far as that is known: only such a one has a TTFT there.
@@ -347,7 +358,7 @@ impl Documents_ {
             t: Time::secs(entry.at - zero),
             kind: if streams(entry) { "s" } else { "n" },
             model: "",
-            input: prompt_tokens(entry).unwrap_or(0),
+            input: entry.prompt.tokens.unwrap_or(0),
             output: entry.output_tokens.unwrap_or(0),
             hash_ids: ids.clone(),
             stop: match entry.finish {
@@ -371,8 +382,7 @@ impl Documents_ {
 
 impl Writer for Documents_ {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
-        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        let tokens = self.counted.input(entry)?;
         let goes_on = |(open, _): &(Entry, Vec<u64>)| open.session.is_some() && open.session == entry.session;
         if !self.open.first().is_some_and(goes_on) || self.open.len() == MOST_REQUESTS {
             self.close()?;
@@ -382,14 +392,16 @@ impl Writer for Documents_ {
             }
         }
         let ids = self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default();
-        self.open.push((entry.clone(), ids));
+        let mut entry = entry.clone();
+        (entry.prompt.tokens, entry.output_tokens) = (Some(tokens), Some(self.counted.output(&entry)));
+        self.open.push((entry, ids));
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.close()?;
         self.out.flush()?;
-        self.notes.extend(estimated(self.estimated));
+        self.notes.extend(self.counted.notes());
         if self.split > 0 {
             let split = self.split;
             self.notes

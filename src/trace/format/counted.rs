@@ -1,0 +1,36 @@
+//! Lengths that a format asks of every row, and how many of them nobody knows.
+
+use super::super::blocks::prompt_tokens;
+use super::WriteError;
+use crate::capture::format::Entry;
+
+/// Counts the lengths that were not known.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    estimated: u64,
+    unknown: u64,
+}
+
+impl Counted {
+    /// Prompt tokens, estimated where only bytes are known.
+    pub(super) fn input(&mut self, entry: &Entry) -> Result<u64, WriteError> {
+        let tokens = prompt_tokens(entry).ok_or(WriteError::Unfit("requests without a prompt length, left out"))?;
+        self.estimated += u64::from(entry.prompt.tokens.is_none());
+        Ok(tokens)
+    }
+
+    /// Output tokens, for a format that has to have a number: 0 where nobody counted any.
+    pub(super) fn output(&mut self, entry: &Entry) -> u64 {
+        self.unknown += u64::from(entry.output_tokens.is_none());
+        entry.output_tokens.unwrap_or(0)
+    }
+
+    /// What a reader of the file has to know.
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        let counts = [
+            (self.estimated, "requests have no prompt tokens: a quarter of their bytes was taken"),
+            (self.unknown, "requests have no output length, and were written as answers of no token"),
+        ];
+        counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
+    }
+}
