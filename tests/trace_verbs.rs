@@ -226,6 +226,37 @@ fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
 }
 
 #[test]
+fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_column() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let header = "{\"streamgauge_trace\":1,\"source\":\"t\"}\r\n";
+    for (text, expected) in [
+        (format!("\u{feff}{header}{{\"at\":1}}\r\n"), Ok(1)),
+        (format!("\u{feff}\r\n\n{header}{{\"at\":1}}\r\n"), Ok(1)),
+        (
+            format!("{header}{{\"at\":1}}\n{{\"model\":\"m\",\"at\":\"SECRET\"}}\n"),
+            Err(
+                ":3: not a row of a trace: it makes no sense from column 26 on; take the line out, or write the trace again",
+            ),
+        ),
+        (
+            "{\"streamgauge_trace\":1,\"source\":[\"SECRET\"]}\n".to_owned(),
+            Err(
+                ":1: not a row of a trace: its header makes no sense from column 32 on; take the line out, or write the trace again",
+            ),
+        ),
+    ] {
+        fs::write(&path, text).unwrap();
+        let done = trace(&["info", path.to_str().unwrap(), "--json"]);
+        let told = match done.status.success() {
+            true => Ok(serde_json::from_slice::<Value>(&done.stdout).unwrap()["requests"].as_u64().unwrap()),
+            false => Err(said(&done).lines().last().unwrap().replace(path.to_str().unwrap(), "FILE")),
+        };
+        assert_eq!(told, expected.map_err(|what| format!("error: FILE{what}")));
+    }
+}
+
+#[test]
 fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);

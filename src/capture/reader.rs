@@ -263,15 +263,23 @@ impl Segment {
     /// Its header; `None` where it has none because it is torn or damaged.
     fn header(&mut self, damage: &mut Vec<Damage>) -> Result<Option<Header>, ReadError> {
         let held = damage.len();
-        let Some(line) = self.lines.next(damage) else { return Ok(None) };
+        let line = loop {
+            let Some(line) = self.lines.next(damage).transpose()? else { return Ok(None) };
+            // An editor may have left a byte order mark, and blank lines.
+            let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
+            if !line.is_empty() {
+                break line.to_vec();
+            }
+        };
         let path = || self.lines.path.clone();
-        match Header::read(&line?) {
+        match Header::read(&line) {
             Ok(header) => Ok(Some(header)),
             Err(NoHeader::Newer(version)) => Err(ReadError::Newer { path: path(), version }),
             Err(NoHeader::NotOne) if damage.len() > held => Ok(None),
             Err(NoHeader::NotOne) => Err(ReadError::NotATrace { path: path() }),
             Err(NoHeader::Wrong(error)) => {
-                Err(ReadError::Line { path: path(), line: self.lines.number, reason: error.to_string() })
+                let reason = format!("its header makes no sense from column {} on", error.column());
+                Err(ReadError::Line { path: path(), line: self.lines.number, reason })
             }
         }
     }

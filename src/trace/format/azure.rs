@@ -88,6 +88,9 @@ fn unix_nanos(text: &str) -> Option<u64> {
     if hours > 23 || minutes > 59 || seconds > 60 || date.next().is_some() {
         return None;
     }
+    if civil(days(year, month, day)) != (year, month, day) {
+        return None;
+    }
     let nanos = if digits == 0 { 0 } else { fraction.parse::<u64>().ok()? * 10_u64.pow(9 - digits as u32) };
     let seconds = days(year, month, day) * DAY + hours * 3_600 + minutes * 60 + seconds;
     let seconds = match offset.split_at_checked(1) {
@@ -197,7 +200,15 @@ mod tests {
         ] {
             assert_eq!(unix_nanos(text), Some(ns), "{text}");
         }
-        for text in ["", "2023-11-16", "2023-13-16 18:15:46", "0-0-0 0:0:0", "2023-11-16 18:15:46.0123456789", "x y"] {
+        for text in [
+            "",
+            "2023-11-16",
+            "2023-13-16 18:15:46",
+            "2023-02-29 18:15:46",
+            "0-0-0 0:0:0",
+            "2023-11-16 18:15:46.0123456789",
+            "x y",
+        ] {
             assert_eq!(unix_nanos(text), None, "{text}");
         }
     }

@@ -61,12 +61,12 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     Ok(Trace { header, entries: Box::new(entries), losses })
 }
 
-/// The reader's words, but for what it found in a line: that may be what a person wrote.
+/// The reader's words, with the place in front as with other formats.
 fn failed(error: ReadError, file: &str) -> Error {
     match error {
-        ReadError::Line { path, line, .. } => {
-            Problem::new("not a row of a trace").at(&path.display().to_string(), Some(line))
-        }
+        ReadError::Line { path, line, reason } => Problem::new(format!("not a row of a trace: {reason}"))
+            .remedy("take the line out, or write the trace again")
+            .at(&path.display().to_string(), Some(line)),
         other => {
             let what = other.to_string();
             // Most begin with the name already.
