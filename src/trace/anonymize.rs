@@ -18,7 +18,8 @@ const MOST_MODELS: usize = 1_000;
 pub struct Rounding {
     /// Nanoseconds; times become multiples of it. Zero leaves them.
     pub time: u64,
-    /// Tokens and bytes become multiples of it, of prompts within their last block. Zero leaves them.
+    /// Tokens and bytes become multiples of it, of prompts within their last block, and limits on them too. Zero leaves
+    /// them. Width and height of images stay, which decide what they cost.
     pub length: u64,
 }
 
@@ -82,8 +83,11 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
         return;
     }
     let up = |length: u64| length.div_ceil(rounding.length).saturating_mul(rounding.length);
-    let wanted = &mut entry.wanted;
+    let (wanted, params) = (&mut entry.wanted, &mut entry.params);
     for length in [
+        // An answer that ended at its limit is as long as that.
+        &mut params.max_tokens,
+        &mut params.min_tokens,
         &mut entry.output_tokens,
         &mut entry.reasoning_tokens,
         &mut entry.abort_tokens,
@@ -94,6 +98,7 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
     ] {
         *length = length.map(up);
     }
+    entry.prompt.parts.iter_mut().for_each(|part| part.bytes = part.bytes.map(up));
     let has_ids = !entry.prompt.blocks.is_empty();
     let in_blocks = |unit| blocks.filter(|blocks| has_ids && blocks.unit == unit);
     let ids = entry.prompt.blocks.len() as u64;
