@@ -109,6 +109,21 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
 }
 
 #[test]
+fn that_a_cache_cannot_be_told_of_is_said_and_a_format_is_named_alike_to_every_verb() {
+    let folder = TempDir::new().unwrap();
+    let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
+    let note = "rows have no block ids, so that nothing can be told of a cache";
+    for (args, told) in [(&["--cache-blocks", "5"][..], true), (&["--cache-tokens", "5", "--json"], true), (&[], false)]
+    {
+        assert_eq!(said(&trace(&[&["info", &path], args].concat())).contains(note), told, "{args:?}");
+    }
+    for verb in ["info", "convert", "cut", "merge", "anonymize"] {
+        let done = trace(&[verb, &path, "--input-format", "mooncake"]);
+        assert!(done.status.success() && said(&done).contains("is taken as mooncake; times"), "{}", said(&done));
+    }
+}
+
+#[test]
 fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
     let folder = TempDir::new().unwrap();
     let row = |at: u64, length: u64, ids: u64| json!({"timestamp": at, "input_length": length, "output_length": 1, "hash_ids": (0..ids).collect::<Vec<_>>()});
@@ -356,4 +371,16 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
     let models: Vec<_> = first.iter().map(|row| row.model.as_deref().unwrap()).collect();
     assert_eq!(models, ["model-1", "model-2", "model-1"]);
     assert!(first[0].session == first[2].session && first[0].session != second[0].session);
+}
+
+#[test]
+fn a_rounded_length_is_not_given_away_by_the_limit_that_it_ended_at_nor_an_image_by_its_bytes() {
+    let folder = TempDir::new().unwrap();
+    let part = json!({"kind": "image", "bytes": 123_457, "size": [1023, 767]});
+    let row = json!({"prompt": {"tokens": 9, "parts": [part]}, "params": {"max_tokens": 777, "min_tokens": 13},
+        "output_tokens": 777, "finish": "length"});
+    let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row]);
+    let row = rows(&trace(&["anonymize", &path, "--round-length", "100"])).remove(0);
+    assert_eq!((row.output_tokens, row.params.max_tokens, row.params.min_tokens), (Some(800), Some(800), Some(100)));
+    assert_eq!((row.prompt.parts[0].bytes, row.prompt.parts[0].size), (Some(123_500), Some((1023, 767))));
 }

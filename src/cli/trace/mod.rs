@@ -108,7 +108,7 @@ struct ConvertArgs {
     trace: PathBuf,
 
     /// What it is, if that is not to be guessed
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, visible_alias = "input-format", value_name = "FORMAT")]
     from: Option<FormatName>,
 
     /// What to write
@@ -318,6 +318,9 @@ fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     );
     let info = info::info(&mut input.trace, cache)?;
     told::unread(&input.trace.losses);
+    if (args.cache_blocks.is_some() || args.cache_tokens.is_some()) && info.reuse.is_empty() {
+        super::say("note: rows have no block ids, so that nothing can be told of a cache");
+    }
     if args.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
     }
