@@ -16,6 +16,9 @@ impl Stop {
     /// # Errors
     /// When the system refuses.
     pub(super) fn new() -> io::Result<Self> {
+        // Nobody waits for this one, and its handler stays: a limit on the size of files refuses a write, as a full disk
+        // does, and does not end whoever serves streams meanwhile.
+        drop(signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
