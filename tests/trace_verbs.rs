@@ -218,6 +218,20 @@ fn what_only_the_header_says_is_told_where_a_format_has_no_place_for_it() {
 }
 
 #[test]
+fn that_rows_are_written_out_of_order_is_told_with_the_verb_that_puts_them_in_order() {
+    let folder = TempDir::new().unwrap();
+    let row = |at: u64| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2});
+    let header = json!({"streamgauge_trace": 1, "source": "t"});
+    let path = written(&folder, "t.jsonl", &[header, row(5), row(3), row(4), row(1)]);
+    let merged = folder.path().join("merged.jsonl").to_str().unwrap().to_owned();
+    let told =
+        |args: &[&str]| said(&trace(args)).contains("2 rows come earlier than the row above them, as in what was read");
+    assert!(told(&["convert", &path, "--to", "mooncake"]));
+    assert!(!told(&["convert", &path, "--to", "streamgauge"]), "our own is read in any order");
+    assert!(!told(&["merge", &path, "--output", &merged]) && !told(&["convert", &merged, "--to", "mooncake"]));
+}
+
+#[test]
 fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
     let folder = TempDir::new().unwrap();
     let header = json!({"streamgauge_trace": 1, "source": "t"});

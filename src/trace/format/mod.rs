@@ -274,11 +274,14 @@ pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Con
     let mut writer = open(&trace.header, output).map_err(|problem| anyhow::anyhow!("{}: {problem}", format.name))?;
     let mut converted = Converted { written: 0, lost: Losses::default(), notes: Vec::new() };
     let holds = format.holds(&trace.header, &converted.lost);
+    let (mut above, mut unsorted) = (0, 0_u64);
     for entry in trace.entries.by_ref() {
         let entry = entry?;
         match writer.write(&entry) {
             Ok(()) => {
                 converted.written += 1;
+                unsorted += u64::from(entry.at < above);
+                above = entry.at;
                 Fields::of(&entry).without(holds).count(&converted.lost);
             }
             Err(WriteError::Unfit(why)) => converted.lost.count(why),
@@ -292,6 +295,12 @@ pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Con
              by all that was said before; {} can tell",
             format.name,
             able.collect::<Vec<_>>().join(", ")
+        ));
+    }
+    // Our own readers put them in order; of others not all do.
+    if unsorted > 0 && format.holds != Fields::ALL {
+        converted.notes.push(format!(
+            "{unsorted} rows come earlier than the row above them, as in what was read: `trace merge` puts them in order"
         ));
     }
     converted.notes.extend(writer.finish()?);
