@@ -324,6 +324,19 @@ fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning(
 }
 
 #[test]
+fn a_cut_tells_of_turns_that_hold_only_what_was_added_to_what_it_left_out() {
+    let folder = TempDir::new().unwrap();
+    let turn = |at: u64| json!({"timestamp": at, "text": "some words", "output_length": 2});
+    let talk = |id, turns: [u64; 3]| json!({"session_id": id, "turns": turns.map(turn)});
+    let path = written(&folder, "t.jsonl", &[talk("a", [0, 1_000, 4_000]), talk("b", [2_000, 3_000, 5_000])]);
+    let cut = |from: &str| trace(&["cut", &path, "--from", from, "--output-format", "streamgauge"]);
+    assert_eq!(rows(&cut("2s")).len(), 4);
+    let lost = "not taken over: what was said before the cut in turns that hold only what was added (1)";
+    assert!(said(&cut("2s")).contains(lost), "the last turn of a: {}", said(&cut("2s")));
+    assert!(!said(&cut("0s")).contains("before the cut"));
+}
+
+#[test]
 fn merged_traces_meet_by_the_wall_clock_or_from_the_start() {
     let folder = TempDir::new().unwrap();
     let of = |name: &str, started: u64| {

@@ -2,7 +2,11 @@
 
 use super::Trace;
 use super::error::Error;
-use crate::capture::format::Entry;
+use super::sessions::Sessions;
+use crate::capture::format::{Entry, Turns};
+
+/// What is said of turns that hold only what was added, to something that is not there.
+const HEADLESS: &str = "what was said before the cut in turns that hold only what was added";
 
 /// What is kept.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +31,17 @@ impl Cut {
 pub fn cut(trace: Trace, cut: Cut) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     header.started_unix_ns = header.started_unix_ns.map(|start| start.saturating_add(cut.from));
+    let (mut begun, counted) = (Sessions::new(&losses), losses.clone());
+    let added = header.turns == Turns::Delta;
     let entries = entries.filter_map(move |entry| {
         let keep = |mut entry: Entry| {
             cut.keeps(&entry).then(|| {
+                if let Some(session) = entry.session.as_deref().filter(|_| added) {
+                    match entry.turn {
+                        Some(1..) if begun.last(session).is_none() => counted.count(HEADLESS),
+                        _ => begun.tell(session, ()),
+                    }
+                }
                 entry.at -= cut.from;
                 entry.planned = entry.planned.map(|planned| planned.saturating_sub(cut.from));
                 entry
