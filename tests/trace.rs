@@ -432,6 +432,15 @@ fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own()
 }
 
 #[test]
+fn bailian_to_bailian_keeps_the_ids_of_single_blocks_also_where_they_are_no_prefix() {
+    let path = data("bailian/handmade_schema.jsonl");
+    let ids = |rows: &[Entry]| rows.iter().map(|row| row.prompt.blocks.clone()).collect::<Vec<_>>();
+    let back = ids(&through(&path, "bailian").2);
+    assert_eq!(back, ids(&rows(&path).1));
+    assert_eq!((back[0][1], back[2][1]), (1_090, 1_090), "one block in two places");
+}
+
+#[test]
 fn mooncake_to_mooncake_changes_no_row() {
     let path = data("mooncake/synthetic_first60s.jsonl");
     let (_, header, back) = through(&path, "mooncake");

@@ -41,12 +41,17 @@ row!(Row {
     hash_ids: Vec<u64>,
 });
 
+/// Blocks as Bailian has them, of that size.
+fn single(size: u32) -> Blocks {
+    Blocks { ids: BlockIds::Single, ..super::mooncake::blocks(size) }
+}
+
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = Losses::default();
     let mut header = Header::new(FORMAT.name);
     let size = options.block_size.unwrap_or(BLOCK);
-    header.blocks = Some(Blocks { ids: BlockIds::Single, ..super::mooncake::blocks(size) });
+    header.blocks = Some(single(size));
     let counted = losses.clone();
     // The session of every chat: the chat that it began with.
     let mut roots: Sessions<String> = Sessions::new(&losses);
@@ -90,6 +95,8 @@ struct Line {
 
 struct Chats {
     out: Output,
+    /// Whether the ids of the trace are such as these: of single blocks, which may come again at other places.
+    alike: bool,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
     /// The chat that each session came to last, and its turn.
@@ -105,7 +112,8 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
     let forgotten = Losses::default();
     let last = Sessions::new(&forgotten);
-    Ok(Box::new(Chats { out, blocks, notes, last, forgotten, chats: 0, counted: Counted::default() }))
+    let alike = header.blocks.as_ref().is_some_and(|from| Blocks { key: None, ..from.clone() } == single(BLOCK));
+    Ok(Box::new(Chats { out, alike, blocks, notes, last, forgotten, chats: 0, counted: Counted::default() }))
 }
 
 impl Writer for Chats {
@@ -127,7 +135,10 @@ impl Writer for Chats {
                 output_length: self.counted.output(entry),
                 kind: "text",
                 turn: turn.saturating_add(1),
-                hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+                hash_ids: match &mut self.blocks {
+                    _ if self.alike => entry.prompt.blocks.clone(),
+                    blocks => blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+                },
             },
         )
     }
