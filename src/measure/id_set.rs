@@ -8,6 +8,11 @@ use super::reuse::mixed;
 
 /// Lowest bits of an id, by which neighbours differ; the others are its key.
 const BITS: u32 = u32::BITS.ilog2();
+/// Places of a group, next to each other in memory: neighbouring keys begin in the same group, so that the new ids of a
+/// row are mostly where the row before has fetched them from memory.
+const GROUP: usize = 8;
+/// A table with fewer places is half free: a fuller one is slow to tell that a key is not there.
+const SMALL: usize = 1 << 20;
 /// No key.
 const FREE: u64 = u64::MAX;
 const LEAST: usize = 1 << 10;
@@ -15,19 +20,52 @@ const LEAST: usize = 1 << 10;
 /// Ids, in an open table with linear probing.
 #[derive(Clone, Debug)]
 pub(super) struct IdSet {
-    /// The key of each place: a power of two of places, of which at least an eighth is [`FREE`].
-    keys: Vec<u64>,
-    /// Which of the ids with that key are in the set.
-    members: Vec<u32>,
+    /// A power of two of places, of which at least an eighth is [`FREE`].
+    groups: Vec<Group>,
     taken: usize,
     len: usize,
     /// The place that was asked for last, and its key.
     last: (usize, u64),
 }
 
+/// Keys with what belongs to them, for one fetch from memory.
+#[derive(Clone, Debug)]
+struct Group {
+    keys: [u64; GROUP],
+    /// Which of the ids with each key are in the set.
+    members: [u32; GROUP],
+}
+
+const EMPTY: Group = Group { keys: [FREE; GROUP], members: [0; GROUP] };
+
+/// Ids of one key that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// What neighbours have in common.
+    pub(super) key: u64,
+    bit: u32,
+    /// Ids, one at least.
+    pub(super) length: usize,
+}
+
+impl Run {
+    /// The first id, and the neighbours after it that follow each other; `None` without any.
+    #[inline]
+    pub(super) fn of(ids: &[u64]) -> Option<Self> {
+        let first = ids.first()?;
+        let (key, bit) = (first >> BITS, (first & u64::from(u32::BITS - 1)) as u32);
+        let most = ids.len().min((u32::BITS - bit) as usize);
+        let mut length = 1;
+        while length < most && ids[length] == first + length as u64 {
+            length += 1;
+        }
+        Some(Self { key, bit, length })
+    }
+}
+
 impl Default for IdSet {
     fn default() -> Self {
-        Self { keys: Vec::new(), members: Vec::new(), taken: 0, len: 0, last: (0, FREE) }
+        Self { groups: Vec::new(), taken: 0, len: 0, last: (0, FREE) }
     }
 }
 
@@ -42,56 +80,72 @@ impl IdSet {
         self.taken
     }
 
-    /// Takes in the first id, and the neighbours after it that follow each other: how many all of them are, and how many
-    /// were there before the first that is new.
+    /// Takes neighbours in that follow each other: how many of them were there before the first that is new.
     #[inline]
-    pub(super) fn insert_run(&mut self, ids: &[u64]) -> (usize, usize) {
-        let Some(first) = ids.first() else { return (0, 0) };
-        let (key, bit) = (first >> BITS, (first & u64::from(u32::BITS - 1)) as u32);
-        let most = ids.len().min((u32::BITS - bit) as usize);
-        let mut run = 1;
-        while run < most && ids[run] == first + run as u64 {
-            run += 1;
+    pub(super) fn insert(&mut self, run: &Run) -> usize {
+        if self.last.1 != run.key {
+            self.last = (self.place(run.key), run.key);
         }
-        if self.last.1 != key {
-            self.last = (self.place(key), key);
-        }
-        let members = &mut self.members[self.last.0];
-        let known = (!(*members >> bit)).trailing_zeros() as usize;
-        let with = *members | u32::MAX >> (u32::BITS as usize - run) << bit;
-        self.len += (with ^ *members).count_ones() as usize;
-        *members = with;
-        (run, known.min(run))
+        let (_, members) = self.at(self.last.0);
+        let before = *members;
+        *members |= u32::MAX >> (u32::BITS as usize - run.length) << run.bit;
+        let new = (before ^ *members).count_ones() as usize;
+        self.len += new;
+        let known = (!(before >> run.bit)).trailing_zeros() as usize;
+        known.min(run.length)
     }
 
-    /// Keeps those of which it is true, in the same table: another one would be as large again.
+    /// Ids of whose keys it is true.
+    pub(super) fn count(&self, of: impl Fn(u64) -> bool) -> usize {
+        let places = self.groups.iter().flat_map(|group| group.keys.iter().zip(&group.members));
+        places.filter(|(key, _)| of(**key)).map(|(_, members)| members.count_ones() as usize).sum()
+    }
+
+    /// Keeps those of whose keys it is true, in the same table: another one would be as large again.
     pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         (self.len, self.taken, self.last.1) = (0, 0, FREE);
-        let places = self.keys.len();
-        let first = self.keys.iter().position(|key| *key == FREE).unwrap_or(0);
+        let places = self.places();
+        let first = (0..places).find(|at| self.key(*at) == FREE).unwrap_or(0);
         // From a free place on, each goes to the first that is free from its own on: at most to where it was.
         for at in (first..places).chain(0..first) {
-            let key = std::mem::replace(&mut self.keys[at], FREE);
-            let before = std::mem::take(&mut self.members[at]);
-            let kept = (0..u32::BITS).filter(|bit| before >> bit & 1 == 1 && keep(key << BITS | u64::from(*bit)));
-            let members = kept.fold(0_u32, |members, bit| members | 1 << bit);
-            if members != 0 {
+            let (key, members) = self.at(at);
+            let (key, members) = (std::mem::replace(key, FREE), std::mem::take(members));
+            if members != 0 && keep(key) {
                 let to = self.find(key);
-                (self.keys[to], self.members[to]) = (key, members);
+                self.put(to, key, members);
                 self.len += members.count_ones() as usize;
                 self.taken += 1;
             }
         }
     }
 
+    const fn places(&self) -> usize {
+        self.groups.len() * GROUP
+    }
+
+    fn key(&self, place: usize) -> u64 {
+        self.groups[place / GROUP].keys[place % GROUP]
+    }
+
+    fn at(&mut self, place: usize) -> (&mut u64, &mut u32) {
+        let group = &mut self.groups[place / GROUP];
+        (&mut group.keys[place % GROUP], &mut group.members[place % GROUP])
+    }
+
+    fn put(&mut self, place: usize, key: u64, members: u32) {
+        let (at, of_it) = self.at(place);
+        (*at, *of_it) = (key, members);
+    }
+
     /// The place that has this key, or gets it.
     fn place(&mut self, key: u64) -> usize {
-        if self.taken * 8 >= self.keys.len() * 7 {
-            self.resize((self.keys.len() * 2).max(LEAST));
+        let places = self.places();
+        if self.taken >= if places < SMALL { places / 2 } else { places / 8 * 7 } {
+            self.resize((places * 2).max(LEAST));
         }
         let at = self.find(key);
-        if self.keys[at] == FREE {
-            self.keys[at] = key;
+        if self.key(at) == FREE {
+            self.put(at, key, 0);
             self.taken += 1;
         }
         at
@@ -99,9 +153,9 @@ impl IdSet {
 
     /// The place that has this key, or would.
     fn find(&self, key: u64) -> usize {
-        let mask = self.keys.len() - 1;
-        let mut at = mixed(key, 0) as usize & mask;
-        while self.keys[at] != key && self.keys[at] != FREE {
+        let (mask, group) = (self.places() - 1, GROUP as u64);
+        let mut at = (mixed(key / group, 0) / group * group + key % group) as usize & mask;
+        while self.key(at) != key && self.key(at) != FREE {
             at = (at + 1) & mask;
         }
         at
@@ -109,11 +163,11 @@ impl IdSet {
 
     /// Into a table of so many places.
     fn resize(&mut self, places: usize) {
-        let keys = std::mem::replace(&mut self.keys, vec![FREE; places]);
-        let members = std::mem::replace(&mut self.members, vec![0; places]);
-        for (key, members) in keys.into_iter().zip(members).filter(|(_, members)| *members != 0) {
-            let at = self.find(key);
-            (self.keys[at], self.members[at]) = (key, members);
+        for group in std::mem::replace(&mut self.groups, vec![EMPTY; places / GROUP]) {
+            for (key, members) in group.keys.into_iter().zip(group.members).filter(|(_, members)| *members != 0) {
+                let at = self.find(key);
+                self.put(at, key, members);
+            }
         }
         self.last.1 = FREE;
     }
@@ -136,9 +190,11 @@ mod tests {
             for id in &ids {
                 prop_assert_eq!(insert(&mut set, *id), other.insert(*id));
             }
-            let odd = |id: u64| id % 3 == 1;
+            let odd = |key: u64| key % 3 == 1;
             set.retain(odd);
-            other.retain(|id| odd(*id));
+            other.retain(|id| odd(*id >> BITS));
+            let low = |key: u64| key < 70;
+            prop_assert_eq!(set.count(low), other.iter().filter(|id| low(*id >> BITS)).count());
             prop_assert_eq!(set.len(), other.len());
             for id in ids {
                 prop_assert_eq!(insert(&mut set, id), other.insert(id));
@@ -153,12 +209,12 @@ mod tests {
             for (from, length) in runs {
                 let ids: Vec<u64> = (from..=u64::MAX).take(length).collect();
                 let mut rest = &ids[..];
-                while !rest.is_empty() {
-                    let (run, known) = set.insert_run(rest);
-                    prop_assert!(run > 0 && known <= run);
-                    let were_there: Vec<bool> = rest[..run].iter().map(|id| !other.insert(*id)).collect();
+                while let Some(run) = Run::of(rest) {
+                    let known = set.insert(&run);
+                    prop_assert!(run.length > 0 && known <= run.length);
+                    let were_there: Vec<bool> = rest[..run.length].iter().map(|id| !other.insert(*id)).collect();
                     prop_assert_eq!(known, were_there.iter().take_while(|there| **there).count());
-                    rest = &rest[run..];
+                    rest = &rest[run.length..];
                 }
                 prop_assert_eq!(set.len(), other.len());
             }
@@ -167,7 +223,7 @@ mod tests {
 
     /// Whether it is new.
     fn insert(set: &mut IdSet, id: u64) -> bool {
-        set.insert_run(&[id]) == (1, 0)
+        Run::of(&[id]).is_some_and(|run| set.insert(&run) == 0)
     }
 
     #[test]

@@ -3,20 +3,22 @@
 //!
 //! A request's hit is its longest prefix of blocks that are in the cache when it comes; its own blocks go in after it.
 //! The endless cache is exact up to 3.5 million different blocks, up to thirty times as many where their ids follow each
-//! other, and in a diff of two traces up to a quarter of that. Beyond it looks at a sample of the ids that halves as they
-//! grow: an id hangs on all before it, so that the share of the sampled ids that were seen before is the share of blocks
-//! that hit.
+//! other, and in a diff of two traces up to a quarter of that. Beyond it looks at a sample of the ids, neighbours together,
+//! that halves as they grow: an id hangs on all before it, so that each of the sample that was seen before stands for as
+//! many blocks that hit as there are ids to each of the sample.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use super::id_set::IdSet;
+use super::id_set::{IdSet, Run};
 use super::near::Near;
 
 /// Places for different blocks that the endless cache has: 50 MB. A table of 2^22 places has room for 170,000 more, which
 /// the row may take that goes beyond it, and is not made twice as large for them.
 const MOST: usize = 3_500_000;
+/// Neighbourhoods of ids that stay in the sample.
+const FIRST: usize = 1 << 12;
 /// Blocks that a cache of a given size may have.
 pub const LARGEST: usize = 1 << 20;
 
@@ -76,14 +78,15 @@ struct Sums {
 }
 
 impl Sums {
-    /// Counts a request of which so many leading blocks hit.
-    fn take(&mut self, seen: &Seen<'_>, hit: f64) {
+    /// Counts a request of which so many leading blocks hit, and by the sample so many more.
+    fn take(&mut self, seen: &Seen<'_>, hit: u64, estimated: u64) {
         let (asked, size) = (seen.ids.len() as u64, seen.block);
         // Without a count of tokens its full blocks are its length.
         let tokens = seen.tokens.unwrap_or(asked * size) as f64;
-        let hit_tokens = (hit * size as f64).min(tokens);
+        // Only a last block that was counted is known to have fewer tokens than the others.
+        let hit_tokens = ((hit * size) as f64).min(tokens) + estimated as f64 * size as f64;
         self.asked += asked;
-        self.hit += hit.round() as u64;
+        self.hit = self.hit.saturating_add(hit).saturating_add(estimated);
         self.tokens += tokens;
         self.hit_tokens += hit_tokens;
         self.requests += 1;
@@ -119,11 +122,10 @@ impl Reuse {
 
     /// One prompt more.
     pub fn take(&mut self, seen: &Seen<'_>) {
-        let hit = self.endless.take(seen.ids);
-        self.sums[0].take(seen, hit);
+        let (hit, estimated) = self.endless.take(seen.ids);
+        self.sums[0].take(seen, hit, estimated);
         if let Some(lru) = &mut self.bounded {
-            let hit = lru.take(seen.ids);
-            self.sums[1].take(seen, hit as f64);
+            self.sums[1].take(seen, lru.take(seen.ids), 0);
         }
     }
 
@@ -132,9 +134,8 @@ impl Reuse {
         if self.sums[0].asked == 0 {
             return Vec::new();
         }
-        let (sampled, distinct) =
-            (1 << self.endless.halvings, (self.endless.seen.len() as u64) << self.endless.halvings);
-        let mut caches = vec![self.sums[0].cache(None, distinct, sampled)];
+        let distinct = self.endless.distinct();
+        let mut caches = vec![self.sums[0].cache(None, distinct, 1 << self.endless.halvings)];
         caches.extend(self.bounded.as_ref().map(|lru| self.sums[1].cache(Some(lru.room as u64), distinct, 1)));
         caches
     }
@@ -145,48 +146,57 @@ impl Reuse {
 struct Endless {
     seen: IdSet,
     most: usize,
+    /// The neighbourhoods that came first, which are never left out: what all prompts begin with is among them, and would
+    /// be everything or nothing in a sample.
+    first: HashSet<u64, Near>,
     halvings: u32,
 }
 
 impl Default for Endless {
     fn default() -> Self {
-        Self { seen: IdSet::default(), most: MOST, halvings: 0 }
+        Self { seen: IdSet::default(), most: MOST, first: HashSet::default(), halvings: 0 }
     }
 }
 
-/// Whether an id is in the sample after so many halvings.
-fn in_sample(id: u64, halvings: u32) -> bool {
-    halvings == 0 || mixed(id, 0x7265_7573) <= u64::MAX >> halvings
+/// Whether a neighbourhood of ids is in the sample after so many halvings.
+fn in_sample(key: u64, halvings: u32) -> bool {
+    halvings == 0 || mixed(key, 0x7265_7573) <= u64::MAX >> halvings
 }
 
 impl Endless {
-    /// Leading blocks that were seen before, out of all; a fraction where it looks at a sample.
-    fn take(&mut self, ids: &[u64]) -> f64 {
-        let (mut sampled, mut hit, mut hits) = (0, 0, true);
+    /// Leading blocks that were seen before: those that are counted, and how many more there are by the sample.
+    fn take(&mut self, ids: &[u64]) -> (u64, u64) {
+        let (mut counted, mut in_the_sample, mut hits) = (0, 0_u64, true);
         let mut rest = ids;
-        while let [first, ..] = rest {
-            if !in_sample(*first, self.halvings) {
-                rest = &rest[1..];
+        while let Some(run) = Run::of(rest) {
+            rest = &rest[run.length..];
+            if self.first.len() < FIRST {
+                self.first.insert(run.key);
+            }
+            let stays = self.halvings == 0 || self.first.contains(&run.key);
+            if !stays && !in_sample(run.key, self.halvings) {
                 continue;
             }
-            // Of a sample one by one: whether an id is of it hangs on the id alone.
-            let (run, known) = self.seen.insert_run(if self.halvings == 0 { rest } else { &rest[..1] });
-            rest = &rest[run..];
-            sampled += run;
+            let known = self.seen.insert(&run);
             // Once missed, all later ones are: a hit is a prefix. A request's own blocks are not its hits.
-            hit += if hits { known } else { 0 };
-            hits &= known == run;
+            let hit = if hits { known as u64 } else { 0 };
+            hits &= known == run.length;
+            *(if stays { &mut counted } else { &mut in_the_sample }) += hit;
         }
+        let estimated = in_the_sample.saturating_mul(1 << self.halvings);
         while self.seen.taken() > self.most {
             self.halvings += 1;
-            let halvings = self.halvings;
-            self.seen.retain(|id| in_sample(id, halvings));
+            let (first, halvings) = (&self.first, self.halvings);
+            self.seen.retain(|key| first.contains(&key) || in_sample(key, halvings));
         }
-        match sampled {
-            0 => 0.0,
-            _ if self.halvings == 0 => hit as f64,
-            _ => hit as f64 / sampled as f64 * ids.len() as f64,
-        }
+        (counted, estimated)
+    }
+
+    /// Different blocks that it has seen.
+    fn distinct(&self) -> u64 {
+        let stay = self.seen.count(|key| self.first.contains(&key));
+        let others = (self.seen.len() - stay) as u64;
+        others.saturating_mul(1 << self.halvings).saturating_add(stay as u64)
     }
 }
 
@@ -307,9 +317,9 @@ mod tests {
     #[test]
     fn a_sample_finds_the_same_share() {
         let prompts = |reuse: &mut Reuse| {
-            for n in 0..4_000_u64 {
-                // Half of every prompt of 64 was there before, but for the first of each of 200 families.
-                let family = (1 << 40) + n % 200 * 64;
+            for n in 0..40_000_u64 {
+                // Half of every prompt of 64 was there before, but for the first of each of 2,000 families.
+                let family = (1 << 40) + n % 2_000 * 64;
                 let ids: Vec<u64> = (0..64).map(|at| if at < 32 { family + at } else { n * 64 + at }).collect();
                 reuse.take(&Seen { ids: &ids, block: 16, tokens: None });
             }
@@ -321,6 +331,20 @@ mod tests {
         let (exact, sampled) = (exact.caches()[0], sampled.caches()[0]);
         assert_eq!((exact.sampled_one_of, sampled.sampled_one_of), (1, 8));
         assert!((exact.token_share - 0.475).abs() < 0.001, "{}", exact.token_share);
-        assert!((exact.token_share - sampled.token_share).abs() < 0.06, "{}", sampled.token_share);
+        assert!((exact.token_share - sampled.token_share).abs() < 0.03, "{}", sampled.token_share);
+        assert!((exact.request_share - sampled.request_share).abs() < 0.03, "{}", sampled.request_share);
+        assert!(exact.distinct_blocks.abs_diff(sampled.distinct_blocks) < exact.distinct_blocks / 20);
+    }
+
+    #[test]
+    fn what_all_prompts_begin_with_is_counted_whatever_the_sample() {
+        let mut reuse = Reuse::new(None);
+        reuse.endless.halvings = 12;
+        for n in 0..40_000_u64 {
+            let own = (n + 1) << 20;
+            reuse.take(&Seen { ids: &[7, own, own + 1, own + 2], block: 16, tokens: None });
+        }
+        let share = reuse.caches()[0].token_share;
+        assert!((share - 0.25).abs() < 0.001, "{share}");
     }
 }
