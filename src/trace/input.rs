@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
@@ -15,7 +16,9 @@ pub const LONGEST_LINE: usize = 16 << 20;
 pub const LARGEST_DOCUMENT: usize = 64 << 20;
 /// Bytes from which a format is guessed.
 const SAMPLE: usize = 256 << 10;
-const BUFFER: usize = 256 << 10;
+const BUFFER: usize = 64 << 10;
+/// What lines are read in: so much more than the others that they are passed by.
+const LINES: usize = 256 << 10;
 
 /// What a trace is read from.
 pub enum Source {
@@ -94,7 +97,7 @@ impl Stream {
     /// Its lines.
     pub fn lines(self) -> Lines {
         let name = self.name.clone();
-        Lines { name, bytes: self.bytes(), line: Vec::new(), taken: 0, number: 0 }
+        Lines { name, bytes: self.bytes(), read: vec![0; LINES], left: 0..0, number: 0 }
     }
 
     /// Its bytes.
@@ -151,10 +154,10 @@ fn trimmed(line: &[u8]) -> &[u8] {
 pub struct Lines {
     name: String,
     bytes: Box<dyn BufRead + Send>,
-    /// A line that was not read in one piece.
-    line: Vec<u8>,
-    /// How much of what is read is the last line, where it was in one piece.
-    taken: usize,
+    /// What was read last, and room for more.
+    read: Vec<u8>,
+    /// What of it was in no line yet.
+    left: Range<usize>,
     number: u64,
 }
 
@@ -162,21 +165,13 @@ impl Lines {
     /// The next line that is not blank, without its end.
     pub fn next_line(&mut self) -> Option<Result<&[u8], Error>> {
         loop {
-            match self.read_line() {
-                Ok(false) => return None,
-                Ok(true) if self.last_line().is_empty() => {}
-                Ok(true) => return Some(Ok(self.last_line())),
+            let line = match self.read_line() {
+                Ok(line) => line?,
                 Err(problem) => return Some(Err(self.error(problem))),
+            };
+            if !trimmed(&self.read[line.clone()]).is_empty() {
+                return Some(Ok(trimmed(&self.read[line])));
             }
-        }
-    }
-
-    /// The line that was read last.
-    fn last_line(&mut self) -> &[u8] {
-        match self.taken {
-            0 => trimmed(&self.line),
-            // Nothing is read by that: it is there.
-            taken => trimmed(self.bytes.fill_buf().map_or(&[], |bytes| &bytes[..taken])),
         }
     }
 
@@ -185,33 +180,41 @@ impl Lines {
         problem.at(&self.name, Some(self.number))
     }
 
-    /// Whether there is another line.
-    fn read_line(&mut self) -> Result<bool, Problem> {
-        self.bytes.consume(std::mem::take(&mut self.taken));
-        self.line.clear();
+    /// Where the next line is, with its end; `None` when there is no other.
+    fn read_line(&mut self) -> Result<Option<Range<usize>>, Problem> {
         self.number += 1;
+        let mut searched = 0;
         loop {
-            let bytes = match self.bytes.fill_buf() {
-                Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(cannot_read(&error)),
-            };
-            if bytes.is_empty() {
-                return Ok(!self.line.is_empty());
-            }
-            let (taken, ended) = memchr(b'\n', bytes).map_or((bytes.len(), false), |at| (at + 1, true));
-            if ended && self.line.is_empty() {
-                self.taken = taken;
-                return Ok(true);
-            }
-            if self.line.len() + taken > LONGEST_LINE {
+            let left = &self.read[self.left.clone()];
+            let end = memchr(b'\n', &left[searched..]).map(|at| searched + at + 1);
+            searched = left.len();
+            if end.unwrap_or(searched) > LONGEST_LINE {
                 let what = format!("a line of more than {} MiB", LONGEST_LINE >> 20);
                 return Err(Problem::new(what).remedy("a row is one line; is this a trace?"));
             }
-            self.line.extend_from_slice(&bytes[..taken]);
-            self.bytes.consume(taken);
-            if ended {
-                return Ok(true);
+            if end.is_some() || !self.read_more()? {
+                let begin = self.left.start;
+                self.left.start += end.unwrap_or(searched);
+                return Ok((begin < self.left.start).then_some(begin..self.left.start));
+            }
+        }
+    }
+
+    /// Reads on behind what is left; whether there was more.
+    fn read_more(&mut self) -> Result<bool, Problem> {
+        self.read.copy_within(self.left.clone(), 0);
+        self.left = 0..self.left.len();
+        if self.left.end > self.read.len() / 2 {
+            self.read.resize(self.read.len() * 2, 0);
+        }
+        loop {
+            match self.bytes.read(&mut self.read[self.left.end..]) {
+                Ok(read) => {
+                    self.left.end += read;
+                    return Ok(read > 0);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(cannot_read(&error)),
             }
         }
     }

@@ -292,27 +292,42 @@ fn ids(mut rest: &[u8]) -> Option<Vec<u64>> {
 
 /// Takes in what follows the last id, which has so many digits and with its comma this length, as long as each id is one
 /// more than the one before: so most are where blocks are numbered as they appear, and their texts differ in the last
-/// digit alone. Hands back what is left.
+/// digits alone. Hands back what is left.
 #[inline]
 fn neighbours<'a>(mut rest: &'a [u8], digits: usize, length: usize, ids: &mut Vec<u64>) -> &'a [u8] {
     const WORD: usize = size_of::<u128>();
     let word = |bytes: &[u8]| bytes.first_chunk::<WORD>().map(|word| u128::from_le_bytes(*word));
-    if let (Some(first), Some(mut id)) = (word(rest).filter(|_| length <= WORD), ids.last().copied()) {
-        let mask = u128::MAX >> (8 * (WORD - length));
-        let one = 1 << (8 * (digits - 1));
-        let mut next = first & mask;
-        // After a 9 the digit before it changes too.
-        for _ in rest[digits - 1]..b'9' {
-            next += one;
+    if let (Some(first), Some(id)) = (word(rest).filter(|_| length <= WORD), ids.last().copied()) {
+        let (mask, one) = (u128::MAX >> (8 * (WORD - length)), 1 << (8 * (digits - 1)));
+        let (mut next, mut count, mut to_nine) = (first & mask, 0, b'9' - rest[digits - 1]);
+        loop {
+            if to_nine == 0 {
+                let Some(carried) = carried(next, digits) else { break };
+                (next, to_nine) = (carried, 9);
+            } else {
+                (next, to_nine) = (next + one, to_nine - 1);
+            }
             if word(&rest[length..]).is_none_or(|word| word & mask != next) {
                 break;
             }
-            id += 1;
-            ids.push(id);
+            count += 1;
             rest = &rest[length..];
         }
+        ids.extend((1..=count).map(|more| id + more));
     }
     &rest[length..]
+}
+
+/// One more than a number of so many digits whose last is a 9, the first in the lowest byte; `None` where it has another
+/// digit.
+fn carried(mut text: u128, digits: usize) -> Option<u128> {
+    for place in (0..digits).rev().map(|at| 8 * at) {
+        if (text >> place) as u8 != b'9' {
+            return Some(text + (1 << place));
+        }
+        text -= 9 << place;
+    }
+    None
 }
 
 /// The members of an object or a list.

@@ -204,14 +204,17 @@ where
     let mut failed = false;
     Box::new(std::iter::from_fn(move || {
         while !failed {
-            let row = match lines.next_line()? {
-                Ok(line) => read(line).map_err(|problem| lines.error(problem)),
-                Err(error) => Err(error),
+            // A row is large, and moved as seldom as may be.
+            let error = match lines.next_line()? {
+                Ok(line) => match read(line) {
+                    Ok(Some(row)) => return Some(Ok(row)),
+                    Ok(None) => continue,
+                    Err(problem) => lines.error(problem),
+                },
+                Err(error) => error,
             };
-            failed = row.is_err();
-            if let Some(row) = row.transpose() {
-                return Some(row);
-            }
+            failed = true;
+            return Some(Err(error));
         }
         None
     }))
