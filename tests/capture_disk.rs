@@ -208,7 +208,8 @@ fn a_folder_that_cannot_be_made_is_named_at_the_start() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     // Nobody may make a folder in the first, root neither.
-    for (path, reason) in [(Path::new("/proc/capture"), ""), (&*file, "File exists")] {
+    let no_folder = "it is, or lies in, a file; remedy: name a folder";
+    for (path, reason) in [(Path::new("/proc/capture"), ""), (&*file, no_folder), (&*file.join("in"), no_folder)] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
         command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
         let done = command.arg(format!("--capture={}", path.display())).env_clear().output().unwrap();

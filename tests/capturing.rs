@@ -333,6 +333,27 @@ fn a_folder_that_cannot_be_used_is_named_at_the_start() {
 }
 
 #[test]
+fn what_a_request_leaves_to_a_default_is_told_by_how_it_was_answered() {
+    let plain = |status: &str| {
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+        )
+    };
+    let stream = format!("{}0\r\n\r\n", HEAD.replace("Transfer", "Connection: close\r\nTransfer"));
+    for (answer, streamed) in [(plain("200 OK"), Some(false)), (stream, Some(true)), (plain("400 Bad Request"), None)] {
+        let folder = TempDir::new().unwrap();
+        let upstream = Upstream::start(move |mut conn| {
+            conn.request();
+            conn.send(&answer);
+        });
+        let proxy = proxy(upstream.addr, folder.path(), &[]);
+        proxy.client().send(chat("{\"messages\":[]}")).response();
+        assert!(proxy.stop(PATIENCE));
+        assert_eq!(rows(folder.path()).remove(0).stream, streamed);
+    }
+}
+
+#[test]
 fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));

@@ -183,7 +183,7 @@ pub struct Entry {
     /// The model asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether a stream was asked for.
+    /// Whether a stream was asked for; where the request does not say it, whether it was answered with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
     /// What else was asked for.

@@ -129,7 +129,8 @@ pub(super) fn row(
         route: shape.dialect.map(|dialect| dialect.route.to_owned()),
         dialect: shape.dialect.map(|dialect| dialect.name.to_owned()),
         model: shape.model.as_deref().map(|model| names.shown(model, success)),
-        stream: shape.stream,
+        // Most dialects leave it to a default when the request does not say it.
+        stream: shape.stream.or(success.then_some(record.streamed)),
         params: Params {
             max_tokens: shape.max_tokens,
             min_tokens: asked.extras.min_tokens,

@@ -57,7 +57,12 @@ impl Folder {
     /// # Errors
     /// When it cannot be made or written, or another process captures into it.
     pub fn open(path: &Path, retention: Retention) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
+        fs::create_dir_all(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                io::Error::new(error.kind(), "it is, or lies in, a file; remedy: name a folder")
+            }
+            _ => error,
+        })?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),

@@ -2,7 +2,7 @@
 //!
 //! Handing over never waits, takes no lock and, as long as the queue is less than half full, wakes nobody: the
 //! control runtime comes by every [`DRAIN_EVERY`] and before every scrape. A record that finds the queue full is
-//! dropped and counted. A capture has it from there ([`Inbox::hand_on`]): one hand-over is half the price of two, and what
+//! dropped and counted. A capture has it from there (`Inbox::hand_on`): one hand-over is half the price of two, and what
 //! is written is what was counted.
 
 use std::borrow::Borrow;

@@ -3,6 +3,8 @@
 //!
 //! A folder is read session by session; each begins at zero, for they have no common clock. A subagent's requests are
 //! a session of their own. Where its times begin before its own start they count from that.
+//!
+//! It is past 400 lines, for what is written has to be read again: the document stands beside both ways.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fs;
