@@ -58,7 +58,7 @@ pub mod media;
 pub mod names;
 pub mod reader;
 pub mod recorder;
-mod row;
+pub mod row;
 pub mod scrapes;
 pub mod segments;
 pub mod sessions;

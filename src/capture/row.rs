@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::digest::Digested;
-use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing, Wanted};
+use super::format::{BYTES_PER_TOKEN, BlockUnit, Entry, Params, Prompt, Timing};
 use super::gaps::pack;
 use super::key::hex;
 use super::names::Names;
@@ -96,6 +96,36 @@ impl Rounding {
     }
 }
 
+/// What a record says of the answer, whoever asked. `gaps` are those that are kept, besides which `lost` were not; `after` is
+/// how long after the request's arrival something was, in nanoseconds.
+pub fn answered(record: &RequestRecord, gaps: &[TokenEvent], lost: u64, after: impl Fn(Stamp) -> u64) -> Entry {
+    let (dialect, times) = (record.shape.dialect, &record.times);
+    Entry {
+        route: dialect.map(|dialect| dialect.route.to_owned()),
+        dialect: dialect.map(|dialect| dialect.name.to_owned()),
+        status: record.status,
+        ending: Some(record.ending),
+        outcome: Some(record.outcome),
+        finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
+        output_tokens: record.output_tokens.map(|count| count.tokens),
+        output_source: record.output_tokens.map(|count| count.source),
+        reasoning_tokens: record.usage.reasoning,
+        timing: Timing {
+            sent: times.sent.map(&after),
+            evidence: times.first_evidence.map(&after),
+            first_token: times.first_token.map(&after),
+            first_output: times.first_output.map(&after),
+            ended: Some(after(times.ended)),
+            first_tokens: record.first_event_tokens,
+            gaps: (!gaps.is_empty()).then(|| pack(gaps)),
+            lost_gaps: (lost > 0).then_some(lost),
+        },
+        abort_tokens: (record.ending == Ending::DownstreamGone)
+            .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
+        ..Entry::default()
+    }
+}
+
 /// The row of one request, on the line that begins at `zero`. Nothing that it takes from a record is text that a person or
 /// a model wrote, but for the model's name.
 pub(super) fn row(
@@ -119,15 +149,12 @@ pub(super) fn row(
     };
     let arrived = times.received;
     let success = matches!(record.status, Some(200..=299));
-    let after = |at: Option<Stamp>| at.map(|at| rounding.since(at, arrived));
     let digested = asked.prompt.unwrap_or_default();
     let by_usage = record.usage.input.map(|tokens| (tokens, CountSource::Usage));
     let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
     Entry {
         at: rounding.since(arrived, zero),
         planned: times.intended.map(|at| rounding.since(at, zero)),
-        route: shape.dialect.map(|dialect| dialect.route.to_owned()),
-        dialect: shape.dialect.map(|dialect| dialect.name.to_owned()),
         model: shape.model.as_deref().map(|model| names.shown(model, success)),
         // Most dialects leave it to a default when the request does not say it.
         stream: shape.stream.or(success.then_some(record.streamed)),
@@ -152,28 +179,8 @@ pub(super) fn row(
         session: turn.map(|turn| hex(turn.session)),
         turn: turn.map(|turn| turn.turn),
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
-        status: record.status,
-        ending: Some(record.ending),
-        outcome: Some(record.outcome),
-        finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
-        output_tokens: record.output_tokens.map(|count| count.tokens),
-        output_source: record.output_tokens.map(|count| count.source),
-        reasoning_tokens: record.usage.reasoning,
-        timing: Timing {
-            sent: after(times.sent),
-            evidence: after(times.first_evidence),
-            first_token: after(times.first_token),
-            first_output: after(times.first_output),
-            ended: after(Some(times.ended)),
-            first_tokens: record.first_event_tokens,
-            gaps: (!gaps.is_empty()).then(|| pack(&rounding.gaps(gaps))),
-            lost_gaps: (lost > 0).then_some(lost),
-        },
-        abort_tokens: (record.ending == Ending::DownstreamGone)
-            .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
         in_flight: Some(following.in_flight),
-        wanted: Wanted::default(),
-        transfer: None,
         upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
+        ..answered(record, &rounding.gaps(gaps), lost, |at| rounding.since(at, arrived))
     }
 }

@@ -2,9 +2,9 @@
 
 use super::request::limit;
 use super::schedule::Planned;
-use crate::capture::format::{Entry, Params, Prompt, Timing, Transfer, Wanted};
-use crate::capture::gaps::pack;
-use crate::measure::record::{CountSource, Ending, RequestRecord};
+use crate::capture::format::{Entry, Params, Prompt, Transfer, Wanted};
+use crate::capture::row::answered;
+use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::reuse::mixed;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
@@ -101,14 +101,12 @@ impl Done {
     /// The row of the result. `begin` is time zero.
     pub fn row(&self, begin: Stamp, upstream: &str) -> Entry {
         let (record, times) = (&self.record, &self.record.times);
-        let after = |at: Option<Stamp>| at.map(|at| at.since(times.received).as_nanos());
+        let after = |at: Stamp| at.since(times.received).as_nanos();
         let asked = &self.send.entry;
         let usage = record.usage;
         Entry {
             at: times.received.since(begin).as_nanos(),
             planned: Some(self.planned.since(begin).as_nanos()),
-            route: record.shape.dialect.map(|dialect| dialect.route.to_owned()),
-            dialect: record.shape.dialect.map(|dialect| dialect.name.to_owned()),
             model: asked.model.clone(),
             stream: record.shape.stream,
             params: Params { max_tokens: limit(asked), ..asked.params.clone() },
@@ -123,36 +121,18 @@ impl Done {
             session: asked.session.clone(),
             turn: asked.turn,
             think: self.think.map(Gap::as_nanos),
-            status: record.status,
-            ending: Some(record.ending),
-            outcome: Some(record.outcome),
-            finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
-            output_tokens: record.output_tokens.map(|count| count.tokens),
-            output_source: record.output_tokens.map(|count| count.source),
-            reasoning_tokens: usage.reasoning,
-            timing: Timing {
-                sent: after(times.sent),
-                evidence: after(times.first_evidence),
-                first_token: after(times.first_token),
-                first_output: after(times.first_output),
-                ended: after(Some(times.ended)),
-                first_tokens: record.first_event_tokens,
-                gaps: (!self.gaps.is_empty()).then(|| pack(&self.gaps)),
-                lost_gaps: Some(self.lost_gaps).filter(|lost| *lost > 0),
-            },
-            abort_tokens: (record.ending == Ending::DownstreamGone)
-                .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
             in_flight: Some(self.in_flight),
             wanted: self.wanted.clone(),
             transfer: Some(Box::new(Transfer {
                 connecting: Some(self.connecting.as_nanos()),
-                head: after(times.head),
-                first_byte: after(times.first_byte),
+                head: times.head.map(after),
+                first_byte: times.first_byte.map(after),
                 sent: Some(record.request_bytes),
                 received: times.head.map(|_| record.response_bytes),
                 reads: times.head.map(|_| self.reads),
             })),
             upstream: Some(upstream.to_owned()),
+            ..answered(record, &self.gaps, self.lost_gaps, after)
         }
     }
 }
