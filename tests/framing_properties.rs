@@ -70,21 +70,21 @@ const JSON: &[&str] = &[
 ];
 
 #[derive(Default)]
-struct Everything(Vec<(String, u32, String)>);
+struct Everything(Vec<(Vec<u8>, u32, String)>);
 
 impl Fields for Everything {
-    fn wants(&self, _: &str) -> bool {
+    fn wants(&self, _: &[u8]) -> bool {
         true
     }
-    fn leads(&self, _: &str) -> bool {
+    fn leads(&self, _: &[u8]) -> bool {
         true
     }
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
-        self.0.push((path.to_owned(), index, format!("{scalar:?}")));
+    fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
+        self.0.push((path.to_vec(), index, format!("{scalar:?}")));
     }
 }
 
-fn scalars(pieces: &[Vec<u8>]) -> (Vec<(String, u32, String)>, Document) {
+fn scalars(pieces: &[Vec<u8>]) -> (Vec<(Vec<u8>, u32, String)>, Document) {
     let (mut scan, mut all) = (JsonScan::default(), Everything::default());
     for piece in pieces {
         scan.push(piece, &mut all);

@@ -527,15 +527,15 @@ struct ReplyFields<'a, W> {
 }
 
 impl<W: Watch> Fields for ReplyFields<'_, W> {
-    fn wants(&self, path: &str) -> bool {
+    fn wants(&self, path: &[u8]) -> bool {
         field(self.fields, path).is_some()
     }
 
-    fn leads(&self, path: &str) -> bool {
+    fn leads(&self, path: &[u8]) -> bool {
         leads(self.fields, path)
     }
 
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+    fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
         if let Some(field) = field(self.fields, path) {
             self.tally.scalar(self.reply, field, index, scalar, self.watch);
         }

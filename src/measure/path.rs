@@ -42,11 +42,8 @@ impl Path {
     }
 
     /// The path by name, as in `usage.prompt_tokens` or `choices[].finish_reason`; `None` where it could not be named.
-    pub(super) fn named(&self) -> Option<&str> {
-        match self.lost {
-            None => std::str::from_utf8(&self.text[..self.len]).ok(),
-            Some(_) => None,
-        }
+    pub(super) fn named(&self) -> Option<&[u8]> {
+        self.has_a_name().then(|| &self.text[..self.len])
     }
 
     /// Goes into a value.

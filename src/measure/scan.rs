@@ -17,14 +17,15 @@ const USUAL_VALUE: usize = 64;
 /// Nesting beyond this is not a document that any server sends.
 const MAX_DEPTH: usize = 128;
 
-/// What a caller wants from a document.
+/// What a caller wants from a document. Paths are as the document has them, such as `usage.prompt_tokens` or
+/// `choices[].finish_reason`: what they are of need not be text.
 pub trait Fields {
     /// Whether the scalar at `path` is worth keeping while it arrives.
-    fn wants(&self, path: &str) -> bool;
+    fn wants(&self, path: &[u8]) -> bool;
     /// Whether a scalar further in than `path`, a container, may be. What is in any other is walked without a name.
-    fn leads(&self, path: &str) -> bool;
+    fn leads(&self, path: &[u8]) -> bool;
     /// A wanted scalar. `index` is the element of the outermost array on the path, 0 without one.
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>);
+    fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>);
 }
 
 /// A JSON value that is not an array or an object.
@@ -76,6 +77,29 @@ impl<'a> Scalar<'a> {
     }
 }
 
+/// What came of a key or of a wanted scalar in reads that are over, up to [`MAX_VALUE`]: nothing, most of the time.
+#[derive(Debug, Default)]
+struct Kept(Vec<u8>);
+
+impl Kept {
+    fn push(&mut self, bytes: &[u8]) {
+        if self.0.capacity() == 0 {
+            self.0.reserve_exact(USUAL_VALUE);
+        }
+        let room = MAX_VALUE - self.0.len();
+        self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// All of it, of which `last` is the end. A value that came in one read is not copied.
+    fn whole<'a>(&'a mut self, last: &'a [u8]) -> &'a [u8] {
+        if self.0.is_empty() {
+            return &last[..last.len().min(MAX_VALUE)];
+        }
+        self.push(last);
+        &self.0
+    }
+}
+
 /// How far a document has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document {
@@ -116,7 +140,7 @@ pub struct JsonScan {
     /// Bit `d` is set when the container at depth `d` is an object.
     objects: u128,
     path: Path,
-    value: Vec<u8>,
+    value: Kept,
 }
 
 impl Default for JsonScan {
@@ -129,7 +153,7 @@ impl Default for JsonScan {
             depth: 0,
             objects: 0,
             path: Path::default(),
-            value: Vec::new(),
+            value: Kept::default(),
         }
     }
 }
@@ -174,12 +198,14 @@ impl JsonScan {
             self.keep(&bytes[..=stop]);
             return stop + 1;
         }
-        self.keep(&bytes[..stop]);
         if self.state == State::InKey {
-            self.path.enter(self.depth, Step::Key(&self.value));
+            if self.wanted {
+                let key = self.value.whole(&bytes[..stop]);
+                self.path.enter(self.depth, Step::Key(key));
+            }
             self.state = State::Colon;
         } else {
-            self.emit(fields, |value| Some(Scalar::String(clean(value))));
+            self.emit(&bytes[..stop], fields, |value| Some(Scalar::String(clean(value))));
             self.after_value();
         }
         stop + 1
@@ -188,12 +214,12 @@ impl JsonScan {
     /// Walks inside a number or a literal up to its end; returns how many bytes that took.
     fn word(&mut self, bytes: &[u8], fields: &mut impl Fields) -> usize {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
-        let stop = bytes.iter().position(|byte| !is_part(byte)).unwrap_or(bytes.len());
-        self.keep(&bytes[..stop]);
-        if stop < bytes.len() {
-            self.emit(fields, word);
-            self.after_value();
-        }
+        let Some(stop) = bytes.iter().position(|byte| !is_part(byte)) else {
+            self.keep(bytes);
+            return bytes.len();
+        };
+        self.emit(&bytes[..stop], fields, word);
+        self.after_value();
         stop
     }
 
@@ -213,7 +239,7 @@ impl JsonScan {
             (State::Value(true), b']') | (State::Key(true), b'}') => self.close(),
             (State::Key(_), b'"') => {
                 self.wanted = self.path.has_a_name();
-                self.value.clear();
+                self.value.0.clear();
                 State::InKey
             }
             (State::Colon, b':') => State::Value(false),
@@ -241,26 +267,23 @@ impl JsonScan {
 
     fn begin(&mut self, fields: &impl Fields, state: State) -> State {
         self.begun = true;
-        self.value.clear();
+        self.value.0.clear();
         self.wanted = self.path.named().is_some_and(|path| fields.wants(path));
         state
     }
 
     fn keep(&mut self, bytes: &[u8]) {
         if self.wanted {
-            if self.value.capacity() == 0 {
-                self.value.reserve_exact(USUAL_VALUE);
-            }
-            let room = MAX_VALUE - self.value.len();
-            self.value.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            self.value.push(bytes);
         }
     }
 
-    fn emit<'a>(&'a mut self, fields: &mut impl Fields, scalar: impl Fn(&'a [u8]) -> Option<Scalar<'a>>) {
+    /// The scalar ends with `bytes`.
+    fn emit(&mut self, bytes: &[u8], fields: &mut impl Fields, scalar: impl Fn(&[u8]) -> Option<Scalar<'_>>) {
         if !self.wanted {
             return;
         }
-        match (scalar(&self.value), self.path.named()) {
+        match (scalar(self.value.whole(bytes)), self.path.named()) {
             (Some(scalar), Some(path)) => fields.scalar(path, self.path.index(), scalar),
             _ => self.state = State::Broken,
         }
@@ -331,7 +354,10 @@ fn word(value: &[u8]) -> Option<Scalar<'_>> {
         b"true" => Some(Scalar::Bool(true)),
         b"false" => Some(Scalar::Bool(false)),
         b"null" => Some(Scalar::Null),
-        _ => std::str::from_utf8(value).ok().filter(|text| text.parse::<f64>().is_ok()).map(Scalar::Number),
+        digits => {
+            let is_number = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit()) || text.parse::<f64>().is_ok();
+            std::str::from_utf8(digits).ok().filter(is_number).map(Scalar::Number)
+        }
     }
 }
 
@@ -344,13 +370,14 @@ mod tests {
     struct All(Vec<String>);
 
     impl Fields for All {
-        fn wants(&self, _: &str) -> bool {
+        fn wants(&self, _: &[u8]) -> bool {
             true
         }
-        fn leads(&self, _: &str) -> bool {
+        fn leads(&self, _: &[u8]) -> bool {
             true
         }
-        fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+        fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
+            let path = String::from_utf8_lossy(path);
             self.0.push(match scalar {
                 Scalar::String(_) => format!("{path} {index} {:?}", scalar.to_text().unwrap_or_default()),
                 Scalar::Number(n) => format!("{path} {index} {n}"),
@@ -405,14 +432,14 @@ mod tests {
     const WANTED: [(&str, ()); 2] = [("a.b[].c", ()), ("n[]", ())];
 
     impl Fields for Two {
-        fn wants(&self, path: &str) -> bool {
+        fn wants(&self, path: &[u8]) -> bool {
             field(&WANTED, path).is_some()
         }
-        fn leads(&self, path: &str) -> bool {
+        fn leads(&self, path: &[u8]) -> bool {
             leads(&WANTED, path)
         }
-        fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
-            self.0.push(format!("{path} {index} {scalar:?}"));
+        fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
+            self.0.push(format!("{} {index} {scalar:?}", String::from_utf8_lossy(path)));
         }
     }
 

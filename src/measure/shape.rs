@@ -141,21 +141,21 @@ impl ShapeReader {
 struct Body<'a>(&'a mut RequestShape);
 
 impl Fields for Body<'_> {
-    fn wants(&self, path: &str) -> bool {
+    fn wants(&self, path: &[u8]) -> bool {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => field(dialect.request, path).is_some(),
             (None, shared) => shared.is_some_and(|shared| shared.wants(path)),
         }
     }
 
-    fn leads(&self, path: &str) -> bool {
+    fn leads(&self, path: &[u8]) -> bool {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => leads(dialect.request, path),
             (None, shared) => shared.is_some_and(|shared| shared.leads(path)),
         }
     }
 
-    fn scalar(&mut self, path: &str, _: u32, scalar: Scalar<'_>) {
+    fn scalar(&mut self, path: &[u8], _: u32, scalar: Scalar<'_>) {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => {
                 if let Some(asked) = field(dialect.request, path) {

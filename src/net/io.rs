@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
@@ -101,11 +101,12 @@ impl Io {
     }
 
     /// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
+    /// The kernel is asked only if the reactor has seen something come since the last read.
     pub fn is_quiet(&mut self) -> bool {
-        let mut byte = [0];
-        let peeked = recv(self.socket().as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
-        match (peeked, self) {
-            (Err(error), _) => io::Error::from(error).kind() == io::ErrorKind::WouldBlock,
+        let socket = self.socket();
+        let peek = || Ok(recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?);
+        match (socket.try_io(Interest::READABLE, peek), self) {
+            (Err(error), _) => error.kind() == io::ErrorKind::WouldBlock,
             (Ok(0), _) | (Ok(_), Self::Plain(_)) => false,
             // TLS sends session tickets after the handshake; let it read them, and see whether anything else comes.
             (Ok(_), io) => matches!(io.poll_read(&mut Context::from_waker(Waker::noop()), |_, _| ()), Poll::Pending),

@@ -151,7 +151,7 @@ const USUAL: Dialect = Dialect {
 impl Dialect {
     /// Whether its requests have this field.
     pub fn asks(&self, field: &str) -> bool {
-        shared::field(self.request, field).is_some()
+        shared::field(self.request, field.as_bytes()).is_some()
     }
 }
 

@@ -43,15 +43,15 @@ impl Shared {
         SHARED.iter().find(|shared| (shared.matches)(path))
     }
 
-    pub(in crate::measure) fn wants(&self, path: &str) -> bool {
+    pub(in crate::measure) fn wants(&self, path: &[u8]) -> bool {
         self.decides(path).is_some() || field(REQUEST, path).is_some()
     }
 
-    pub(in crate::measure) fn leads(&self, path: &str) -> bool {
+    pub(in crate::measure) fn leads(&self, path: &[u8]) -> bool {
         self.decides(path).is_some() || leads(REQUEST, path)
     }
 
-    pub(in crate::measure) fn note(&self, shape: &mut RequestShape, path: &str, scalar: Scalar<'_>) {
+    pub(in crate::measure) fn note(&self, shape: &mut RequestShape, path: &[u8], scalar: Scalar<'_>) {
         shape.dialect = self.decides(path);
         let request = shape.dialect.map_or(REQUEST, |dialect| dialect.request);
         if let Some(asked) = field(request, path) {
@@ -59,22 +59,21 @@ impl Shared {
         }
     }
 
-    fn decides(&self, path: &str) -> Option<&'static Dialect> {
-        let key = path.split(['.', '[']).next()?;
-        self.keys.iter().find(|(decisive, _)| *decisive == key).map(|(_, dialect)| *dialect)
+    fn decides(&self, path: &[u8]) -> Option<&'static Dialect> {
+        let key = path.split(|byte| matches!(byte, b'.' | b'[')).next()?;
+        self.keys.iter().find(|(decisive, _)| decisive.as_bytes() == key).map(|(_, dialect)| *dialect)
     }
 }
 
 /// What stands at `path`, if that is in the table.
-pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &str) -> Option<T> {
-    table.iter().find(|(known, _)| *known == path).map(|(_, field)| *field)
+pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &[u8]) -> Option<T> {
+    table.iter().find(|(known, _)| known.as_bytes() == path).map(|(_, field)| *field)
 }
 
 /// Whether the table has anything at `path` or further in.
-pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &str) -> bool {
-    table.iter().any(|(known, _)| {
-        known.strip_prefix(path).is_some_and(|rest| matches!(rest.as_bytes(), [] | [b'.' | b'[', ..]))
-    })
+pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &[u8]) -> bool {
+    let further = |known: &str| known.as_bytes().strip_prefix(path).map(|rest| matches!(rest, [] | [b'.' | b'[', ..]));
+    table.iter().any(|(known, _)| further(known) == Some(true))
 }
 
 #[cfg(test)]

@@ -94,7 +94,8 @@ impl Pool {
 
     /// The connection used last among those that have rested, if it is alive.
     pub(super) fn take(&mut self, now: Stamp) -> Option<Connection> {
-        let mut at = self.idle.len();
+        // At thousands of requests a second most of them rest.
+        let mut at = self.idle.partition_point(|idle| now.since(idle.since) >= REST_PROVEN);
         while at > 0 {
             at -= 1;
             let idle = &self.idle[at];

@@ -8,7 +8,7 @@ use streamgauge_fuzz::measure::scan::{Document, Fields, JsonScan, Scalar};
 use streamgauge_fuzz::split::same;
 
 /// (path, element of the outermost array, scalar)
-type Found = Vec<(String, u32, Owned)>;
+type Found = Vec<(Vec<u8>, u32, Owned)>;
 
 /// Bytes of a string that are kept.
 const LONGEST: usize = 256;
@@ -25,14 +25,14 @@ enum Owned {
 struct Everything(Found);
 
 impl Fields for Everything {
-    fn wants(&self, _: &str) -> bool {
+    fn wants(&self, _: &[u8]) -> bool {
         true
     }
 
-    fn leads(&self, _: &str) -> bool {
+    fn leads(&self, _: &[u8]) -> bool {
         true
     }
-    fn scalar(&mut self, path: &str, index: u32, scalar: Scalar<'_>) {
+    fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
         let _read = (scalar.as_u64(), scalar.as_f64(), scalar.as_bool(), scalar.to_text());
         let scalar = match scalar {
             Scalar::String(raw) => Owned::String(raw.to_vec()),
@@ -40,7 +40,7 @@ impl Fields for Everything {
             Scalar::Bool(value) => Owned::Bool(value),
             Scalar::Null => Owned::Null,
         };
-        self.0.push((path.to_owned(), index, scalar));
+        self.0.push((path.to_vec(), index, scalar));
     }
 }
 
@@ -64,7 +64,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// Whether they are the same. A long string is cut where it is still text: half an escaped pair of eleven bytes is the
 /// most that goes.
-fn fits(found: &(String, u32, Owned), walked: &(String, u32, Owned)) -> bool {
+fn fits(found: &(Vec<u8>, u32, Owned), walked: &(Vec<u8>, u32, Owned)) -> bool {
     match (&found.2, &walked.2) {
         (Owned::String(short), Owned::String(long)) if long.len() == LONGEST => {
             (&found.0, found.1) == (&walked.0, walked.1) && long.starts_with(short) && short.len() >= LONGEST - 11
@@ -107,7 +107,7 @@ fn flatten(walk: &mut Walk<'_>, path: &mut Vec<String>, element: Option<u32>, fo
             number if number.len() > LONGEST => return None,
             number => Owned::Number(String::from_utf8(number.to_vec()).ok()?),
         };
-        found.push((named, index, scalar));
+        found.push((named.into_bytes(), index, scalar));
     }
     Some(())
 }
