@@ -1,226 +1,191 @@
-//! A row as serde_json would write it, for half of its price: keys are ours and need no escapes, and neither does most of
-//! what they are of. Pure.
+//! A row as serde_json would write it, for half of its price: keys are ours and need no escapes, and neither does most
+//! of what they are of. Pure.
 
-use serde::ser::{Error as _, Impossible, Serialize, SerializeSeq, SerializeStruct, SerializeTuple, Serializer};
 use serde_json::Error;
+
+use super::format::{Entry, Params, Part, PartKind, Prompt, Timing, Transfer, Wanted};
+use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 
 /// Appends the JSON of `row` to `line`.
 ///
 /// # Errors
-/// When it has what rows do not have: a map, bytes, or a variant with a value. `line` may have the half of it then.
-pub(super) fn write(row: &impl Serialize, line: &mut Vec<u8>) -> Result<(), Error> {
-    row.serialize(Json(line))
+/// When serde_json, which writes what is rare, has one. `line` may have the half of the row then.
+pub(super) fn write(row: &Entry, line: &mut Vec<u8>) -> Result<(), Error> {
+    row.write(line)
 }
 
-struct Json<'l>(&'l mut Vec<u8>);
-
-impl Json<'_> {
-    /// A text that is known to need no escapes.
-    fn plain(self, text: &str) {
-        self.0.reserve(text.len() + 2);
-        self.0.push(b'"');
-        self.0.extend_from_slice(text.as_bytes());
-        self.0.push(b'"');
+/// What a row is made of.
+trait Json {
+    /// Whether it is left out, key and all: it is unknown, or has nothing in it.
+    fn is_absent(&self) -> bool {
+        false
     }
 
-    /// Whatever is rare.
-    fn by_serde_json(self, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
-        serde_json::to_writer(self.0, value)
-    }
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error>;
 }
 
-macro_rules! whole_numbers {
-    ($($method:ident: $number:ty),*) => {
-        $(fn $method(self, number: $number) -> Result<(), Error> {
-            self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-            Ok(())
+/// The fields of each object, as they follow each other: all of them, or it does not compile.
+macro_rules! objects {
+    ($($object:ident { $($field:ident),* $(,)? })*) => {
+        $(impl Json for $object {
+            fn is_absent(&self) -> bool {
+                let Self { $($field),* } = self;
+                $($field.is_absent())&&*
+            }
+
+            #[inline]
+            fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+                let Self { $($field),* } = self;
+                let begin = line.len();
+                $(if !$field.is_absent() {
+                    line.extend_from_slice(concat!(",\"", stringify!($field), "\":").as_bytes());
+                    $field.write(line)?;
+                })*
+                close(line, begin, *b"{}");
+                Ok(())
+            }
         })*
     };
 }
 
-impl<'l> Serializer for Json<'l> {
-    type Ok = ();
-    type Error = Error;
-    type SerializeSeq = Members<'l>;
-    type SerializeTuple = Members<'l>;
-    type SerializeTupleStruct = Impossible<(), Error>;
-    type SerializeTupleVariant = Impossible<(), Error>;
-    type SerializeMap = Impossible<(), Error>;
-    type SerializeStruct = Members<'l>;
-    type SerializeStructVariant = Impossible<(), Error>;
+objects! {
+    Entry {
+        at, planned, route, dialect, model, stream, params, prompt, session, turn, think, status, ending, outcome, finish,
+        output_tokens, output_source, reasoning_tokens, timing, abort_tokens, in_flight, wanted, transfer, upstream,
+    }
+    Params { max_tokens, min_tokens, n, temperature, ignore_eos, logprobs, tools, structured }
+    Prompt { bytes, tokens, source, cached, blocks, parts }
+    Part { kind, bytes, size }
+    Timing { sent, evidence, first_token, first_output, ended, first_tokens, gaps, lost_gaps }
+    Wanted { input_tokens, output_tokens, think, abort_tokens, abort_after }
+    Transfer { connecting, head, first_byte, sent, received, reads }
+}
 
-    whole_numbers! {
-        serialize_i8: i8, serialize_i16: i16, serialize_i32: i32, serialize_i64: i64,
-        serialize_u8: u8, serialize_u16: u16, serialize_u32: u32, serialize_u64: u64
+/// Puts brackets around what was written from `begin` on, each piece behind a comma: the first comma becomes the bracket.
+fn close(line: &mut Vec<u8>, begin: usize, [open, end]: [u8; 2]) {
+    match line.get_mut(begin) {
+        Some(comma) => *comma = open,
+        None => line.push(open),
+    }
+    line.push(end);
+}
+
+impl<T: Json> Json for Option<T> {
+    #[inline]
+    fn is_absent(&self) -> bool {
+        self.is_none()
     }
 
-    fn serialize_bool(self, truth: bool) -> Result<(), Error> {
-        self.0.extend_from_slice(if truth { b"true" } else { b"false" });
+    #[inline]
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        self.as_ref().map_or(Ok(()), |some| some.write(line))
+    }
+}
+
+impl<T: Json> Json for Box<T> {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        (**self).write(line)
+    }
+}
+
+impl<T: Json> Json for Vec<T> {
+    #[inline]
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        self[..].write(line)
+    }
+}
+
+impl<T: Json> Json for [T] {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        let begin = line.len();
+        for item in self {
+            line.push(b',');
+            item.write(line)?;
+        }
+        close(line, begin, *b"[]");
         Ok(())
     }
+}
 
-    fn serialize_f32(self, number: f32) -> Result<(), Error> {
-        self.by_serde_json(&number)
+macro_rules! whole_numbers {
+    ($($number:ty),*) => {
+        $(impl Json for $number {
+            fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+                line.extend_from_slice(itoa::Buffer::new().format(*self).as_bytes());
+                Ok(())
+            }
+        })*
+    };
+}
+
+whole_numbers!(u16, u32, u64);
+
+impl Json for f64 {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        serde_json::to_writer(line, self)
     }
+}
 
-    fn serialize_f64(self, number: f64) -> Result<(), Error> {
-        self.by_serde_json(&number)
+impl Json for bool {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        line.extend_from_slice(if *self { b"true" } else { b"false" });
+        Ok(())
     }
+}
 
-    fn serialize_char(self, letter: char) -> Result<(), Error> {
-        self.by_serde_json(&letter)
+impl Json for (u32, u32) {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        [self.0, self.1][..].write(line)
     }
+}
 
-    fn serialize_str(self, text: &str) -> Result<(), Error> {
+impl Json for String {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
         // Without a way out of the loop many bytes are looked at in one step.
-        let escapes = text.bytes().fold(false, |some, byte| some | matches!(byte, ..0x20 | b'"' | b'\\'));
+        let escapes = self.bytes().fold(false, |some, byte| some | matches!(byte, ..0x20 | b'"' | b'\\'));
         if escapes {
-            return self.by_serde_json(text);
+            return serde_json::to_writer(line, self);
         }
-        self.plain(text);
-        Ok(())
-    }
-
-    fn serialize_bytes(self, _: &[u8]) -> Result<(), Error> {
-        Err(Error::custom("rows have no bytes"))
-    }
-
-    fn serialize_none(self) -> Result<(), Error> {
-        self.serialize_unit()
-    }
-
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), Error> {
-        value.serialize(self)
-    }
-
-    fn serialize_unit(self) -> Result<(), Error> {
-        self.0.extend_from_slice(b"null");
-        Ok(())
-    }
-
-    fn serialize_unit_struct(self, _: &'static str) -> Result<(), Error> {
-        self.serialize_unit()
-    }
-
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), Error> {
-        self.plain(variant);
-        Ok(())
-    }
-
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Result<(), Error> {
-        value.serialize(self)
-    }
-
-    fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: &T,
-    ) -> Result<(), Error> {
-        Err(Error::custom("rows have no variants with a value"))
-    }
-
-    fn serialize_seq(self, _: Option<usize>) -> Result<Members<'l>, Error> {
-        Ok(Members { line: self.0, next: b'[', end: b']' })
-    }
-
-    fn serialize_tuple(self, _: usize) -> Result<Members<'l>, Error> {
-        self.serialize_seq(None)
-    }
-
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Self::SerializeTupleStruct, Error> {
-        Err(Error::custom("rows have no tuples with a name"))
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeTupleVariant, Error> {
-        Err(Error::custom("rows have no variants with a value"))
-    }
-
-    fn serialize_map(self, _: Option<usize>) -> Result<Self::SerializeMap, Error> {
-        Err(Error::custom("rows have no maps"))
-    }
-
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Members<'l>, Error> {
-        Ok(Members { line: self.0, next: b'{', end: b'}' })
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        _: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Self::SerializeStructVariant, Error> {
-        Err(Error::custom("rows have no variants with a value"))
-    }
-}
-
-/// An array or an object that is being written.
-struct Members<'l> {
-    line: &'l mut Vec<u8>,
-    /// What stands before the next member: the opening bracket, then commas.
-    next: u8,
-    end: u8,
-}
-
-impl Members<'_> {
-    fn close(self) -> Result<(), Error> {
-        if self.next != b',' {
-            self.line.push(self.next);
-        }
-        self.line.push(self.end);
+        plain(self, line);
         Ok(())
     }
 }
 
-impl SerializeSeq for Members<'_> {
-    type Ok = ();
-    type Error = Error;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        self.line.push(std::mem::replace(&mut self.next, b','));
-        value.serialize(Json(self.line))
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.close()
-    }
+/// A text that is known to need no escapes.
+#[inline]
+fn plain(text: &str, line: &mut Vec<u8>) {
+    line.push(b'"');
+    line.extend_from_slice(text.as_bytes());
+    line.push(b'"');
 }
 
-impl SerializeTuple for Members<'_> {
-    type Ok = ();
-    type Error = Error;
-
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        SerializeSeq::serialize_element(self, value)
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.close()
-    }
+macro_rules! names {
+    ($($named:ty),*) => {
+        $(impl Json for $named {
+            fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+                plain(self.name(), line);
+                Ok(())
+            }
+        })*
+    };
 }
 
-impl SerializeStruct for Members<'_> {
-    type Ok = ();
-    type Error = Error;
+names!(CountSource, FinishReason, Outcome, PartKind);
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), Error> {
-        self.line.reserve(key.len() + 4);
-        self.line.extend_from_slice(&[std::mem::replace(&mut self.next, b','), b'"']);
-        self.line.extend_from_slice(key.as_bytes());
-        self.line.extend_from_slice(b"\":");
-        value.serialize(Json(self.line))
-    }
-
-    fn end(self) -> Result<(), Error> {
-        self.close()
+impl Json for Ending {
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        let name = match self {
+            Self::Complete => "complete",
+            Self::DownstreamGone => "downstream_gone",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::TimedOut => "timed_out",
+        };
+        plain(name, line);
+        Ok(())
     }
 }
 
@@ -229,8 +194,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capture::format::{Entry, Params, Part, PartKind, Prompt, Timing, Wanted};
-    use crate::measure::record::{CountSource, Ending, Outcome};
 
     fn same(entry: &Entry) {
         let mut line = b"before".to_vec();
@@ -243,7 +206,28 @@ mod tests {
         same(&Entry::default());
         let prompt =
             Prompt { parts: vec![Part { kind: PartKind::Image, bytes: None, size: None }], ..Prompt::default() };
-        same(&Entry { prompt, ..Entry::default() });
+        same(&Entry { prompt, transfer: Some(Box::default()), ..Entry::default() });
+    }
+
+    #[test]
+    fn every_name_is_what_serde_json_makes_of_it() {
+        for ending in [Ending::Complete, Ending::DownstreamGone, Ending::UpstreamFailed, Ending::TimedOut] {
+            same(&Entry { ending: Some(ending), ..Entry::default() });
+        }
+        for outcome in [Outcome::Success, Outcome::Truncated, Outcome::Cancelled, Outcome::Refused, Outcome::Failed] {
+            same(&Entry { outcome: Some(outcome), ..Entry::default() });
+        }
+        for source in CountSource::ALL {
+            let prompt = Prompt { source: Some(source), ..Prompt::default() };
+            same(&Entry { output_source: Some(source), prompt, ..Entry::default() });
+        }
+        use FinishReason::{Abort, Error, Filter, Length, Other, Stop, Tool};
+        for finish in [Stop, Length, Tool, Filter, Abort, Error, Other] {
+            same(&Entry { finish: Some(finish), ..Entry::default() });
+        }
+        let kinds = [PartKind::Image, PartKind::Audio, PartKind::Video, PartKind::File];
+        let parts = kinds.map(|kind| Part { kind, bytes: Some(1), size: None }).to_vec();
+        same(&Entry { prompt: Prompt { parts, ..Prompt::default() }, ..Entry::default() });
     }
 
     proptest! {
@@ -251,32 +235,79 @@ mod tests {
         fn every_row_is_what_serde_json_makes_of_it(
             (at, numbers) in (any::<u64>(), prop::collection::vec(any::<u64>(), 0..5)),
             (text, letters) in (".{0,20}", "[\\x00-\\x7f]{0,20}"),
-            (temperature, some) in (any::<f64>(), any::<bool>()),
+            (temperature, some, other) in (any::<f64>(), any::<bool>(), any::<bool>()),
             (status, size) in (any::<u16>(), any::<(u32, u32)>()),
         ) {
-            same(&Entry {
+            let (number, flag, short) = (some.then_some(at), other.then_some(some), some.then_some(size.1));
+            let letters = other.then_some(letters);
+            let entry = Entry {
                 at,
-                planned: some.then_some(at / 3),
+                planned: number,
+                route: letters.clone(),
+                dialect: letters.clone(),
                 model: Some(text),
-                session: Some(letters),
-                stream: Some(some),
-                status: Some(status),
-                ending: Some(Ending::DownstreamGone),
-                outcome: Some(Outcome::Truncated),
-                output_source: Some(CountSource::ContinuousUsage),
-                params: Params { temperature: Some(temperature), logprobs: Some(some), ..Params::default() },
+                stream: flag,
+                params: Params {
+                    max_tokens: number,
+                    min_tokens: number,
+                    n: number,
+                    temperature: Some(temperature),
+                    ignore_eos: flag,
+                    logprobs: flag,
+                    tools: flag,
+                    structured: flag,
+                },
                 prompt: Prompt {
+                    bytes: number,
+                    tokens: number,
+                    source: some.then_some(CountSource::Usage),
+                    cached: number,
                     blocks: numbers,
                     parts: vec![
-                        Part { kind: PartKind::Image, bytes: Some(at), size: Some(size) },
+                        Part { kind: PartKind::Image, bytes: number, size: Some(size) },
                         Part { kind: PartKind::File, bytes: None, size: None },
                     ],
-                    ..Prompt::default()
                 },
-                timing: Timing { first_tokens: Some(size.0), gaps: Some("AQEC".to_owned()), ..Timing::default() },
-                wanted: Wanted { think: some.then_some(7), ..Wanted::default() },
-                ..Entry::default()
-            });
+                session: letters.clone(),
+                turn: short,
+                think: number,
+                status: Some(status),
+                ending: some.then_some(Ending::DownstreamGone),
+                outcome: some.then_some(Outcome::Truncated),
+                finish: some.then_some(FinishReason::Length),
+                output_tokens: number,
+                output_source: Some(CountSource::ContinuousUsage),
+                reasoning_tokens: number,
+                timing: Timing {
+                    sent: number,
+                    evidence: number,
+                    first_token: number,
+                    first_output: number,
+                    ended: number,
+                    first_tokens: short,
+                    gaps: letters.clone(),
+                    lost_gaps: number,
+                },
+                abort_tokens: number,
+                in_flight: short,
+                wanted: Wanted {
+                    input_tokens: number,
+                    output_tokens: number,
+                    think: number,
+                    abort_tokens: number,
+                    abort_after: number,
+                },
+                transfer: other.then(|| Box::new(Transfer {
+                    connecting: number,
+                    head: number,
+                    first_byte: number,
+                    sent: number,
+                    received: number,
+                    reads: short,
+                })),
+                upstream: letters,
+            };
+            same(&entry);
         }
     }
 }

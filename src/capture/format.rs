@@ -387,6 +387,18 @@ pub enum PartKind {
     File,
 }
 
+impl PartKind {
+    /// The name under which it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Audio => "audio",
+            Self::Video => "video",
+            Self::File => "file",
+        }
+    }
+}
+
 /// When things happened, in nanoseconds after arrival.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
