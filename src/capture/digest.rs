@@ -201,19 +201,33 @@ impl Digester {
         }
     }
 
-    /// Everything that comes is in here, whatever blocks are cut by.
-    fn everything(&mut self, bytes: &[u8]) {
-        if self.walked.len() + bytes.len() > AT_ONCE {
-            self.take_in();
-        }
-        if bytes.len() > AT_ONCE {
-            self.whole(bytes);
-        } else {
-            self.walked.extend_from_slice(bytes);
+    /// The tokens of the next text, in blocks of `size` of them.
+    fn tokens(&mut self, text: &str, size: usize, tokens: &Tokens) {
+        for piece in pieces(text) {
+            self.tokenized += piece.len();
+            let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
+            let Some(ids) = fits.then(|| tokens.of(piece)).flatten() else {
+                self.digested.tokens = None;
+                break;
+            };
+            ids.iter().for_each(|id| self.token(tag::TOKEN, &id.to_le_bytes(), size));
         }
     }
 
-    /// Hashes and cuts what was walked.
+    /// Everything that comes is in here, whatever blocks are cut by. Inlined, a mark is a byte that is stored.
+    #[inline]
+    fn everything(&mut self, bytes: &[u8]) {
+        if self.walked.len() + bytes.len() > AT_ONCE {
+            self.take_in();
+            if bytes.len() > AT_ONCE {
+                return self.whole(bytes);
+            }
+        }
+        self.walked.extend_from_slice(bytes);
+    }
+
+    /// Hashes and cuts what was walked: seldom, and not where each mark is stored.
+    #[inline(never)]
     fn take_in(&mut self) {
         let mut walked = std::mem::take(&mut self.walked);
         self.whole(&walked);
@@ -231,6 +245,7 @@ impl Digester {
 }
 
 impl PromptSink for Digester {
+    #[inline]
     fn mark(&mut self, mark: &[u8]) {
         self.everything(mark);
         if let Cutting::Tokens(..) = self.cutting {
@@ -238,18 +253,12 @@ impl PromptSink for Digester {
         }
     }
 
+    #[inline]
     fn text(&mut self, text: &str) {
         self.everything(text.as_bytes());
-        let Cutting::Tokens(size, tokens) = &self.cutting else { return };
-        let (size, tokens) = (*size, Arc::clone(tokens));
-        for piece in pieces(text) {
-            self.tokenized += piece.len();
-            let fits = self.digested.tokens.is_some() && self.tokenized <= MAX_TEXT;
-            let Some(ids) = fits.then(|| tokens.of(piece)).flatten() else {
-                self.digested.tokens = None;
-                break;
-            };
-            ids.iter().for_each(|id| self.token(tag::TOKEN, &id.to_le_bytes(), size));
+        if let Cutting::Tokens(size, tokens) = &self.cutting {
+            let (size, tokens) = (*size, Arc::clone(tokens));
+            self.tokens(text, size, &tokens);
         }
     }
 

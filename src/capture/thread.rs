@@ -169,7 +169,7 @@ impl Writer {
     fn asked(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> Asked {
         let nothing = Asked { day: self.day, ..Asked::default() };
         let Some(plain) = decoded(body, encoding) else { return nothing };
-        let Some(body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
+        let Some(mut body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
         let behind = self.unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG;
         if behind {
             self.digester.without_tokens();

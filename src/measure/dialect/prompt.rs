@@ -89,10 +89,10 @@ impl<'a> RequestBody<'a> {
     }
 
     /// Walks the prompt; false if there is none.
-    pub fn prompt(&self, dialect: &Dialect, sink: &mut dyn PromptSink) -> bool {
+    pub fn prompt(&mut self, dialect: &Dialect, sink: &mut impl PromptSink) -> bool {
         let mut found = false;
         for (number, key) in (0_u8..).zip(dialect.prompt) {
-            let Some(value) = self.0.get(key).filter(|value| **value != Value::Null) else { continue };
+            let Some(value) = self.0.get_mut(key).filter(|value| **value != Value::Null) else { continue };
             found = true;
             sink.mark(&[mark::FIELD, number]);
             match value {
@@ -120,10 +120,12 @@ impl<'a> RequestBody<'a> {
             _ => true,
         };
         // Most bodies have none of the places below the top.
-        let nested = NESTED.iter().filter_map(|place| self.0.get(place)?.as_object());
+        let some_nested = self.0.last_first().any(|(_, value)| value.as_object().is_some());
+        let places: &[&str] = if some_nested { &NESTED } else { &[] };
+        let nested = places.iter().filter_map(|place| self.0.get(place)?.as_object());
         let mut found = [None; 5];
         for place in std::iter::once(&self.0).chain(nested) {
-            for (key, value) in place.iter() {
+            for (key, value) in place.last_first() {
                 let Some((what, rank)) = asked(key) else { continue };
                 let slot = &mut found[what as usize];
                 // Of two spellings the one that is listed first, of two places the top.
@@ -197,7 +199,7 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
 }
 
 /// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
-fn walk(value: &Value<'_>, medium: Option<Medium>, key: &str, sink: &mut dyn PromptSink) {
+fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
     match value {
         Value::String(text) => match place(text, medium, key) {
             Some((medium, place)) => {
@@ -214,15 +216,19 @@ fn walk(value: &Value<'_>, medium: Option<Medium>, key: &str, sink: &mut dyn Pro
         }
         Value::Object(map) => {
             let medium = declared(map, medium);
-            // Who speaks comes before what is said: a prefix then is one of the conversation.
-            let role = map.get("role").map(|role| ("role", role));
-            let rest = map.iter().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(key));
-            for (key, value) in role.into_iter().chain(rest) {
+            let mut field = |key: &str, value: &mut Value<'_>| {
                 sink.mark(&[mark::KEY]);
                 sink.text(key);
                 sink.mark(&[mark::VALUE]);
                 walk(value, named(key).or(medium), key, sink);
+            };
+            // Who speaks comes before what is said: a prefix then is one of the conversation.
+            if let Some(role) = map.get_mut("role") {
+                field("role", role);
             }
+            map.sort();
+            let rest = map.iter_mut().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(key));
+            rest.for_each(|(key, value)| field(key, value));
         }
         Value::Number(number) => word(&number.to_string(), sink),
         Value::Bool(truth) => word(if *truth { "true" } else { "false" }, sink),
@@ -231,7 +237,7 @@ fn walk(value: &Value<'_>, medium: Option<Medium>, key: &str, sink: &mut dyn Pro
     sink.mark(&[mark::END]);
 }
 
-fn word(word: &str, sink: &mut dyn PromptSink) {
+fn word(word: &str, sink: &mut impl PromptSink) {
     sink.mark(&[mark::WORD]);
     sink.word(word);
 }
@@ -325,6 +331,7 @@ mod tests {
         let chat = |messages: &str| walked("openai.chat", &format!(r#"{{"model":"m","messages":{messages}}}"#));
         let one = chat(r#"[{"role":"user","content":"Hé"}]"#);
         assert_eq!(chat("[ {\"content\":\"H\\u00e9\",\n\"role\":\"user\"} ]"), one);
+        assert_eq!(chat(r#"[{"role":"system","content":"He","role":"user","content":"Hé"}]"#), one);
         assert_ne!(chat(r#"[{"role":"system","content":"Hé"}]"#), one);
         assert_ne!(chat(r#"[{"role":"user","content":"He"}]"#), one);
         let two = chat(r#"[{"role":"user","content":"Hé"},{"role":"assistant","content":"x"}]"#);
@@ -497,6 +504,14 @@ mod tests {
             (extras(twice).logprobs, extras(twice).min_tokens),
             (Some(false), Some(3)),
             "the first spelling, the top"
+        );
+        let repeated = extras(
+            r#"{"options":{"min_tokens":1},"tools":[],"options":7,"tools":[{}],"parameters":{"grammar":"g","grammar":null}}"#,
+        );
+        assert_eq!(
+            (repeated.min_tokens, repeated.tools, repeated.structured),
+            (None, Some(true), Some(false)),
+            "of equal keys the last"
         );
         let body = RequestBody::read(br#"{"metadata":{"user_id":"u"},"n":7}"#).unwrap();
         assert_eq!(
