@@ -105,8 +105,9 @@ pub(super) fn restart<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]
 
 /// A digest as it is written.
 pub(super) fn hex(digest: u64) -> String {
-    let digit = |shift: u32| char::from(b"0123456789abcdef"[(digest >> shift & 0xf) as usize]);
-    (0..16).rev().map(|place| digit(4 * place)).collect()
+    let digit = |place: usize| b"0123456789abcdef"[(digest >> (60 - 4 * place) & 0xf) as usize];
+    let digits: [u8; 16] = std::array::from_fn(digit);
+    std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
 /// The first 64 bits of a digest.

@@ -60,8 +60,10 @@ impl Rounding {
     }
 
     fn nanos(self, nanos: u64) -> u64 {
-        let step = self.time.as_nanos().max(1);
-        nanos.saturating_add(step / 2) / step * step
+        match self.time.as_nanos() {
+            0 => nanos,
+            step => nanos.saturating_add(step / 2) / step * step,
+        }
     }
 
     fn since(self, later: Stamp, earlier: Stamp) -> u64 {
