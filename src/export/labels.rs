@@ -31,7 +31,7 @@ pub struct Label {
 }
 
 /// Stands for a [`Value`]; the default stands for an absent one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Sym(u32);
 
 /// Most attributes of an instrument.

@@ -9,11 +9,10 @@ use super::snapshot::{self, Data, Exemplar, Moment, Point};
 use super::trace_context::RequestTrace;
 use crate::measure::histogram::{Histogram, Layout};
 use crate::measure::slo::Slos;
-use crate::measure::time::Stamp;
 
 /// Series per instrument, the OpenTelemetry SDKs' limit; further ones count under `otel.metric.overflow`. Capped names
 /// keep us far below it: this is the second fence.
-const MOST_SERIES: usize = 2_000;
+const MOST_SERIES: u16 = 2_000;
 
 /// An instrument and its series.
 #[derive(Debug)]
@@ -22,7 +21,7 @@ pub(super) struct Series {
     /// Whether it is exported at all.
     enabled: bool,
     layout: Option<Arc<Layout>>,
-    index: BTreeMap<Key, usize>,
+    index: BTreeMap<Key, u16>,
     list: Vec<One>,
 }
 
@@ -59,8 +58,8 @@ impl Distribution {
 
     /// Keeps a counted value as the exemplar of its bucket, if it is the latest: stores take exemplars in the order of
     /// time, and two threads may hand over theirs in another.
-    pub(super) fn exemplify(&mut self, raw: u64, trace: &RequestTrace, at: Stamp, moment: Moment) {
-        let (layout, unix) = (self.histogram.layout(), moment.unix_of(at));
+    pub(super) fn exemplify(&mut self, raw: u64, trace: &RequestTrace, unix: u64) {
+        let layout = self.histogram.layout();
         let slot = &mut self.exemplars[layout.bucket_of(raw)];
         if slot.is_none_or(|kept| kept.unix <= unix) {
             let value = layout.unit().value(raw as f64);
@@ -96,40 +95,43 @@ impl Series {
         }
     }
 
+    /// Whether it is exported at all.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Where the series of this key is, which holds as long as nobody calls [`refit`](Self::refit).
+    pub(super) fn place(&mut self, syms: &[Sym], symbols: &Symbols, moment: Moment) -> u16 {
+        let mut key = Key::default();
+        key.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
+        match self.index.get(&key) {
+            Some(place) => *place,
+            None => self.open(key, symbols, moment),
+        }
+    }
+
     /// Adds to a counter; adding 0 makes its series appear.
-    pub(super) fn add(&mut self, key: &[Sym], more: u64, symbols: &Symbols, moment: Moment) {
-        if let Some(Counted::Count(count)) = self.value(key, symbols, moment) {
+    pub(super) fn add(&mut self, place: u16, more: u64) {
+        if let Some(One { value: Counted::Count(count), .. }) = self.list.get_mut(usize::from(place)) {
             *count = count.saturating_add(more);
         }
     }
 
-    /// The distribution to record into; none where the instrument is not one, or not exported.
-    pub(super) fn distribution(&mut self, key: &[Sym], symbols: &Symbols, moment: Moment) -> Option<&mut Distribution> {
-        match self.value(key, symbols, moment)? {
+    /// The distribution to record into; none where the instrument is not one.
+    pub(super) fn distribution(&mut self, place: u16) -> Option<&mut Distribution> {
+        match &mut self.list.get_mut(usize::from(place))?.value {
             Counted::Distribution(distribution) => Some(distribution),
             Counted::Count(_) => None,
         }
     }
 
-    fn value(&mut self, syms: &[Sym], symbols: &Symbols, moment: Moment) -> Option<&mut Counted> {
-        if !self.enabled {
-            return None;
-        }
-        let mut key = Key::default();
-        key.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
-        let at = match self.index.get(&key) {
-            Some(at) => *at,
-            None => self.open(key, symbols, moment),
-        };
-        self.list.get_mut(at).map(|one| &mut one.value)
-    }
-
-    fn open(&mut self, key: Key, symbols: &Symbols, moment: Moment) -> usize {
-        let labels = if self.list.len() < MOST_SERIES {
+    fn open(&mut self, key: Key, symbols: &Symbols, moment: Moment) -> u16 {
+        let place = self.list.len() as u16;
+        let labels = if place < MOST_SERIES {
             let names = self.id.instrument().attributes.iter();
             let values = key.iter().map(|sym| symbols.value(*sym).cloned());
             names.zip(values).filter_map(|(name, value)| Some(Label { name, value: value? })).collect()
-        } else if self.list.len() == MOST_SERIES {
+        } else if place == MOST_SERIES {
             Arc::from([Label { name: attribute::OVERFLOW, value: Value::Bool(true) }])
         } else {
             return MOST_SERIES;
@@ -139,10 +141,10 @@ impl Series {
             None => Counted::Count(0),
         };
         self.list.push(One { labels, created: moment.unix, value });
-        if self.list.len() <= MOST_SERIES {
-            self.index.insert(key, self.list.len() - 1);
+        if place < MOST_SERIES {
+            self.index.insert(key, place);
         }
-        self.list.len() - 1
+        place
     }
 
     /// All of them as they are now.
@@ -168,31 +170,31 @@ impl One {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::time::Stamp;
 
     const AT: Moment = Moment { stamp: Stamp::from_nanos(0), unix: 7 };
+
+    fn add(series: &mut Series, key: &[Sym], more: u64, symbols: &Symbols) {
+        let place = series.place(key, symbols, AT);
+        series.add(place, more);
+    }
 
     #[test]
     fn a_flood_of_series_ends_in_one_that_says_so() {
         let (mut symbols, mut series) =
             (Symbols::default(), Series::new(Id::Stalls, Convention::Frozen, &Slos::default()));
-        for model in 0..MOST_SERIES as i64 + 500 {
+        for model in 0..i64::from(MOST_SERIES) + 500 {
             let model = symbols.number(model);
-            series.add(&[model], 2, &symbols, AT);
+            add(&mut series, &[model], 2, &symbols);
         }
         let family = series.snapshot().unwrap();
-        assert_eq!(family.points.len(), MOST_SERIES + 1);
+        assert_eq!(family.points.len(), usize::from(MOST_SERIES) + 1);
         let last = family.points.last().unwrap();
         assert!(matches!(last.data, Data::Count(1_000)));
         assert_eq!(last.label(attribute::OVERFLOW), Some(&Value::Bool(true)));
-        series.add(&[symbols.number(3)], 1, &symbols, AT);
+        let third = symbols.number(3);
+        add(&mut series, &[third], 1, &symbols);
         assert!(matches!(series.snapshot().unwrap().points[3].data, Data::Count(3)), "old ones still count");
-    }
-
-    #[test]
-    fn an_instrument_of_the_other_convention_counts_nothing() {
-        let mut series = Series::new(Id::UsageInput, Convention::Frozen, &Slos::default());
-        series.add(&[], 5, &Symbols::default(), AT);
-        assert!(series.snapshot().is_none());
     }
 
     #[test]
@@ -200,7 +202,7 @@ mod tests {
         let mut symbols = Symbols::default();
         let mut series = Series::new(Id::Terminations, Convention::Frozen, &Slos::default());
         let (done, token) = (symbols.text("done"), symbols.truth(true));
-        series.add(&[Sym::default(), done, token], 1, &symbols, AT);
+        add(&mut series, &[Sym::default(), done, token], 1, &symbols);
         let point = &series.snapshot().unwrap().points[0];
         let labels: Vec<_> = point.labels.iter().map(|label| label.name).collect();
         assert_eq!((labels, point.created), (vec!["reason", "first_token"], 7));

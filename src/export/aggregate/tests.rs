@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::config::otlp::Sampler;
+use crate::export::catalog::Convention;
 use crate::export::fixtures::{NOW, record, shape};
 use crate::export::labels::Value;
 use crate::export::snapshot::{Data, Point};
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Ending, Fault, Usage};
+use crate::measure::slo::Slos;
 
 fn aggregate() -> Aggregate {
     Aggregate::new(Settings::default())
@@ -323,4 +325,58 @@ fn providers_have_the_names_of_the_conventions() {
     let settings = Settings::default();
     let of = |name| settings.provider_of(dialect::TABLE.iter().find(|dialect| dialect.name == name).unwrap());
     assert_eq!(["bedrock.invoke", "gemini", "anthropic.messages"].map(of), ["aws.bedrock", "gcp.gemini", "anthropic"]);
+}
+
+#[test]
+fn requests_that_differ_in_one_label_are_of_different_kinds_however_many_there_are() {
+    let plain = || RequestRecord { shape: Arc::default(), ..record() };
+    let asks = |change: fn(&mut RequestShape)| {
+        let mut shape = shape("tiny");
+        change(&mut shape);
+        RequestRecord { shape: Arc::new(shape), ..record() }
+    };
+    let elsewhere = |port| {
+        let shape = RequestShape { server: Some(("llm.local".into(), port)), ..shape("tiny") };
+        RequestRecord { shape: Arc::new(shape), ..record() }
+    };
+    let mut records = vec![
+        record(),
+        failed(Ending::Complete, Some(200)),
+        plain(),
+        asks(|shape| shape.model = Some("small".into())),
+        asks(|shape| shape.dialect = dialect::named("openai.completions")),
+        asks(|shape| shape.method = "PUT".into()),
+        asks(|shape| shape.server = None),
+        RequestRecord { status: Some(201), ..record() },
+    ];
+    records.extend((1..600).map(elsewhere));
+    let once = of(&records);
+    let thrice = of(&[&records[..], &records, &records].concat());
+    for family in &once.families {
+        let after = thrice.points(family.id);
+        assert_eq!(after.len(), family.points.len(), "{:?}", family.id);
+        for (one, three) in family.points.iter().zip(after) {
+            assert_eq!(one.labels, three.labels);
+            let counts = [one, three].map(|point| match &point.data {
+                Data::Count(count) => *count,
+                Data::Histogram(histogram, _) => histogram.count(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(counts[0] * 3, counts[1], "{:?} {:?}", family.id, one.labels);
+        }
+    }
+    // Each alone has the series that it has beside the others.
+    let durations: usize = once.points(Id::RequestDuration).len();
+    assert_eq!(durations, 5 + 599, "neither a status nor a method is a label of these");
+    assert_eq!(once.points(Id::HttpDuration).len(), 5);
+}
+
+#[test]
+fn new_rules_hold_for_requests_of_a_kind_that_has_been_counted() {
+    let mut aggregate = aggregate();
+    aggregate.finished(&record(), None, NOW);
+    aggregate.apply(Settings { provider: Some("vllm".to_owned()), ..Settings::default() });
+    aggregate.finished(&record(), None, NOW);
+    let provider = series(&aggregate.snapshot(NOW), Id::TimeToFirstToken, &["gen_ai.provider.name"]);
+    assert_eq!(provider, rows([("openai", 1, 200.0), ("vllm", 1, 200.0)]));
 }
