@@ -3,7 +3,7 @@
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
-use super::wire::{bytes, nested};
+use super::wire::{bytes, field_len, length};
 use crate::export::labels::{Label, Value};
 
 /// The attributes of a series.
@@ -26,19 +26,20 @@ pub(super) const STRING: u32 = 1;
 pub(super) const BOOL: u32 = 2;
 pub(super) const INT: u32 = 3;
 pub(super) const DOUBLE: u32 = 4;
-const ARRAY: u32 = 5;
+pub(super) const ARRAY: u32 = 5;
+/// The field of `ArrayValue`.
+pub(super) const VALUES: u32 = 1;
+/// The fields of `KeyValue`.
+const KEY: u32 = 1;
+const VALUE: u32 = 2;
 
-/// Writes one attribute into the field `tag`; `value` writes its `AnyValue`.
-pub(super) fn write(out: &mut Vec<u8>, tag: u32, key: &str, value: impl FnOnce(&mut Vec<u8>)) {
-    nested(out, tag, |out| {
-        bytes(out, 1, key.as_bytes());
-        nested(out, 2, value);
-    });
-}
-
-/// Writes an `AnyValue` that is a list of strings.
-pub(super) fn texts<'a>(out: &mut Vec<u8>, texts: impl Iterator<Item = &'a str>) {
-    nested(out, ARRAY, |out| texts.for_each(|text| nested(out, 1, |out| bytes(out, STRING, text.as_bytes()))));
+/// Writes the field `tag`, one attribute, up to the `len` bytes of its `AnyValue`, which the caller appends. With a
+/// constant key there is little left to do.
+#[inline(always)]
+pub(super) fn begin(out: &mut Vec<u8>, tag: u32, key: &str, len: usize) {
+    length(out, tag, field_len(KEY, key.len()) + field_len(VALUE, len));
+    bytes(out, KEY, key.as_bytes());
+    length(out, VALUE, len);
 }
 
 /// Who exports: the configured attributes, and what is always true of us.

@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message;
 
 use super::attributes;
-use super::wire::{bytes, field_len, fixed32, fixed64, length, nested, varint};
+use super::wire::{bytes, field_len, fixed32, fixed64, fixed64_len, length, nested, varint, varint_len};
 use crate::capture::names::shortened;
 use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
@@ -60,7 +60,7 @@ const STATUS_CODE: u32 = 3;
 
 /// The spans of one request as they are sent: two `spans` fields of a `ScopeSpans`.
 #[derive(Debug)]
-pub struct RequestSpans(pub(super) Box<[u8]>);
+pub struct RequestSpans(pub(super) Vec<u8>);
 
 impl RequestSpans {
     /// How many they are.
@@ -68,8 +68,8 @@ impl RequestSpans {
 
     /// The spans of a request, the SERVER span first.
     pub fn new(record: &RequestRecord, trace: &RequestTrace, settings: &aggregate::Settings, moment: Moment) -> Self {
-        // Twice as much as the spans of a usual request.
-        let mut out = Vec::with_capacity(2_048);
+        // The spans of most requests fit, and the allocator has pieces of this size at hand.
+        let mut out = Vec::with_capacity(1_024);
         let common = |out: &mut Vec<u8>, id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| {
             bytes(out, span::TRACE_ID, &trace.trace_id.0);
             bytes(out, span::SPAN_ID, &id.0);
@@ -94,16 +94,16 @@ impl RequestSpans {
         });
         nested(&mut out, scope_spans::SPANS, |out| {
             common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
-            let error = error_type(record);
+            let (error, model) = (error_type(record), record.shape.model.as_deref().map(shortened));
             match record.shape.dialect {
-                Some(dialect) => name(out, dialect.operation, record.shape.model.as_deref().map_or("", shortened)),
+                Some(dialect) => name(out, dialect.operation, model.unwrap_or_default()),
                 None => name(out, span_method(record), ""),
             }
-            client_attributes(&mut Attributes(out), record, settings, error.as_deref());
+            client_attributes(&mut Attributes(out), record, model, settings, error.as_deref());
             events(out, record, moment);
             status(out, error.is_some());
         });
-        Self(out.into_boxed_slice())
+        Self(out)
     }
 }
 
@@ -130,13 +130,9 @@ pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Conven
 
 /// A span's name: what was done, and to what if there is something.
 fn name(out: &mut Vec<u8>, done: &str, to: &str) {
-    nested(out, span::NAME, |out| {
-        out.extend_from_slice(done.as_bytes());
-        if !to.is_empty() {
-            out.push(b' ');
-            out.extend_from_slice(to.as_bytes());
-        }
-    });
+    let between = if to.is_empty() { "" } else { " " };
+    length(out, span::NAME, done.len() + between.len() + to.len());
+    [done, between, to].iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
 /// A method that the conventions do not know is called HTTP in names.
@@ -151,40 +147,50 @@ fn span_method(record: &RequestRecord) -> &'static str {
 struct Attributes<'a>(&'a mut Vec<u8>);
 
 impl Attributes<'_> {
+    #[inline(always)]
     fn text(&mut self, key: &str, text: Option<&str>) {
         if let Some(text) = text {
-            attributes::write(self.0, span::ATTRIBUTES, key, |value| bytes(value, attributes::STRING, text.as_bytes()));
+            attributes::begin(self.0, span::ATTRIBUTES, key, field_len(attributes::STRING, text.len()));
+            bytes(self.0, attributes::STRING, text.as_bytes());
         }
     }
 
-    fn texts<'a>(&mut self, key: &str, texts: impl Iterator<Item = &'a str>) {
-        let mut texts = texts.peekable();
-        if texts.peek().is_some() {
-            attributes::write(self.0, span::ATTRIBUTES, key, |value| attributes::texts(value, texts));
+    fn texts<'a>(&mut self, key: &str, texts: impl Iterator<Item = &'a str> + Clone) {
+        let one = |text: &str| field_len(attributes::STRING, text.len());
+        let len: usize = texts.clone().map(|text| field_len(attributes::VALUES, one(text))).sum();
+        if len == 0 {
+            return;
+        }
+        attributes::begin(self.0, span::ATTRIBUTES, key, field_len(attributes::ARRAY, len));
+        length(self.0, attributes::ARRAY, len);
+        for text in texts {
+            length(self.0, attributes::VALUES, one(text));
+            bytes(self.0, attributes::STRING, text.as_bytes());
         }
     }
 
+    #[inline(always)]
     fn number(&mut self, key: &str, number: Option<u64>) {
         if let Some(number) = number {
             let number = number.min(i64::MAX as u64);
-            attributes::write(self.0, span::ATTRIBUTES, key, |value| varint(value, attributes::INT, number));
+            attributes::begin(self.0, span::ATTRIBUTES, key, varint_len(attributes::INT, number));
+            varint(self.0, attributes::INT, number);
         }
     }
 
     /// What is no finite number is left out.
+    #[inline(always)]
     fn real(&mut self, key: &str, real: Option<f64>) {
         if let Some(real) = real.filter(|real| real.is_finite()) {
-            attributes::write(self.0, span::ATTRIBUTES, key, |value| {
-                fixed64(value, attributes::DOUBLE, real.to_bits());
-            });
+            attributes::begin(self.0, span::ATTRIBUTES, key, fixed64_len(attributes::DOUBLE));
+            fixed64(self.0, attributes::DOUBLE, real.to_bits());
         }
     }
 
     fn truth(&mut self, key: &str, truth: Option<bool>) {
-        if let Some(truth) = truth {
-            attributes::write(self.0, span::ATTRIBUTES, key, |value| {
-                varint(value, attributes::BOOL, u64::from(truth));
-            });
+        if let Some(truth) = truth.map(u64::from) {
+            attributes::begin(self.0, span::ATTRIBUTES, key, varint_len(attributes::BOOL, truth));
+            varint(self.0, attributes::BOOL, truth);
         }
     }
 }
@@ -209,6 +215,7 @@ fn http_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
 fn client_attributes(
     attributes: &mut Attributes<'_>,
     record: &RequestRecord,
+    model: Option<&str>,
     settings: &aggregate::Settings,
     error: Option<&str>,
 ) {
@@ -222,7 +229,7 @@ fn client_attributes(
     let Some(dialect) = shape.dialect else { return };
     attributes.text(attribute::OPERATION, Some(dialect.operation));
     attributes.text(attribute::PROVIDER, Some(settings.provider_of(dialect)));
-    attributes.text(attribute::MODEL, shape.model.as_deref().map(shortened));
+    attributes.text(attribute::MODEL, model);
     attributes.truth("gen_ai.request.stream", shape.stream);
     attributes.number("gen_ai.request.max_tokens", shape.max_tokens);
     attributes.number("gen_ai.request.choice.count", shape.choices.filter(|choices| *choices != 1));
@@ -232,7 +239,10 @@ fn client_attributes(
     attributes.real("gen_ai.request.presence_penalty", shape.presence_penalty);
     attributes.number("gen_ai.request.seed", shape.seed);
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
-    attributes.text("gen_ai.response.model", record.response_model.as_deref().map(shortened));
+    // Most servers answer under the name that they were asked for.
+    let same = record.response_model == shape.model;
+    attributes
+        .text("gen_ai.response.model", if same { model } else { record.response_model.as_deref().map(shortened) });
     let reasons = record.choices.iter().filter_map(|choice| choice.finish.as_ref()).map(|(reason, _)| reason.name());
     attributes.texts("gen_ai.response.finish_reasons", reasons);
     let first_chunk = record.times.first_byte.filter(|_| record.streamed);
@@ -250,10 +260,9 @@ fn events(out: &mut Vec<u8>, record: &RequestRecord, moment: Moment) {
         [("first_byte", times.first_byte), ("first_token", times.first_token), ("last_token", times.last_token)];
     for (name, at) in points {
         if let Some(at) = at {
-            nested(out, span::EVENTS, |out| {
-                fixed64(out, event::TIME, moment.unix_of(at));
-                bytes(out, event::NAME, name.as_bytes());
-            });
+            length(out, span::EVENTS, fixed64_len(event::TIME) + field_len(event::NAME, name.len()));
+            fixed64(out, event::TIME, moment.unix_of(at));
+            bytes(out, event::NAME, name.as_bytes());
         }
     }
 }
@@ -386,6 +395,31 @@ mod tests {
         assert_eq!((server.name.as_str(), client.name.as_str(), server.flags), ("HTTP", "HTTP", 0x101));
         assert_eq!(shown(&client), ["http.request.method=_OTHER", "http.response.status_code=200"]);
         assert!(server.parent_span_id.is_empty());
+    }
+
+    #[test]
+    fn an_attribute_of_any_length_is_read_as_it_was_written() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        for len in [0, 1, 100, 123, 124, 125, 126, 127, 128, 129, 256, 16_384] {
+            let id = "x".repeat(len);
+            let [_, client] = spans(&RequestRecord { response_id: Some(id.as_str().into()), ..record() }, &trace);
+            assert!(shown(&client).contains(&format!("gen_ai.response.id={id}")), "{len}");
+        }
+    }
+
+    #[test]
+    fn where_a_model_lies_is_not_told_whoever_names_it() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        for (answered, told) in [("/data/alice/llama", "llama"), ("/data/bob/phi", "phi")] {
+            let shape = Arc::new(shape("/data/alice/llama"));
+            let [_, client] =
+                spans(&RequestRecord { shape, response_model: Some(answered.into()), ..record() }, &trace);
+            assert_eq!(client.name, "chat llama");
+            let attributes = shown(&client);
+            for expected in ["gen_ai.request.model=llama", &format!("gen_ai.response.model={told}")] {
+                assert!(attributes.iter().any(|attribute| attribute == expected), "{expected}: {attributes:?}");
+            }
+        }
     }
 
     #[test]

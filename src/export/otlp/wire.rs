@@ -6,32 +6,52 @@
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 /// A string or bytes.
+#[inline]
 pub(super) fn bytes(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
     length(out, tag, value.len());
     out.extend_from_slice(value);
 }
 
 /// The tag and the length of a field whose `len` bytes the caller appends.
+#[inline]
 pub(super) fn length(out: &mut Vec<u8>, tag: u32, len: usize) {
+    if tag < 16 && len < 0x80 {
+        return out.extend_from_slice(&[(tag << 3) as u8 | WireType::LengthDelimited as u8, len as u8]);
+    }
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(len as u64, out);
 }
 
 /// Bytes that [`length`] and what follows it take.
+#[inline]
 pub(super) fn field_len(tag: u32, len: usize) -> usize {
     key_len(tag) + encoded_len_varint(len as u64) + len
 }
 
 /// A number of variable length: an enum, a truth value, an integer.
+#[inline]
 pub(super) fn varint(out: &mut Vec<u8>, tag: u32, value: u64) {
     encode_key(tag, WireType::Varint, out);
     encode_varint(value, out);
 }
 
+/// Bytes that [`varint`] writes.
+#[inline]
+pub(super) fn varint_len(tag: u32, value: u64) -> usize {
+    key_len(tag) + encoded_len_varint(value)
+}
+
 /// A `fixed64` or, by its bits, a `double`.
+#[inline]
 pub(super) fn fixed64(out: &mut Vec<u8>, tag: u32, value: u64) {
     encode_key(tag, WireType::SixtyFourBit, out);
     out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Bytes that [`fixed64`] writes.
+#[inline]
+pub(super) fn fixed64_len(tag: u32) -> usize {
+    key_len(tag) + 8
 }
 
 /// A `fixed32`.
@@ -40,23 +60,21 @@ pub(super) fn fixed32(out: &mut Vec<u8>, tag: u32, value: u32) {
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A message, a string or bytes that `write` appends.
+/// A message, a string or bytes that `write` appends, whose length nobody knows before. It moves unless the length takes
+/// two bytes, as that of a span does.
 pub(super) fn nested(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8>)) {
     encode_key(tag, WireType::LengthDelimited, out);
     let at = out.len();
-    // Most are short enough for a length of one byte; for the others what was written moves.
-    out.push(0);
+    out.extend_from_slice(&[0; 2]);
     write(out);
-    let len = out.len() - at - 1;
-    match u8::try_from(len) {
-        Ok(len @ 0..=0x7f) => out[at] = len,
-        _ => {
-            let (end, more) = (out.len(), encoded_len_varint(len as u64) - 1);
-            out.resize(end + more, 0);
-            out.copy_within(at + 1..end, at + 1 + more);
-            encode_varint(len as u64, &mut &mut out[at..=at + more]);
-        }
+    let len = out.len() - at - 2;
+    let (end, body) = (out.len(), at + encoded_len_varint(len as u64));
+    if body != at + 2 {
+        out.resize(end.max(body + len), 0);
+        out.copy_within(at + 2..end, body);
+        out.truncate(body + len);
     }
+    encode_varint(len as u64, &mut &mut out[at..body]);
 }
 
 #[cfg(test)]

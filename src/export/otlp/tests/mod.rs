@@ -84,7 +84,7 @@ fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running,
 
 fn pair(name: &str) -> RequestSpans {
     let spans = vec![Span { name: name.to_owned(), ..Span::default() }; 2];
-    RequestSpans(ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec().into())
+    RequestSpans(ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec())
 }
 
 /// Waits for a state that comes by itself.
