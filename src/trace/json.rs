@@ -54,18 +54,43 @@ macro_rules! plainly_taken {
 }
 
 plainly_taken! {
-    Option<u64>: "a whole number that is not negative",
-    Option<u32>: "a whole number below 2^32",
-    Option<i64>: "a whole number",
     Option<f64>: "a number",
     Option<bool>: "true or false",
     Option<String>: "a text",
     Option<Number>: "a number",
     Option<Id>: "a text or a number",
     Option<Content>: "a text, or a list",
-    Option<Vec<u32>>: "a list of whole numbers below 2^32",
     Option<Vec<f64>>: "a list of numbers",
     Option<IgnoredAny>: "a value",
+}
+
+macro_rules! taken_as_counts {
+    ($($type:ty: $what:literal),* $(,)?) => { $(
+        impl Wanted for Option<$type> {
+            const WHAT: &'static str = concat!("a whole number ", $what);
+        }
+        impl Take for Option<$type> {
+            fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
+                map.next_value::<Option<Count<$type>>>().map(|count| count.map(|Count(count)| count))
+            }
+        }
+    )* };
+}
+
+taken_as_counts! {
+    u64: "that is not negative",
+    u32: "below 2^32",
+}
+
+impl Wanted for Option<Vec<u32>> {
+    const WHAT: &'static str = "a list of whole numbers below 2^32";
+}
+
+impl Take for Option<Vec<u32>> {
+    fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
+        let counts = map.next_value::<Option<Vec<Count<u32>>>>()?;
+        Ok(counts.map(|counts| counts.into_iter().map(|Count(count)| count).collect()))
+    }
 }
 
 impl Wanted for Option<Vec<u64>> {
@@ -307,6 +332,11 @@ impl Number {
         let value = self.0 * nanos;
         (0.0..9.2e18).contains(&value).then(|| value.round() as u64)
     }
+
+    /// The whole number that it is, where it is one that is not negative and that a float tells from its neighbours.
+    pub(super) fn whole(self) -> Option<u64> {
+        (self.0.fract() == 0.0 && (0.0..9e15).contains(&self.0)).then_some(self.0 as u64)
+    }
 }
 
 impl<'de> Deserialize<'de> for Number {
@@ -332,6 +362,29 @@ impl<'de> Deserialize<'de> for Number {
             }
         }
         deserializer.deserialize_any(Words)
+    }
+}
+
+/// A count; what went through a data frame has `12.0` for 12.
+#[derive(Debug)]
+pub(super) struct Count<T>(pub T);
+
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words<T>(std::marker::PhantomData<T>);
+        impl<T: TryFrom<u64>> Visitor<'_> for Words<T> {
+            type Value = Count<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a count")
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Count<T>, E> {
+                T::try_from(value).map(Count).map_err(|_| E::custom("too large"))
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Count<T>, E> {
+                self.visit_u64(Number(value).whole().ok_or_else(|| E::custom("not whole"))?)
+            }
+        }
+        deserializer.deserialize_u64(Words(std::marker::PhantomData))
     }
 }
 
@@ -424,8 +477,32 @@ mod tests {
     row!(Inner { b: u64 });
     row!(Sample { a: u64, strange = "in": Number, inner: Object<Inner>, list: Vec<Object<Inner>>, text: Content });
 
+    row!(Small { n: u32, list: Vec<u32> });
+
     fn read(text: &str) -> Result<Sample, String> {
         parse(text.as_bytes(), &Losses::default()).map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn a_count_is_a_whole_number_also_where_it_is_written_as_a_float() {
+        for (count, expected) in
+            [("10.0", Some(10)), ("1e3", Some(1_000)), ("0.0", Some(0)), ("7", Some(7)), ("null", None)]
+        {
+            for line in [format!(r#"{{"a": {count}}}"#), format!(r#"{{"a": {count}, "x": true}}"#)] {
+                assert_eq!(read(&line).unwrap().a, expected, "{line}");
+            }
+        }
+        for count in ["10.5", "-1.0", "1e17", "18446744073709551616", "\"10\"", "true"] {
+            let error = read(&format!(r#"{{"a": {count}}}"#)).unwrap_err();
+            assert_eq!(error, "a: expected a whole number that is not negative", "{count}");
+        }
+        let beyond = read(r#"{"a": 1e400}"#).unwrap_err();
+        assert_eq!(beyond, "no JSON from column 11 on; is the file damaged there, or cut short?");
+        let small: Small = parse(br#"{"n": 4294967295.0, "list": [1.0, 2]}"#, &Losses::default()).unwrap();
+        assert_eq!((small.n, small.list), (Some(u32::MAX), Some(vec![1, 2])));
+        for line in [r#"{"n": 4294967296.0}"#, r#"{"list": [1.5]}"#] {
+            assert!(parse::<Small>(line.as_bytes(), &Losses::default()).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -211,7 +211,10 @@ impl<'de> Deserializer<'de> for &mut Plain<'de> {
     #[inline]
     fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, NotPlain> {
         self.peek()?;
-        visitor.visit_u64(self.whole()?.ok_or(NotPlain)?)
+        match self.whole()? {
+            Some(value) => visitor.visit_u64(value),
+            None => self.number(visitor),
+        }
     }
 
     /// A key as it stands there, escapes and all: who knows its keys knows none that has some.

@@ -11,11 +11,11 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
 
 use super::super::blocks::{Reblocked, Rule, mixed, of_text};
 use super::super::fields::Fields;
-use super::super::json::{Id, Number, Object, parse, row};
+use super::super::json::{Count, Id, Number, Object, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
 use super::counted::Counted;
@@ -160,7 +160,7 @@ fn part(line: &[u8]) -> Option<u8> {
 /// A table's row: an id and a length.
 fn chunk(line: &[u8]) -> Option<(u64, u32)> {
     let row: HashMap<String, serde_json::Value> = serde_json::from_slice(line).ok()?;
-    let length = u32::try_from(row.get("token_length")?.as_u64()?).ok()?;
+    let Count(length) = Count::deserialize(row.get("token_length")?).ok()?;
     let id = row.iter().find(|(key, _)| key.contains("id"))?.1.as_u64()?;
     Some((id, length))
 }
