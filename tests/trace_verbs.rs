@@ -235,7 +235,11 @@ fn that_rows_are_written_out_of_order_is_told_with_the_verb_that_puts_them_in_or
 fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
     let folder = TempDir::new().unwrap();
     let header = json!({"streamgauge_trace": 1, "source": "t"});
-    let rows = [header, json!({"prompt": {"tokens": 9}}), json!({"prompt": {"tokens": 9}, "output_tokens": 2})];
+    let rows = [
+        header,
+        json!({"at": 0, "prompt": {"tokens": 9}}),
+        json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": 2}),
+    ];
     let path = written(&folder, "t.jsonl", &rows);
     let note = "note: 1 requests have no output length, and were written as answers of no token";
     for (to, wants) in [
@@ -283,6 +287,19 @@ fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_c
         };
         assert_eq!(told, expected.map_err(|what| format!("error: FILE{what}")));
     }
+}
+
+#[test]
+fn a_row_of_our_own_without_its_time_is_named_by_line_and_field_and_not_taken_to_come_at_0() {
+    let folder = TempDir::new().unwrap();
+    let header = json!({"streamgauge_trace": 1, "source": "t"});
+    let path = written(&folder, "t.jsonl", &[header.clone(), json!({"at": 0}), json!({"output_tokens": 3})]);
+    let done = trace(&["info", &path]);
+    let expected =
+        format!("error: {path}:3: not a row of a trace: at is missing; take the line out, or write the trace again");
+    assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(&expected[..])));
+    let path = written(&folder, "t.jsonl", &[header, json!({"at": 0}), json!({"output_tokens": 3, "at": 0})]);
+    assert_eq!(rows(&trace(&["convert", &path])).len(), 2);
 }
 
 #[test]
@@ -404,7 +421,7 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
 fn a_rounded_length_is_not_given_away_by_the_limit_that_it_ended_at_nor_an_image_by_its_bytes() {
     let folder = TempDir::new().unwrap();
     let part = json!({"kind": "image", "bytes": 123_457, "size": [1023, 767]});
-    let row = json!({"prompt": {"tokens": 9, "parts": [part]}, "params": {"max_tokens": 777, "min_tokens": 13},
+    let row = json!({"at": 0, "prompt": {"tokens": 9, "parts": [part]}, "params": {"max_tokens": 777, "min_tokens": 13},
         "output_tokens": 777, "finish": "length"});
     let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row]);
     let row = rows(&trace(&["anonymize", &path, "--round-length", "100"])).remove(0);

@@ -25,6 +25,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, vec};
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
 use super::format::{Entry, Header, NoHeader, VERSION};
 use super::lines::Lines;
 
@@ -278,8 +281,7 @@ impl Segment {
             Err(NoHeader::NotOne) if damage.len() > held => Ok(None),
             Err(NoHeader::NotOne) => Err(ReadError::NotATrace { path: path() }),
             Err(NoHeader::Wrong(error)) => {
-                let reason = format!("its header makes no sense from column {} on", error.column());
-                Err(ReadError::Line { path: path(), line: self.lines.number, reason })
+                Err(self.no_row(format!("its header makes no sense from column {} on", error.column())))
             }
         }
     }
@@ -309,6 +311,10 @@ impl Segment {
                 continue;
             }
             match serde_json::from_slice::<Entry>(&line) {
+                // One that does not say when it came has not come at 0.
+                Ok(entry) if entry.at == 0 && serde_json::from_slice::<Time>(&line).is_err() => {
+                    return Some(Err(self.no_row("at is missing".to_owned())));
+                }
                 Ok(mut entry) => {
                     entry.at = self.moved(entry.at);
                     entry.planned = entry.planned.map(|planned| self.moved(planned));
@@ -318,13 +324,23 @@ impl Segment {
                     damage.push(self.lines.damage("its last line is torn"));
                     return None;
                 }
+                // What serde says may quote the row.
                 Err(error) => {
-                    let (path, line) = (self.lines.path.clone(), self.lines.number);
-                    // What serde says may quote the row.
-                    let reason = format!("it makes no sense from column {} on", error.column());
-                    return Some(Err(ReadError::Line { path, line, reason }));
+                    return Some(Err(self.no_row(format!("it makes no sense from column {} on", error.column()))));
                 }
             }
         }
     }
+
+    /// The line that was read last is no row.
+    fn no_row(&self, reason: String) -> ReadError {
+        ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
+    }
+}
+
+/// What a row cannot be without.
+#[derive(Deserialize)]
+struct Time {
+    #[serde(rename = "at")]
+    _at: IgnoredAny,
 }
