@@ -259,6 +259,20 @@ fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
 }
 
 #[test]
+fn a_recording_leaves_out_what_nobody_knows_of_the_cache_and_of_other_requests() {
+    let folder = TempDir::new().unwrap();
+    let row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": 1, "timing": {"first_token": 5}});
+    let mut known = row.clone();
+    (known["prompt"]["cached"], known["in_flight"]) = (json!(0), json!(0));
+    let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row, known]);
+    let done = trace(&["convert", &path, "--to", "vllm-vcr"]);
+    let text = String::from_utf8(done.stdout).unwrap();
+    let told: Vec<Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |row: &Value| (row.get("cached_tokens").cloned(), row.get("concurrency").cloned());
+    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(None, None), (Some(json!(0)), Some(json!(1)))]);
+}
+
+#[test]
 fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_column() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.jsonl");

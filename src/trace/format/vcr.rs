@@ -128,14 +128,16 @@ fn take_gaps(entry: &mut Entry, millis: &[f64], tokens: Option<&[u32]>) -> Resul
 #[derive(Serialize)]
 struct Line {
     prompt_tokens: u64,
-    cached_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u64>,
     output_tokens: u64,
     ttft_ms: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     itl_ms: Option<Vec<Time>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     itl_tokens: Option<Vec<u32>>,
-    concurrency: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<u32>,
     arrival_ms: Time,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     block_hashes: Vec<u64>,
@@ -202,7 +204,7 @@ impl Writer for Recording {
         let all_known = |gaps: &Vec<TokenEvent>| gaps.iter().all(|event| event.tokens().is_some());
         let line = Line {
             prompt_tokens: tokens,
-            cached_tokens: entry.prompt.cached.unwrap_or(0),
+            cached_tokens: entry.prompt.cached,
             output_tokens: output,
             ttft_ms: Time::millis(first),
             itl_tokens: gaps
@@ -210,7 +212,7 @@ impl Writer for Recording {
                 .filter(|gaps| all_known(gaps))
                 .map(|gaps| gaps.iter().map(|event| event.tokens().unwrap_or(1)).collect()),
             itl_ms: gaps.map(|gaps| gaps.iter().map(|event| Time::millis(event.gap().as_nanos())).collect()),
-            concurrency: entry.in_flight.unwrap_or(0).saturating_add(1),
+            concurrency: entry.in_flight.map(|others| others.saturating_add(1)),
             arrival_ms: Time::millis(entry.at),
             block_hashes: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
             finish_reason: entry.finish.map(|finish| match finish {
