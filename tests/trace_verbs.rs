@@ -273,6 +273,25 @@ fn a_recording_leaves_out_what_nobody_knows_of_the_cache_and_of_other_requests()
 }
 
 #[test]
+fn that_nobody_knows_whether_a_request_was_streamed_is_told_where_a_format_wants_one_or_the_other() {
+    let folder = TempDir::new().unwrap();
+    let header = json!({"streamgauge_trace": 1, "source": "t"});
+    let row = |rest: Value| {
+        let mut row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": 2});
+        row.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        row
+    };
+    let known = [json!({"stream": true}), json!({"stream": false}), json!({"timing": {"first_token": 5}})].map(row);
+    let told = |rows: &[Value]| {
+        let path = written(&folder, "t.jsonl", &[std::slice::from_ref(&header), rows].concat());
+        said(&trace(&["convert", &path, "--to", "weka"]))
+    };
+    let note = "note: 1 requests do not say whether they were streamed, and were written as not\n";
+    assert!(told(&[&known[..], &[row(json!({}))]].concat()).contains(note));
+    assert!(!told(&known).contains("whether they were streamed"));
+}
+
+#[test]
 fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_column() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.jsonl");

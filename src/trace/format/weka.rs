@@ -319,6 +319,8 @@ struct Documents_ {
     counted: Counted,
     documents: u64,
     split: u64,
+    /// Requests of which nobody knows whether they were streamed.
+    unknown: u64,
     written: HashSet<u64>,
 }
 
@@ -339,6 +341,7 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
         counted: Counted::default(),
         documents: 0,
         split: 0,
+        unknown: 0,
         written,
     }))
 }
@@ -394,6 +397,7 @@ impl Writer for Documents_ {
             }
         }
         let ids = self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default();
+        self.unknown += u64::from(entry.stream.is_none() && entry.timing.first_token.is_none());
         let mut entry = entry.clone();
         (entry.prompt.tokens, entry.output_tokens) = (Some(tokens), Some(self.counted.output(&entry)));
         self.open.push((entry, ids));
@@ -404,6 +408,10 @@ impl Writer for Documents_ {
         self.close()?;
         self.out.flush()?;
         self.notes.extend(self.counted.notes());
+        if self.unknown > 0 {
+            let unknown = self.unknown;
+            self.notes.push(format!("{unknown} requests do not say whether they were streamed, and were written as not"));
+        }
         if self.split > 0 {
             let split = self.split;
             self.notes
