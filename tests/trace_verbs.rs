@@ -292,6 +292,17 @@ fn that_nobody_knows_whether_a_request_was_streamed_is_told_where_a_format_wants
 }
 
 #[test]
+fn that_times_were_cut_to_what_azure_can_tell_is_said_where_some_were() {
+    let folder = TempDir::new().unwrap();
+    for (times, cut) in [([0, 100, 2_300], None), ([0, 101, 2_399], Some("note: 2 times were cut to 100 ns"))] {
+        let rows = times.map(|at| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2}));
+        let path = written(&folder, "t.jsonl", &[&[json!({"streamgauge_trace": 1, "source": "t"})], &rows[..]].concat());
+        let told = said(&trace(&["convert", &path, "--to", "azure"]));
+        assert_eq!(told.lines().find(|line| line.contains("cut")).map(|line| &line[..32]), cut, "{told}");
+    }
+}
+
+#[test]
 fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_column() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.jsonl");

@@ -135,6 +135,8 @@ struct Csv {
     zero: u64,
     begun: bool,
     counted: Counted,
+    /// Times that are finer than what is written.
+    cut: u64,
     notes: Vec<String>,
 }
 
@@ -148,6 +150,7 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
         zero: header.started_unix_ns.unwrap_or(0),
         begun: false,
         counted: Counted::default(),
+        cut: 0,
         notes,
     }))
 }
@@ -166,6 +169,7 @@ impl Writer for Csv {
         let tokens = self.counted.input(entry)?;
         self.head()?;
         let wall = self.zero.saturating_add(entry.at);
+        self.cut += u64::from(!wall.is_multiple_of(100));
         let (seconds, fraction) = (wall / 1_000_000_000, wall % 1_000_000_000 / 100);
         let ((year, month, day), of_day) = (civil(seconds / DAY), seconds % DAY);
         let (hours, minutes, seconds) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
@@ -180,6 +184,9 @@ impl Writer for Csv {
         self.head()?;
         self.out.flush()?;
         self.notes.extend(self.counted.notes());
+        if self.cut > 0 {
+            self.notes.push(format!("{} times were cut to 100 ns, and can be that much earlier", self.cut));
+        }
         Ok(self.notes)
     }
 }
