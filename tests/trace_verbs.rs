@@ -296,10 +296,26 @@ fn that_times_were_cut_to_what_azure_can_tell_is_said_where_some_were() {
     let folder = TempDir::new().unwrap();
     for (times, cut) in [([0, 100, 2_300], None), ([0, 101, 2_399], Some("note: 2 times were cut to 100 ns"))] {
         let rows = times.map(|at| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2}));
-        let path = written(&folder, "t.jsonl", &[&[json!({"streamgauge_trace": 1, "source": "t"})], &rows[..]].concat());
+        let path =
+            written(&folder, "t.jsonl", &[&[json!({"streamgauge_trace": 1, "source": "t"})], &rows[..]].concat());
         let told = said(&trace(&["convert", &path, "--to", "azure"]));
         assert_eq!(told.lines().find(|line| line.contains("cut")).map(|line| &line[..32]), cut, "{told}");
     }
+}
+
+#[test]
+fn a_failure_is_no_loss_where_a_format_tells_it_by_an_answer_of_no_token() {
+    let folder = TempDir::new().unwrap();
+    let told = |outcome: &str, output: u64| {
+        let row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": output, "outcome": outcome});
+        let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row]);
+        let told = said(&trace(&["convert", &path, "--to", "burstgpt"]));
+        (told.contains("has no place for: outcome (1)"), told.contains("1 answers of no token are read as failures"))
+    };
+    assert_eq!(told("failed", 0), (false, false));
+    assert_eq!(told("failed", 3), (true, false), "it is read as an answer");
+    assert_eq!(told("success", 3), (true, false));
+    assert_eq!(told("refused", 0), (true, true), "it is read as a failure");
 }
 
 #[test]

@@ -83,10 +83,12 @@ struct Csv {
     out: Output,
     begun: bool,
     counted: Counted,
+    /// Answers of no token that nobody says have failed.
+    silent: u64,
 }
 
 fn write(_: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
-    Ok(Box::new(Csv { out, begun: false, counted: Counted::default() }))
+    Ok(Box::new(Csv { out, begun: false, counted: Counted::default(), silent: 0 }))
 }
 
 impl Writer for Csv {
@@ -96,6 +98,7 @@ impl Writer for Csv {
             self.out.write_all(HEAD.as_bytes())?;
         }
         let (at, output) = (Time::secs(entry.at).value(), self.counted.output(entry));
+        self.silent += u64::from(output == 0 && entry.outcome != Some(Outcome::Failed));
         let elapsed = entry.timing.ended.map(|ended| Time::secs(ended).value().to_string()).unwrap_or_default();
         let session = name(entry.session.as_deref());
         let model = name(entry.model.as_deref());
@@ -103,12 +106,25 @@ impl Writer for Csv {
         Ok(writeln!(self.out, "{at},{session},{elapsed},{model},{tokens},{output},{total},")?)
     }
 
+    /// A failure is an answer of no token.
+    fn tells(&self, entry: &Entry) -> Fields {
+        let told = entry.outcome == Some(Outcome::Failed) && entry.output_tokens.unwrap_or(0) == 0;
+        if told { Fields::OUTCOME } else { Fields::NONE }
+    }
+
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         if !self.begun {
             self.out.write_all(HEAD.as_bytes())?;
         }
         self.out.flush()?;
-        Ok(self.counted.notes().collect())
+        let mut notes: Vec<String> = self.counted.notes().collect();
+        if self.silent > 0 {
+            notes.push(format!(
+                "{} answers of no token are read as failures, and did not fail as far as is known",
+                self.silent
+            ));
+        }
+        Ok(notes)
     }
 }
 

@@ -112,6 +112,11 @@ pub trait Writer {
     /// Writes a request.
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError>;
 
+    /// The fields of this request that it can tell besides those that it has a place for.
+    fn tells(&self, _: &Entry) -> Fields {
+        Fields::NONE
+    }
+
     /// Ends the file. What has to be known of it is handed back, a sentence each.
     fn finish(self: Box<Self>) -> Result<Vec<String>, WriteError>;
 }
@@ -285,7 +290,7 @@ pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Con
                 converted.written += 1;
                 unsorted += u64::from(entry.at < above);
                 above = entry.at;
-                Fields::of(&entry).without(holds).count(&converted.lost);
+                Fields::of(&entry).without(holds.and(writer.tells(&entry))).count(&converted.lost);
             }
             Err(WriteError::Unfit(why)) => converted.lost.count(why),
             Err(error) => return Err(error.into()),

@@ -410,7 +410,8 @@ impl Writer for Documents_ {
         self.notes.extend(self.counted.notes());
         if self.unknown > 0 {
             let unknown = self.unknown;
-            self.notes.push(format!("{unknown} requests do not say whether they were streamed, and were written as not"));
+            self.notes
+                .push(format!("{unknown} requests do not say whether they were streamed, and were written as not"));
         }
         if self.split > 0 {
             let split = self.split;
