@@ -319,6 +319,15 @@ fn a_failure_is_no_loss_where_a_format_tells_it_by_an_answer_of_no_token() {
 }
 
 #[test]
+fn a_column_without_a_name_is_told_by_its_place() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("t.csv");
+    fs::write(&path, ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2023-11-16 18:15:46.6805900,374,44\n").unwrap();
+    let told = said(&trace(&["info", path.to_str().unwrap()]));
+    assert!(told.ends_with("note: not taken over: column 1, which has no name (1)\n"), "{told}");
+}
+
+#[test]
 fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_column() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.jsonl");

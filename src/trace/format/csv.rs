@@ -43,10 +43,14 @@ impl Columns {
         self.at.get(&folded(name)).copied()
     }
 
-    /// The names of the columns that are not among `known`.
+    /// The columns that are not among `known`, and what they are called: some have no name, as a data frame's index.
     pub(super) fn others(&self, known: &[&str]) -> Vec<(usize, String)> {
         let is_other = |(_, name): &(usize, &String)| known.iter().all(|known| folded(known) != folded(name));
-        self.names.iter().enumerate().filter(is_other).map(|(at, name)| (at, name.clone())).collect()
+        let called = |(at, name): (usize, &String)| match name.is_empty() {
+            true => (at, format!("column {}, which has no name", at + 1)),
+            false => (at, name.clone()),
+        };
+        self.names.iter().enumerate().filter(is_other).map(called).collect()
     }
 }
 
