@@ -139,7 +139,7 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
         (
             vec![row(5, 10, 1), row(3, 10, 1), row(4, 10, 1)],
             json!({"warning": "unsorted", "rows": 1}),
-            "1 rows come earlier than the row above them",
+            "1 rows come earlier than the row above them; what caches have follows the order of rows",
             "`trace merge` with this one file puts them in order",
         ),
         (
@@ -179,6 +179,27 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
         let told: Value = serde_json::from_slice(&trace(args).stdout).unwrap();
         assert_eq!(told["warnings"], json!([]), "{args:?}");
     }
+}
+
+#[test]
+fn a_capture_is_looked_at_in_the_order_of_arrivals_and_not_warned_of_for_its_order_of_ends() {
+    let folder = TempDir::new().unwrap();
+    let blocks = json!({"size": 4, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace"});
+    let row = |at: u64, id: u64| json!({"at": at, "prompt": {"tokens": 4, "blocks": [id]}, "output_tokens": 1});
+    // In the order of arrivals each block comes twice in a row, and a cache of one has it.
+    let arrivals = [row(1, 7), row(2, 7), row(3, 8), row(4, 8)];
+    let ends = [2, 0, 3, 1].map(|at: usize| arrivals[at].clone());
+    let told = |source: &str, rows: &[Value]| -> Value {
+        let header = json!({"streamgauge_trace": 1, "source": source, "blocks": blocks});
+        let path = written(&folder, "t.jsonl", &[&[header], rows].concat());
+        serde_json::from_slice(&trace(&["info", &path, "--json", "--cache-blocks", "1"]).stdout).unwrap()
+    };
+    let capture = told("streamgauge 0.1.0", &ends);
+    assert_eq!(capture, told("streamgauge 0.1.0", &arrivals));
+    assert_eq!((&capture["warnings"], &capture["reuse"][1]["hit_blocks"]), (&json!([]), &json!(2)));
+    let public = told("mooncake", &ends);
+    assert_eq!(public["warnings"], json!([{"warning": "unsorted", "rows": 2}]));
+    assert_eq!(public["reuse"][1]["hit_blocks"], 0, "it follows the rows, as the warning says");
 }
 
 #[test]

@@ -11,6 +11,8 @@ use serde::Serialize;
 use super::Trace;
 use super::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
 use super::error::Error;
+use super::losses::Losses;
+use super::merge::Merged;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, Scope};
 use crate::measure::lengths::Lengths;
 use crate::measure::record::{CountSource, Ending, Outcome};
@@ -212,9 +214,18 @@ pub fn cache_blocks(header: &Header, tokens: u64) -> Option<usize> {
     usize::try_from(tokens / block_tokens(blocks)).ok()
 }
 
-/// Reads a trace to its end and says what is in it.
+/// Whether it is a capture of ours, or a run's result, whose rows stand in the order of ends.
+fn is_in_order_of_ends(header: &Header) -> bool {
+    header.source.starts_with("streamgauge ")
+}
+
+/// Reads a trace to its end and says what is in it. Rows that stand in the order of ends are taken in that of arrivals.
 pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<Info, Error> {
     let mut pass = Pass::new(&trace.header, cache_blocks);
+    if is_in_order_of_ends(&trace.header) {
+        let rows = std::mem::replace(&mut trace.entries, Box::new(std::iter::empty()));
+        trace.entries = Box::new(Merged::new(vec![(rows, Losses::default())], trace.losses.clone()));
+    }
     for entry in trace.entries.by_ref() {
         pass.take(&entry?);
     }

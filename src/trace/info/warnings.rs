@@ -49,7 +49,9 @@ impl Warning {
                 Gap::from_nanos(*step_ns),
                 zero_gaps * 100.0
             ),
-            Self::Unsorted { rows } => format!("{rows} rows come earlier than the row above them"),
+            Self::Unsorted { rows } => {
+                format!("{rows} rows come earlier than the row above them; what caches have follows the order of rows")
+            }
             Self::ImpossibleLengths { rows, first, fitting_block_size } => {
                 let fits = fitting_block_size.map(|size| format!("; blocks of {size} tokens would fit all"));
                 let fits = fits.unwrap_or_default();
