@@ -122,6 +122,7 @@ fn beside(key: &str) -> &'static str {
         "tls_cert" => "upstream: https://c\ntls_key: PEM\n",
         "tls_key" => "upstream: https://c\ntls_cert: PEM\n",
         "tls_client_ca" => "upstream: https://c\ntls_key: PEM\ntls_cert: PEM\n",
+        of_capture if of_capture.starts_with("capture_") => "upstream: https://c\ncapture: /c\n",
         _ => "upstream: https://c\n",
     }
 }
@@ -459,6 +460,28 @@ fn settings_that_contradict_each_other_are_named() {
 }
 
 #[test]
+fn a_setting_of_a_capture_without_one_is_named_wherever_it_was_typed_unless_it_is_the_default() {
+    let needs = "needs capture, the directory that is written to";
+    for (key, [sample, ..]) in SAMPLES.into_iter().filter(|(key, _)| key.starts_with("capture_")) {
+        let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
+        let flag = format!("--{key}").replace('_', "-");
+        let of_file = problems(&format!("upstream: http://a\n{key}: {}\n", Value::from(sample)), &[], &[]);
+        assert_eq!(of_file, [format!("gauge.yaml:2: {key}: {needs}")]);
+        assert_eq!(problems("", &[], &[UPSTREAM, (&variable, sample)]), [format!("{variable}: {needs}")]);
+        let assignment = format!("{flag}={sample}");
+        assert_eq!(problems("", &[&assignment], &[UPSTREAM]), [format!("{flag}: {needs}")]);
+        assert!(load("", &[&assignment, "--capture=c"], &[UPSTREAM]).is_ok());
+    }
+    assert!(load("", &["--capture-round=0", "--capture-block=512"], &[UPSTREAM]).is_ok());
+    let one = problems("", &["--capture-round=1h"], &[UPSTREAM]);
+    assert_eq!(
+        one,
+        ["--capture-round: expected a time from 0 to 1m, as in 30s, found `1h`"],
+        "what is wrong is told once"
+    );
+}
+
+#[test]
 fn an_unknown_key_is_an_error_that_names_the_nearest() {
     let yaml = "upstream: http://a\nlisen: 127.0.0.1:1\nupstream-http: auto\n\nslo: [x]\nfrobnicate: {a: [1]}\n";
     assert_eq!(
@@ -609,8 +632,8 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 fn a_block_is_as_long_as_what_it_counts_asks_for() {
     let block = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.capture.block;
     assert_eq!(block(&[]), 512);
-    assert_eq!(block(&["--capture-tokenizer=t.json"]), 16);
-    assert_eq!(block(&["--capture-tokenizer=t.json", "--capture-block=64"]), 64);
+    assert_eq!(block(&["--capture=c", "--capture-tokenizer=t.json"]), 16);
+    assert_eq!(block(&["--capture=c", "--capture-tokenizer=t.json", "--capture-block=64"]), 64);
 }
 
 #[test]

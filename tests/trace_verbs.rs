@@ -403,6 +403,17 @@ fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
 }
 
 #[test]
+fn when_copies_begin_is_not_said_of_a_trace_that_is_not_laid_over_itself() {
+    let folder = TempDir::new().unwrap();
+    let path = small(&folder);
+    let scaled = |args: &[&str]| trace(&[&["scale", &path, "--osl", "2x"], args].concat());
+    let alone = scaled(&["--offset", "1s"]);
+    assert_eq!(alone.status.code(), Some(2));
+    assert!(said(&alone).contains("--rate <TIMES>"), "{}", said(&alone));
+    assert!(scaled(&[]).status.success() && scaled(&["--offset", "1s", "--rate", "2x"]).status.success());
+}
+
+#[test]
 fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);

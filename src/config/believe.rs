@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 
-use super::defaults::{self, BOUNDS, NONE};
+use super::defaults::{self, BOUNDS, DEFAULTS, NONE};
 use super::effective::typed_time;
 use super::error::{ConfigError, Problem, expected_one_of, found};
 use super::layer::{Settings, Text};
 use super::proxy::{
     AddHeaders, Capture, Identity, Limits, Log, ProxyConfig, SessionKey, TailKeep, TlsFiles, TokenizerFile, Upstream,
 };
+use super::typed::SETTINGS;
 use super::upstream::{Server, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::slo::{Slo, Slos};
@@ -204,6 +205,7 @@ impl Reader<'_> {
     }
 
     fn capture(&mut self) -> Option<Capture> {
+        let before = self.problems.len();
         let directory = "expected the path of a directory, which is made if it is not there";
         let is_path = |text: &str| !text.is_empty() && !text.contains(['\n', '\0']);
         let folder = self.value("capture", directory, |text| is_path(text).then(|| text.into()));
@@ -222,6 +224,9 @@ impl Reader<'_> {
         let rotate = self.truth("capture_key_rotate");
         let session = self.session();
         let (keep_bytes, keep_age) = (self.number("capture_keep_bytes"), self.time("capture_keep_age", defaults::KEEP));
+        if folder.is_none() && self.problems.len() == before {
+            self.nothing_of_a_capture(default);
+        }
         Some(Capture {
             folder,
             flush: flush?,
@@ -235,6 +240,18 @@ impl Reader<'_> {
             keep_bytes: keep_bytes?,
             keep_age: keep_age?,
         })
+    }
+
+    /// Without a capture its settings do nothing. As they are by default they may stand there all the same, as in a file
+    /// that explains every setting.
+    fn nothing_of_a_capture(&mut self, block: usize) {
+        let block = ("capture_block", &*block.to_string());
+        for key in SETTINGS.iter().map(|setting| &*setting.key).filter(|key| key.starts_with("capture_")) {
+            let default = DEFAULTS.iter().chain([&block]).find(|(known, _)| *known == key).map(|(_, text)| *text);
+            if self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default) {
+                self.wrong(key, "needs capture, the directory that is written to");
+            }
+        }
     }
 
     fn session(&mut self) -> Option<SessionKey> {

@@ -160,7 +160,7 @@ struct ScaleArgs {
     rate: Option<Times>,
 
     /// Time over which the copies begin: bursts of copies meet if it is short
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "rate")]
     offset: Gap,
 
     /// How many times as long prompts are, as in 0.0625x for a server that holds a 16th
