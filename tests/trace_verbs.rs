@@ -393,6 +393,25 @@ fn a_row_of_our_own_without_its_time_is_named_by_line_and_field_and_not_taken_to
 }
 
 #[test]
+fn fields_of_our_own_rows_that_nobody_knows_are_told_once_and_the_rows_are_read() {
+    let folder = TempDir::new().unwrap();
+    let header = json!({"streamgauge_trace": 1, "source": "t"});
+    let part = json!({"kind": "image", "size": [1, 2], "bytes": null, "dpi": 300});
+    let all = json!({"at": 1, "speed": 2, "session": null, "prompt": {"tokens": 9, "blocks": [], "parts": [part]},
+        "params": {"top_p": 0.5}, "timing": {}, "output_tokens": 3});
+    let rows = [header, all, json!({"at": 2, "output": 3}), json!({"at": 3, "output": 3, "prompt": {"tokens": 9}})];
+    let path = written(&folder, "t.jsonl", &rows);
+    for verb in [&["info", &path][..], &["convert", &path, "--to", "azure"]] {
+        let told = said(&trace(verb));
+        let lost: Vec<&str> = told.lines().filter(|line| line.contains("not taken over")).collect();
+        let first = ["output (2)", "params.top_p (1)", "prompt.parts.dpi (1)", "speed (1)"];
+        let first = first.map(|field| field.replace(" (", ", as far as the first rows have it ("));
+        assert_eq!(lost, [format!("note: not taken over: {}", first.join(", "))]);
+    }
+    assert!(!said(&trace(&["info", &small(&folder)])).contains("not taken over"));
+}
+
+#[test]
 fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);

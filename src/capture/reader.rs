@@ -153,7 +153,7 @@ impl Reader {
     /// When it is no trace, or one of a later version.
     pub fn of_stream(name: &Path, stream: Box<dyn BufRead + Send>) -> Result<Self, ReadError> {
         let mut damage = Vec::new();
-        let mut segment = Segment { lines: Lines::of_stream(name.to_owned(), stream), shift: 0 };
+        let mut segment = Segment::of(Lines::of_stream(name.to_owned(), stream));
         match segment.header(&mut damage)? {
             Some(header) => {
                 Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage, times: ALWAYS })
@@ -174,6 +174,11 @@ impl Reader {
         if let Some(open) = &mut self.open {
             open.only(&self.times);
         }
+    }
+
+    /// The line of the row that was read last.
+    pub fn line(&self) -> &[u8] {
+        self.open.as_ref().map_or(b"", |segment| &segment.line)
     }
 
     /// What was found to be missing, as far as has been read.
@@ -254,13 +259,19 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
 /// One file.
 struct Segment {
     lines: Lines,
+    /// The last that was a row.
+    line: Vec<u8>,
     /// From its line of time to the trace's.
     shift: i128,
 }
 
 impl Segment {
     fn open(path: PathBuf) -> Result<Self, ReadError> {
-        Ok(Self { lines: Lines::open(path)?, shift: 0 })
+        Ok(Self::of(Lines::open(path)?))
+    }
+
+    const fn of(lines: Lines) -> Self {
+        Self { lines, line: Vec::new(), shift: 0 }
     }
 
     /// Its header; `None` where it has none because it is torn or damaged.
@@ -318,6 +329,7 @@ impl Segment {
                 Ok(mut entry) => {
                     entry.at = self.moved(entry.at);
                     entry.planned = entry.planned.map(|planned| self.moved(planned));
+                    self.line = line;
                     return Some(Ok(entry));
                 }
                 Err(_) if !line.ends_with(b"\n") => {

@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::super::fields::Fields;
 use super::super::{Error, Problem, Trace};
 use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_keys};
@@ -27,6 +29,10 @@ pub(super) const FORMAT: Format = Format {
     delta: Some(Fields::NONE),
 };
 
+/// Bytes of the first rows, in which fields are looked for that nobody knows: a newer version may have some, and who
+/// writes rows may misspell one.
+const LOOKED_AT: usize = 1 << 20;
+
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
     // A file of frames by its path, so that what is behind a damaged one is read as well; others as they come.
@@ -48,17 +54,41 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
         reader.only(from..to);
     }
     let (lost, mut failing) = (losses.clone(), false);
-    let mut damaged = 0;
+    let (mut damaged, mut looked_at) = (0, 0);
     let entries = std::iter::from_fn(move || {
         let row = if failing { None } else { reader.next() };
         for damage in &reader.damage()[damaged..] {
             lost.count(&damage.what);
         }
         damaged = reader.damage().len();
+        if let Some(Ok(row)) = row.as_ref().filter(|_| looked_at < LOOKED_AT) {
+            looked_at += reader.line().len();
+            let line = serde_json::from_slice(reader.line()).unwrap_or_default();
+            count_unknown(&line, serde_json::to_value(row).ok().as_ref(), "", &lost);
+        }
         failing = row.as_ref().is_some_and(Result::is_err);
         row.map(|row| row.map_err(|error| failed(error, &file)))
     });
     Ok(Trace { header, entries: Box::new(entries), losses })
+}
+
+/// Counts what a line says and the row that was made of it does not.
+fn count_unknown(line: &Value, row: Option<&Value>, path: &str, losses: &Losses) {
+    match (line, row) {
+        (Value::Object(fields), _) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                count_unknown(value, row.and_then(|row| row.get(name)), &path, losses);
+            }
+        }
+        (Value::Array(line), Some(Value::Array(row))) => {
+            line.iter().zip(row).for_each(|(line, row)| count_unknown(line, Some(row), path, losses));
+        }
+        // A row leaves out what is not there.
+        (Value::Null, _) | (_, Some(_)) => {}
+        (Value::Array(list), None) if list.is_empty() => {}
+        _ => losses.count(&format!("{path}, as far as the first rows have it")),
+    }
 }
 
 /// The reader's words, with the place in front as with other formats.
