@@ -95,6 +95,14 @@ pub fn schema() -> schemars::Schema {
     schemars::schema_for!(Line)
 }
 
+/// A row says when it came, whatever it leaves out: the reader sees to that.
+fn at_is_told(entry: &mut schemars::Schema) {
+    entry.insert("required".to_owned(), serde_json::json!(["at"]));
+    if let Some(at) = entry.pointer_mut("/properties/at").and_then(serde_json::Value::as_object_mut) {
+        at.remove("default");
+    }
+}
+
 /// What the block ids of a trace are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Blocks {
@@ -167,6 +175,7 @@ pub enum Turns {
 /// One request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(transform = at_is_told)]
 pub struct Entry {
     /// Arrival: nanoseconds from time zero. Of a later turn that only knows its pause, when it would come if no answer
     /// took any time.

@@ -114,7 +114,7 @@ pub(super) fn held(entry: &Entry) -> usize {
     let texts = [&entry.route, &entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
     let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
     let ids = entry.prompt.blocks.capacity() * size_of::<u64>();
-    size_of::<Waiting>() + texts + ids + entry.prompt.parts.capacity() * size_of::<Part>()
+    size_of::<Waiting>() + size_of::<Entry>() + texts + ids + entry.prompt.parts.capacity() * size_of::<Part>()
 }
 
 struct Waiting {
@@ -122,7 +122,8 @@ struct Waiting {
     /// Rows of one time stay in the order of traces, and of the file.
     trace: usize,
     row: u64,
-    entry: Entry,
+    /// Apart: a heap moves what it holds more than once.
+    entry: Box<Entry>,
 }
 
 impl PartialEq for Waiting {
@@ -175,6 +176,7 @@ impl Merged {
                         let entry = entry?;
                         (*waiting, self.row) = (*waiting + 1, self.row + 1);
                         self.held += held(&entry);
+                        let entry = Box::new(entry);
                         self.waiting.push(Waiting { at: entry.at, trace: number, row: self.row, entry });
                     }
                     None => {
@@ -212,7 +214,7 @@ impl Iterator for Merged {
             self.losses.count("rows too far out of order to be put in order");
         }
         self.last = self.last.max(at);
-        Some(Ok(entry))
+        Some(Ok(*entry))
     }
 }
 
