@@ -174,20 +174,7 @@ macro_rules! names {
     };
 }
 
-names!(CountSource, FinishReason, Outcome, PartKind);
-
-impl Json for Ending {
-    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
-        let name = match self {
-            Self::Complete => "complete",
-            Self::DownstreamGone => "downstream_gone",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::TimedOut => "timed_out",
-        };
-        plain(name, line);
-        Ok(())
-    }
-}
+names!(CountSource, Ending, FinishReason, Outcome, PartKind);
 
 #[cfg(test)]
 mod tests {

@@ -142,6 +142,18 @@ pub enum Ending {
     TimedOut,
 }
 
+impl Ending {
+    /// The name under which the ending is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::DownstreamGone => "downstream_gone",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
 /// What that means for the request. Decided once, in [`Outcome::decide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
