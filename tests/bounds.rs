@@ -203,8 +203,16 @@ struct Verb {
     done: fn(u64),
 }
 
-const VERBS: [Verb; 8] = [
+const VERBS: [Verb; 9] = [
     Verb { name: "info", done: |bytes| drop(info(&mut big(bytes), Some(LARGEST)).expect("a trace")) },
+    Verb {
+        name: "info of a capture",
+        done: |bytes| {
+            let mut trace = big(bytes);
+            "streamgauge 0.1.0".clone_into(&mut trace.header.source);
+            drop(info(&mut trace, Some(LARGEST)).expect("a trace"));
+        },
+    },
     Verb { name: "cut", done: |bytes| written(cut(big(bytes), Cut { from: 1, ..Cut::default() }), TABLE[0]) },
     Verb {
         name: "scale",

@@ -189,13 +189,15 @@ fn a_capture_is_looked_at_in_the_order_of_arrivals_and_not_warned_of_for_its_ord
     // In the order of arrivals each block comes twice in a row, and a cache of one has it.
     let arrivals = [row(1, 7), row(2, 7), row(3, 8), row(4, 8)];
     let ends = [2, 0, 3, 1].map(|at: usize| arrivals[at].clone());
-    let told = |source: &str, rows: &[Value]| -> Value {
+    let about = |source: &str, rows: &[Value], cache: &[&str]| -> Value {
         let header = json!({"streamgauge_trace": 1, "source": source, "blocks": blocks});
         let path = written(&folder, "t.jsonl", &[&[header], rows].concat());
-        serde_json::from_slice(&trace(&["info", &path, "--json", "--cache-blocks", "1"]).stdout).unwrap()
+        serde_json::from_slice(&trace(&[&["info", &path, "--json"], cache].concat()).stdout).unwrap()
     };
+    let told = |source: &str, rows: &[Value]| about(source, rows, &["--cache-blocks", "1"]);
     let capture = told("streamgauge 0.1.0", &ends);
     assert_eq!(capture, told("streamgauge 0.1.0", &arrivals));
+    assert_eq!(about("streamgauge 0.1.0", &ends, &[])["warnings"], json!([]));
     assert_eq!((&capture["warnings"], &capture["reuse"][1]["hit_blocks"]), (&json!([]), &json!(2)));
     let public = told("mooncake", &ends);
     assert_eq!(public["warnings"], json!([{"warning": "unsorted", "rows": 2}]));

@@ -153,6 +153,7 @@ pub(super) struct Merged {
     traces: Vec<(Entries, usize, Losses)>,
     waiting: BinaryHeap<Waiting>,
     held: usize,
+    most_held: usize,
     last: u64,
     row: u64,
     losses: Losses,
@@ -161,8 +162,13 @@ pub(super) struct Merged {
 
 impl Merged {
     pub(super) fn new(traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
+        Self::within(MOST_HELD, traces, losses)
+    }
+
+    /// The same, where the rows that wait may hold so many bytes together.
+    pub(super) fn within(most_held: usize, traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
         let traces = traces.into_iter().map(|(entries, of_one)| (entries, 0, of_one)).collect();
-        Self { traces, waiting: BinaryHeap::new(), held: 0, last: 0, row: 0, losses, failed: false }
+        Self { traces, waiting: BinaryHeap::new(), held: 0, most_held, last: 0, row: 0, losses, failed: false }
     }
 
     /// Reads until every trace that goes on has a fair share of the rows that wait.
@@ -170,7 +176,7 @@ impl Merged {
         let share = (MOST_WAITING / self.traces.len().max(1)).max(1);
         let mut ended = Vec::new();
         for (number, (entries, waiting, _)) in self.traces.iter_mut().enumerate() {
-            while *waiting < share && (*waiting == 0 || self.held < MOST_HELD) {
+            while *waiting < share && (*waiting == 0 || self.held < self.most_held) {
                 match entries.next() {
                     Some(entry) => {
                         let entry = entry?;

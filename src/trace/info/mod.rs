@@ -219,15 +219,23 @@ fn is_in_order_of_ends(header: &Header) -> bool {
     header.source.starts_with("streamgauge ")
 }
 
-/// Reads a trace to its end and says what is in it. Rows that stand in the order of ends are taken in that of arrivals.
+/// What rows may hold together that are put in order, in bytes: the largest cache leaves no room for more.
+const MOST_HELD: usize = 16 << 20;
+
+/// Reads a trace to its end and says what is in it. A cache of a given size sees rows that stand in the order of ends in
+/// that of arrivals.
 pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<Info, Error> {
     let mut pass = Pass::new(&trace.header, cache_blocks);
-    if is_in_order_of_ends(&trace.header) {
+    let in_order_of_ends = is_in_order_of_ends(&trace.header);
+    if in_order_of_ends && cache_blocks.is_some() {
         let rows = std::mem::replace(&mut trace.entries, Box::new(std::iter::empty()));
-        trace.entries = Box::new(Merged::new(vec![(rows, Losses::default())], trace.losses.clone()));
+        trace.entries = Box::new(Merged::within(MOST_HELD, vec![(rows, Losses::default())], trace.losses.clone()));
     }
     for entry in trace.entries.by_ref() {
         pass.take(&entry?);
     }
-    Ok(pass.finish())
+    let mut info = pass.finish();
+    // They are as they should be.
+    info.warnings.retain(|warning| !(in_order_of_ends && matches!(warning, Warning::Unsorted { .. })));
+    Ok(info)
 }
