@@ -220,7 +220,7 @@ fn is_in_order_of_ends(header: &Header) -> bool {
 }
 
 /// What rows may hold together that are put in order, in bytes: the largest cache leaves no room for more.
-const MOST_HELD: usize = 16 << 20;
+const MOST_HELD: usize = 8 << 20;
 
 /// Reads a trace to its end and says what is in it. A cache of a given size sees rows that stand in the order of ends in
 /// that of arrivals.
