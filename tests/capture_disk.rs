@@ -118,21 +118,23 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     run.terminate();
 }
 
-/// Whether a thread, as a folder of `/proc`, has this name. It may have ended meanwhile.
-fn is_named(thread: &Path, name: &str) -> bool {
-    fs::read_to_string(thread.join("comm")).is_ok_and(|told| told.trim() == name)
+/// Whether a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
+fn sleeps(thread: &Path, name: &str) -> bool {
+    let sleeping = format!("({name}) S ");
+    fs::read_to_string(thread.join("stat")).is_ok_and(|told| told.contains(&sleeping))
 }
 
-/// The capture's thread, held as a disk holds it that takes no write: it is nowhere, and everything else goes on.
+/// The capture's thread, held as a disk holds it that takes no write: it is nowhere, and everything else goes on. It goes
+/// on when this is dropped.
 struct Held(Pid);
 
 impl Held {
     fn of(run: &Run) -> Self {
         let mut found = None;
-        // A thread takes its name once it runs.
+        // A thread takes its name once it runs. One that sleeps holds nothing that others need, as no write to a disk does.
         until("there is a thread of the capture", || {
             let mut threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().map(|one| one.unwrap().path());
-            found = threads.find(|thread| is_named(thread, "capture"));
+            found = threads.find(|thread| sleeps(thread, "capture"));
             found.is_some()
         });
         let thread = found.unwrap();
@@ -143,16 +145,19 @@ impl Held {
         Self(thread)
     }
 
-    fn let_go(self) {
-        ptrace::detach(self.0, None).unwrap();
-    }
-
     /// Waits until it has ended with its process.
     fn gone(self) {
         while !matches!(
             waitpid(self.0, Some(WaitPidFlag::__WALL)).unwrap(),
             WaitStatus::Exited(..) | WaitStatus::Signaled(..)
         ) {}
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // One that has ended is held no more.
+        let _let_go = ptrace::detach(self.0, None).is_ok();
     }
 }
 
@@ -174,7 +179,7 @@ fn a_disk_that_hangs_delays_no_stream_and_when_it_moves_the_capture_goes_on() {
     });
     assert_eq!((records(&run, "whole"), records(&run, "disk")), (0, 0));
     until("the loss is logged while it lasts", || run.said().contains("\"lost\":\"queue_full: "));
-    held.let_go();
+    drop(held);
     until("all that waited is written", || {
         records(&run, "whole") + records(&run, "oversize") + records(&run, "queue_full") == asked
     });
