@@ -131,7 +131,8 @@ struct Held(Pid);
 impl Held {
     fn of(run: &Run) -> Self {
         let mut found = None;
-        // A thread takes its name once it runs. One that sleeps holds nothing that others need, as no write to a disk does.
+        // A thread takes its name once it runs. One that sleeps holds nothing that others need, and neither does one
+        // that writes to a disk.
         until("there is a thread of the capture", || {
             let mut threads = fs::read_dir(format!("/proc/{}/task", run.pid())).unwrap().map(|one| one.unwrap().path());
             found = threads.find(|thread| sleeps(thread, "capture"));

@@ -20,6 +20,9 @@ pub const MAX_ROW: usize = 8 << 20;
 /// Bytes that are taken for a token where a trace knows only bytes: what tokenizers make of English text.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
+/// The `source` of what this program itself records: a capture, or a run's result.
+pub const SOURCE: &str = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
+
 /// What holds for every row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
@@ -48,6 +51,11 @@ impl Header {
             blocks: None,
             turns: Turns::Full,
         }
+    }
+
+    /// Whether the program itself recorded it, in whatever version: its rows stand in the order of ends then.
+    pub fn is_in_order_of_ends(&self) -> bool {
+        self.source.starts_with("streamgauge ")
     }
 
     /// Reads the first line of a trace.

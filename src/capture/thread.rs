@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::counts::{Counts, Fate};
 use super::digest::{Cutting, Digester};
-use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, Scope};
+use super::format::{BlockIds, BlockUnit, Blocks, Header, LastBlock, SOURCE, Scope};
 use super::frame::Filling;
 use super::key::Key;
 use super::names::Names;
@@ -239,8 +239,7 @@ impl Writer {
             scope: Scope::Trace,
             key: Some(self.digester.cutting().key(&self.key).id()),
         };
-        let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
-        Header { started_unix_ns: Some(self.started), blocks: Some(blocks), ..Header::new(source) }
+        Header { started_unix_ns: Some(self.started), blocks: Some(blocks), ..Header::new(SOURCE) }
     }
 
     /// Takes up the key of today, where each day has its own.

@@ -80,8 +80,8 @@ impl Kinds {
         self.list.len() - 1
     }
 
-    /// Where to find the place of the `which`th series of an instrument.
-    pub(super) fn place(&mut self, KindAt(kind): KindAt, id: Id, which: usize) -> &mut Option<u16> {
-        &mut self.list[kind].places[id as usize][which]
+    /// Where to find the place of the `which`th series of an instrument; `None` of one beyond those that are remembered.
+    pub(super) fn place(&mut self, KindAt(kind): KindAt, id: Id, which: usize) -> Option<&mut Option<u16>> {
+        self.list.get_mut(kind)?.places.get_mut(id as usize)?.get_mut(which)
     }
 }

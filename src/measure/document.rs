@@ -7,8 +7,8 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-/// Room made for an object's fields when the first comes. Eight are 448 bytes, of which the allocator keeps no blocks: it asks
-/// itself for some bytes more, which are of the next size, and takes the long way every time.
+/// Room made for an object's fields when the first comes. Eight are 448 bytes, of which the allocator keeps no blocks: it
+/// asks itself for some bytes more, which are of the next size, and takes the long way every time.
 const FIELDS: usize = 6;
 /// The same for an array's items.
 const ITEMS: usize = 4;

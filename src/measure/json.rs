@@ -230,10 +230,12 @@ impl<'a> Walk<'a> {
 
 /// The whole number from 0 that a JSON number says, in whatever form: `7`, `7.0`, `7e0`.
 pub(super) fn whole(number: &str) -> Option<u64> {
-    number.parse().ok().or_else(|| {
-        let number = number.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
-        number.map(|number| number as u64)
-    })
+    number.parse().ok().or_else(|| whole_of(number.parse().ok()?))
+}
+
+/// The whole number from 0 that a float is, as far as a float tells that from its neighbours.
+pub fn whole_of(number: f64) -> Option<u64> {
+    (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then_some(number as u64)
 }
 
 #[cfg(test)]

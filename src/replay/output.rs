@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::capture::format::{Entry, Header};
+use crate::capture::format::{Entry, Header, SOURCE};
 use crate::capture::reader::RECORDS;
 use crate::capture::writer::TraceWriter;
 
@@ -49,7 +49,7 @@ impl Output {
     pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<Writing> {
         let rows = |(folder, header): (PathBuf, Header)| {
             let file = File::create(folder.join(RECORDS))?;
-            let source = concat!("streamgauge ", env!("CARGO_PKG_VERSION")).to_owned();
+            let source = SOURCE.to_owned();
             TraceWriter::new(file, &Header { source, started_unix_ns: Some(began_unix_ns), ..header })
         };
         Ok(Writing { rows: self.folder.map(rows).transpose()?, each: self.each })

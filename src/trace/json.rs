@@ -11,6 +11,7 @@ use serde::{Deserialize, de};
 use super::error::Problem;
 use super::losses::Losses;
 use super::plain::{Ids, Plain};
+use crate::measure::json::whole_of;
 
 /// A row that is read field by field; made by [`row`].
 pub(super) trait Row: Default {
@@ -332,11 +333,6 @@ impl Number {
         let value = self.0 * nanos;
         (0.0..9.2e18).contains(&value).then(|| value.round() as u64)
     }
-
-    /// The whole number that it is, where it is one that is not negative and that a float tells from its neighbours.
-    pub(super) fn whole(self) -> Option<u64> {
-        (self.0.fract() == 0.0 && (0.0..9e15).contains(&self.0)).then_some(self.0 as u64)
-    }
 }
 
 impl<'de> Deserialize<'de> for Number {
@@ -381,7 +377,7 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
                 T::try_from(value).map(Count).map_err(|_| E::custom("too large"))
             }
             fn visit_f64<E: de::Error>(self, value: f64) -> Result<Count<T>, E> {
-                self.visit_u64(Number(value).whole().ok_or_else(|| E::custom("not whole"))?)
+                self.visit_u64(whole_of(value).ok_or_else(|| E::custom("not whole"))?)
             }
         }
         deserializer.deserialize_u64(Words(std::marker::PhantomData))

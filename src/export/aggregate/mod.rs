@@ -361,7 +361,7 @@ impl Aggregate {
         let Self { symbols, kinds, series, .. } = self;
         let series = series.get_mut(id as usize).filter(|series| series.is_enabled())?;
         let mut unknown = None;
-        let known = entry.kind.map_or(&mut unknown, |kind| kinds.place(kind, id, which));
+        let known = entry.kind.and_then(|kind| kinds.place(kind, id, which)).unwrap_or(&mut unknown);
         let place = *known.get_or_insert_with(|| {
             let key = key(symbols);
             series.place(&key, symbols, entry.moment)

@@ -72,8 +72,9 @@ pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &[u8]) -> Op
 
 /// Whether the table has anything at `path` or further in.
 pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &[u8]) -> bool {
-    let further = |known: &str| known.as_bytes().strip_prefix(path).map(|rest| matches!(rest, [] | [b'.' | b'[', ..]));
-    table.iter().any(|(known, _)| further(known) == Some(true))
+    table.iter().any(|(known, _)| {
+        known.as_bytes().strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'.' | b'[', ..]))
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::error::Problem;
-use super::super::json::Number;
+use crate::measure::json::whole_of;
 
 /// The cells of a line, without quotes around them.
 pub(super) fn cells(line: &[u8]) -> impl Iterator<Item = &str> {
@@ -63,6 +63,5 @@ pub(super) fn value<T: std::str::FromStr>(cells: &[&str], at: usize, name: &str,
 /// A count; files that went through a spreadsheet or a data frame have `12.0` for 12.
 pub(super) fn count(cells: &[&str], at: usize, name: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a whole number that is not negative";
-    value::<u64>(cells, at, name, WANTED)
-        .or_else(|problem| Number(value(cells, at, name, WANTED)?).whole().ok_or(problem))
+    value::<u64>(cells, at, name, WANTED).or_else(|problem| whole_of(value(cells, at, name, WANTED)?).ok_or(problem))
 }

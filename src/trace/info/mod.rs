@@ -214,11 +214,6 @@ pub fn cache_blocks(header: &Header, tokens: u64) -> Option<usize> {
     usize::try_from(tokens / block_tokens(blocks)).ok()
 }
 
-/// Whether it is a capture of ours, or a run's result, whose rows stand in the order of ends.
-fn is_in_order_of_ends(header: &Header) -> bool {
-    header.source.starts_with("streamgauge ")
-}
-
 /// What rows may hold together that are put in order, in bytes: the largest cache leaves no room for more.
 const MOST_HELD: usize = 8 << 20;
 
@@ -226,7 +221,7 @@ const MOST_HELD: usize = 8 << 20;
 /// that of arrivals.
 pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<Info, Error> {
     let mut pass = Pass::new(&trace.header, cache_blocks);
-    let in_order_of_ends = is_in_order_of_ends(&trace.header);
+    let in_order_of_ends = trace.header.is_in_order_of_ends();
     if in_order_of_ends && cache_blocks.is_some() {
         let rows = std::mem::replace(&mut trace.entries, Box::new(std::iter::empty()));
         trace.entries = Box::new(Merged::within(MOST_HELD, vec![(rows, Losses::default())], trace.losses.clone()));
