@@ -4,7 +4,8 @@
 
 mod support;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +13,7 @@ use serde_json::json;
 use streamgauge::capture::format::{Blocks, Entry};
 use streamgauge::capture::key::{FILE, Key};
 use streamgauge::capture::reader::Reader;
-use support::captured::{answer, proxy, rows, server};
+use support::captured::{answer, proxy, rows, run, server};
 use support::client::chat;
 use tempfile::TempDir;
 
@@ -49,6 +50,22 @@ fn captures_share_the_ids_of_equal_prompts_where_they_were_given_the_same_key_an
     // A key is of the folder, and stays when another process goes on.
     let again = of("own", &[]);
     assert_eq!((again.0.key, &again.2[0].prompt.blocks), (own.0.key, &again.2[1].prompt.blocks));
+}
+
+#[test]
+fn a_key_that_others_can_read_is_taken_and_told() {
+    let folder = TempDir::new().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "a key that others can read\n").unwrap();
+    for (mode, warnings) in [(0o644, 1), (0o640, 1), (0o600, 0)] {
+        fs::set_permissions(&key, Permissions::from_mode(mode)).unwrap();
+        let given = format!("--capture-key={}", key.display());
+        let mut run = run("127.0.0.1:9".parse().unwrap(), &folder.path().join("capture"), &[&given]);
+        run.terminate();
+        let said = run.said();
+        assert_eq!(said.matches("others can read the key of the capture").count(), warnings, "{mode:o}: {said}");
+        assert_eq!(said.matches("\"remedy\":\"chmod 600\"").count(), warnings, "{said}");
+    }
 }
 
 #[test]

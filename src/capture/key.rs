@@ -4,9 +4,9 @@
 //! the records: give the records away and keep the key. A key may be given instead, so that several captures share their
 //! ids.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use rand::RngExt as _;
@@ -23,7 +23,8 @@ const LONGEST: usize = 4_096;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of a folder: read from `given`, else from the folder's own file, which is made if it is not there.
+    /// The key of a folder: read from `given`, else from the folder's own file, which is made if it is not there. One that
+    /// others can read is taken, with a warning: what mounts secrets often leaves them so.
     ///
     /// # Errors
     /// When the file cannot be read or made, or holds less than 16 bytes.
@@ -39,9 +40,16 @@ impl Key {
         }
         let named = |error: io::Error| io::Error::new(error.kind(), format!("the key in {}: {error}", path.display()));
         let mut bytes = Vec::new();
-        // Of what is no key, as a device is, only so much is read that it shows.
-        let most = LONGEST as u64 + SHORTEST as u64;
-        File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)).map_err(named)?;
+        let mut read = || {
+            let file = File::open(path)?;
+            if others_can_read(&file.metadata()?) {
+                let remedy = "chmod 600";
+                tracing::warn!(key = %path.display(), remedy, "others can read the key of the capture, and try guesses of prompts with it");
+            }
+            // Of what is no key, as a device is, only so much is read that it shows.
+            file.take(LONGEST as u64 + SHORTEST as u64).read_to_end(&mut bytes)
+        };
+        read().map_err(named)?;
         let bytes = bytes.trim_ascii();
         if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
             let expected = format!("expected a key of {SHORTEST} to {LONGEST} bytes");
@@ -92,6 +100,10 @@ impl Key {
     }
 }
 
+fn others_can_read(file: &Metadata) -> bool {
+    file.is_file() && file.permissions().mode() & 0o044 != 0
+}
+
 /// What a digest begins with that is for one purpose.
 pub(super) fn begin(input: &mut Vec<u8>, purpose: &'static [u8]) {
     input.push(u8::try_from(purpose.len()).unwrap_or(u8::MAX));
@@ -118,7 +130,6 @@ pub(super) fn cut(digest: &[u8; 32]) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

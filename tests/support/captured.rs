@@ -89,11 +89,12 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
     }
     command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
-    let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
     let said = Arc::<Mutex<String>>::default();
     let heard = Arc::clone(&said);
-    let reader = std::thread::spawn(move || lines.for_each(|line| *heard.lock().unwrap() += &(line + "\n")));
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
+    let mut lines = lines.inspect(move |line| *heard.lock().unwrap() += &format!("{line}\n"));
+    let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
+    let reader = std::thread::spawn(move || lines.for_each(drop));
     // In both formats the address stands behind its name.
     let address = |name: &str| {
         let rest = forwarding.split(name).nth(1).unwrap().split("127.0.0.1:").nth(1).unwrap();
@@ -108,7 +109,7 @@ impl Run {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
-    /// What it has logged since it began to forward.
+    /// What it has logged.
     pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
