@@ -204,6 +204,18 @@ fn burstgpt_is_read_by_the_names_of_its_columns() {
     assert_eq!(row.outcome.map(|outcome| outcome.name()), Some("failed"));
 }
 
+#[test]
+fn a_name_with_a_comma_is_one_cell_there_and_back() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+        1.5,\"a, b\",,\"gpt \"\"4\"\", large\",10,3,13,\n";
+    std::fs::write(file.path(), text).unwrap();
+    let names = |row: &Entry| (row.session.clone().unwrap(), row.model.clone().unwrap(), row.prompt.tokens);
+    let expected = ("a, b".to_owned(), "gpt \"4\", large".to_owned(), Some(10));
+    assert_eq!(names(&rows(file.path()).1[0]), expected);
+    assert_eq!(names(&through(file.path(), "burstgpt").2[0]), expected);
+}
+
 // ------------------------------------------------------------------------------------------------------- other formats
 
 fn of_text(text: &str) -> (Header, Vec<Entry>, Vec<(String, u64)>) {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use super::super::fields::Fields;
 use super::super::{Error, Problem, Trace};
 use super::counted::Counted;
-use super::csv::{Columns, cells, count};
+use super::csv::{Columns, Splitter, count};
 use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_columns, rows, stream};
 use crate::capture::format::{Entry, Header, Prompt};
 
@@ -34,12 +34,14 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
     let mut header = Header::new(FORMAT.name);
     let mut sample = stream.sample_lines();
-    let columns = Columns::of(sample.next().unwrap_or_default());
     let file = stream.name.clone();
-    let find = |name| columns.required(name).map_err(|problem| problem.at(&file, Some(1)));
+    let at_top = |problem: Problem| problem.at(&file, Some(1));
+    let columns = Columns::of(sample.next().unwrap_or_default()).map_err(at_top)?;
+    let find = |name| columns.required(name).map_err(at_top);
     let (time, context, generated) = (find(TIME)?, find(CONTEXT)?, find(GENERATED)?);
     // The first row is the zero, or an earlier one that is soon after it.
-    let times = sample.filter_map(|line| unix_nanos(cells(line).nth(time)?));
+    let mut splitter = Splitter::new();
+    let times = sample.filter_map(|line| unix_nanos(splitter.cells(line).ok()?.get(time)?));
     header.started_unix_ns = times.min();
     let zero = header.started_unix_ns.unwrap_or(0);
     let others = columns.others(&[TIME, CONTEXT, GENERATED]);
@@ -49,7 +51,7 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
         line?;
     }
     let entries = rows(lines, move |line| {
-        let cells: Vec<&str> = cells(line).collect();
+        let cells = splitter.cells(line)?;
         others.iter().for_each(|(_, name)| counted.count(name));
         let wall = cells.get(time).and_then(|cell| unix_nanos(cell)).ok_or_else(|| {
             Problem::of(TIME, "expected a time as 2023-11-16 18:15:46.6805900 with a year from 1970 on")

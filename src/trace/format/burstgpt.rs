@@ -7,7 +7,7 @@ use super::super::fields::Fields;
 use super::super::json::Number;
 use super::super::{Error, Problem, Trace};
 use super::counted::Counted;
-use super::csv::{Columns, cells, count, value};
+use super::csv::{Columns, Splitter, cell, count, value};
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_columns, nanos, rows, stream};
 use crate::capture::format::{Entry, Header, Prompt};
 use crate::measure::record::Outcome;
@@ -46,16 +46,17 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
     let losses = Losses::default();
     let columns = match lines.next_line() {
         Some(line) => Columns::of(line?),
-        None => Columns::of(b""),
+        None => Ok(Columns::default()),
     };
+    let columns = columns.map_err(|problem| lines.error(problem))?;
     let find = |name| columns.required(name).map_err(|problem| lines.error(problem));
     let (time, request, response) = (find(TIME)?, find(REQUEST)?, find(RESPONSE)?);
     let (session, elapsed, model) = (columns.optional(SESSION), columns.optional(ELAPSED), columns.optional(MODEL));
     // The total is the sum of two that are kept.
     let others = columns.others(&[TIME, REQUEST, RESPONSE, SESSION, ELAPSED, MODEL, TOTAL]);
-    let counted = losses.clone();
+    let (counted, mut splitter) = (losses.clone(), Splitter::new());
     let entries = rows(lines, move |line| {
-        let cells: Vec<&str> = cells(line).collect();
+        let cells = splitter.cells(line)?;
         let present = |at: Option<usize>| at.filter(|at| cells.get(*at).is_some_and(|cell| !cell.is_empty()));
         for (at, name) in &others {
             if present(Some(*at)).is_some() {
@@ -100,8 +101,7 @@ impl Writer for Csv {
         let (at, output) = (Time::secs(entry.at).value(), self.counted.output(entry));
         self.silent += u64::from(output == 0 && entry.outcome != Some(Outcome::Failed));
         let elapsed = entry.timing.ended.map(|ended| Time::secs(ended).value().to_string()).unwrap_or_default();
-        let session = name(entry.session.as_deref());
-        let model = name(entry.model.as_deref());
+        let [session, model] = [&entry.session, &entry.model].map(|name| cell(name.as_deref().unwrap_or_default()));
         let total = tokens.saturating_add(output);
         Ok(writeln!(self.out, "{at},{session},{elapsed},{model},{tokens},{output},{total},")?)
     }
@@ -126,10 +126,4 @@ impl Writer for Csv {
         }
         Ok(notes)
     }
-}
-
-/// A name as a cell.
-fn name(name: Option<&str>) -> String {
-    let breaks = |c: char| c == ',' || c == '"' || c.is_control();
-    name.unwrap_or_default().replace(breaks, "_")
 }

@@ -1,25 +1,71 @@
-//! Rows of cells: comma-separated numbers and names, none of which holds a comma or a line end.
+//! Rows of cells: comma-separated numbers and names. A quoted cell may hold commas, but no line end: a row is one line.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+
+use csv_core::{ReadRecordResult, Reader};
 
 use super::super::error::Problem;
 use crate::measure::json::whole_of;
 
-/// The cells of a line, without quotes around them.
-pub(super) fn cells(line: &[u8]) -> impl Iterator<Item = &str> {
-    line.split(|byte| *byte == b',').map(|cell| {
-        let cell = str::from_utf8(cell).unwrap_or_default().trim();
-        cell.strip_prefix('"').and_then(|cell| cell.strip_suffix('"')).unwrap_or(cell)
-    })
+/// Takes one line after the other apart.
+#[derive(Debug)]
+pub(super) struct Splitter {
+    reader: Reader,
+    /// The cells of a line, one behind the other, and where each ends.
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Splitter {
+    pub(super) fn new() -> Self {
+        Self { reader: Reader::new(), text: Vec::new(), ends: Vec::new() }
+    }
+
+    /// The cells of a line, without space and quotes around them.
+    pub(super) fn cells(&mut self, line: &[u8]) -> Result<Vec<&str>, Problem> {
+        self.reader.reset();
+        let (mut written, mut cells) = (0, 0);
+        for mut input in [line, b"\n"] {
+            loop {
+                let (text, ends) = (&mut self.text[written..], &mut self.ends[cells..]);
+                let (result, read, wrote, ended) = self.reader.read_record(input, text, ends);
+                input = &input[read..];
+                (written, cells) = (written + wrote, cells + ended);
+                match result {
+                    ReadRecordResult::InputEmpty => break,
+                    ReadRecordResult::OutputFull => self.text.resize(2 * written + line.len(), 0),
+                    ReadRecordResult::OutputEndsFull => self.ends.resize(2 * cells + 16, 0),
+                    ReadRecordResult::Record | ReadRecordResult::End => return self.parted(cells),
+                }
+            }
+        }
+        Err(Problem::new("a quote is opened and not closed on the line").remedy("write a row as one line"))
+    }
+
+    fn parted(&self, cells: usize) -> Result<Vec<&str>, Problem> {
+        let ends = &self.ends[..cells];
+        let begins = std::iter::once(&0).chain(ends);
+        let cell = |(begin, end): (&usize, &usize)| str::from_utf8(&self.text[*begin..*end]).map(str::trim);
+        begins.zip(ends).map(cell).collect::<Result<_, _>>().map_err(|_| Problem::new("is not UTF-8"))
+    }
+}
+
+/// A text as a cell, quoted where it must be. A row is one line, so that of a line end a space is left.
+pub(super) fn cell(text: &str) -> Cow<'_, str> {
+    if !text.contains([',', '"', '\r', '\n']) {
+        return text.into();
+    }
+    format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " ")).into()
 }
 
 /// A column's name in small letters and digits only: files spell them in many ways.
-pub(super) fn folded(name: &str) -> String {
+fn folded(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// The columns of a file, by their folded names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Columns {
     at: BTreeMap<String, usize>,
     names: Vec<String>,
@@ -27,9 +73,9 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Reads the line of names.
-    pub(super) fn of(line: &[u8]) -> Self {
-        let names: Vec<String> = cells(line).map(str::to_owned).collect();
-        Self { at: names.iter().enumerate().map(|(at, name)| (folded(name), at)).collect(), names }
+    pub(super) fn of(line: &[u8]) -> Result<Self, Problem> {
+        let names: Vec<String> = Splitter::new().cells(line)?.into_iter().map(str::to_owned).collect();
+        Ok(Self { at: names.iter().enumerate().map(|(at, name)| (folded(name), at)).collect(), names })
     }
 
     /// Where a column is that has to be there.
@@ -64,4 +110,44 @@ pub(super) fn value<T: std::str::FromStr>(cells: &[&str], at: usize, name: &str,
 pub(super) fn count(cells: &[&str], at: usize, name: &str) -> Result<u64, Problem> {
     const WANTED: &str = "a whole number that is not negative";
     value::<u64>(cells, at, name, WANTED).or_else(|problem| whole_of(value(cells, at, name, WANTED)?).ok_or(problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_quoted_cell_holds_commas_and_quotes() {
+        let mut splitter = Splitter::new();
+        let cells: [(&str, &[&str]); 5] = [
+            (r#"1,"gpt-4, large", 2 ,,"say ""hi""""#, &["1", "gpt-4, large", "2", "", r#"say "hi""#]),
+            ("a,b\r", &["a", "b"]),
+            ("", &[]),
+            (",", &["", ""]),
+            (r#""""#, &[""]),
+        ];
+        for (line, cells) in cells {
+            assert_eq!(splitter.cells(line.as_bytes()).unwrap_or_default(), cells, "{line}");
+        }
+        let error = |line: &[u8]| Splitter::new().cells(line).unwrap_err().to_string();
+        assert_eq!(error(b"1,\"two"), "a quote is opened and not closed on the line; write a row as one line");
+        assert_eq!(error(b"\xff,1"), "is not UTF-8");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_as_cells_is_read_back(texts in prop::collection::vec("[a-z,\"é \n]{0,40}", 2..60)) {
+            let line = texts.iter().map(|text| cell(text)).collect::<Vec<_>>().join(",");
+            let expected: Vec<String> = texts.iter().map(|text| text.replace('\n', " ").trim().to_owned()).collect();
+            let mut splitter = Splitter::new();
+            prop_assert_eq!(splitter.cells(line.as_bytes()).unwrap(), expected);
+        }
+
+        #[test]
+        fn no_line_is_too_odd(line in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _cells = Splitter::new().cells(&line).is_ok();
+        }
+    }
 }

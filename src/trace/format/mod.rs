@@ -186,8 +186,8 @@ fn keys_of(line: &[u8]) -> Vec<String> {
 fn has_columns(source: &Source, columns: &[&str]) -> bool {
     let Source::Stream(stream) = source else { return false };
     stream.sample_lines().next().is_some_and(|line| {
-        let known: Vec<String> = csv::cells(line).map(csv::folded).collect();
-        columns.iter().all(|column| known.iter().any(|known| known == column))
+        let known = csv::Columns::of(line);
+        known.is_ok_and(|known| columns.iter().all(|column| known.optional(column).is_some()))
     })
 }
 

@@ -15,7 +15,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::super::fields::Fields;
 use super::super::{Error, Problem, Trace};
-use super::csv::{cells, value};
+use super::csv::{Splitter, value};
 use super::{Format, Losses, Options, Source};
 use crate::capture::format::{Entry, Header, Prompt};
 
@@ -260,10 +260,10 @@ fn text(path: &Path) -> Result<String, Error> {
 }
 
 fn windows(text: &str) -> Result<Vec<Window>, (u64, Problem)> {
-    let mut windows: Vec<Window> = Vec::new();
+    let (mut windows, mut splitter) = (Vec::<Window>::new(), Splitter::new());
     for (line, number) in text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()) {
-        let cells: Vec<&str> = cells(line.as_bytes()).collect();
-        let window = || -> Result<Window, Problem> {
+        let mut window = || -> Result<Window, Problem> {
+            let cells = splitter.cells(line.as_bytes())?;
             let start: f64 = value(&cells, 0, "window start", "seconds")?;
             let rate: f64 = value(&cells, 1, "rate", "requests per second")?;
             if !(0.0..1e9).contains(&start) || !(0.0..1e6).contains(&rate) {
