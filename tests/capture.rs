@@ -207,6 +207,21 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
 }
 
 #[test]
+fn a_whole_number_may_be_written_as_a_float_as_data_frames_do() {
+    let folder = TempDir::new().unwrap();
+    let of = |row: &str| file(&folder, "f", format!("{{\"streamgauge_trace\":1,\"source\":\"t\"}}\n{row}\n"));
+    let row = |row: &str| Reader::open(&of(row)).unwrap().next().unwrap().unwrap();
+    let floats =
+        r#"{"at":3.0,"status":2e2,"output_tokens":10.0,"params":{"temperature":0.7},"prompt":{"blocks":[1.0,7]}}"#;
+    let wholes = r#"{"at":3,"status":200,"output_tokens":10,"params":{"temperature":0.7},"prompt":{"blocks":[1,7]}}"#;
+    assert_eq!(row(floats), row(wholes));
+    assert_eq!((row(floats).output_tokens, row(floats).params.temperature), (Some(10), Some(0.7)));
+    for cut in ["{\"at\":3.5}", "{\"at\":-1.0}", "{\"at\":1e300}"] {
+        assert!(refused(&of(cut)).contains("line 2: not a row of a trace"), "{cut}");
+    }
+}
+
+#[test]
 fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
     let folder = TempDir::new().unwrap();
     let begun = |nanos| Header { started_unix_ns: Some(nanos), ..Header::new("test") };

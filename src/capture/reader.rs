@@ -27,9 +27,11 @@ use std::{fmt, vec};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 
 use super::format::{Entry, Header, NoHeader, VERSION};
 use super::lines::Lines;
+use crate::measure::json::whole_of;
 
 /// The rows of a run, in its folder.
 pub const RECORDS: &str = "records.jsonl.zst";
@@ -321,7 +323,7 @@ impl Segment {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match serde_json::from_slice::<Entry>(&line) {
+            match serde_json::from_slice::<Entry>(&line).or_else(|error| of_floats(&line).ok_or(error)) {
                 // One that does not say when it came has not come at 0.
                 Ok(entry) if entry.at == 0 && serde_json::from_slice::<Time>(&line).is_err() => {
                     return Some(Err(self.no_row("at is missing".to_owned())));
@@ -348,6 +350,25 @@ impl Segment {
     fn no_row(&self, reason: String) -> ReadError {
         ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
     }
+}
+
+/// A row whose whole numbers are written as data frames do it, `10.0` for 10: to the schema they are the same.
+fn of_floats(line: &[u8]) -> Option<Entry> {
+    fn whole(value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(whole),
+            Value::Object(fields) => fields.values_mut().for_each(whole),
+            Value::Number(number) if number.is_f64() => {
+                if let Some(number) = number.as_f64().and_then(whole_of) {
+                    *value = number.into();
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut row = serde_json::from_slice(line).ok()?;
+    whole(&mut row);
+    serde_json::from_value(row).ok()
 }
 
 /// What a row cannot be without.
