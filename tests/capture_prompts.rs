@@ -295,7 +295,7 @@ impl Alone {
     }
 
     /// A request that was sent and is not yet answered.
-    fn asks(&self) -> (Following, StreamObserver) {
+    fn asks(&self) -> (Following, Box<StreamObserver>) {
         let shape = RequestShape::of("POST", "/v1/chat/completions", &Routes::default());
         let now = Clock::Manual(self.clock.clone()).now();
         let mut following = self.capture.follow(|name| (name == "x-user").then_some(b"alice"), 0);
@@ -305,7 +305,7 @@ impl Alone {
         (following, StreamObserver::begin(shape, b"", None, now))
     }
 
-    fn ends(&self, (following, mut observer): (Following, StreamObserver)) {
+    fn ends(&self, (following, mut observer): (Following, Box<StreamObserver>)) {
         let now = Clock::Manual(self.clock.clone()).now();
         let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
         observer.head(now, head, StampSource::Read);

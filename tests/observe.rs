@@ -22,7 +22,7 @@ fn ms(millis: u64) -> Option<Gap> {
     Some(Gap::from_millis(millis))
 }
 
-fn chat(request: &str) -> StreamObserver {
+fn chat(request: &str) -> Box<StreamObserver> {
     let shape = RequestShape { dialect: dialect::for_path("/v1/chat/completions"), ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, at(100));
     observer.request(request.as_bytes());
@@ -30,7 +30,7 @@ fn chat(request: &str) -> StreamObserver {
     observer
 }
 
-fn streamed(mut observer: StreamObserver, status: u16) -> StreamObserver {
+fn streamed(mut observer: Box<StreamObserver>, status: u16) -> Box<StreamObserver> {
     let head = ResponseHead { status, content_type: b"text/event-stream; charset=utf-8", content_encoding: b"" };
     observer.head(at(105), head, StampSource::Kernel);
     observer

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use rand::{Rng, RngExt};
+use rand::Rng;
 
 use crate::config::TailKeep;
 use crate::config::otlp::Sampler;
@@ -28,30 +28,29 @@ pub struct TraceId(pub [u8; 16]);
 pub struct SpanId(pub [u8; 8]);
 
 macro_rules! id {
-    ($id:ident) => {
+    ($id:ident, $length:literal) => {
         impl $id {
             /// A random one; never all zeros, which stands for none.
             pub fn random(random: &mut impl Rng) -> Self {
+                let mut bytes = [0; $length];
                 loop {
-                    let bytes = random.random();
+                    // At once: an array by itself takes a draw for each of its bytes.
+                    random.fill_bytes(&mut bytes);
                     if let Some(id) = Self::valid(bytes) {
                         return id;
                     }
                 }
             }
 
-            fn valid<const N: usize>(bytes: [u8; N]) -> Option<Self>
-            where
-                Self: From<[u8; N]>,
-            {
-                bytes.iter().any(|byte| *byte != 0).then(|| bytes.into())
+            fn valid(bytes: [u8; $length]) -> Option<Self> {
+                (bytes != [0; $length]).then_some(Self(bytes))
             }
         }
 
         impl fmt::Display for $id {
             /// Lower-case hexadecimal.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(hex(&self.0, &mut [0; 32]))
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
         }
 
@@ -63,20 +62,8 @@ macro_rules! id {
     };
 }
 
-id!(TraceId);
-id!(SpanId);
-
-impl From<[u8; 16]> for TraceId {
-    fn from(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl From<[u8; 8]> for SpanId {
-    fn from(bytes: [u8; 8]) -> Self {
-        Self(bytes)
-    }
-}
+id!(TraceId, 16);
+id!(SpanId, 8);
 
 /// A `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,21 +89,19 @@ impl TraceParent {
         // Of a later version only the sampled flag is known to mean the same.
         let known = if version == 0 { SAMPLED | RANDOM } else { SAMPLED };
         Some(Self {
-            trace_id: TraceId::valid(bytes::<16>(&header[3..35])?)?,
-            span_id: SpanId::valid(bytes::<8>(&header[36..52])?)?,
+            trace_id: TraceId::valid(bytes(&header[3..35])?)?,
+            span_id: SpanId::valid(bytes(&header[36..52])?)?,
             flags: byte(&header[53..])? & known,
         })
     }
 
     /// The header's value, version 00.
     pub fn to_header(&self) -> String {
-        let mut digits = [0; 32];
-        let mut header = String::with_capacity(55);
-        for (before, bytes) in [("00-", &self.trace_id.0[..]), ("-", &self.span_id.0), ("-", &[self.flags])] {
-            header.push_str(before);
-            header.push_str(hex(bytes, &mut digits));
-        }
-        header
+        let mut header = *b"00-                                -                -  ";
+        hex(&self.trace_id.0, &mut header[3..35]);
+        hex(&self.span_id.0, &mut header[36..52]);
+        hex(&[self.flags], &mut header[53..]);
+        std::str::from_utf8(&header).unwrap_or_default().to_owned()
     }
 
     /// Whether the caller recorded its part.
@@ -125,13 +110,12 @@ impl TraceParent {
     }
 }
 
-/// Writes `bytes` in lower-case hexadecimal; both are as long as an id at most.
-fn hex<'a>(bytes: &[u8], into: &'a mut [u8; 32]) -> &'a str {
+/// Writes `bytes` in lower-case hexadecimal: two digits each.
+fn hex(bytes: &[u8], into: &mut [u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, digits) in bytes.iter().zip(into.chunks_exact_mut(2)) {
-        digits.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    for (byte, digits) in bytes.iter().zip(into.as_chunks_mut().0) {
+        *digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
     }
-    std::str::from_utf8(&into[..(bytes.len() * 2).min(32)]).unwrap_or_default()
 }
 
 fn byte(hex: &[u8]) -> Option<u8> {

@@ -133,8 +133,10 @@ enum Body {
 impl StreamObserver {
     /// A request whose first byte came at `received`; `intended` is its planned time in a replay. `encoding` is the
     /// `Content-Encoding` of its body, or the `grpc-encoding` of its messages.
-    pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Self {
-        Self {
+    ///
+    /// In a box from its beginning to its end: at more than a kilobyte it is better not moved.
+    pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Box<Self> {
+        Box::new(Self {
             request: Request::Reading(Box::new(ShapeReader::new(shape, encoding))),
             slos: Arc::clone(&NO_OBJECTIVES),
             stall: DEFAULT_STALL,
@@ -153,11 +155,11 @@ impl StreamObserver {
             stamps: StampSource::Read,
             tokens_reported: 0,
             cut_short: false,
-        }
+        })
     }
 
     /// Judges the request by these objectives, and counts gaps above `stall`.
-    pub fn judged_by(mut self, slos: Arc<Slos>, stall: Gap) -> Self {
+    pub fn judged_by(mut self: Box<Self>, slos: Arc<Slos>, stall: Gap) -> Box<Self> {
         (self.slos, self.stall) = (slos, stall);
         self
     }
@@ -382,12 +384,12 @@ impl StreamObserver {
     }
 
     /// The end, whatever it was.
-    pub fn end(self, at: Stamp, ending: Ending) -> RequestRecord {
+    pub fn end(self: Box<Self>, at: Stamp, ending: Ending) -> RequestRecord {
         self.end_watched(at, ending, &mut Blind)
     }
 
     /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted or it is kept.
-    pub fn end_with_text(mut self, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
+    pub fn end_with_text(mut self: Box<Self>, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
         self.finish_body(at, ending, &mut Blind);
         let counted = self.is_counted();
         let wanted = |text: &Collector| text.is_said() || !counted && self.tally.token_events > 0;
@@ -396,12 +398,12 @@ impl StreamObserver {
     }
 
     /// As [`end`](Self::end), with somebody looking on: a clean end may complete a last event.
-    pub fn end_watched(mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) -> RequestRecord {
+    pub fn end_watched(mut self: Box<Self>, at: Stamp, ending: Ending, watch: &mut impl Watch) -> RequestRecord {
         self.finish_body(at, ending, watch);
         self.into_record(at, ending)
     }
 
-    fn into_record(mut self, at: Stamp, ending: Ending) -> RequestRecord {
+    fn into_record(mut self: Box<Self>, at: Stamp, ending: Ending) -> RequestRecord {
         let (gaps, totals) = match &mut self.timeline {
             Some(timeline) => {
                 let totals = timeline.totals().clone();
@@ -412,11 +414,10 @@ impl StreamObserver {
         let streamed = self.is_stream();
         let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
         let shape = self.settle();
-        let tally = self.tally;
         // A stream that could not be read to its end is taken at its framing's word.
         let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
-        let finished = tally.is_finished(shape.choices) || unmarked && !self.cut_short;
-        let outcome = Outcome::decide(ending, self.status, tally.fault.is_some(), finished, tally.terminated);
+        let finished = self.tally.is_finished(shape.choices) || unmarked && !self.cut_short;
+        let outcome = Outcome::decide(ending, self.status, self.tally.fault.is_some(), finished, self.tally.terminated);
         RequestRecord {
             shape,
             slos: self.slos,
@@ -425,17 +426,17 @@ impl StreamObserver {
             ending,
             outcome,
             streamed,
-            events: tally.events,
-            comments: tally.comments,
-            token_events: tally.token_events,
-            evidence_events: tally.evidence_events,
-            output_tokens: tally.output_tokens(),
-            first_event_tokens: tally.first_event_tokens,
-            usage: tally.usage,
-            choices: tally.choices,
-            fault: tally.fault,
-            response_id: tally.response_id,
-            response_model: tally.response_model,
+            events: self.tally.events,
+            comments: self.tally.comments,
+            token_events: self.tally.token_events,
+            evidence_events: self.tally.evidence_events,
+            output_tokens: self.tally.output_tokens(),
+            first_event_tokens: self.tally.first_event_tokens,
+            usage: self.tally.usage,
+            choices: self.tally.choices,
+            fault: self.tally.fault,
+            response_id: self.tally.response_id,
+            response_model: self.tally.response_model,
             gaps,
             stalls: totals.stalls,
             tokens_reported: self.tokens_reported,
@@ -448,7 +449,7 @@ impl StreamObserver {
             request_bytes: self.request_bytes,
             response_bytes: self.response_bytes,
             stamps: self.stamps,
-            quality: Quality { malformed_events: tally.malformed, lost_gaps: totals.lost, ..self.quality },
+            quality: Quality { malformed_events: self.tally.malformed, lost_gaps: totals.lost, ..self.quality },
         }
     }
 

@@ -52,15 +52,15 @@ impl Observation {
             let open = worker.shared().open.load(Ordering::Relaxed);
             Box::new(capture.follow(|name| head.value(name), open))
         });
-        let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at);
-        let observer = observer.judged_by(config.slos.clone(), config.stall);
+        let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at)
+            .judged_by(config.slos.clone(), config.stall);
         let trace = worker
             .shared()
             .sampler
             .as_ref()
             .map(|sampler| RequestTrace::begin(sampler, head.get(Known::Traceparent), head.get(Known::Tracestate)));
         Self {
-            observer: Some(Box::new(observer)),
+            observer: Some(observer),
             worker: Rc::clone(worker),
             trace,
             active: worker.levels().request(head.method()),
@@ -222,7 +222,10 @@ impl Observation {
 
 impl Drop for Observation {
     fn drop(&mut self) {
-        let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
-        self.finish(Clock::Monotonic.now(), ending);
+        // Most have ended before.
+        if self.observer.is_some() {
+            let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
+            self.finish(Clock::Monotonic.now(), ending);
+        }
     }
 }

@@ -244,7 +244,7 @@ impl Exchange {
         shape.dialect = job.form.dialect();
         let config = self.worker.config();
         let observer = StreamObserver::begin(shape, b"", Some(self.planned), began);
-        let mut observer = Box::new(observer.judged_by(Arc::clone(&config.slos), config.stall));
+        let mut observer = observer.judged_by(Arc::clone(&config.slos), config.stall);
         if let Some(wire) = &job.wire {
             observer.request(&wire.bytes[wire.body..]);
         }
