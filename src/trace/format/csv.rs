@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use csv_core::{ReadRecordResult, Reader};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 
 use super::super::error::Problem;
 use crate::measure::json::whole_of;
@@ -19,7 +19,9 @@ pub(super) struct Splitter {
 
 impl Splitter {
     pub(super) fn new() -> Self {
-        Self { reader: Reader::new(), text: Vec::new(), ends: Vec::new() }
+        // Nothing else may end a row: what came behind it on the line would be lost.
+        let reader = ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
+        Self { reader, text: Vec::new(), ends: Vec::new() }
     }
 
     /// The cells of a line, without space and quotes around them.
@@ -121,9 +123,11 @@ mod tests {
     #[test]
     fn a_quoted_cell_holds_commas_and_quotes() {
         let mut splitter = Splitter::new();
-        let cells: [(&str, &[&str]); 5] = [
+        let cells: [(&str, &[&str]); 7] = [
             (r#"1,"gpt-4, large", 2 ,,"say ""hi""""#, &["1", "gpt-4, large", "2", "", r#"say "hi""#]),
             ("a,b\r", &["a", "b"]),
+            ("a,\"b\"\r", &["a", "b"]),
+            ("a,b\rc,d", &["a", "b\rc", "d"]),
             ("", &[]),
             (",", &["", ""]),
             (r#""""#, &[""]),
