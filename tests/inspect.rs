@@ -160,6 +160,18 @@ fn what_is_no_recording_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_request_that_is_no_json_is_refused_and_not_shown() {
+    let request = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(request.path(), "{\"stream\": SECRET").unwrap();
+    let recording = recording(&[(0.1, "data: [DONE]\n\n")]);
+    let done = inspect(&[name(recording.path()), CHAT, "--timed", "--request", name(request.path())]);
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert_eq!((done.status.code(), done.stdout.is_empty()), (Some(1), true), "{said}");
+    let expected = "is no JSON, as the body of a request is (--request): expected value at line 1 column 12\n";
+    assert!(said.contains(expected) && !said.contains("SECRET"), "{said}");
+}
+
+#[test]
 fn the_rules_of_other_tools_are_a_table_with_a_reason_in_each_line() {
     let shown = text(&["tests/data/vectors/05_vllm_chat_token_ids_stream_interval.sse", CHAT, "--explain"]);
     let tools = shown.split("\n\n").nth(2).unwrap();

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ValueHint;
+use serde::de::IgnoredAny;
 
 use crate::measure::dialect::{Dialect, Routes, TABLE};
 use crate::measure::record::{Ending, Unread};
@@ -79,7 +80,7 @@ Examples:
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = read(&args.file)?;
-    let request = args.request.as_deref().map(read).transpose()?.unwrap_or_default();
+    let request = args.request.as_deref().map(request).transpose()?.unwrap_or_default();
     let recording = args.timed.then(|| Recording::parse(&file)).transpose();
     let recording = recording.with_context(|| format!("{} is no recording with times", args.file.display()))?;
     let head = RequestShape::of("POST", args.path.split('?').next().unwrap_or_default(), &Routes::default());
@@ -130,6 +131,14 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::stdin().lock().read_to_end(&mut bytes).context("cannot read stdin")?;
     Ok(bytes)
+}
+
+/// A request's body. What is no JSON would tell nothing, and nobody would know.
+fn request(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let body = read(path)?;
+    let json = serde_json::from_slice::<IgnoredAny>(&body);
+    json.with_context(|| format!("{} is no JSON, as the body of a request is (--request)", path.display()))?;
+    Ok(body)
 }
 
 /// The body in reads of those sizes; in one where none are given.
