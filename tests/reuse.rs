@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use support::captured::until;
 use support::client::chat;
 use support::proxy::Between;
-use support::upstream::{Conn, Upstream};
+use support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n";
 
@@ -163,4 +163,32 @@ fn a_large_or_unmeasured_request_never_goes_over_a_kept_connection() {
         assert_eq!(upstream.connections(), before + 1);
         std::thread::sleep(Duration::from_millis(60));
     }
+}
+
+/// The server answers before it has the whole request, and breaks off. What the client then sends of that request is no
+/// request of its own.
+#[test]
+fn the_rest_of_a_request_is_never_sent_over_another_connection() {
+    let (report, broken) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+        // Up to where the client, which does not read, holds the proxy up.
+        conn.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        while conn.send([b'x'; 65_536]) {}
+        conn.reset();
+        report(());
+    });
+    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response();
+    std::thread::sleep(Duration::from_millis(100));
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nbegun");
+    broken();
+    client.send("GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    assert!(client.body_of(head).truncated);
+    assert_eq!((upstream.heads().len(), upstream.connections()), (2, 1), "{:?}", upstream.heads());
 }

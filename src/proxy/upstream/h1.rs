@@ -52,7 +52,8 @@ impl Connection {
 #[derive(Debug)]
 pub(in crate::proxy) struct Exchange {
     io: Io,
-    used: bool,
+    /// The connection was kept, and has taken nothing of this request yet.
+    untouched: bool,
     open: OpenConnection,
     /// The request as it goes over the wire; from `written` on it is still to be written.
     out: Vec<u8>,
@@ -91,7 +92,7 @@ impl Exchange {
         write_head(&mut out);
         Self {
             io,
-            used,
+            untouched: used,
             open,
             out,
             written: 0,
@@ -113,7 +114,7 @@ impl Exchange {
 
     /// Goes on with another connection, when the first one took nothing.
     pub(super) fn move_to(&mut self, connection: Connection) {
-        (self.io, self.open, self.used, self.written) = (connection.io, connection.open, connection.used, 0);
+        (self.io, self.open, self.untouched, self.written) = (connection.io, connection.open, connection.used, 0);
     }
 
     /// Appends to the request body.
@@ -159,10 +160,12 @@ impl Exchange {
         cx: &mut Context<'_>,
         mut written: impl FnMut(&[u8]),
     ) -> Poll<Result<(), Broken>> {
-        match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
+        let flushed = self.io.poll_write_all(cx, &self.out, &mut self.written);
+        self.untouched &= self.written == 0;
+        match ready!(flushed) {
             Ok(()) => {}
             // Not one byte was taken from us, so the server cannot have taken the request.
-            Err(_) if self.written == 0 && self.used => return Poll::Ready(Err(Broken::NotTaken)),
+            Err(_) if self.untouched => return Poll::Ready(Err(Broken::NotTaken)),
             Err(_) => self.deaf = true,
         }
         for piece in self.payload.drain(..) {
