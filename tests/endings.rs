@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,6 +12,7 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use serde_json::Value;
 use support::PATIENCE;
 use support::client::{Client, chat};
 use support::frames::{self, Frame, Frames};
@@ -73,6 +75,36 @@ fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
     assert!(seen());
 }
 
+/// By NO_ERROR, by CANCEL, and by closing. What came of its request is not a whole one, and nothing is the server's fault.
+#[test]
+fn an_http2_client_that_leaves_in_the_middle_of_its_upload_has_left() {
+    const POST: &[u8] = b"\x83\x86\x84\x01\x01a";
+    for reason in [Some(0_u32), Some(8), None] {
+        let ((begun, has_begun), (report, rest)) = (reports(), reports());
+        let upstream = Upstream::start(move |mut conn| {
+            conn.head();
+            conn.exactly("3\r\nabc\r\n".len());
+            begun(());
+            let mut rest = Vec::new();
+            // It may end with a reset.
+            let _ended = conn.stream.read_to_end(&mut rest).is_ok();
+            report(rest);
+        });
+        let proxy = Between::new(upstream.addr);
+        let mut client = Frames::connect(proxy.addr);
+        client.send(frames::HEADERS, frames::END_HEADERS, 1, POST);
+        client.send(frames::DATA, 0, 1, b"abc");
+        has_begun();
+        match reason {
+            Some(reason) => assert!(client.send(frames::RST_STREAM, 0, 1, &reason.to_be_bytes())),
+            None => drop(client),
+        }
+        assert_eq!(rest(), b"", "{reason:?}");
+        let last = proxy.last_request();
+        assert_eq!((&last["outcome"], &last["status"]), (&"cancelled".into(), &Value::Null), "{reason:?}");
+    }
+}
+
 #[test]
 fn a_client_that_closes_its_sending_half_has_left() {
     let (upstream, closed) = watching(|conn| {
@@ -103,7 +135,7 @@ fn the_upstream_is_never_half_closed_while_it_owes_an_answer() {
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
         conn.stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        let read = std::io::Read::read(&mut conn.stream, &mut [0; 8]);
+        let read = Read::read(&mut conn.stream, &mut [0; 8]);
         report(read.map_err(|error| error.kind()));
         conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     });
@@ -170,6 +202,34 @@ fn whatever_came_before_the_server_broke_is_passed_on() {
         let response = client.body_of(head);
         assert_eq!((response.status(), response.text().as_str()), (200, payload), "{sent:?}");
         assert_eq!((response.truncated, response.reset), (true, reset), "{sent:?}");
+    }
+}
+
+/// NO_ERROR, INTERNAL_ERROR and CANCEL: whatever the reason, the answer is not whole.
+#[test]
+fn a_stream_that_an_http2_server_resets_is_cut_for_the_client_after_all_that_came_before() {
+    for reason in [0_u32, 2, 8] {
+        let upstream = Upstream::start(move |mut conn| {
+            conn.exactly(frames::PREFACE.len());
+            let stream = loop {
+                let head = conn.exactly(9);
+                conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+                if head[3] == frames::HEADERS {
+                    break u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                }
+            };
+            let frames = [
+                frames::frame(frames::SETTINGS, 0, 0, b""),
+                frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"),
+                frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"),
+                frames::frame(frames::RST_STREAM, 0, stream, &reason.to_be_bytes()),
+            ];
+            conn.send(frames.concat());
+            conn.closed();
+        });
+        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2")]);
+        let response = proxy.client().send(chat("{\"stream\":true}")).response();
+        assert_eq!((response.text().as_str(), response.truncated), ("data: 1\n\n", true), "{reason}");
     }
 }
 

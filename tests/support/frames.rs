@@ -17,6 +17,9 @@ pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
+/// What a client's side of a connection begins with.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// The head of `GET http://a/`, in HPACK without tables of our own.
 pub const GET: &[u8] = b"\x82\x86\x84\x01\x01a";
 
@@ -42,7 +45,7 @@ impl Frames {
         frames.stream.set_nodelay(true).unwrap();
         frames.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         frames.stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        frames.stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        frames.stream.write_all(PREFACE).unwrap();
         assert!(frames.send(SETTINGS, 0, 0, b""));
         frames
     }

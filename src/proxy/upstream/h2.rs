@@ -186,8 +186,12 @@ impl Exchange {
                     Ok(data) => out.extend_from_slice(&data),
                     Err(frame) => self.trailers = frame.into_trailers().ok().map(|trailers| composed(&trailers)),
                 },
+                Poll::Ready(None) if body.is_end_stream() => self.ended = true,
+                // What came before it goes on first; a stream that has broken says so again when it is asked again.
+                Poll::Ready(_) if out.len() > before => break,
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Broken::Http2(error))),
-                Poll::Ready(None) => self.ended = true,
+                // To hyper a stream that was reset with NO_ERROR has no more frames either.
+                Poll::Ready(None) => return Poll::Ready(Err(Broken::Closed)),
                 Poll::Pending if out.len() == before => return Poll::Pending,
                 Poll::Pending => break,
             }

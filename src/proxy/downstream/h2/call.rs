@@ -12,6 +12,13 @@ use crate::net::http1::Head;
 use crate::proxy::observation::Observation;
 use crate::proxy::upstream::{Broken, Exchange, HIGH_WATER};
 
+/// Why a request is not carried further.
+pub(super) enum Stopped {
+    /// The client gave up on it.
+    ClientGone,
+    Upstream(Broken),
+}
+
 /// See the module.
 pub(super) struct Call {
     request: Option<Incoming>,
@@ -25,29 +32,31 @@ impl Call {
     }
 
     /// Moves the request body upstream.
-    pub(super) fn poll_upload(&mut self, cx: &mut Context<'_>, observation: &mut Observation) -> ControlFlow<Broken> {
+    pub(super) fn poll_upload(&mut self, cx: &mut Context<'_>, observation: &mut Observation) -> ControlFlow<Stopped> {
         while !self.complete {
             let full = self.exchange.backlog() >= HIGH_WATER;
             let mut read = false;
             if let Some(body) = self.request.as_mut().filter(|_| !full) {
-                match Pin::new(body).poll_frame(cx) {
+                match Pin::new(&mut *body).poll_frame(cx) {
                     Poll::Pending => {}
                     Poll::Ready(frame) => {
                         read = true;
+                        // To hyper a stream that was reset with NO_ERROR has no more frames either.
+                        let whole = body.is_end_stream();
                         match frame {
                             Some(Ok(frame)) => self.take(frame, observation),
-                            // The client gave up on its request: so do we, by dropping what belongs to it.
-                            Some(Err(_)) => return ControlFlow::Break(Broken::Closed),
-                            None => {
+                            None if whole => {
                                 self.exchange.complete(None);
                                 self.request = None;
                             }
+                            // The client gave up on its request: so do we, by dropping what belongs to it.
+                            Some(Err(_)) | None => return ControlFlow::Break(Stopped::ClientGone),
                         }
                     }
                 }
             }
             match self.exchange.poll_flush(cx, |payload| observation.request(payload)) {
-                Poll::Ready(Err(broken)) => return ControlFlow::Break(broken),
+                Poll::Ready(Err(broken)) => return ControlFlow::Break(Stopped::Upstream(broken)),
                 Poll::Ready(Ok(())) if self.exchange.is_deaf() => (self.request, self.complete) = (None, true),
                 Poll::Ready(Ok(())) if self.request.is_none() => {
                     observation.sent();

@@ -20,7 +20,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use self::call::Call;
+use self::call::{Call, Stopped};
 use self::reply::{Relayed, Reply, ReplyBody};
 use super::client::LINGER;
 use super::overhear;
@@ -145,21 +145,28 @@ async fn answer(
     let mut offers = 1;
     let arrived = loop {
         let polled = std::future::poll_fn(|cx| {
-            if let ControlFlow::Break(broken) = call.poll_upload(cx, &mut observation) {
-                return Poll::Ready(Err(broken));
+            if let ControlFlow::Break(stopped) = call.poll_upload(cx, &mut observation) {
+                return Poll::Ready(Err(stopped));
             }
-            call.exchange.poll_head(cx, &mut response)
+            call.exchange.poll_head(cx, &mut response).map_err(Stopped::Upstream)
         });
         match polled.await {
             Ok(_) if matches!(response.status(), 100..=199) => {}
             Ok(arrival) => break arrival,
-            Err(Broken::NotTaken) if offers < OFFERS => {
+            Err(Stopped::Upstream(Broken::NotTaken)) if offers < OFFERS => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
                     return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
                 }
             }
-            Err(broken) => return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed),
+            Err(Stopped::Upstream(broken)) => {
+                return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
+            }
+            Err(Stopped::ClientGone) => {
+                observation.end(Ending::DownstreamGone);
+                // Of a stream that is gone hyper sends nothing.
+                return Response::new(ReplyBody::Text(None));
+            }
         }
     };
     if let Some(asking) = observation.asking() {
