@@ -179,6 +179,7 @@ fn a_head_that_is_too_large_is_a_431() {
     let mut client = proxy.client();
     let response = client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(3_000))).response();
     refused(&response, 431, "downstream");
+    assert!(response.text().contains("larger than 2000 bytes (--max-head-bytes)"), "{}", response.text());
     let many = "X: 1\r\n".repeat(300);
     let response = proxy.client().send(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).response();
     refused(&response, 431, "downstream");

@@ -79,7 +79,7 @@ pub struct Typed {
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub workers: Option<u64>,
 
-    /// Largest request or response head, in bytes
+    /// Largest request head, in bytes; a reply's may have 65536
     #[arg(long, help_heading = "Forwarding", value_name = "BYTES")]
     pub max_head_bytes: Option<u64>,
 

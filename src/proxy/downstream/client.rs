@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
+use crate::net::http1::Head;
 use crate::net::http1::coming::{begun_request, end_of_head};
-use crate::net::http1::{Head, HeadError};
 use crate::net::io::{Arrival, Io};
 use crate::proxy::refusal::{Fault, Refusal};
 use crate::proxy::worker::Seat;
@@ -77,7 +77,8 @@ impl Client {
                 }
                 searched = self.inbox.len();
                 if searched > limits.head_bytes {
-                    return Poll::Ready(Begun::Refused(HeadError::TooLarge.into()));
+                    let told = format!("the head is larger than {} bytes (--max-head-bytes)", limits.head_bytes);
+                    return Poll::Ready(Begun::Refused(Refusal::new(431, Fault::Downstream, told)));
                 }
                 match self.poll_read(cx) {
                     Poll::Ready(Ok(true)) => continue,
