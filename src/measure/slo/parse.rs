@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Metric, Objective, Slo};
+use super::{Metric, Objective, Slo, glob};
+use crate::measure::dialect;
 use crate::measure::time::{Gap, NotADuration};
 
 /// Characters shown on either side of a mistake.
@@ -67,6 +68,7 @@ impl<'a> Parser<'a> {
         };
         if self.take("[") {
             loop {
+                let begin = self.at;
                 let slot = match self.word(|c| c.is_ascii_lowercase()) {
                     "model" => &mut slo.model,
                     "route" => &mut slo.route,
@@ -76,6 +78,12 @@ impl<'a> Parser<'a> {
                     return self.fail("expected `=`");
                 }
                 *slot = Some(self.word(|c| c != ',' && c != ']' && !c.is_whitespace()).to_owned());
+                let of_none = |route: &String| !dialect::TABLE.iter().any(|dialect| glob(route, dialect.route));
+                if slo.route.as_ref().is_some_and(of_none) {
+                    // No request would ever be judged.
+                    self.at = begin;
+                    return self.fail("expected the route of a dialect, as in `/v1/messages` or `*/chat/*`");
+                }
                 if self.take("]") {
                     break;
                 }
@@ -189,6 +197,7 @@ mod tests {
         assert_eq!(error("x: itl.p0<=5s").column, 3);
         assert_eq!(error("é: ttft<=5s").column, 0);
         assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
+        assert_eq!(error("x[model=a,route=/openai/*]: ttft<=5s").column, 10);
         assert_eq!(error("x:").column, 2);
         let long = format!("x: ttft<=5s{}y", "\t".repeat(100_000));
         let blank = " ".repeat(60);
