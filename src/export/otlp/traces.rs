@@ -1,7 +1,8 @@
 //! A request's two spans: SERVER, as it came to us, and its child CLIENT, as we asked the upstream.
 //!
-//! Attributes follow the HTTP and the GenAI conventions. Nothing that a person or a model wrote is among them. A span's
-//! model name is the client's own (of a path the last segment), not capped: spans are not series.
+//! Attributes follow the HTTP and the GenAI conventions. Nothing that a person or a model wrote is among them, and
+//! therefore no `url.path` and no `url.full`, which the HTTP conventions require: a path can name a person or hold a
+//! key. A span's model name is the client's own (of a path the last segment), not capped: spans are not series.
 //!
 //! It is past 400 lines with its tests: what the two spans of a request say is one list.
 
@@ -201,15 +202,15 @@ fn server_attributes(
     settings: &aggregate::Settings,
     error: Option<&str>,
 ) {
-    http_attributes(attributes, record);
+    http_attributes(attributes, record, record.status);
     attributes.text(attribute::URL_SCHEME, Some(settings.scheme));
     attributes.text(attribute::HTTP_ROUTE, Some(record.shape.route()).filter(|route| !route.is_empty()));
     attributes.text(attribute::ERROR_TYPE, error);
 }
 
-fn http_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
+fn http_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord, status: Option<u16>) {
     attributes.text(attribute::HTTP_METHOD, Some(known_method(&record.shape.method)));
-    attributes.number(attribute::HTTP_STATUS, record.status.map(u64::from));
+    attributes.number(attribute::HTTP_STATUS, status.map(u64::from));
 }
 
 fn client_attributes(
@@ -220,7 +221,8 @@ fn client_attributes(
     error: Option<&str>,
 ) {
     let (shape, usage) = (&record.shape, &record.usage);
-    http_attributes(attributes, record);
+    // Where we answered in the server's stead, the status is none of its own.
+    http_attributes(attributes, record, record.status.filter(|_| record.times.head.is_some()));
     if let Some((address, port)) = &shape.server {
         attributes.text(attribute::SERVER_ADDRESS, Some(address));
         attributes.number(attribute::SERVER_PORT, Some(u64::from(*port)));
@@ -395,6 +397,16 @@ mod tests {
         assert_eq!((server.name.as_str(), client.name.as_str(), server.flags), ("HTTP", "HTTP", 0x101));
         assert_eq!(shown(&client), ["http.request.method=_OTHER", "http.response.status_code=200"]);
         assert!(server.parent_span_id.is_empty());
+    }
+
+    #[test]
+    fn a_status_of_ours_is_none_of_the_servers() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let mut down = RequestRecord { ending: Ending::UpstreamFailed, outcome: Outcome::Failed, ..record() };
+        (down.status, down.times.head) = (Some(502), None);
+        let [server, client] = spans(&down, &trace).map(|span| shown(&span).join(" "));
+        assert!(server.contains("http.response.status_code=502") && server.contains("error.type=502"), "{server}");
+        assert!(!client.contains("http.response.status_code") && client.contains("error.type=502"), "{client}");
     }
 
     #[test]
