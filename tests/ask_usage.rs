@@ -151,3 +151,22 @@ fn an_http2_client_sees_the_same() {
     assert!(!reply.broken);
     assert_eq!(seen().1, "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
 }
+
+/// An event is only known to be whole by the blank line after it, which not every server sends at the end.
+#[test]
+fn what_ends_without_a_blank_line_reaches_clients_of_either_version() {
+    let upstream = Upstream::start(|mut conn| {
+        while conn.request().is_some() {
+            conn.send(HEAD);
+            conn.chunk(END);
+            std::thread::sleep(APART);
+            conn.send("c\r\ndata: [DONE]\r\n0\r\n\r\n");
+        }
+    });
+    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let expected = format!("{END}data: [DONE]");
+    assert_eq!(ask(&proxy, "{\"stream\":true}").text(), expected);
+    let uri = format!("http://{}/v1/chat/completions", proxy.addr);
+    let request = http::Request::post(uri).body("{\"stream\":true}".into()).unwrap();
+    assert_eq!(String::from_utf8_lossy(&http2::request(proxy.addr, None, request, None).body), expected);
+}

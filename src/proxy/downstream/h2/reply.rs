@@ -111,7 +111,8 @@ impl Relayed {
             true => Ok(BodyStep::End),
             false => ready!(call.exchange.poll_body(cx, &mut payload)),
         };
-        self.read = matches!(step, Ok(BodyStep::End));
+        // What ends with its last piece is not asked for another, in which the rest of it could follow.
+        self.read = matches!(step, Ok(BodyStep::End)) || call.exchange.has_ended();
         if let Some(asking) = observation.asking() {
             asking.reply(&mut payload, 0, self.read);
         }
