@@ -228,6 +228,20 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
     }
 }
 
+#[test]
+fn a_websocket_takes_the_place_of_a_stream() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head();
+        conn.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello");
+        conn.closed();
+    });
+    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let mut client = proxy.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").head();
+    assert_eq!(client.at_least(5), b"hello");
+    refused(&proxy.client().send(chat("{}")).response(), 503, "ours");
+}
+
 /// A gRPC call to a proxy.
 fn call(proxy: &Between) -> http2::Reply {
     let uri = format!("http://{}/inference.GRPCInferenceService/ModelStreamInfer", proxy.addr);

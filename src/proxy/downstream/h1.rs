@@ -15,7 +15,7 @@ use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::{Fault, Refusal};
 use crate::proxy::upstream::{Broken, Exchange, Outgoing};
-use crate::proxy::worker::Seat;
+use crate::proxy::worker::{Permit, Seat};
 
 /// How often a request that no server has taken is offered again.
 const OFFERS: usize = 3;
@@ -30,8 +30,8 @@ enum Next {
     Close,
     /// Reset, as the upstream did.
     Reset,
-    /// Carry bytes.
-    Tunnel(Box<Exchange>, Observation),
+    /// Carry bytes, which takes the place of a stream for as long as it lasts.
+    Tunnel(Box<Exchange>, Observation, Permit),
 }
 
 /// Serves a client until either side is done with the connection.
@@ -59,7 +59,7 @@ pub(super) async fn serve(io: Io, seat: Seat) {
             Next::Linger => return client.linger().await,
             Next::Close => return,
             Next::Reset => return client.io.reset(),
-            Next::Tunnel(exchange, observation) => {
+            Next::Tunnel(exchange, observation, _permit) => {
                 if let Some(server) = exchange.into_tunnel() {
                     tunnel::run((client.io, client.inbox), server, observation).await;
                 }
@@ -80,7 +80,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
-    let Some(_permit) = worker.admit(limit) else {
+    let Some(permit) = worker.admit(limit) else {
         overhear::client(client, framing, &mut observation).await;
         return refuse(client, seat, request, &Refusal::busy(limit), Some(observation)).await;
     };
@@ -140,7 +140,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
             refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await
         }
         End::BadRequest(error) => refuse(client, seat, request, &error.into(), Some(observation)).await,
-        End::Switched => Next::Tunnel(Box::new(exchange), observation),
+        End::Switched => Next::Tunnel(Box::new(exchange), observation, permit),
     }
 }
 
