@@ -210,14 +210,7 @@ fn whatever_came_before_the_server_broke_is_passed_on() {
 fn a_stream_that_an_http2_server_resets_is_cut_for_the_client_after_all_that_came_before() {
     for reason in [0_u32, 2, 8] {
         let upstream = Upstream::start(move |mut conn| {
-            conn.exactly(frames::PREFACE.len());
-            let stream = loop {
-                let head = conn.exactly(9);
-                conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
-                if head[3] == frames::HEADERS {
-                    break u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-                }
-            };
+            let stream = frames::asked(&mut conn);
             let frames = [
                 frames::frame(frames::SETTINGS, 0, 0, b""),
                 frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::client::{Client, Response, chat};
+use support::frames;
 use support::http2;
 use support::nobody;
 use support::proxy::Between;
@@ -169,6 +170,30 @@ fn an_answer_that_is_not_http_is_a_502() {
         let upstream = Upstream::answering(answer);
         let proxy = Between::new(upstream.addr);
         refused(&proxy.client().send(chat("{}")).response(), 502, "upstream");
+    }
+}
+
+#[test]
+fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
+    let goodbye = [&0_u32.to_be_bytes()[..], &11_u32.to_be_bytes(), b"SECRET"].concat();
+    for (kind, payload, reason) in [
+        (frames::RST_STREAM, &7_u32.to_be_bytes()[..], "stream error received: refused stream"),
+        (frames::GOAWAY, &goodbye, "connection error received: detected excessive load"),
+    ] {
+        let last_words = payload.to_vec();
+        let upstream = Upstream::start(move |mut conn| {
+            let stream = frames::asked(&mut conn);
+            let stream = if kind == frames::GOAWAY { 0 } else { stream };
+            conn.send(
+                [frames::frame(frames::SETTINGS, 0, 0, b""), frames::frame(kind, 0, stream, &last_words)].concat(),
+            );
+            conn.closed();
+        });
+        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2")]);
+        let response = proxy.client().send(chat("{}")).response();
+        refused(&response, 502, "upstream");
+        let told = format!("{}{}", response.head, response.text());
+        assert!(told.contains(&format!("the HTTP/2 exchange failed: {reason}")) && !told.contains("SECRET"), "{told}");
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use super::PATIENCE;
+use super::upstream::Conn;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -101,6 +102,18 @@ impl Frames {
     /// Everything that comes up to the end.
     pub fn rest(&mut self) -> Vec<Frame> {
         std::iter::from_fn(|| self.next()).collect()
+    }
+}
+
+/// Reads up to the first request on a connection to an upstream; its stream.
+pub fn asked(conn: &mut Conn) -> u32 {
+    conn.exactly(PREFACE.len());
+    loop {
+        let head = conn.exactly(9);
+        conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+        if head[3] == HEADERS {
+            return u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        }
     }
 }
 

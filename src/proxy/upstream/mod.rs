@@ -68,8 +68,16 @@ pub(super) enum Broken {
     #[error("the connection failed: {0}")]
     Io(io::Error),
     /// The HTTP/2 exchange failed.
-    #[error("the HTTP/2 exchange failed: {0}")]
+    #[error("the HTTP/2 exchange failed: {}", reason(.0))]
     Http2(hyper::Error),
+}
+
+/// Why an exchange over HTTP/2 failed, which hyper only calls an error: without what the other side may have written of
+/// its own, which stands in brackets.
+fn reason(error: &hyper::Error) -> String {
+    let mut reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    reason.truncate(reason.find(" (").unwrap_or(reason.len()));
+    reason
 }
 
 /// What a response body brought.
