@@ -107,6 +107,22 @@ fn chunks_that_two_parties_could_read_differently_are_refused() {
 }
 
 #[test]
+fn a_broken_chunk_after_the_answer_has_begun_puts_nothing_into_it() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head();
+        conn.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+        conn.chunk("early");
+        conn.closed();
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").has("early\r\n");
+    let rest = client.send("no size\r\n").rest();
+    assert!(rest.ends_with(b"5\r\nearly\r\n"), "{}", String::from_utf8_lossy(&rest));
+    assert_eq!(proxy.last_request()["outcome"], "cancelled");
+}
+
+#[test]
 fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
     let (_held, nobody) = nobody();
     let proxy = Between::new(nobody);

@@ -26,8 +26,8 @@ pub(super) enum End {
     ClientGone,
     /// The upstream broke; `answered` if the client has already got a response head.
     Upstream { broken: Broken, answered: bool },
-    /// The client's request body is malformed.
-    BadRequest(BodyError),
+    /// The client's request body is malformed; `answered` if the client has already got a response head.
+    BadRequest { error: BodyError, answered: bool },
     /// The server switched protocols, and the client has been told.
     Switched,
 }
@@ -105,7 +105,10 @@ impl<'a> Relay<'a> {
 
     /// Runs until the exchange has ended; [`Broken::NotTaken`] may be followed by another run with another connection.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if let Err(end) = self.poll_upload(cx) {
+        if let Err(mut end) = self.poll_upload(cx) {
+            if let End::BadRequest { answered, .. } = &mut end {
+                *answered = self.phase != Phase::Head;
+            }
             return Poll::Ready(end);
         }
         loop {
@@ -181,9 +184,10 @@ impl<'a> Relay<'a> {
         exchange: &mut Exchange,
         observation: &mut Observation,
     ) -> Result<Poll<()>, End> {
+        let bad = |error| End::BadRequest { error, answered: false };
         if !client.inbox.is_empty() {
             let take = |payload: &[u8]| observation.send(payload, exchange);
-            let used = decoder.decode(&client.inbox, take).map_err(End::BadRequest)?;
+            let used = decoder.decode(&client.inbox, take).map_err(bad)?;
             client.inbox.drain(..used);
             return Ok(Poll::Ready(()));
         }
@@ -203,7 +207,7 @@ impl<'a> Relay<'a> {
         match read {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Some(Ok(())))) => Ok(Poll::Ready(())),
-            Poll::Ready(Ok(Some(Err(error)))) => Err(End::BadRequest(error)),
+            Poll::Ready(Ok(Some(Err(error)))) => Err(bad(error)),
             Poll::Ready(Ok(None) | Err(_)) => Err(End::ClientGone),
         }
     }
