@@ -14,6 +14,7 @@ use http::{HeaderMap, Request, Response};
 use rustls::pki_types::ServerName;
 use support::captured;
 use support::client::{Client, chat};
+use support::frames;
 use support::http2::{self, Pki, known, serving, trusting};
 use support::nobody;
 use support::proxy::Between;
@@ -117,6 +118,24 @@ fn grpc_passes_through_with_its_trailers_both_ways() {
         (&b"\0\0\0\0\x05hello"[..], "trailers")
     );
     assert_eq!(trailers["x-client"], "done");
+}
+
+#[test]
+fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() {
+    let upstream = Upstream::start(|mut conn| {
+        let one_at_a_time = [0, 3, 0, 0, 0, 1];
+        conn.send(frames::frame(frames::SETTINGS, 0, 0, &one_at_a_time));
+        let stream = frames::asked(&mut conn);
+        conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
+        conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
+        conn.closed();
+    });
+    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let mut clients = [proxy.client(), proxy.client(), proxy.client()];
+    for client in &mut clients {
+        client.send(chat("{\"stream\":true}")).has("data: 1");
+    }
+    assert_eq!(upstream.connections(), clients.len());
 }
 
 #[test]

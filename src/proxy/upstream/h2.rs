@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,7 +25,8 @@ use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
 use crate::proxy::LocalExecutor;
 
-/// Streams on one connection before another is opened: the least that servers are asked to allow.
+/// Streams on one connection before another is opened, unless the server allows fewer: the least that servers are asked
+/// to allow.
 const STREAMS: usize = 100;
 
 type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
@@ -33,8 +35,19 @@ type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 #[derive(Clone)]
 pub(super) struct Connection {
     sender: http2::SendRequest<RequestBody>,
+    /// What a task of its own drives; `None` when that has ended, for only then the sender is closed.
+    driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
+}
+
+type Driver = http2::Connection<TokioIo<Stamped>, RequestBody, LocalExecutor>;
+
+impl Connection {
+    /// How many streams it may carry: one that the server does not allow would wait until another has ended.
+    fn most(&self) -> usize {
+        self.driver.borrow().as_ref().map_or(STREAMS, |driver| driver.current_max_send_streams().clamp(1, STREAMS))
+    }
 }
 
 /// The open connections of one worker.
@@ -45,7 +58,7 @@ impl Connections {
     /// A connection that has room for another stream.
     pub(super) fn open(&mut self) -> Option<Connection> {
         self.0.retain(|connection| !connection.sender.is_closed());
-        self.0.iter().find(|connection| connection.streams.get() < STREAMS).cloned()
+        self.0.iter().find(|connection| connection.streams.get() < connection.most()).cloned()
     }
 
     pub(super) fn adopt(&mut self, connection: Connection) -> Connection {
@@ -61,12 +74,19 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
     let mut builder = http2::Builder::new(LocalExecutor);
     builder.adaptive_window(true).max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
     let (sender, connection) = builder.handshake(io).await.map_err(Broken::Http2)?;
+    let driver = Rc::new(RefCell::new(Some(connection)));
+    let driven = Rc::clone(&driver);
     tokio::task::spawn_local(async move {
         // Its streams report what went wrong with it.
-        let _closed = connection.await.is_ok();
+        let _closed = poll_fn(|cx| match driven.borrow_mut().as_mut() {
+            Some(connection) => Pin::new(connection).poll(cx).map(|ended| ended.is_ok()),
+            None => Poll::Ready(true),
+        })
+        .await;
+        driven.take();
         drop(open);
     });
-    Ok(Connection { sender, arrival, streams: Rc::default() })
+    Ok(Connection { sender, driver, arrival, streams: Rc::default() })
 }
 
 /// One request and its reply.
