@@ -8,11 +8,15 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::io::Io;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
+
+/// How long an address has before the next is tried beside it (RFC 8305, section 5): one that is down may not even say so.
+const HEAD_START: Gap = Gap::from_millis(250);
 
 /// Makes connections to one host and port, for one thread.
 #[derive(Debug)]
@@ -43,16 +47,15 @@ impl Dialer {
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.resolve().await? {
-            match TcpStream::connect(address).await {
-                Ok(socket) => return Ok(socket),
-                Err(error) => last = error,
-            }
+        let connected = first_of(self.resolve().await?).await;
+        let addresses = &mut self.addresses.borrow_mut().0;
+        match &connected {
+            // Who has answered is asked first from now on.
+            Ok((address, _)) => addresses.sort_by_key(|other| other != address),
+            // The addresses are of no use: ask again next time.
+            Err(_) => addresses.clear(),
         }
-        // The addresses are of no use: ask again next time.
-        self.addresses.take();
-        Err(last)
+        Ok(connected?.1)
     }
 
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
@@ -66,5 +69,80 @@ impl Dialer {
         let addresses: Vec<_> = lookup_host((&*self.host, self.port)).await?.collect();
         self.addresses.replace((addresses.clone(), now));
         Ok(addresses)
+    }
+}
+
+/// The first connection that comes about.
+async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut addresses = addresses.into_iter();
+    let mut tried = JoinSet::new();
+    loop {
+        if let Some(address) = addresses.next() {
+            tried.spawn(async move { io::Result::Ok((address, TcpStream::connect(address).await?)) });
+        }
+        let ended = match addresses.len() {
+            0 => Some(tried.join_next().await),
+            _ => Clock::Monotonic.timeout(HEAD_START, tried.join_next()).await,
+        };
+        match ended {
+            None => {}
+            Some(None) => return Err(last),
+            Some(Some(Ok(Ok(connected)))) => return Ok(connected),
+            Some(Some(Ok(Err(error)))) => last = error,
+            Some(Some(Err(error))) => last = error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    fn any() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    /// An address whose queue of connections is full, so that nobody answers; and what keeps it so.
+    fn deaf() -> (SocketAddr, (Socket, Vec<TcpStream>)) {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&any().into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let waiting = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+        let queue = std::iter::from_fn(waiting).collect();
+        (address, (socket, queue))
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_holds_up_no_other() {
+        let alive = TcpListener::bind(any()).unwrap();
+        let alive_at = alive.local_addr().unwrap();
+        let refused = TcpListener::bind(any()).unwrap().local_addr().unwrap();
+        let (deaf_at, _kept) = deaf();
+        for addresses in [[deaf_at, alive_at], [refused, alive_at], [alive_at, deaf_at]] {
+            assert_eq!(first_of(addresses.to_vec()).await.unwrap().0, alive_at, "{addresses:?}");
+        }
+        let kind = |error: io::Error| error.kind();
+        assert_eq!(first_of(vec![refused, refused]).await.map_err(kind).err(), Some(io::ErrorKind::ConnectionRefused));
+        assert_eq!(first_of(Vec::new()).await.map_err(kind).err(), Some(io::ErrorKind::NotFound));
+    }
+
+    #[tokio::test]
+    async fn who_has_answered_is_asked_first_and_where_nobody_does_the_name_is_asked_again() {
+        let alive = TcpListener::bind(any()).unwrap();
+        let alive_at = alive.local_addr().unwrap();
+        let refused = TcpListener::bind(any()).unwrap().local_addr().unwrap();
+        let dialer = Dialer::new("a name that is nobody's", 1, Gap::from_millis(60_000));
+        dialer.addresses.replace((vec![refused, alive_at], Clock::Monotonic.now()));
+        assert_eq!(dialer.connect().await.unwrap().peer_addr().unwrap(), alive_at);
+        assert_eq!(dialer.addresses.borrow().0, [alive_at, refused]);
+        drop(alive);
+        assert!(dialer.connect().await.is_err() && dialer.addresses.borrow().0.is_empty());
     }
 }
