@@ -77,7 +77,11 @@ impl<'a> Parser<'a> {
                 if !self.take("=") {
                     return self.fail("expected `=`");
                 }
-                *slot = Some(self.word(|c| c != ',' && c != ']' && !c.is_whitespace()).to_owned());
+                let value = self.word(|c| c != ',' && c != ']' && !c.is_whitespace());
+                if value.is_empty() {
+                    return self.fail("expected a name, in which `*` stands for anything");
+                }
+                *slot = Some(value.to_owned());
                 let of_none = |route: &String| !dialect::TABLE.iter().any(|dialect| glob(route, dialect.route));
                 if slo.route.as_ref().is_some_and(of_none) {
                     // No request would ever be judged.
@@ -197,6 +201,7 @@ mod tests {
         assert_eq!(error("x: itl.p0<=5s").column, 3);
         assert_eq!(error("é: ttft<=5s").column, 0);
         assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
+        assert_eq!(error("x[model=]: ttft<=5s").column, 8);
         assert_eq!(error("x[model=a,route=/openai/*]: ttft<=5s").column, 10);
         assert_eq!(error("x:").column, 2);
         let long = format!("x: ttft<=5s{}y", "\t".repeat(100_000));
