@@ -184,9 +184,18 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
     let row = r#"{"timestamp":0,"input_length":1152921504606846976,"output_length":1,"hash_ids":[]}"#;
     fs::write(&huge, row).unwrap();
     let huge = huge.to_str().unwrap();
+    let empty = folder.path().join("empty.jsonl");
+    fs::write(&empty, "\n").unwrap();
+    let empty = empty.to_str().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let pipe = pipe.to_str().unwrap();
     for (args, said) in [
         (&["replay", "/nowhere"][..], "/nowhere"),
         (&["replay", "Cargo.toml"], "Cargo.toml"),
+        (&["replay", empty], "there is nothing in it"),
+        (&["replay", pipe], "pipe can be read once, and the trace is read several times; write it to a file first"),
+        (&["replay", "-"], "stdin can be read once"),
         (&["replay", MOONCAKE, "--from", "2h"], "there is no row between --from and --to"),
         (&["replay", MOONCAKE, "--header", "Bearer very-secret"], "--header: expected `name: value`"),
         (&["replay", MOONCAKE, "--target", "http://me:very-secret@h"], "--target: expected a URL without credentials"),

@@ -18,7 +18,9 @@ mod stop;
 mod sweep;
 mod trace;
 
+use std::fs;
 use std::io::{self, IsTerminal, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -136,6 +138,15 @@ fn print(data: &str) -> anyhow::Result<ExitCode> {
 fn say(line: &str) {
     // Talk that nobody listens to is no reason to stop.
     writeln!(io::stderr(), "{line}").ok();
+}
+
+/// What can be read only once, for people: stdin, or a pipe by its name, of which a second reader gets nothing.
+fn once(path: &Path) -> Option<String> {
+    if path == Path::new("-") {
+        return Some("stdin".to_owned());
+    }
+    let pipe = fs::metadata(path).is_ok_and(|path| !path.is_file() && !path.is_dir());
+    pipe.then(|| path.display().to_string())
 }
 
 /// Whether colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.

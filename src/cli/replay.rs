@@ -115,6 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
+        several_times(&self.trace)?;
         let (header, rows) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
         let delta = header.turns == Turns::Delta;
         anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");
@@ -189,6 +190,14 @@ impl Args {
         }
         Ok(found)
     }
+}
+
+/// A trace is looked through before any of it is sent, and what a result is called by is made of all its bytes.
+pub(super) fn several_times(trace: &Path) -> anyhow::Result<()> {
+    let once = super::once(trace);
+    once.map_or(Ok(()), |pipe| {
+        anyhow::bail!("{pipe} can be read once, and the trace is read several times; write it to a file first")
+    })
 }
 
 /// By which a result tells what was sent; a folder has none.

@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 use comfy_table::Table;
 
-use super::replay::digest;
+use super::replay::{digest, several_times};
 use super::sending::flags::condition;
 use super::sim::gap;
 use crate::measure::slo::{Slo, Slos};
@@ -164,8 +164,11 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
     let sent = sources.iter().find_map(|source| source.trace_digest.clone());
     let mut report = Report::of(&mut fold, sources, percentiles);
     if let Some(source) = &args.source {
-        if sent.is_some() && sent != digest(source)? {
-            super::say(&format!("note: {} is not the trace that was sent: its bytes are others", source.display()));
+        if sent.is_some() {
+            several_times(source).context("--source")?;
+            if sent != digest(source)? {
+                super::say(&format!("note: {} is not the trace that was sent: its bytes are others", source.display()));
+            }
         }
         let mut production = production(source, window, fold.settings.definitions)?;
         report = report.beside(source.display().to_string(), &mut production, percentiles);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Args;
 use super::line::Typed;
 use super::matrix;
-use crate::cli::replay::digest;
+use crate::cli::replay::{digest, several_times};
 use crate::cli::sending::flags::model_of;
 use crate::measure::slo::goals::Goals;
 use crate::replay::search::Search;
@@ -94,7 +94,9 @@ impl Outline {
         let plan = Plan {
             verb: if trace.is_some() { "replay" } else { "load" }.to_owned(),
             trace_digest: match &args.trace {
-                Some(trace) => digest(trace).map_err(|error| format!("cannot read {}: {error:#}", trace.display()))?,
+                Some(trace) => {
+                    several_times(trace).and_then(|()| digest(trace)).map_err(|error| format!("{error:#}"))?
+                }
                 None => None,
             },
             trace,

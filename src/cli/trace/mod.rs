@@ -5,7 +5,6 @@ mod flags;
 mod picture;
 mod told;
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -346,15 +345,13 @@ fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     let times = |times: Option<Times>| times.map_or(1.0, |times| times.0);
     let factor = times(args.rate);
     let path = &args.input.trace;
-    let stdin = path.as_os_str() == "-";
     // Of a pipe by its name each copy would get some of the rows.
-    let once = stdin || fs::metadata(path).is_ok_and(|path| !path.is_file() && !path.is_dir());
-    anyhow::ensure!(
-        !once || factor <= 1.0,
-        "{} can be read once, and {factor}x of a trace reads it {} times; write it to a file first",
-        if stdin { "stdin".to_owned() } else { path.display().to_string() },
-        factor.ceil()
-    );
+    if let Some(pipe) = super::once(path).filter(|_| factor > 1.0) {
+        let times = factor.ceil();
+        anyhow::bail!(
+            "{pipe} can be read once, and {factor}x of a trace reads it {times} times; write it to a file first"
+        );
+    }
     let mut format = None;
     let scale = Scale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
     let trace = scale::scale(scale, || {
