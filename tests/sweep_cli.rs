@@ -132,6 +132,12 @@ fn the_exit_code_says_whether_levels_were_good_valid_and_reachable() {
 }
 
 #[test]
+fn the_help_says_how_long_a_level_lasts_where_nobody_says() {
+    let help = run(&["sweep", "-h"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(help.contains("Send for so long at each level [default: 30s, or to the end of --requests"), "{help}");
+}
+
+#[test]
 fn what_makes_no_sense_is_told_before_anything_is_sent() {
     let (_folder, out) = place();
     let said = |args: &[&str]| {

@@ -4,6 +4,7 @@
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches, Id, parser::ValueSource};
 
+use super::plan::USUAL_LENGTH;
 use crate::cli::sending::flags::Sending;
 use crate::cli::sending::{Prepared, Refused, Wanted, prepare};
 use crate::cli::{load, replay};
@@ -64,6 +65,10 @@ impl clap::Args for Line {
             }
             // What conflicts and what is needed is told by the level's own command line.
             let mut arg = arg.clone().conflicts_with(Resettable::<Id>::Reset).requires(Resettable::<Id>::Reset);
+            if name == "duration" {
+                let usual = format!("[default: {USUAL_LENGTH}, or to the end of --requests or of the TRACE]");
+                arg = arg.help(format!("Send for so long at each level {usual}"));
+            }
             if !known.contains(&name) {
                 arg = arg.help_heading("With a TRACE");
             }

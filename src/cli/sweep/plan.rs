@@ -16,7 +16,7 @@ use crate::report::sweep::file::{By, Cache, FILE, File, Flags, Level, Plan, Run,
 use crate::trace::chance::{mix, name_hash};
 
 /// How long a level of `load` lasts where nobody says.
-const USUAL_LENGTH: &str = "30s";
+pub(super) const USUAL_LENGTH: &str = "30s";
 /// Levels above are not looked for.
 const MOST_RATE: f64 = 1e6;
 const MOST_SLOTS: f64 = 65_536.0;
