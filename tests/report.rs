@@ -290,6 +290,10 @@ fn every_doubt_is_told_and_none_without_reason() {
     let late = json!({"audit": {"doubts": ["requests would be sent late"]}, "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &late), ["machine"]);
     assert_eq!(warned(&many[..2_000], &warm), ["too_few"]);
+    let killed = tempfile::tempdir().unwrap();
+    fs::remove_file(run(killed.path(), &many, 0, &warm).join("run.json")).unwrap();
+    let report: Value = serde_json::from_str(&streamgauge(&[killed.path()], &["--json"]).stdout).unwrap();
+    assert_eq!(report["warnings"][0]["warning"], "without_run", "{}", report["warnings"]);
     assert_eq!(warned(&[], &warm), ["empty"]);
     let closed = json!({"audit": {}, "closed_loop": true, "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &closed), ["closed_loop"]);
@@ -406,6 +410,10 @@ fn what_cannot_be_read_is_named_with_the_remedy() {
     fs::create_dir(at("run")).unwrap();
     fs::write(at("run").join("run.json"), "{").unwrap();
     assert!(said(&at("run"), &[]).contains("run.json: EOF while parsing"));
+    fs::write(at("run").join("run.json"), "[]").unwrap();
+    assert!(said(&at("run"), &[]).contains("run.json: expected an object"));
+    fs::write(at("run").join("run.json"), r#"{"streamgauge_run": 9}"#).unwrap();
+    assert!(said(&at("run"), &[]).contains("run.json: it is of version 9, and this Streamgauge reads them up to 1"));
     let mut row = success(0, 0, 1, 2, &[]);
     row.timing.gaps = Some("?".to_owned());
     write(&at("bad.jsonl.zst"), &[success(0, 0, 1, 2, &[]), row], None);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,7 +21,10 @@ use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
 
 /// The file that makes a folder a run's.
-const RUN: &str = "run.json";
+pub const RUN: &str = "run.json";
+
+/// The version of what it says that is written. Whatever was written by an older one can be read.
+pub const VERSION: u64 = 1;
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +67,7 @@ pub enum SourceError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Run {
+    streamgauge_run: u64,
     targets: Vec<String>,
     closed_loop: bool,
     valid: Option<bool>,
@@ -135,6 +140,9 @@ pub struct Source {
     /// When its time zero was, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
+    /// Rows that a run sent, where nothing says of which.
+    #[serde(skip)]
+    pub without_run: bool,
     /// What servers said of themselves.
     #[serde(skip)]
     pub servers: Vec<Watched>,
@@ -173,7 +181,16 @@ impl Source {
     /// # Errors
     /// When the file says something else.
     pub fn of_run(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
+        if !told.is_object() {
+            return Err(serde_json::Error::custom("expected an object"));
+        }
         let told: Run = serde_json::from_value(told)?;
+        if told.streamgauge_run > VERSION {
+            return Err(serde_json::Error::custom(format_args!(
+                "it is of version {}, and this Streamgauge reads them up to {VERSION}: use a newer one",
+                told.streamgauge_run
+            )));
+        }
         let measured = told.summary.measured;
         let source = Self {
             path,
@@ -246,6 +263,7 @@ impl Opened {
         for row in self.reader.by_ref() {
             let row = row?;
             self.source.rows += 1;
+            self.source.without_run |= !self.source.run && row.planned.is_some();
             let at = row.planned.unwrap_or(row.at);
             let counts = self.measured.has(at);
             self.source.outside += u64::from(!counts);

@@ -42,6 +42,8 @@ pub enum Warning {
     Machine(String),
     /// A run was stopped before its end.
     Stopped(String),
+    /// Rows of a run, without what it says of itself.
+    WithoutRun(String),
     /// Part of a source is missing.
     Damage(String),
     /// Several sources, of which not all tell the wall clock.
@@ -149,6 +151,7 @@ impl Warning {
             Self::NoAudit => "no_audit",
             Self::Machine(_) => "machine",
             Self::Stopped(_) => "stopped",
+            Self::WithoutRun(_) => "without_run",
             Self::Damage(_) => "damage",
             Self::NoClock => "no_clock",
             Self::NoOutcome(_) => "no_outcome",
@@ -177,6 +180,10 @@ impl Warning {
             Self::NoAudit => "the machine that sent was not tried before, so nobody knows what it adds".to_owned(),
             Self::Machine(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
             Self::Stopped(path) => format!("{path} was stopped before its end"),
+            Self::WithoutRun(path) => format!(
+                "{path} has rows of a run and no run.json: nobody knows whether they are all and whether the run was valid, \
+                 and a warm-up is in the figures"
+            ),
             Self::Damage(what) => format!("a part is missing: {what}"),
             Self::NoClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
@@ -239,6 +246,7 @@ impl Warning {
             Self::NoAudit => "leave out --no-audit",
             Self::Machine(_) => "send from a machine with less to do, or send less",
             Self::Stopped(_) => "its figures are of what was sent until then",
+            Self::WithoutRun(_) => "name the folder of the run; where that has none, the run did not end",
             Self::Damage(_) => "its other rows are counted; look at what stopped the writer",
             Self::NoClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
@@ -283,6 +291,7 @@ pub(super) fn of(
         warnings.extend(why.map(|why| Warning::NotValid { path: source.path.clone(), why: why.clone() }));
         warnings.extend(source.doubts.iter().cloned().map(Warning::Machine));
         warnings.extend(source.stopped.then(|| Warning::Stopped(source.path.clone())));
+        warnings.extend(source.without_run.then(|| Warning::WithoutRun(source.path.clone())));
         warnings.extend(source.damage.iter().cloned().map(Warning::Damage));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {

@@ -15,6 +15,7 @@ use crate::measure::time::Window;
 use crate::replay::engine::Told;
 use crate::replay::run::Loop;
 use crate::replay::target::Target;
+use crate::report::source::VERSION;
 
 /// The flag whose values are written nowhere.
 const SECRET: &str = "--header";
@@ -33,7 +34,7 @@ pub(super) fn about(
     let engines: BTreeMap<String, &Told> = told.map(|(target, told)| (target.to_string(), told)).collect();
     let typed = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     json!({
-        "streamgauge_run": 1,
+        "streamgauge_run": VERSION,
         "version": env!("CARGO_PKG_VERSION"),
         "command": command(typed),
         "machine": machine(),
