@@ -274,6 +274,33 @@ fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
 }
 
 #[test]
+fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid() {
+    let load = |kind: &'static str, body: &'static str| {
+        let upstream = Upstream::start(move |mut conn| {
+            while conn.request().is_some() {
+                let head = format!("content-type: {kind}\r\ncontent-length: {}", body.len());
+                conn.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}").as_bytes());
+            }
+        });
+        let target = format!("http://{}", upstream.addr);
+        let args = ["--concurrency", "2", "--requests", "4", "--prompt-overhead", "0", "--slo", "fast: ttft<=10s"];
+        run(&[&["load", "--target", &target][..], &args].concat())
+    };
+    for (kind, body) in
+        [("text/html", "<html>Welcome</html>"), ("text/event-stream", "data: [DONE]\n\n"), ("application/json", "")]
+    {
+        let done = load(kind, body);
+        assert_eq!(done.code, Some(3), "{kind}: {}", done.stderr);
+        assert!(done.stderr.contains("not valid: no answer has any output, of 4; look at"), "{}", done.stderr);
+    }
+    // An answer that nobody counts is one.
+    let done =
+        load("application/json", r#"{"choices":[{"index":0,"message":{"content":"Yes"},"finish_reason":"stop"}]}"#);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stdout.contains("4 of 4 whole answers have neither a token nor a count of tokens"), "{}", done.stdout);
+}
+
+#[test]
 fn a_server_of_http_2_alone_is_told_to_be_that() {
     let upstream = Upstream::start(|mut conn| {
         // It reads what is no preface, and says its settings and good-bye.

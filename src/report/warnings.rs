@@ -202,7 +202,10 @@ impl Warning {
                 *failed as f64 / *requests as f64 * 100.0
             ),
             Self::Silent { silent, of } => {
-                format!("{silent} of {of} whole answers have no output at all, and no TTFT below tells of them")
+                format!(
+                    "{silent} of {of} whole answers have neither a token nor a count of tokens, and no TTFT below tells \
+                     of them"
+                )
             }
             Self::KnownBefore { cached, offered } => format!(
                 "{:.1} % of prompt tokens came from the server's cache, and {:.1} % had been sent before in the run: the \

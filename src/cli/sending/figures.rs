@@ -32,13 +32,17 @@ pub(super) struct Figures {
 struct Kept {
     fold: Fold,
     rows: u64,
+    /// Whole answers.
+    answers: u64,
+    /// Of these, without a token, a count of tokens, or an end that the dialect knows.
+    empty: u64,
 }
 
 impl Figures {
     pub(super) fn new(slos: Slos, measured: Measured, wanted: &Wanted) -> Self {
         let fold = Fold::new(Settings { slos, ..Settings::default() });
         Self {
-            kept: Arc::new(Mutex::new(Kept { fold, rows: 0 })),
+            kept: Arc::new(Mutex::new(Kept { fold, ..Kept::default() })),
             measured,
             blocks: wanted.header.blocks.clone(),
             production: wanted.production.clone(),
@@ -57,14 +61,29 @@ impl Figures {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             kept.rows += 1;
             let at = row.planned.unwrap_or(row.at);
+            let finished = row.finish.is_some();
             // Gaps that were packed here can be unpacked, and there are no slices to be too many.
             let Ok(request) = Request::of(row, 0, blocks.as_ref()) else { return };
+            kept.answers += u64::from(request.succeeded());
+            kept.empty += u64::from(request.succeeded() && !finished && request.is_silent());
             let measured = measured.window();
             if measured.has(at) {
                 _ = kept.fold.add(&request);
             } else if at < measured.from {
                 kept.fold.add_of_warm_up(&request);
             }
+        })
+    }
+
+    /// That whatever answers is no model, where nothing else came.
+    pub(super) fn without_output(&self) -> Option<String> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        (kept.empty > 0 && kept.empty == kept.answers).then(|| {
+            format!(
+                "no answer has any output, of {}; look at --target and --dialect, and with `streamgauge inspect` at what \
+                 the server sends",
+                kept.answers
+            )
         })
     }
 

@@ -201,7 +201,7 @@ fn conclude(
     if let Some(broken) = &ended.broken {
         invalid.push(broken.to_string());
     }
-    invalid.extend(unanswered(summary));
+    invalid.extend(unanswered(summary).or_else(|| figures.without_output()));
     let (scraped, written) = scraped.map_or((None, Ok(())), |(scraped, written)| (Some(scraped), written));
     if let Err(error) = written {
         invalid.push(format!("cannot write what servers said of themselves: {error}"));
