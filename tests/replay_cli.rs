@@ -324,6 +324,25 @@ fn a_server_that_says_nothing_to_the_first_request_is_named_while_it_is_waited_f
 }
 
 #[test]
+fn a_run_whose_result_cannot_be_written_is_told_all_the_same() {
+    let server = sim(Gap::from_millis(1));
+    let target = format!("http://{}", server.local_addr());
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    // A folder stands where the file is to be written first.
+    fs::create_dir_all(out.join("run.json.part")).unwrap();
+    let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--osl", "5", "--out"];
+    let done = run(&[&load[..], &[out.to_str().unwrap()]].concat());
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    assert!(done.stdout.contains("requests     4 success"), "{}", done.stdout);
+    assert!(done.stderr.contains("not valid: the result is not whole: cannot write "), "{}", done.stderr);
+    let again = run(&[&load[..], &[out.to_str().unwrap()]].concat());
+    assert_eq!(again.code, Some(2), "{}", again.stderr);
+    assert!(again.stderr.contains("it holds the records of a run that did not end"), "{}", again.stderr);
+    assert_eq!(rows(&out).len(), 4);
+}
+
+#[test]
 fn clients_that_all_leave_early_make_no_run_invalid() {
     let server = sim(Gap::from_millis(20));
     let target = format!("http://{}", server.local_addr());

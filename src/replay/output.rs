@@ -34,9 +34,13 @@ impl Output {
     /// When it cannot be made, or holds a result already.
     pub fn new(folder: &Path, header: Header) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        let refused = |said: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
         if folder.join("run.json").exists() {
-            let said = "it holds a result already; name another folder";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
+            return refused("it holds a result already; name another folder");
+        }
+        // What a run leaves that was killed. `report` reads it.
+        if folder.join(RECORDS).exists() {
+            return refused("it holds the records of a run that did not end; name another folder");
         }
         Ok(Self { folder: Some((folder.to_owned(), header)), each: None })
     }

@@ -32,6 +32,7 @@ use crate::replay::run::{Ended, Loop, Order};
 use crate::replay::schedule::Schedule;
 use crate::replay::scrape::{Scraped, Scraper};
 use crate::replay::summary::Summary;
+use crate::report::source::RUN;
 use crate::report::{Report, text};
 use figures::Figures;
 use flags::Sending;
@@ -227,9 +228,11 @@ fn conclude(
     let report = figures.report(args.out.as_deref(), run.clone(), &ended)?;
     extend(&mut run["summary"], serde_json::to_value(&report)?);
     if let Some(folder) = &args.out {
-        write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join("run.json").display()))?;
-        if let Err(error) = beside::write(folder, &args.out_formats, &args.slos) {
+        let written = write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join(RUN).display()));
+        // What was measured is told all the same.
+        if let Err(error) = written.and_then(|()| beside::write(folder, &args.out_formats, &args.slos)) {
             invalid.push(format!("the result is not whole: {error:#}"));
+            extend(&mut run, json!({ "valid": false, "invalid_because": invalid }));
         }
     }
     Ok(Sent { run, report, ended, invalid })

@@ -26,6 +26,7 @@ use super::stop::Stop;
 use crate::measure::slo::goals::Goals;
 use crate::measure::time::Gap;
 use crate::replay::search::{Search, Step, Trial};
+use crate::report::source::RUN;
 use crate::report::sweep::file::{Answer, File, Flags};
 use crate::report::sweep::{Measured, Sweep, Wanted, measured, render};
 
@@ -240,6 +241,8 @@ impl Sweeping<'_> {
         if let Some(over) = self.send(&self.outline.line(&run, &self.args.out), wish)? {
             return Ok(Err(over));
         }
+        // Without it the next start would not know the run, and a report not its warm-up.
+        anyhow::ensure!(folder.join(RUN).is_file(), "the sweep ends: {} has no {RUN}", folder.display());
         self.file.runs.push(run);
         self.file.write(&self.args.out).context("cannot write sweep.json")?;
         let measured = measured(&folder, &[])?;
