@@ -314,6 +314,17 @@ fn every_doubt_is_told_and_none_without_reason() {
     };
     assert_eq!(with(&failing)[..], ["too_few", "survivors_only"]);
     assert_eq!(with(&|_, row| row.timing.first_tokens = Some(9)), ["multi_token_chunks"]);
+    let untold = |tokens: u64, reasoning: Option<u64>| {
+        with(&|_, row: &mut Entry| {
+            row.timing.gaps = Some(pack(&[TokenEvent::new(Gap::from_millis(20), None); 10]));
+            (row.timing.first_tokens, row.output_tokens, row.output_source) =
+                (None, Some(tokens), Some(CountSource::Usage));
+            row.reasoning_tokens = reasoning;
+        })
+    };
+    assert_eq!(untold(34, None), ["untold_tokens"]);
+    assert_eq!(untold(12, None), [""; 0], "the end of a reply is a token without an event");
+    assert_eq!(untold(34, Some(23)), [""; 0], "reasoning may be hidden");
     assert_eq!(
         with(&|_, row| (row.output_tokens, row.output_source) = (Some(11), Some(CountSource::Chunks))),
         ["estimated_tokens"]

@@ -113,6 +113,8 @@ pub struct Figures {
     pub silent: u64,
     /// Gaps that were not kept.
     pub lost_gaps: u64,
+    /// Of streams whose events do not tell their tokens, the tokens that came, and the events.
+    pub untold: (u64, u64),
     /// From the first beginning to the last end.
     pub window: Option<(Stamp, Stamp)>,
     /// When requests were sent and how many others were in flight then, for the curve of the load.
@@ -151,6 +153,7 @@ impl Figures {
         self.cached += other.cached;
         self.silent += other.silent;
         self.lost_gaps += other.lost_gaps;
+        self.untold = (self.untold.0 + other.untold.0, self.untold.1 + other.untold.1);
     }
 
     /// The load; `None` where no request tells how many were in flight.
@@ -215,6 +218,10 @@ impl Figures {
         self.cached += request.cached.unwrap_or(0);
         self.silent += u64::from(request.is_silent());
         self.lost_gaps += request.lost_gaps;
+        // Other tools' ITL counts no event's tokens, or all of a reply's.
+        if let Some((tokens, events)) = request.untold().filter(|_| definitions == Definitions::Streamgauge) {
+            self.untold = (self.untold.0.saturating_add(tokens), self.untold.1 + events);
+        }
         definitions.measure(request, |metric, value| self.samples[metric as usize].push(value));
     }
 }

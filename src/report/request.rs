@@ -139,6 +139,16 @@ impl Request {
         asked && self.first.is_none() && self.tokens.is_none_or(|count| count.tokens == 0)
     }
 
+    /// Of a stream whose events do not tell their tokens, how many came at least, and the events. A token that ends the
+    /// reply may have had none, and neither may reasoning.
+    pub fn untold(&self) -> Option<(u64, u64)> {
+        let told = self.first_tokens.is_some() || self.events.iter().any(|event| event.tokens().is_some());
+        let counted = self.tokens.filter(|count| count.source != CountSource::Chunks)?;
+        let came = counted.tokens.saturating_sub(1).saturating_sub(self.reasoning.unwrap_or(0));
+        let streams = self.streamed && self.lost_gaps == 0 && !self.events.is_empty();
+        (streams && !told).then_some((came, self.events.len() as u64 + 1))
+    }
+
     /// Whether it has a whole answer.
     pub fn succeeded(&self) -> bool {
         self.outcome == Some(Outcome::Success)

@@ -94,6 +94,8 @@ pub enum Warning {
         /// How many on average.
         tokens: f64,
     },
+    /// Events hold so many tokens on average, and do not say how many each.
+    UntoldTokens(f64),
     /// Output tokens are estimated.
     Estimated(u64),
     /// Gaps were not kept.
@@ -163,6 +165,7 @@ impl Warning {
             Self::Silent { .. } => "no_output",
             Self::KnownBefore { .. } => "known_before",
             Self::MultiTokenChunks { .. } => "multi_token_chunks",
+            Self::UntoldTokens(_) => "untold_tokens",
             Self::Estimated(_) => "estimated_tokens",
             Self::LostGaps(_) => "lost_gaps",
             Self::QueueGrew { .. } => "queue_grew",
@@ -216,6 +219,10 @@ impl Warning {
             Self::MultiTokenChunks { tokens } => format!(
                 "events hold {tokens:.2} tokens on average: ITL shares a gap among them, and a client waits for whole gaps"
             ),
+            Self::UntoldTokens(tokens) => format!(
+                "events hold {tokens:.2} tokens on average and do not say how many each: ITL is from event to event, and \
+                 longer than from token to token"
+            ),
             Self::Estimated(requests) => {
                 format!("output tokens of {requests} requests are a number of events, usually too low")
             }
@@ -261,6 +268,7 @@ impl Warning {
             Self::Silent { .. } => "look with `streamgauge inspect` at what the server sends, and at --dialect",
             Self::KnownBefore { .. } => "take another --seed for every run, or begin with an empty cache",
             Self::MultiTokenChunks { .. } => "read the row `gap` for what a client sees",
+            Self::UntoldTokens(_) => "read TPOT, which is of tokens",
             Self::Estimated(_) => "ask for usage: stream_options.include_usage, or --ask-usage at the proxy",
             Self::LostGaps(_) => "their TTFT and E2E are whole",
             Self::QueueGrew { .. } => {
@@ -327,6 +335,7 @@ pub(super) fn of(
         silent(figures),
         known_before(summary, sources, fidelity),
         several(summary),
+        untold(figures),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
         (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
         saturation(figures, began).filter(|_| !runs().any(|run| run.closed_loop)),
@@ -375,6 +384,12 @@ fn known_before(summary: &Summary, sources: &[Source], fidelity: Option<&Fidelit
 fn several(summary: &Summary) -> Option<Warning> {
     let tokens = summary.metric(Metric::TokensPerChunk)?.avg;
     (tokens > SEVERAL).then_some(Warning::MultiTokenChunks { tokens })
+}
+
+fn untold(figures: &Figures) -> Option<Warning> {
+    let (tokens, events) = figures.untold;
+    let tokens = tokens as f64 / events.max(1) as f64;
+    (tokens > SEVERAL).then_some(Warning::UntoldTokens(tokens))
 }
 
 /// See [`growth`](super::growth).
