@@ -221,6 +221,21 @@ fn goodput_is_judged_now_and_from_the_planned_moment() {
 }
 
 #[test]
+fn an_answer_that_came_whole_where_a_stream_was_asked_for_has_no_ttft_to_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut whole = success(0, 0, 1, 100, &[]);
+    (whole.timing.first_token, whole.timing.first_output) = (None, None);
+    let path = run(folder.path(), &[whole, success(0, 0, 10, 100, &[])], 0, &json!({}));
+    let counted = |slo: &str| {
+        let done = streamgauge(&[&path], &["--json", "--slo", slo]);
+        let told: Value = serde_json::from_str(&done.stdout).unwrap();
+        (told["goodput"][0]["met"].clone(), told["goodput"][0]["counted"].clone())
+    };
+    assert_eq!(counted("x: ttft<=1s"), (json!(1), json!(1)), "as the proxy judges it");
+    assert_eq!(counted("x: e2e<=1s"), (json!(2), json!(2)));
+}
+
+#[test]
 fn slices_and_groups_have_the_figures_of_their_requests() {
     let report = report(&["--slice", "1s", "--by", "model,status"]);
     let slices = report["slices"].as_array().unwrap();

@@ -299,7 +299,8 @@ fn verdicts(request: &Request, settings: &Settings) -> Vec<Option<bool>> {
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
         outcome: request.outcome.unwrap_or(Outcome::Failed),
-        streamed: request.streamed,
+        // A row says what was asked for. An answer that came whole all the same has no token that was seen to come.
+        streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),
         ttft: times.ttft,
         ttfo: times.ttfo,
         tpot: times.tpot.or(times.mean_itl).or_else(|| definitions.without_tpot()),
