@@ -6,12 +6,17 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::sync::Arc;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustls::ServerConnection;
 use serde_json::Value;
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
+use streamgauge::net::tls::{Identity, server};
+use support::http2::Pki;
 use support::sending::{audited, ended, listener, program, rows, run, sim, told};
 use support::upstream::Upstream;
 
@@ -248,6 +253,32 @@ fn a_target_that_cannot_be_reached_ends_with_three() {
     let done = run(&["replay", MOONCAKE, "--target", "http://127.0.0.1:9"]);
     assert_eq!(done.code, Some(3));
     assert!(done.stderr.starts_with("error: cannot reach http://127.0.0.1:9: "), "{}", done.stderr);
+}
+
+#[test]
+fn what_is_wrong_with_a_certificate_is_told_with_the_remedy() {
+    let pki = Pki::new();
+    let (cert, key) = (pki.path("server.pem"), pki.path("server.key"));
+    let tls = Arc::new(server(Identity { cert: &cert, key: &key }, None).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let secret = format!("https://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let mut connection = ServerConnection::new(Arc::clone(&tls)).unwrap();
+            _ = connection.complete_io(&mut socket.unwrap()).is_ok();
+        }
+    });
+    let plain = sim(Gap::from_millis(1));
+    let plain = format!("https://{}", plain.local_addr());
+    let others = Pki::new();
+    let ca = others.path("ca.pem");
+    for (target, told) in
+        [(&secret, "; --target-ca names the certificates to trust"), (&plain, "; it does not speak TLS: try http://")]
+    {
+        let done = run(&["replay", MOONCAKE, "--target", target, "--target-ca", ca.to_str().unwrap()]);
+        assert_eq!(done.code, Some(3), "{}", done.stderr);
+        assert!(done.stderr.contains(told), "{}", done.stderr);
+    }
 }
 
 #[test]
