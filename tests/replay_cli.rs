@@ -305,6 +305,22 @@ fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
 }
 
 #[test]
+fn replies_that_are_all_cut_short_are_told_by_what_cut_them() {
+    let server = sim(Gap::from_millis(20));
+    let target = format!("http://{}", server.local_addr());
+    let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--osl", "50"];
+    for (flags, said) in [
+        (["--timeout", "200ms"], "4 of 4 ended with timeout; a reply takes longer than --timeout"),
+        (["--header", "x-sim-fault: reset@5"], "4 of 4 ended with reset; the server breaks replies off"),
+    ] {
+        let done = run(&[&load[..], &flags].concat());
+        assert_eq!(done.code, Some(3), "{}", done.stderr);
+        let line = format!("not valid: no request has a whole answer: {said}");
+        assert!(done.stderr.contains(&line), "{}", done.stderr);
+    }
+}
+
+#[test]
 fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid() {
     let load = |kind: &'static str, body: &'static str| {
         let upstream = Upstream::start(move |mut conn| {

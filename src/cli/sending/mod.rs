@@ -260,6 +260,18 @@ fn unanswered(summary: &Summary) -> Option<String> {
         };
         return Some(format!("no request was answered: {times} of {} {why}; {remedy}", summary.requests));
     };
+    let cut_short = summary.troubles.iter().filter(|(why, _)| **why != Trouble::Stopped.name());
+    if let (200..300, Some((why, cut))) = (*status, cut_short.max_by_key(|(_, cut)| **cut)) {
+        let remedy = if *why == Trouble::Timeout.name() {
+            "a reply takes longer than --timeout"
+        } else {
+            "the server breaks replies off: look at its log"
+        };
+        return Some(format!(
+            "no request has a whole answer: {cut} of {} ended with {why}; {remedy}",
+            summary.requests
+        ));
+    }
     let remedy = match status {
         200..300 => "look at --dialect, and with `streamgauge inspect` at what the server sends",
         300..400 => "send to where it points (--target)",
