@@ -332,6 +332,15 @@ fn failures_miss_unless_the_slo_excludes_them() {
 }
 
 #[test]
+fn a_stream_without_a_token_has_no_time_to_the_first_to_be_judged() {
+    let empty = |slo| judged(slo, |observer| observer.bytes(at(150), b"data: [DONE]\n\n"), Ending::Complete);
+    for slo in ["a: ttft<=1s", "a: itl.p99<=1s", "a: tpot<=1s e2e<=1s"] {
+        assert_eq!(empty(slo), Verdict::Excluded, "{slo}");
+    }
+    assert_eq!((empty("a: e2e<=1s"), empty("a: e2e<=1ms")), (Verdict::Met, Verdict::Missed(vec!["e2e"])));
+}
+
+#[test]
 fn an_slo_is_for_the_models_and_routes_it_names() {
     let verdicts = |slo: &str| {
         let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());

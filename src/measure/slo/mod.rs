@@ -7,7 +7,7 @@
 //! A name, optionally which models and routes it is for, and its objectives, all of which must hold. *Goodput* counts
 //! the requests (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled`
 //! or `exclude=failed` takes them out of the count instead. A reply that cannot have a value (TTFT of one that was not
-//! streamed) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
+//! streamed, or had no token) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
 
 pub mod goals;
 mod parse;
@@ -74,7 +74,7 @@ pub struct Judged<'a> {
     pub model: &'a str,
     /// What became of it.
     pub outcome: Outcome,
-    /// Whether the answer came as a stream of events.
+    /// Whether tokens came as a stream of events.
     pub streamed: bool,
     /// Time to first token.
     pub ttft: Option<Gap>,
@@ -96,7 +96,7 @@ impl<'a> Judged<'a> {
             route: record.shape.dialect.map(|_| record.shape.route()),
             model: record.shape.model.as_deref().unwrap_or(""),
             outcome: record.outcome,
-            streamed: record.streamed,
+            streamed: record.streamed && record.times.first_token.is_some(),
             ttft: record.ttft(),
             ttfo: record.ttfo(),
             tpot: record.tpot(),
