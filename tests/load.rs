@@ -267,7 +267,10 @@ fn shapes_that_cannot_be_are_refused_by_name() {
         ("--stages 10@1s --rate 5", "cannot be used with"),
         ("--rate 5 --requests 1 --mix talk", "chat, code, long-context, summarization"),
         ("--rate 5 --requests 1 --lengths /nowhere", "--lengths: /nowhere"),
-        ("--rate 5 --requests 1 --lengths Cargo.toml", "--lengths: Cargo.toml: no known format of traces"),
+        (
+            "--rate 5 --requests 1 --lengths Cargo.toml",
+            "can be told which it is; lengths are a trace, or lines of `ISL,OSL`",
+        ),
         ("--rate 5 --requests 1 --think 5", "expected a time from 1ms on"),
         ("--rate 5 --requests 1 --warm-prefixes", "--shared-prefix"),
         (

@@ -115,7 +115,7 @@ impl Lengths {
         let shown = path.display();
         let mut pairs = match plain(path)? {
             Some(pairs) => pairs,
-            None => of_trace(path)?,
+            None => of_trace(path).map_err(|error| format!("{error}; lengths are a trace, or lines of `ISL,OSL`"))?,
         };
         pairs.retain(|(input, output)| *input > 0 && *output > 0);
         if pairs.is_empty() {

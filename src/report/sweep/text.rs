@@ -97,7 +97,9 @@ fn answer(sweep: &Sweep) -> Option<String> {
     let why = |level: f64| {
         let point = sweep.levels.iter().find(|point| point.level.load() == level);
         match point {
-            Some(point) if !point.not_valid.is_empty() => ", which this machine could not send".to_owned(),
+            Some(Point { not_valid, .. }) if !not_valid.is_empty() => {
+                format!(", which is not valid: {}", not_valid.join("; "))
+            }
             Some(Point { growth: Some(growth), .. }) => {
                 format!(", where the server is saturated: {:.2} requests more in flight each second", growth.per_second)
             }
