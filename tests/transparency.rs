@@ -84,6 +84,14 @@ fn a_client_of_http_1_0_gets_what_it_can_read() {
     let named = ["/old".to_owned(), upstream.addr.to_string(), "http://old.test/".to_owned(), "old.test".to_owned()];
     let heads = named.chunks(2).map(|pair| format!("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", pair[0], pair[1]));
     assert_eq!(upstream.heads(), heads.collect::<Vec<_>>());
+    let head = |version| {
+        String::from_utf8(
+            proxy.client().send(format!("HEAD / {version}\r\nHost: a\r\nConnection: close\r\n\r\n")).rest(),
+        )
+        .unwrap()
+    };
+    assert_eq!(head("HTTP/1.0"), "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+    assert_eq!(head("HTTP/1.1"), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n");
 }
 
 #[test]

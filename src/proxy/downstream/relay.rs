@@ -293,7 +293,7 @@ impl<'a> Relay<'a> {
         }
         let out = &mut self.client.out;
         response.write_status_line(out);
-        let keep_coding = framing == Framing::Chunked || to_head;
+        let keep_coding = framing == Framing::Chunked || to_head && request.version() != Version::Http10;
         response.write_fields(out, |known, hop| !hop || (known == Known::TransferEncoding && keep_coding));
         if framing == Framing::Chunked && response.get(Known::TransferEncoding).is_none() {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
