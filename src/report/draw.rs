@@ -10,6 +10,8 @@ const BINS: f64 = 12.0;
 const WIDE: f64 = 20.0;
 /// Eighths of a block, from none to a whole one.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The same in ASCII: the more of it, the more ink.
+const INK: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
 
 /// A bar of so many eighths of a column; in ASCII of whole ones.
 pub fn bar(eighths: usize, plain: bool) -> String {
@@ -19,11 +21,11 @@ pub fn bar(eighths: usize, plain: bool) -> String {
 
 /// Values as columns, `height` lines from the top down; the greatest is `most`.
 pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<String> {
+    let marks = if plain { INK } else { EIGHTHS };
     let line = |line: u64| {
         let column = |value: &f64| {
             let eighths = (value / most * height as f64 * 8.0).round() as u64;
-            let here = eighths.saturating_sub(line * 8).min(8) as usize;
-            if plain { if here >= 4 { '#' } else { ' ' } } else { EIGHTHS[here] }
+            marks[eighths.saturating_sub(line * 8).min(8) as usize]
         };
         values.iter().map(column).collect()
     };
@@ -196,7 +198,7 @@ mod tests {
     fn columns_are_drawn_in_eighths_of_a_line() {
         assert_eq!(columns(&[0.0, 1.0, 2.0], 2.0, 2, false), ["  █", " ██"]);
         assert_eq!(columns(&[0.5, 1.0], 1.0, 1, false), ["▄█"]);
-        assert_eq!(columns(&[0.2, 0.5, 1.0], 1.0, 1, true), [" ##"]);
+        assert_eq!(columns(&[0.2, 0.5, 1.0], 1.0, 1, true), [":=#"]);
         assert_eq!((bar(9, false), bar(9, true)), ("█▏".to_owned(), "##".to_owned()));
     }
 
