@@ -74,11 +74,14 @@ pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, NotGaps> {
         let each = u32::try_from(each).map_err(|_| NotGaps::Range)?.checked_sub(1);
         tokens.extend(std::iter::repeat_n(each, run.ok_or(NotGaps::Range)?));
     }
-    let mut gap = 0_i64;
+    let (mut gap, mut offset) = (0_i64, 0_u64);
     let mut event = |tokens| {
         gap = gap.checked_add(unfolded(take(&mut rest)?)).ok_or(NotGaps::Range)?;
         let nanos = u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(NotGaps::Range)?;
-        Ok(TokenEvent::new(Gap::from_nanos(nanos), tokens))
+        offset = offset.checked_add(nanos).ok_or(NotGaps::Range)?;
+        let event = TokenEvent::new(Gap::from_nanos(nanos), tokens);
+        // One that is too long or has too many tokens would not be what was written.
+        if (event.gap().as_nanos(), event.tokens()) == (nanos, tokens) { Ok(event) } else { Err(NotGaps::Range) }
     };
     let events = tokens.into_iter().map(&mut event).collect::<Result<_, _>>()?;
     if rest.is_empty() { Ok(events) } else { Err(NotGaps::Long) }
@@ -161,6 +164,16 @@ mod tests {
         assert_eq!(refused(&[2, 0, 2, 5, 5]), NotGaps::Range, "an empty run");
         assert_eq!(refused(&[1, 1, 2, 1]), NotGaps::Range, "a gap below zero");
         assert_eq!(refused(&[0xff; 10]), NotGaps::Range);
+        let one = |tokens: u64, micros: i64| {
+            let mut bytes = vec![1, 1];
+            put(&mut bytes, tokens + 1);
+            put(&mut bytes, folded(micros));
+            unpack(&STANDARD_NO_PAD.encode(bytes))
+        };
+        assert_eq!(one(1, i64::MAX / 1_000), Err(NotGaps::Range), "a gap of three centuries");
+        assert_eq!(one(1 << 31, 1), Err(NotGaps::Range), "more tokens than an event has");
+        let longest = TokenEvent::new(Gap::from_nanos(u64::MAX), Some(u32::MAX));
+        assert_eq!(unpack(&pack(&[longest])), Ok(vec![longest]), "what is cut is cut to what can be written");
     }
 
     proptest! {

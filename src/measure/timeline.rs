@@ -16,17 +16,19 @@ const NEARLY_FULL: usize = CAPACITY * 3 / 4;
 const DRAIN_EVERY: Gap = Gap::from_millis(1_000);
 
 const TOKEN_BITS: u32 = 20;
+/// In nanoseconds; whole microseconds, so that it is the same once it was written.
+const LONGEST_GAP: u64 = ((1 << (64 - TOKEN_BITS)) - 1) / 1_000 * 1_000;
 
 /// The gap before one token event, and the tokens of that event. Eight bytes.
 ///
-/// The gap is held at 2^44 ns (4.8 hours), the tokens at 2^20 − 2.
+/// The gap is held at 4.8 hours (2^44 ns), the tokens at 2^20 − 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenEvent(u64);
 
 impl TokenEvent {
     /// An event `gap` after the one before, with so many tokens where that is known.
     pub fn new(gap: Gap, tokens: Option<u32>) -> Self {
-        let gap = gap.as_nanos().min((1 << (64 - TOKEN_BITS)) - 1);
+        let gap = gap.as_nanos().min(LONGEST_GAP);
         let tokens = tokens.map_or(0, |n| u64::from(n.min((1 << TOKEN_BITS) - 2)) + 1);
         Self(gap << TOKEN_BITS | tokens)
     }
@@ -176,7 +178,7 @@ mod tests {
             assert_eq!((event.gap(), event.tokens()), (Gap::from_nanos(gap), tokens));
         }
         let held = TokenEvent::new(Gap::from_nanos(u64::MAX), Some(u32::MAX));
-        assert_eq!((held.gap().as_nanos(), held.tokens()), ((1 << 44) - 1, Some((1 << 20) - 2)));
+        assert_eq!((held.gap().as_nanos(), held.tokens()), (LONGEST_GAP, Some((1 << 20) - 2)));
     }
 
     #[test]
