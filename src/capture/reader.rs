@@ -33,6 +33,9 @@ use super::format::{Entry, Header, NoHeader, VERSION};
 use super::lines::Lines;
 use crate::measure::json::whole_of;
 
+/// The file that makes a folder a run's.
+pub const RUN: &str = "run.json";
+
 /// The rows of a run, in its folder.
 pub const RECORDS: &str = "records.jsonl.zst";
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::capture::format::{Entry, Header, SOURCE};
-use crate::capture::reader::RECORDS;
+use crate::capture::reader::{RECORDS, RUN};
 use crate::capture::writer::TraceWriter;
 
 /// Takes the rows of a run as requests end, on a thread of its own.
@@ -35,7 +35,7 @@ impl Output {
     pub fn new(folder: &Path, header: Header) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let refused = |said: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
-        if folder.join("run.json").exists() {
+        if folder.join(RUN).exists() {
             return refused("it holds a result already; name another folder");
         }
         // What a run leaves that was killed. `report` reads it.
@@ -83,5 +83,5 @@ pub fn write_run(folder: &Path, run: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(run)?;
     let unfinished = folder.join("run.json.part");
     fs::write(&unfinished, text)?;
-    fs::rename(unfinished, folder.join("run.json"))
+    fs::rename(unfinished, folder.join(RUN))
 }

@@ -153,7 +153,12 @@ impl Figures {
         self.cached += other.cached;
         self.silent += other.silent;
         self.lost_gaps += other.lost_gaps;
-        self.untold = (self.untold.0 + other.untold.0, self.untold.1 + other.untold.1);
+        self.add_untold(other.untold);
+    }
+
+    /// A file may tell any number of tokens.
+    fn add_untold(&mut self, (tokens, events): (u64, u64)) {
+        self.untold = (self.untold.0.saturating_add(tokens), self.untold.1 + events);
     }
 
     /// The load; `None` where no request tells how many were in flight.
@@ -219,8 +224,8 @@ impl Figures {
         self.silent += u64::from(request.is_silent());
         self.lost_gaps += request.lost_gaps;
         // Other tools' ITL counts no event's tokens, or all of a reply's.
-        if let Some((tokens, events)) = request.untold().filter(|_| definitions == Definitions::Streamgauge) {
-            self.untold = (self.untold.0.saturating_add(tokens), self.untold.1 + events);
+        if let Some(untold) = request.untold().filter(|_| definitions == Definitions::Streamgauge) {
+            self.add_untold(untold);
         }
         definitions.measure(request, |metric, value| self.samples[metric as usize].push(value));
     }

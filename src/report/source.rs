@@ -15,13 +15,10 @@ use super::fold::{Fold, TooManySlices};
 use super::request::Request;
 use super::servers::Watched;
 use crate::capture::gaps::NotGaps;
-use crate::capture::reader::{RECORDS, ReadError, Reader};
+use crate::capture::reader::{RECORDS, RUN, ReadError, Reader};
 use crate::capture::scrapes::{self, SCRAPES, Scrape, ScrapesHeader};
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
-
-/// The file that makes a folder a run's.
-pub const RUN: &str = "run.json";
 
 /// The version of what it says that is written. Whatever was written by an older one can be read.
 pub const VERSION: u64 = 1;

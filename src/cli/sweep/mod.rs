@@ -23,10 +23,10 @@ use super::report::screen;
 use super::sending::flags::{condition, lasting};
 use super::sending::{NOT_VALID, SLO_MISSED, carry_out, raise_descriptors};
 use super::stop::Stop;
+use crate::capture::reader::RUN;
 use crate::measure::slo::goals::Goals;
 use crate::measure::time::Gap;
 use crate::replay::search::{Search, Step, Trial};
-use crate::report::source::RUN;
 use crate::report::sweep::file::{Answer, File, Flags};
 use crate::report::sweep::{Measured, Sweep, Wanted, measured, render};
 

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::Args;
 use super::line::Typed;
 use super::matrix;
+use crate::capture::reader::RUN;
 use crate::cli::replay::{digest, several_times};
 use crate::cli::sending::flags::model_of;
 use crate::measure::slo::goals::Goals;
@@ -230,7 +231,7 @@ impl Outline {
                 "{shown} is of a sweep with another plan: {said}. Name another --out, or type what it was"
             ));
         }
-        file.runs.retain(|run| folder.join(&run.folder).join("run.json").is_file());
+        file.runs.retain(|run| folder.join(&run.folder).join(RUN).is_file());
         Ok(file)
     }
 }

@@ -139,14 +139,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         End::Upstream { broken, answered: false } => {
             refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await
         }
-        End::BadRequest { answered: true, .. } => {
-            // In the middle of an answer there is no place for another.
-            observation.end(Ending::DownstreamGone);
-            Next::Close
-        }
-        End::BadRequest { error, answered: false } => {
-            refuse(client, seat, request, &error.into(), Some(observation)).await
-        }
+        End::BadRequest(error) => refuse(client, seat, request, &error.into(), Some(observation)).await,
         End::Switched => Next::Tunnel(Box::new(exchange), observation, permit),
     }
 }

@@ -22,12 +22,12 @@ pub(super) enum End {
     /// The response was passed on whole, its last byte at this time; whether the client may send another request on
     /// this connection.
     Whole { keep: bool, at: Stamp },
-    /// The client left.
+    /// The client left, or what it sends is malformed where there is no place for a refusal: in the middle of an answer.
     ClientGone,
     /// The upstream broke; `answered` if the client has already got a response head.
     Upstream { broken: Broken, answered: bool },
-    /// The client's request body is malformed; `answered` if the client has already got a response head.
-    BadRequest { error: BodyError, answered: bool },
+    /// The client's request body is malformed, and it has not got a response head.
+    BadRequest(BodyError),
     /// The server switched protocols, and the client has been told.
     Switched,
 }
@@ -105,11 +105,9 @@ impl<'a> Relay<'a> {
 
     /// Runs until the exchange has ended; [`Broken::NotTaken`] may be followed by another run with another connection.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        if let Err(mut end) = self.poll_upload(cx) {
-            if let End::BadRequest { answered, .. } = &mut end {
-                *answered = self.phase != Phase::Head;
-            }
-            return Poll::Ready(end);
+        if let Err(end) = self.poll_upload(cx) {
+            let answered = self.phase != Phase::Head;
+            return Poll::Ready(if answered && matches!(end, End::BadRequest(_)) { End::ClientGone } else { end });
         }
         loop {
             if self.pending.is_some()
@@ -184,10 +182,9 @@ impl<'a> Relay<'a> {
         exchange: &mut Exchange,
         observation: &mut Observation,
     ) -> Result<Poll<()>, End> {
-        let bad = |error| End::BadRequest { error, answered: false };
         if !client.inbox.is_empty() {
             let take = |payload: &[u8]| observation.send(payload, exchange);
-            let used = decoder.decode(&client.inbox, take).map_err(bad)?;
+            let used = decoder.decode(&client.inbox, take).map_err(End::BadRequest)?;
             client.inbox.drain(..used);
             return Ok(Poll::Ready(()));
         }
@@ -207,7 +204,7 @@ impl<'a> Relay<'a> {
         match read {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Some(Ok(())))) => Ok(Poll::Ready(())),
-            Poll::Ready(Ok(Some(Err(error)))) => Err(bad(error)),
+            Poll::Ready(Ok(Some(Err(error)))) => Err(End::BadRequest(error)),
             Poll::Ready(Ok(None) | Err(_)) => Err(End::ClientGone),
         }
     }
