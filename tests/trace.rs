@@ -26,7 +26,7 @@ fn data(name: &str) -> PathBuf {
 
 fn open(path: &Path) -> (&'static str, Trace) {
     let source = Source::open(path).unwrap();
-    let format = format::recognised(&source).unwrap_or_else(|| panic!("{}: no known format", path.display()));
+    let format = format::recognised(&source).unwrap_or_else(|what| panic!("{}: {what}", path.display()));
     (format.name, (format.read.unwrap())(source, &Options::default()).unwrap())
 }
 
@@ -221,7 +221,7 @@ fn a_name_with_a_comma_is_one_cell_there_and_back() {
 fn of_text(text: &str) -> (Header, Vec<Entry>, Vec<(String, u64)>) {
     let bytes = std::io::Cursor::new(text.to_owned().into_bytes());
     let source = Source::Stream(Stream::new("text", Box::new(bytes)).unwrap());
-    let format = format::recognised(&source).unwrap_or_else(|| panic!("no known format: {text}"));
+    let format = format::recognised(&source).unwrap_or_else(|what| panic!("{what}: {text}"));
     let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
     let rows = trace.entries.collect::<Result<_, _>>().unwrap();
     (trace.header, rows, trace.losses.list())
@@ -402,7 +402,7 @@ fn what_is_written_is_taken_for_what_it_is() {
             Ok(row)
         }));
         format::convert(&mut trace, format, Box::new(std::fs::File::create(file.path()).unwrap())).unwrap();
-        let guessed = format::recognised(&Source::open(file.path()).unwrap()).map(|format| format.name);
+        let guessed = format::recognised(&Source::open(file.path()).unwrap()).ok().map(|format| format.name);
         // The rows of vLLM's are Mooncake's, but for the size of their blocks; with these it needs a flag as well.
         let expected = if format.name == "timed_trace" { "mooncake" } else { format.name };
         assert_eq!(guessed, Some(expected));
@@ -653,13 +653,21 @@ fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
         (&whole[..200], "cannot be read: incomplete frame; is the file damaged, or cut short?"),
         (&newer[..], "is a trace of version 99, and this Streamgauge reads them up to 1: use a newer one"),
         (b"\n\n", "there is nothing in it"),
-        (b"[1]\n", "no known format of traces; a format can be named, see `trace convert --help`"),
+        (
+            b"[1]\n",
+            "no known format of traces; `streamgauge trace convert --help` lists them, and can be told which it is",
+        ),
     ] {
         let path = folder.path().join("t");
         std::fs::write(&path, bytes).unwrap();
         let done = trace(&["info", path.to_str().unwrap()]);
         assert_eq!((done.status.code(), said(&done)), (Some(1), format!("error: {}: {expected}\n", path.display())));
     }
+    let expected = format!(
+        "error: {}: a folder with neither a capture nor sessions in it; name one file\n",
+        folder.path().display()
+    );
+    assert_eq!(said(&trace(&["info", folder.path().to_str().unwrap()])), expected);
 }
 
 #[test]

@@ -17,10 +17,7 @@ use crate::trace::spread::spread;
 pub fn open(path: &Path, spread_by: Option<u64>) -> Result<(Header, Rows), RowError> {
     let source = Source::open(path)?;
     let shown = path.display();
-    let format = recognised(&source).ok_or_else(|| match &source {
-        Source::Stream(stream) if stream.sample_lines().next().is_none() => format!("{shown}: there is nothing in it"),
-        _ => format!("{shown}: no known format of traces; `streamgauge trace convert` can be told which it is"),
-    })?;
+    let format = recognised(&source).map_err(|what| format!("{shown}: {what}"))?;
     let read = format.read.ok_or_else(|| format!("{shown}: {} cannot be read: {}", format.name, format.but))?;
     let trace = read(source, &Options::default())?;
     let mut trace = merge(vec![(shown.to_string(), trace)], Align::Start)?;

@@ -45,8 +45,9 @@ impl FromStr for Target {
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("expected a URL without credentials; give them with --header or --api-key-env");
         }
-        if uri.query().is_some() {
-            return Err("expected a URL without a query");
+        // Behind `#` stands what `Uri` leaves out.
+        if uri.query().is_some() || text.contains('#') {
+            return Err("expected a URL without a query or a fragment");
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(SHAPE)?;
         if uri.port_u16().is_none() && uri.authority().is_some_and(|authority| authority.as_str() != host) {
@@ -129,7 +130,17 @@ mod tests {
         assert_eq!(target("http://h:1/v1/"), Ok(("http://h:1".to_owned(), false)));
         assert_eq!(target("https://h/openai"), Ok(("https://h:443/openai".to_owned(), true)));
         assert_eq!(target("http://[::1]:80"), Ok(("http://[::1]:80".to_owned(), false)));
-        for bad in ["", "h:1", "ftp://h", "http://", "http://u:p@h", "http://h?x=1", "http://h:99999", "http://h:"] {
+        for bad in [
+            "",
+            "h:1",
+            "ftp://h",
+            "http://",
+            "http://u:p@h",
+            "http://h?x=1",
+            "http://h/#x",
+            "http://h:99999",
+            "http://h:",
+        ] {
             assert!(target(bad).is_err(), "{bad}");
         }
         assert!(target("http://h:1/v1/chat/completions/").is_err_and(|said| said.contains("without a request's path")));

@@ -147,13 +147,7 @@ fn opened(
     let (format, by) = match named {
         Some(FormatName(format)) => (format, None),
         None => {
-            let format = format::recognised(&source).with_context(|| {
-                let what = match &source {
-                    Source::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
-                    _ => "no known format of traces; a format can be named, see `trace convert --help`",
-                };
-                format!("{}: {what}", told::name(path))
-            })?;
+            let format = format::recognised(&source).map_err(|what| anyhow::anyhow!("{}: {what}", told::name(path)))?;
             (format, Some(format.by))
         }
     };

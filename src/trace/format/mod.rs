@@ -162,8 +162,17 @@ pub fn named(name: &str) -> Option<&'static Format> {
 }
 
 /// The format of an input, by its content.
-pub fn recognised(source: &Source) -> Option<&'static Format> {
-    TABLE.iter().copied().find(|format| (format.recognise)(source))
+///
+/// # Errors
+/// What it is instead, and what to do.
+pub fn recognised(source: &Source) -> Result<&'static Format, &'static str> {
+    TABLE.iter().copied().find(|format| (format.recognise)(source)).ok_or_else(|| match source {
+        Source::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
+        Source::Stream(_) => {
+            "no known format of traces; `streamgauge trace convert --help` lists them, and can be told which it is"
+        }
+        Source::Folder(_) => "a folder with neither a capture nor sessions in it; name one file",
+    })
 }
 
 /// Whether an input is a stream of JSON objects, one per line, of which the first has those keys and none of the others.
