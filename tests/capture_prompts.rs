@@ -278,6 +278,10 @@ struct Alone {
 
 impl Alone {
     fn new(folder: &Path, flush: Gap) -> Self {
+        Self::keeping(folder, flush, Gap::from_nanos(u64::MAX))
+    }
+
+    fn keeping(folder: &Path, flush: Gap, age: Gap) -> Self {
         let settings = Settings {
             folder: folder.to_owned(),
             flush,
@@ -287,7 +291,7 @@ impl Alone {
             block: 16,
             names: 1,
             session: Some(SessionField::Header("x-user".to_owned())),
-            retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
+            retention: Retention { bytes: u64::MAX, age },
         };
         let clock = ManualClock::new();
         let capture = Capture::start(settings, None, Clock::Manual(clock.clone())).unwrap();
@@ -357,6 +361,20 @@ fn each_day_has_a_key_of_its_own_and_nothing_is_the_same_on_both() {
     assert_eq!(next.prompt.blocks.len(), first[0].prompt.blocks.len());
     assert!(next.prompt.blocks.iter().all(|id| !first[0].prompt.blocks.contains(id)));
     assert!(midnight.session == next.session && next.session != first[0].session);
+}
+
+#[test]
+fn what_is_too_old_is_removed_though_nothing_more_comes() {
+    let folder = TempDir::new().unwrap();
+    let alone = Alone::keeping(folder.path(), Gap::from_millis(10), Gap::from_millis(80));
+    alone.ends(alone.asks());
+    alone.written(1);
+    // Files have the machine's time; the minutes between two looks are the clock's.
+    until("no segment is left", || {
+        alone.clock.advance(Gap::from_millis(60_000));
+        let mut files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
+        files.all(|path| path.extension().is_none_or(|end| end != "zst"))
+    });
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Segments are called `00000017-20261121T101500Z.jsonl.zst`: their number, by which they are in order, and the moment
 //! they were begun. A segment is only ever added to, frame by frame. It is closed at [`SEGMENT_BYTES`] or
-//! [`SEGMENT_AGE`], and when writing fails: what may be torn then stays behind, and the next frame begins another.
+//! [`SEGMENT_AGE`], or at an eighth of what is kept where that is less, for only whole segments are removed; and when
+//! writing fails: what may be torn then stays behind, and the next frame begins another.
 //! So it is when somebody removes the segment that is open, who needs its room: what a file without a name takes is lost.
 //!
 //! # When is it on disk?
@@ -25,13 +26,26 @@ pub const SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 const LOCK: &str = "capture.lock";
 const END: &str = ".jsonl.zst";
 
+/// What is kept, and of that a segment is at most an eighth.
+const PARTS: u64 = 8;
+
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Bytes of all segments.
+    /// Bytes of all segments, the room that the open one may still take among them.
     pub bytes: u64,
     /// Age of a segment, by its last change.
     pub age: Gap,
+}
+
+impl Retention {
+    fn segment_bytes(self) -> u64 {
+        SEGMENT_BYTES.min(self.bytes / PARTS)
+    }
+
+    fn segment_age(self) -> u64 {
+        SEGMENT_AGE.as_nanos().min(self.age.as_nanos() / PARTS)
+    }
 }
 
 /// See the module.
@@ -80,7 +94,8 @@ impl Folder {
     /// Whether the segment that is open should be closed before more is written.
     pub fn is_due(&self, unix_nanos: u64) -> bool {
         let is_due = |open: &Segment| {
-            open.bytes >= SEGMENT_BYTES || unix_nanos.saturating_sub(open.begun) >= SEGMENT_AGE.as_nanos()
+            open.bytes >= self.retention.segment_bytes()
+                || unix_nanos.saturating_sub(open.begun) >= self.retention.segment_age()
         };
         self.open.as_ref().is_some_and(is_due)
     }
@@ -137,7 +152,7 @@ impl Folder {
         if self.open.is_some() {
             segments.pop();
         }
-        let mut kept = self.open.as_ref().map_or(0, |segment| segment.bytes);
+        let mut kept = self.retention.segment_bytes();
         for segment in segments.iter().rev() {
             let about = fs::metadata(&segment.path)?;
             kept += about.len();
@@ -209,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn where_little_is_kept_segments_are_small() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut open = Folder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }).unwrap();
+        open.write(&[7; 99], 1).unwrap();
+        assert!(!open.is_due(10) && open.is_due(11));
+        open.write(&[7; 1], 1).unwrap();
+        assert!(open.is_due(1));
+    }
+
+    #[test]
     fn a_folder_is_one_processes() {
         let folder = tempfile::tempdir().unwrap();
         let first = Folder::open(folder.path(), ALL).unwrap();
@@ -222,6 +247,7 @@ mod tests {
     fn the_oldest_segments_go_when_there_is_too_much_or_they_are_too_old() {
         let folder = tempfile::tempdir().unwrap();
         let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }).unwrap();
+        // Room for another of three bytes is kept free.
         for _ in 0..4 {
             open.write(&[7; 10], 1).unwrap();
             open.close().unwrap();

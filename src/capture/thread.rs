@@ -261,13 +261,20 @@ impl Writer {
         }
     }
 
-    /// Writes the frame that is being filled.
+    /// Writes the frame that is being filled, and closes the segment when it is time for that, whether anything came or not.
     fn flush(&mut self) {
         self.flushed = self.clock.now();
-        if self.filling.rows() == 0 {
-            return;
-        }
         let now = self.clock.unix_nanos(self.flushed);
+        if self.filling.rows() > 0 {
+            self.write(now);
+        }
+        if self.folder.is_due(now) {
+            self.close();
+            self.tidy();
+        }
+    }
+
+    fn write(&mut self, now: u64) {
         let rows = self.whole + self.oversize;
         let written = self.filling.close(self.folder.next_frame()).and_then(|frame| {
             self.folder.write(&frame, now)?;
@@ -288,10 +295,6 @@ impl Writer {
         }
         (self.whole, self.oversize) = (0, 0);
         self.filling.clear();
-        if self.folder.is_due(now) {
-            self.close();
-            self.tidy();
-        }
     }
 
     fn close(&mut self) {
