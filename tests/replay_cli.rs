@@ -258,23 +258,29 @@ fn a_target_that_cannot_be_reached_ends_with_three() {
 #[test]
 fn what_is_wrong_with_a_certificate_is_told_with_the_remedy() {
     let pki = Pki::new();
-    let (cert, key) = (pki.path("server.pem"), pki.path("server.key"));
-    let tls = Arc::new(server(Identity { cert: &cert, key: &key }, None).unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let secret = format!("https://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for socket in listener.incoming() {
-            let mut connection = ServerConnection::new(Arc::clone(&tls)).unwrap();
-            _ = connection.complete_io(&mut socket.unwrap()).is_ok();
-        }
-    });
+    let serve = |name: &str| {
+        let (cert, key) = (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")));
+        let tls = Arc::new(server(Identity { cert: &cert, key: &key }, None).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for socket in listener.incoming() {
+                let mut connection = ServerConnection::new(Arc::clone(&tls)).unwrap();
+                _ = connection.complete_io(&mut socket.unwrap()).is_ok();
+            }
+        });
+        url
+    };
+    let (secret, authority) = (serve("server"), serve("ca"));
     let plain = sim(Gap::from_millis(1));
     let plain = format!("https://{}", plain.local_addr());
     let others = Pki::new();
-    let ca = others.path("ca.pem");
-    for (target, told) in
-        [(&secret, "; --target-ca names the certificates to trust"), (&plain, "; it does not speak TLS: try http://")]
-    {
+    let (ca, its_own) = (others.path("ca.pem"), pki.path("ca.pem"));
+    for (target, ca, told) in [
+        (&secret, &ca, "; --target-ca names the certificates to trust"),
+        (&plain, &ca, "; it does not speak TLS: try http://"),
+        (&authority, &its_own, "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)"),
+    ] {
         let done = run(&["replay", MOONCAKE, "--target", target, "--target-ca", ca.to_str().unwrap()]);
         assert_eq!(done.code, Some(3), "{}", done.stderr);
         assert!(done.stderr.contains(told), "{}", done.stderr);

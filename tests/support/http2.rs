@@ -30,6 +30,7 @@ impl Pki {
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ca.pem"), issuer.pem()).unwrap();
+        std::fs::write(folder.path().join("ca.key"), issuer.key().serialize_pem()).unwrap();
         let pki = Self { folder, issuer };
         pki.issue("server", &["127.0.0.1", "localhost"]);
         pki.issue("client", &["client.test"]);
