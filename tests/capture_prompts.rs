@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -77,6 +78,45 @@ fn a_prompt_is_the_same_plain_packed_and_over_http2() {
         assert_eq!(prompt(row), (None, vec![]), "{how}");
         assert_eq!((rows[row].prompt.tokens, rows[row].output_tokens), (Some(7), Some(2)), "{how}: the answer is told");
     }
+}
+
+#[test]
+fn what_goes_on_from_an_answer_that_the_server_keeps_is_of_that_session_and_shares_no_prefix_with_others() {
+    let folder = TempDir::new().unwrap();
+    let count = AtomicUsize::new(0);
+    let upstream = Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            let id = format!("resp_CANARY_{}", count.fetch_add(1, Ordering::Relaxed));
+            let text = json!([{"type": "message", "content": [{"type": "output_text", "text": "What more?"}]}]);
+            let body = json!({"id": id, "object": "response", "status": "completed", "output": text}).to_string();
+            let head = format!("content-type: application/json\r\ncontent-length: {}", body.len());
+            conn.send(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}"));
+        }
+    });
+    let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
+    let mut client = proxy.client();
+    let more = "a long request, word by word the same";
+    for (input, before) in [
+        (json!("a beginning"), None),
+        (json!("another one"), None),
+        (json!(more), Some("resp_CANARY_0")),
+        (json!([{"role": "user", "content": more}]), Some("resp_CANARY_1")),
+        (json!(more), Some("resp_CANARY_2")),
+    ] {
+        let mut body = json!({"model": "m", "input": input});
+        body.as_object_mut().unwrap().extend(before.map(|id| ("previous_response_id".to_owned(), json!(id))));
+        client.send(chat(&body.to_string()).replace("/v1/chat/completions", "/v1/responses")).response();
+    }
+    drop(proxy);
+    let rows = rows(folder.path());
+    assert_eq!(rows.iter().map(|row| row.turn.unwrap()).collect::<Vec<_>>(), [0, 0, 1, 1, 2]);
+    let session = |row: usize| rows[row].session.as_deref().unwrap();
+    assert!(
+        session(0) != session(1) && session(2) == session(0) && session(3) == session(1) && session(4) == session(0)
+    );
+    let [one, other] = [2, 4].map(|row: usize| rows[row].prompt.blocks.last().unwrap());
+    assert_ne!(one, other, "the same words after something else");
+    assert!(!format!("{rows:?}").contains("CANARY"));
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub(super) struct Asked {
     pub(super) extras: Extras,
     /// The session that a field of the body names.
     pub(super) session: Option<u64>,
+    /// The digest of the id of the answer that it goes on from.
+    pub(super) goes_on_from: Option<u64>,
     /// The day of the key that ids were made with.
     pub(super) day: u64,
     /// Nobody had time to cut the prompt into blocks.
@@ -30,7 +32,7 @@ pub(super) struct Asked {
 impl Asked {
     /// What was made with another day's key is nothing to this day's rows.
     pub(super) fn forget_ids(&mut self) {
-        self.session = None;
+        (self.session, self.goes_on_from) = (None, None);
         if let Some(prompt) = &mut self.prompt {
             prompt.blocks.clear();
             prompt.messages.clear();

@@ -1,7 +1,8 @@
 //! Which requests belong together.
 //!
 //! A session is what a configured header or field says, or it is inferred: a request whose messages begin with all the
-//! messages of an earlier one is that one's next turn. Only the last 65,536 conversations are remembered.
+//! messages of an earlier one is that one's next turn, and so is one that names an earlier one's answer, which the server
+//! has kept. Only the last 65,536 conversations are remembered.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,6 +23,15 @@ pub struct Turn {
     pub think: Option<Gap>,
 }
 
+/// What a server keeps of a conversation, by the digests of the ids of its answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept {
+    /// The answer that the request goes on from.
+    pub goes_on_from: Option<u64>,
+    /// Its own, where the server keeps answers.
+    pub answer: Option<u64>,
+}
+
 #[derive(Clone, Copy)]
 struct Last {
     session: u64,
@@ -32,8 +42,8 @@ struct Last {
 /// See the module.
 #[derive(Default)]
 pub struct Sessions {
-    /// By the digest of everything that was said up to its end, or of what a client calls it: without the key nobody can
-    /// choose that, and it needs no hash that is a guard.
+    /// By the digest of everything that was said up to its end, of the last answer's id, or of what a client calls it:
+    /// without the key nobody can choose that, and it needs no hash that is a guard.
     last: HashMap<u64, Last, Near>,
     order: VecDeque<u64>,
 }
@@ -42,20 +52,29 @@ impl Sessions {
     /// The turn of a request that says itself which session it is of.
     pub fn named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> Turn {
         let before = self.last.get(&session).copied();
-        self.turn(session, session, before, arrived, ended)
+        let (turn, last) = turn(session, before, arrived, ended);
+        self.remember(session, last);
+        turn
     }
 
-    /// The turn of a request of these messages; `None` if it has none. What nobody gave a name has a random one.
-    pub fn inferred(&mut self, messages: &[u64], arrived: Stamp, ended: Stamp) -> Option<Turn> {
-        let (whole, earlier) = messages.split_last()?;
-        let before = earlier.iter().rev().find_map(|end| self.last.get(end)).copied();
-        let session = before.map_or_else(rand::random, |before| before.session);
-        Some(self.turn(*whole, session, before, arrived, ended))
+    /// The turn of a request of these messages; `None` if it has none and the server keeps nothing of it. What nobody gave a
+    /// name has a random one.
+    pub fn inferred(&mut self, messages: &[u64], kept: Kept, arrived: Stamp, ended: Stamp) -> Option<Turn> {
+        let (whole, earlier) =
+            messages.split_last().map_or((None, messages), |(whole, earlier)| (Some(*whole), earlier));
+        let known = |end: &u64| self.last.get(end).copied();
+        let before = kept.goes_on_from.as_ref().and_then(known).or_else(|| earlier.iter().rev().find_map(known));
+        let ends = [whole, kept.answer];
+        if before.is_none() && ends == [None; 2] {
+            return None;
+        }
+        let (turn, last) = turn(before.map_or_else(rand::random, |before| before.session), before, arrived, ended);
+        ends.into_iter().flatten().for_each(|end| self.remember(end, last));
+        Some(turn)
     }
 
-    fn turn(&mut self, at: u64, session: u64, before: Option<Last>, arrived: Stamp, ended: Stamp) -> Turn {
-        let turn = before.map_or(0, |before| before.turn.saturating_add(1));
-        if self.last.insert(at, Last { session, turn, ended }).is_none() {
+    fn remember(&mut self, at: u64, last: Last) {
+        if self.last.insert(at, last).is_none() {
             self.order.push_back(at);
             if self.order.len() > MOST
                 && let Some(oldest) = self.order.pop_front()
@@ -63,8 +82,14 @@ impl Sessions {
                 self.last.remove(&oldest);
             }
         }
-        Turn { session, turn, think: before.map(|before| arrived.since(before.ended)) }
     }
+}
+
+/// The turn after `before` in its session, and how it is remembered.
+fn turn(session: u64, before: Option<Last>, arrived: Stamp, ended: Stamp) -> (Turn, Last) {
+    let turn = before.map_or(0, |before| before.turn.saturating_add(1));
+    let think = before.map(|before| arrived.since(before.ended));
+    (Turn { session, turn, think }, Last { session, turn, ended })
 }
 
 #[cfg(test)]
@@ -78,17 +103,36 @@ mod tests {
     #[test]
     fn a_chain_that_goes_on_is_the_next_turn_and_the_pause_is_told() {
         let mut sessions = Sessions::default();
-        let first = sessions.inferred(&[1, 2], at(0), at(3)).unwrap();
-        let second = sessions.inferred(&[1, 2, 3, 4], at(10), at(12)).unwrap();
-        let third = sessions.inferred(&[1, 2, 3, 4, 5, 6], at(20), at(21)).unwrap();
+        let first = sessions.inferred(&[1, 2], Kept::default(), at(0), at(3)).unwrap();
+        let second = sessions.inferred(&[1, 2, 3, 4], Kept::default(), at(10), at(12)).unwrap();
+        let third = sessions.inferred(&[1, 2, 3, 4, 5, 6], Kept::default(), at(20), at(21)).unwrap();
         assert_eq!((first.turn, first.think), (0, None));
         assert_eq!(second, Turn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
         assert_eq!((third.session, third.turn), (first.session, 2));
-        let other = sessions.inferred(&[1, 9], at(22), at(23)).unwrap();
+        let other = sessions.inferred(&[1, 9], Kept::default(), at(22), at(23)).unwrap();
         assert!(other.session != first.session && other.turn == 0);
-        let again = sessions.inferred(&[1, 2], at(24), at(25)).unwrap();
+        let again = sessions.inferred(&[1, 2], Kept::default(), at(24), at(25)).unwrap();
         assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
-        assert_eq!(sessions.inferred(&[], at(0), at(0)), None);
+        assert_eq!(sessions.inferred(&[], Kept::default(), at(0), at(0)), None);
+    }
+
+    #[test]
+    fn a_request_that_goes_on_from_a_kept_answer_is_the_next_turn_of_that_one() {
+        let mut sessions = Sessions::default();
+        let mut asked = |messages: &[u64], goes_on_from, answer, seconds| {
+            sessions.inferred(messages, Kept { goes_on_from, answer }, at(seconds), at(seconds + 1))
+        };
+        // A prompt that is one text has no messages.
+        let first = asked(&[], None, Some(70), 0).unwrap();
+        let second = asked(&[5], Some(70), Some(71), 11).unwrap();
+        let fork = asked(&[6], Some(70), Some(72), 12).unwrap();
+        let third = asked(&[], Some(71), None, 13).unwrap();
+        assert_eq!((first.turn, second.turn, fork.turn, third.turn), (0, 1, 1, 2));
+        assert!([second, fork, third].iter().all(|turn| turn.session == first.session));
+        assert_eq!(second.think, Some(Gap::from_millis(10_000)));
+        let unknown = asked(&[5, 8], Some(99), Some(73), 14).unwrap();
+        assert_eq!((unknown.session, unknown.turn), (first.session, 2), "its messages tell as well");
+        assert_eq!(asked(&[], Some(98), None, 15), None);
     }
 
     #[test]
@@ -102,10 +146,10 @@ mod tests {
     fn the_oldest_conversations_are_forgotten() {
         let mut sessions = Sessions::default();
         for n in 0..MOST as u64 + 10 {
-            sessions.inferred(&[n], at(0), at(0));
+            sessions.inferred(&[n], Kept::default(), at(0), at(0));
         }
         assert_eq!((sessions.last.len(), sessions.order.len()), (MOST, MOST));
-        assert_eq!(sessions.inferred(&[0, MOST as u64 * 2], at(1), at(1)).unwrap().turn, 0);
-        assert_eq!(sessions.inferred(&[100, MOST as u64 * 3], at(1), at(1)).unwrap().turn, 1);
+        assert_eq!(sessions.inferred(&[0, MOST as u64 * 2], Kept::default(), at(1), at(1)).unwrap().turn, 0);
+        assert_eq!(sessions.inferred(&[100, MOST as u64 * 3], Kept::default(), at(1), at(1)).unwrap().turn, 1);
     }
 }

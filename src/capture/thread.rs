@@ -15,7 +15,7 @@ use super::names::Names;
 use super::recorder::{Following, MAX_BODY, Note, SessionField, Settings, on_the_way};
 use super::row::{Asked, Rounding, row};
 use super::segments::Folder;
-use super::sessions::Sessions;
+use super::sessions::{Kept, Sessions};
 use super::tokens::{MAX_BACKLOG, Tokens};
 use crate::clock::{Clock, rest};
 use crate::measure::dialect::Dialect;
@@ -183,7 +183,14 @@ impl Writer {
             }
             _ => None,
         };
-        Asked { prompt: found.then_some(digested), extras: body.extras(), session, uncut: behind, ..nothing }
+        let goes_on_from = body.goes_on_from(dialect).map(|id| self.answer(id));
+        let prompt = found.then_some(digested);
+        Asked { prompt, extras: body.extras(), session, goes_on_from, uncut: behind, ..nothing }
+    }
+
+    /// What stands in the memory of sessions for the id of an answer that a server keeps.
+    fn answer(&self, id: &str) -> u64 {
+        self.key.digest(b"answer", id.as_bytes())
     }
 
     fn ended(&mut self, following: &mut Following, record: &RequestRecord, mut asked: Asked) {
@@ -197,7 +204,11 @@ impl Writer {
         let turn = match named {
             Some(session) => Some(self.sessions.named(session, arrived, at)),
             None if self.settings.session.is_some() => None,
-            None => self.sessions.inferred(messages, arrived, at),
+            None => {
+                let kept = record.shape.dialect.is_some_and(Dialect::keeps_answers);
+                let answer = record.response_id.as_deref().filter(|_| kept).map(|id| self.answer(id));
+                self.sessions.inferred(messages, Kept { goes_on_from: asked.goes_on_from, answer }, arrived, at)
+            }
         };
         let rounding = Rounding::new(self.settings.round, self.unit(), self.settings.block);
         let oversize = following.oversize || asked.uncut;

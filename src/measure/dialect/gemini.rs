@@ -22,6 +22,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     request: REQUEST,
     prompt: &["tools", "systemInstruction", "system_instruction", "contents"],
+    kept: &["cachedContent", "cached_content"],
     reader: |_| Box::new(Content::default()),
     reply: REPLY,
     loose_json: true,

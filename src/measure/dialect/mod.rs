@@ -111,6 +111,8 @@ pub struct Dialect {
     pub(super) request: &'static [(&'static str, Asked)],
     /// The keys of a request's JSON body that make its prompt: tools, system, what was said, in this order.
     prompt: &'static [&'static str],
+    /// The keys that name what the server has kept and puts in front of that.
+    kept: &'static [&'static str],
     /// Notes what one message of a request's body tells, where that body is gRPC.
     pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
     /// A reader for one stream.
@@ -139,6 +141,7 @@ const USUAL: Dialect = Dialect {
     path: |_, _| (),
     request: &[],
     prompt: &["prompt"],
+    kept: &[],
     message: None,
     reader: |_| Box::new(Silent),
     reply: &[],

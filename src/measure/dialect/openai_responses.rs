@@ -4,6 +4,7 @@
 //! There is one terminal event, which has the usage; some servers append `[DONE]`.
 
 use super::fault::{self, Fault};
+use super::prompt::GOES_ON_FROM;
 use super::reply::is_report;
 use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
@@ -18,6 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/responses"),
     request: REQUEST,
     prompt: &["tools", "instructions", "input"],
+    kept: &[GOES_ON_FROM, "conversation", "prompt"],
     reader: |_| Box::new(Responses { identified: false }),
     reply: REPLY,
     text: Some(&TextFields { choice: "output_index", text: &[&["delta"]], whole: &[&["output[].content[].text"]] }),

@@ -1,6 +1,7 @@
 //! The prompt of a request, walked in one order whatever the JSON looks like, and what else changes its cost.
 //!
-//! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said.
+//! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said. What a
+//! server has kept and puts in front is not in the request; the names that the request has for it stand there instead.
 //! White space, escapes and the order of keys do not change the walk; a role, the order of messages and their content
 //! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a
 //! gRPC request is a tensor whose name and type are the model's own, and is not read.
@@ -78,6 +79,10 @@ pub struct RequestBody<'a>(Object<'a>);
 /// Where sampling parameters stand besides the top.
 const NESTED: [&str; 7] =
     ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text", "output_config"];
+/// Names the answer that a request goes on from, of which the server has kept what was said before.
+pub(super) const GOES_ON_FROM: &str = "previous_response_id";
+/// Fields of what a server has kept are numbered from here.
+const KEPT: u8 = 0x80;
 /// Says what a cache should do with a message, and moves from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
@@ -91,9 +96,9 @@ impl<'a> RequestBody<'a> {
     /// Walks the prompt; false if there is none.
     pub fn prompt(&mut self, dialect: &Dialect, sink: &mut impl PromptSink) -> bool {
         let mut found = false;
-        for (number, key) in (0_u8..).zip(dialect.prompt) {
+        for (number, key) in (KEPT..).zip(dialect.kept).chain((0..).zip(dialect.prompt)) {
             let Some(value) = self.0.get_mut(key).filter(|value| **value != Value::Null) else { continue };
-            found = true;
+            found |= number < KEPT;
             sink.mark(&[mark::FIELD, number]);
             match value {
                 Value::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
@@ -108,6 +113,11 @@ impl<'a> RequestBody<'a> {
             sink.mark(&[mark::END]);
         }
         found
+    }
+
+    /// The id of the answer that it goes on from, where the server has kept that.
+    pub fn goes_on_from(&self, dialect: &Dialect) -> Option<&str> {
+        if dialect.keeps_answers() { self.0.get(GOES_ON_FROM)?.as_str() } else { None }
     }
 
     /// What else is asked for.
@@ -156,6 +166,13 @@ impl<'a> RequestBody<'a> {
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         }
+    }
+}
+
+impl Dialect {
+    /// Whether its servers keep answers, from which a request may go on.
+    pub fn keeps_answers(&self) -> bool {
+        self.kept.contains(&GOES_ON_FROM)
     }
 }
 
@@ -352,6 +369,27 @@ mod tests {
         let marked = r#"{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}],"messages":[]}"#;
         let bare = r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#;
         assert_eq!(walked("anthropic.messages", marked), walked("anthropic.messages", bare));
+    }
+
+    #[test]
+    fn what_a_server_has_kept_is_in_front_of_the_prompt_by_its_name() {
+        for (dialect, body, kept) in [
+            ("openai.responses", r#"{"instructions":"s","input":"yes""#, r#""previous_response_id":"resp_"#),
+            ("openai.responses", r#"{"input":[{"role":"user","content":"yes"}]"#, r#""conversation":"conv_"#),
+            ("openai.responses", r#"{"input":"yes""#, r#""prompt":"pmpt_"#),
+            ("gemini", r#"{"contents":[{"parts":[{"text":"yes"}]}]"#, r#""cachedContent":"cachedContents/"#),
+            ("sglang.generate", r#"{"text":"yes""#, r#""session_params":"rid "#),
+        ] {
+            let asked = |kept: &str| walked(dialect, &[body, kept, "}"].concat()).bytes;
+            let [none, one, other] = ["", "1\"", "2\""].map(|id| match id {
+                "" => asked(""),
+                id => asked(&[",", kept, id].concat()),
+            });
+            assert!(one != other && one.ends_with(&none), "{dialect} {kept}: nothing else is different");
+        }
+        let mut nothing = Walked::default();
+        let body = RequestBody::read(br#"{"previous_response_id":"resp_1"}"#);
+        assert!(!body.unwrap().prompt(named("openai.responses").unwrap(), &mut nothing), "a name alone is no prompt");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/generate",
     request: REQUEST,
     prompt: &["text", "input_ids", "image_data", "audio_data", "video_data"],
+    kept: &["session_params"],
     reader: |shape| Box::new(Generate::new(shape)),
     reply: REPLY,
     ..USUAL
