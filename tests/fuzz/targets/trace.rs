@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
     // What is recognised is written in every format.
     for target in TABLE.iter().filter(|format| format.write.is_some()) {
         let Some(source) = source(data) else { return };
-        let Some(read) = recognised(&source).and_then(|format| format.read) else { return };
+        let Some(read) = recognised(&source).ok().and_then(|format| format.read) else { return };
         if let Ok(mut trace) = read(source, &options) {
             convert(&mut trace, target, Box::new(std::io::sink())).ok();
         }
