@@ -195,6 +195,20 @@ fn sglang_tells_increments_by_the_ids_and_never_by_the_text() {
 }
 
 #[test]
+fn sglang_without_a_tokenizer_answers_with_ids_and_they_are_tokens_like_text() {
+    let event = |ids: &[u32], total: u64| json!({"output_ids": ids, "meta_info": {"completion_tokens": total}});
+    let read = |events: &[Value]| stream("/generate", r#"{"input_ids":[1],"sampling_params":{}}"#, events);
+    let cumulative = read(&[event(&[5], 1), event(&[5, 6, 7], 3), event(&[5, 6, 7], 3)]);
+    assert_eq!((events(&cumulative), by_event(&cumulative)), ((2, 2), vec![(0, 1), (1, 2)]));
+    assert_eq!((cumulative.first_token_event, cumulative.last_token_event), (Some(0), Some(1)));
+    let increments = read(&[event(&[5], 1), event(&[6], 2), event(&[], 2)]);
+    assert_eq!((events(&increments), by_event(&increments)), ((2, 2), vec![(0, 1), (1, 1)]));
+    // Text that is held back is another matter.
+    let held = json!({"text": "", "output_ids": [5], "meta_info": {"completion_tokens": 1}});
+    assert_eq!(events(&read(&[held])), (0, 1));
+}
+
+#[test]
 fn sglang_answers_to_one_prompt_share_its_tokens_and_an_abort_is_a_finish() {
     let event = |index: u32, finish: Value| {
         let info = json!({"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 2, "finish_reason": finish});

@@ -4,7 +4,8 @@
 //! `completion_tokens` is cumulative. Text and ids are cumulative too, or increments
 //! (`--incremental-streaming-output`, Dynamo, LMDeploy): as many ids as tokens so far, or fewer, tells which. The text
 //! alone does not, and the first event is the same either way. An event may add tokens and no text, and outputs in
-//! between may be skipped. Several prompts, or several answers to one, are told apart by `index`.
+//! between may be skipped. Several prompts, or several answers to one, are told apart by `index`. A server without a
+//! tokenizer (`--skip-tokenizer-init`) sends no text: there the ids are the answer.
 
 use super::fault::Fault;
 use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
@@ -98,8 +99,8 @@ impl Generate {
 #[derive(Default)]
 struct Parts<'a> {
     index: u32,
-    /// Bytes of the text, escapes and all.
-    text: u64,
+    /// Bytes of the text, escapes and all; `None` of a server that has no tokenizer and so no text.
+    text: Option<u64>,
     ids: Option<u32>,
     id: Option<&'a str>,
     finish: Option<&'a str>,
@@ -118,8 +119,10 @@ impl<'a> Parts<'a> {
             match key {
                 b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
                 b"text" => {
-                    if let Shown::String(place) = walk.shown()? {
-                        parts.text = place.len() as u64;
+                    parts.text = match walk.shown()? {
+                        Shown::String(place) => Some(place.len() as u64),
+                        Shown::Empty => Some(0),
+                        Shown::Null | Shown::Other => None,
                     }
                 }
                 b"output_ids" => parts.ids = walk.length()?,
@@ -157,7 +160,7 @@ impl<'a> Parts<'a> {
 }
 
 impl Generate {
-    /// The tokens of an event, and whether it shows text.
+    /// The tokens of an event, and whether it shows text, or ids where there is none.
     fn growth(&mut self, parts: &Parts<'_>) -> (Option<Counted>, bool) {
         let (before, listed) = (self.tokens.get(parts.index), parts.ids.map(u64::from));
         if let (None, Some(total), Some(listed)) = (self.increments, parts.tokens, listed) {
@@ -168,8 +171,6 @@ impl Generate {
             };
         }
         let increments = self.increments == Some(true);
-        let shows =
-            if increments { parts.text > 0 } else { parts.text > self.text.set(parts.index, parts.text).unwrap_or(0) };
         let grown = parts.tokens.map(|total| {
             self.tokens.set(parts.index, total);
             Counted::growth(total.saturating_sub(before))
@@ -178,6 +179,11 @@ impl Generate {
             let before = self.ids.set(parts.index, listed).filter(|_| !increments).unwrap_or(0);
             Counted::listed(u32::try_from(listed.saturating_sub(before)).unwrap_or(u32::MAX))
         });
+        let shows = match parts.text {
+            Some(text) if increments => text > 0,
+            Some(text) => text > self.text.set(parts.index, text).unwrap_or(0),
+            None => listed.is_some_and(|counted| counted.tokens > 0),
+        };
         (grown.or(listed), shows)
     }
 
