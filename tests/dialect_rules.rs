@@ -1,5 +1,7 @@
 //! Rules of the dialects that the vectors do not show, each on the fewest events that show it.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use streamgauge::cli::inspect::{Exchange, Inspection, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
@@ -373,6 +375,21 @@ fn a_grpc_request_names_its_model_and_a_status_says_how_it_ended() {
         assert_eq!(record.outcome, outcome);
         assert_eq!(record.fault.and_then(|fault| fault.kind).as_deref(), Some("grpc_14").filter(|_| status == b"14"));
     }
+}
+
+#[test]
+fn bedrocks_own_counts_leave_the_cached_prompt_out_and_it_is_counted_all_the_same() {
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":3,"cache_creation_input_tokens":20,"cache_read_input_tokens":500}}}"#;
+    let stop = r#"{"type":"message_stop","amazon-bedrock-invocationMetrics":{"inputTokenCount":3,"outputTokenCount":7,"cacheReadInputTokenCount":500,"cacheWriteInputTokenCount":20}}"#;
+    let read = |events: &[&str]| {
+        let events: Vec<Value> = events.iter().map(|event| json!({"bytes": STANDARD.encode(event)})).collect();
+        let answer = stream("/model/m/invoke-with-response-stream", "{}", &events);
+        (answer.input_tokens, answer.cached_tokens, answer.output_tokens)
+    };
+    assert_eq!(read(&[start]), (Some(523), Some(500), None));
+    assert_eq!(read(&[start, stop]), (Some(523), Some(500), Some(7)));
+    let without_a_cache = r#"{"amazon-bedrock-invocationMetrics":{"inputTokenCount":3,"outputTokenCount":7}}"#;
+    assert_eq!(read(&[without_a_cache]), (Some(3), None, Some(7)));
 }
 
 #[test]

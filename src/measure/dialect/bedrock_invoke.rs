@@ -6,7 +6,7 @@
 
 use super::anthropic_messages::Messages;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
-use super::reply::is_report;
+use super::reply::{is_report, sum};
 use super::{
     Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
 };
@@ -168,17 +168,20 @@ impl<'a> Vendor<'a> {
     }
 }
 
+/// Bedrock's counts. `inputTokenCount` leaves out what came from the cache or went into it.
 fn metrics(walk: &mut Walk<'_>) -> Option<Usage> {
-    let mut usage = Usage::default();
+    let (mut usage, mut cache_write) = (Usage::default(), None);
     walk.object(|key, walk| {
         match key {
             b"inputTokenCount" => usage.input = count(walk)?,
             b"outputTokenCount" => usage.output = count(walk)?,
             b"cacheReadInputTokenCount" => usage.cached = count(walk)?,
+            b"cacheWriteInputTokenCount" => cache_write = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())
     })?;
+    usage.input = sum(sum(usage.input, usage.cached), cache_write);
     Some(usage)
 }
 
