@@ -260,6 +260,56 @@ fn llama_counts_by_its_counter_and_progress_is_no_token() {
 }
 
 #[test]
+fn llama_counts_every_prompt_and_every_answer_of_a_list() {
+    let event = |index: u32, predicted: u64, evaluated: u64, stop: bool| {
+        let text = if stop { "" } else { "x" };
+        json!({"index": index, "content": text, "stop": stop, "stop_type": stop.then_some("limit"), "tokens_predicted": predicted, "tokens_evaluated": evaluated, "timings": {"cache_n": 2}})
+    };
+    // Prompts of 3 and of 2 tokens, whose answers interleave.
+    let both = [
+        event(1, 1, 2, false),
+        event(0, 1, 3, false),
+        event(1, 1, 2, true),
+        event(0, 2, 3, false),
+        event(0, 2, 3, true),
+    ];
+    let counts = |answer: &Inspection| (answer.input_tokens, answer.cached_tokens, answer.output_tokens);
+    let streamed = stream("/completion", r#"{"prompt":["a","b"],"stream":true}"#, &both);
+    assert_eq!(counts(&streamed), (Some(5), Some(4), Some(3)));
+    let whole = json!([both[2], both[4]]);
+    let answer = document("/completion", r#"{"prompt":["a","b"]}"#, &whole);
+    assert_eq!(counts(&answer), (Some(5), Some(4), Some(3)));
+    assert_eq!(finishes(&answer), [(0, "length", "limit"), (1, "length", "limit")]);
+    // Two answers to one prompt.
+    let answers = [event(0, 4, 7, false), event(1, 5, 7, false), event(1, 5, 7, true), event(0, 4, 7, true)];
+    let request = r#"{"prompt":"a","n_cmpl":2,"stream":true}"#;
+    assert_eq!(counts(&stream("/completion", request, &answers)), (Some(7), Some(2), Some(9)));
+    let answer = document("/completion", request, &json!([answers[3], answers[2]]));
+    assert_eq!(counts(&answer), (Some(7), Some(2), Some(9)));
+}
+
+#[test]
+fn usage_beside_each_choice_that_ends_is_that_choices_own() {
+    // As llama-server ends each prompt of a list.
+    let event = |index: u32, text: &str, prompt: Option<u64>| {
+        let usage = prompt.map(|prompt| json!({"prompt_tokens": prompt, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}));
+        json!({"object": "text_completion", "choices": [{"index": index, "text": text, "finish_reason": prompt.map(|_| "length")}], "usage": usage})
+    };
+    let ends =
+        [event(0, "a", None), event(1, "b", None), event(0, "c", None), event(1, "d", Some(5)), event(0, "", Some(3))];
+    let counts = |answer: &Inspection| (answer.input_tokens, answer.cached_tokens, counted(answer).0);
+    let prompts = stream("/v1/completions", r#"{"prompt":["x","y"],"stream":true}"#, &ends);
+    assert_eq!((counts(&prompts), counted(&prompts).1), ((Some(8), Some(2), Some(4)), Some("usage")));
+    // A report of the whole is better than what was added up.
+    let total = json!({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 5}});
+    let reported = [&ends[..], &[total]].concat();
+    assert_eq!(counts(&stream("/v1/completions", "{}", &reported)), (Some(8), Some(2), Some(5)));
+    let answers = [event(0, "a", Some(3)), event(1, "b", Some(3))];
+    let answer = stream("/v1/completions", r#"{"prompt":"x","n":2,"stream":true}"#, &answers);
+    assert_eq!(counts(&answer), (Some(3), Some(1), Some(4)));
+}
+
+#[test]
 fn ollama_ends_with_its_done_line_and_counts_only_there() {
     let say = |message: Value| json!({"model": "m", "message": message, "done": false});
     let tool = say(json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}));

@@ -7,12 +7,14 @@
 //! A gateway that takes `/v1` off the path makes OpenAI's `/completions` look like this one: then the events tell.
 
 use super::fault::Fault;
+use super::reply::Shares;
 use super::{
     Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, recognize,
 };
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
+use crate::measure::shape::RequestShape;
 
 const NAME: &str = "llamacpp.completion";
 
@@ -22,7 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| ["/completion", "/completions", "/infill"].iter().any(|end| path.ends_with(end)),
     request: REQUEST,
     prompt: &["input_extra", "input_prefix", "prompt", "input_suffix"],
-    reader: |shape| recognize::unless_told(shape, NAME, Box::new(Completion::default())),
+    reader: |shape| recognize::unless_told(shape, NAME, Box::new(Completion::new(shape))),
     reply: REPLY,
     ..USUAL
 };
@@ -40,22 +42,33 @@ const REQUEST: &[(&str, Asked)] = &[
     ("seed", Asked::Seed),
 ];
 
+/// One answer is an object, several are a list.
 const REPLY: &[(&str, Field)] = &[
     ("model", Field::Model),
     ("stop_type", Field::Finish),
     ("tokens_evaluated", Field::Input),
     ("timings.cache_n", Field::Cached),
     ("tokens_predicted", Field::Total),
+    ("[].model", Field::Model),
+    ("[].stop_type", Field::Finish),
+    ("[].tokens_evaluated", Field::Input),
+    ("[].timings.cache_n", Field::Cached),
+    ("[].tokens_predicted", Field::Total),
     ("error", Field::Error),
     ("error.message", Field::Error),
     ("error.type", Field::ErrorKind),
     ("error.code", Field::ErrorCode),
 ];
 
-#[derive(Default)]
 struct Completion {
     predicted: Counters,
-    prompt_told: bool,
+    shares: Shares,
+}
+
+impl Completion {
+    fn new(shape: &RequestShape) -> Self {
+        Self { predicted: Counters::default(), shares: Shares::new(shape) }
+    }
 }
 
 /// What matters of one event.
@@ -133,9 +146,9 @@ impl Reader for Completion {
             sink.delta(choice, Delta::Evidence { tokens });
         }
         let input = parts.evaluated.filter(|input| *input > 0);
-        if input.is_some() && (parts.stop || !self.prompt_told) {
-            self.prompt_told = true;
-            sink.delta(0, Delta::Usage(Usage { input, cached: parts.cached, output: None, reasoning: None }));
+        if input.is_some() && (parts.stop || !self.shares.know_prompt(choice)) {
+            let own = Usage { input, cached: parts.cached, output: None, reasoning: None };
+            sink.delta(0, Delta::Usage(self.shares.add(choice, own)));
         }
         if parts.stop {
             parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));

@@ -340,11 +340,6 @@ impl Counters {
         self.0.iter().find(|(index, _)| *index == choice).map_or(0, |(_, count)| *count)
     }
 
-    /// How many choices have a count.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// All counts together.
     pub(super) fn sum(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::fault::Fault;
-use super::reply::is_report;
+use super::reply::{Shares, is_report};
 use super::skeleton::Skeleton;
 use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, believed, finish_reason, segment_of};
 use crate::measure::framing::Event;
@@ -161,26 +161,28 @@ fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
 }
 
 /// The state of one stream.
-#[derive(Default)]
 pub(super) struct Stream {
-    /// Usage was asked for on every event, so the first one already counts from zero.
+    /// Usage stands on every event, because it was asked for or as a choice has shown: it is a counter, from zero.
     continuous: bool,
     /// Cumulative completion tokens that each choice has reported.
     reported: Counters,
     /// Choices that are finished.
     finished: Vec<u32>,
-    /// The length of each prompt.
-    prompts: Counters,
-    /// Answers asked for to each prompt.
-    answers: u32,
+    shares: Shares,
     skeleton: Skeleton<(u32, OutputKind)>,
     identified: bool,
 }
 
 impl Stream {
     pub(super) fn new(shape: &RequestShape) -> Self {
-        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
-        Self { continuous: shape.continuous_usage, answers, ..Self::default() }
+        Self {
+            continuous: shape.continuous_usage,
+            reported: Counters::default(),
+            finished: Vec::new(),
+            shares: Shares::new(shape),
+            skeleton: Skeleton::default(),
+            identified: false,
+        }
     }
 
     /// One event.
@@ -220,18 +222,14 @@ impl Stream {
         }
     }
 
-    /// What the ids of the prompts tell. Answers to one prompt share it.
+    /// What the ids of the prompts tell.
     fn prompt(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
-        let of_choices =
-            chunk.first.iter().chain(&chunk.more).map(|choice| (choice.index / self.answers, choice.prompt));
-        let mut told = false;
-        for (prompt, length) in of_choices.chain([(0, chunk.prompt)]) {
-            let Some(length) = length else { continue };
-            self.prompts.set(prompt, length.into());
-            told = true;
-        }
-        if told {
-            sink.delta(0, Delta::Usage(Usage { input: Some(self.prompts.sum()), ..Usage::default() }));
+        let of_choices = chunk.first.iter().chain(&chunk.more).map(|choice| (choice.index, choice.prompt));
+        for (choice, length) in of_choices.chain([(0, chunk.prompt)]) {
+            if let Some(length) = length {
+                let own = Usage { input: Some(length.into()), ..Usage::default() };
+                sink.delta(0, Delta::Usage(self.shares.add(choice, own)));
+            }
         }
     }
 
@@ -244,12 +242,12 @@ impl Stream {
         };
         let single = chunk.more.is_empty();
         let total = chunk.usage.and_then(|usage| usage.output).filter(|_| single);
-        let (mut finished, mut all_over, mut counter) = (false, true, self.continuous);
+        let (mut finished, mut all_over) = (false, true);
         for choice in std::iter::once(only).chain(&chunk.more) {
             let over = self.finished.contains(&choice.index);
             let growth = total.filter(|_| !over).and_then(|total| self.growth(choice.index, total));
             if let (Some(total), Some(_)) = (total, growth) {
-                counter = true;
+                self.continuous = true;
                 sink.delta(choice.index, Delta::Total(total));
             }
             all_over &= over;
@@ -270,9 +268,10 @@ impl Stream {
             }
         }
         if let Some(usage) = chunk.usage {
-            // After the last text comes the final report, whatever stood in the place of a counter before.
-            match (!all_over && (counter || self.reported.len() > 1), finished || all_over) {
-                // A running counter of one choice is not the total; it does tell the prompt's size.
+            // Beside a choice stand its own counts, and after its end those of the whole reply.
+            let usage = if single && !all_over { self.shares.add(only.index, usage) } else { usage };
+            match (!all_over && self.continuous, finished || all_over) {
+                // A running counter is not the total; it does tell the prompt's size.
                 (true, _) => sink.delta(0, Delta::Usage(Usage { output: None, reasoning: None, ..usage })),
                 (false, true) => sink.delta(0, Delta::Usage(usage)),
                 (false, false) => {}

@@ -1,6 +1,6 @@
 //! A reply that is one JSON document: what its fields tell, by where they stand.
 
-use super::{Delta, Sink, believed, finish_reason};
+use super::{Counters, Delta, Sink, believed, finish_reason};
 use crate::measure::record::{FinishReason, Usage};
 use crate::measure::scan::Scalar;
 use crate::measure::shape::RequestShape;
@@ -144,6 +144,48 @@ impl Document {
         if self.failed {
             let (message, kind, code) = (self.message.as_deref(), self.kind.as_deref(), self.code.as_deref());
             sink.delta(0, Delta::Fault { message, kind, code });
+        }
+    }
+}
+
+/// Adds up the counts that a stream gives of each choice by itself, each the latest. Answers to one prompt share it.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Answers to each prompt.
+    answers: u32,
+    input: Counters,
+    cached: Counters,
+    output: Counters,
+    reasoning: Counters,
+}
+
+impl Shares {
+    /// Those of a reply to a request of this shape.
+    pub(super) fn new(shape: &RequestShape) -> Self {
+        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
+        let counters = Counters::default;
+        Self { answers, input: counters(), cached: counters(), output: counters(), reasoning: counters() }
+    }
+
+    /// Whether the size of this choice's prompt is known.
+    pub(super) fn know_prompt(&self, choice: u32) -> bool {
+        self.input.get(choice / self.answers) > 0
+    }
+
+    /// The counts of the whole reply, now that a choice has these. What this one does not tell is left out.
+    pub(super) fn add(&mut self, choice: u32, own: Usage) -> Usage {
+        let prompt = choice / self.answers;
+        let total = |counters: &mut Counters, of, count: Option<u64>| {
+            count.map(|count| {
+                counters.set(of, count);
+                counters.sum()
+            })
+        };
+        Usage {
+            input: total(&mut self.input, prompt, own.input),
+            cached: total(&mut self.cached, prompt, own.cached),
+            output: total(&mut self.output, choice, own.output),
+            reasoning: total(&mut self.reasoning, choice, own.reasoning),
         }
     }
 }

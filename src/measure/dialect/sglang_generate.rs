@@ -8,6 +8,7 @@
 //! tokenizer (`--skip-tokenizer-init`) sends no text: there the ids are the answer.
 
 use super::fault::Fault;
+use super::reply::Shares;
 use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
@@ -61,32 +62,18 @@ pub(super) const REPLY: &[(&str, Field)] = &[
 pub(super) struct Generate {
     /// Whether text and ids are increments, once an event has told.
     increments: Option<bool>,
-    /// Answers to each prompt.
-    answers: u32,
     tokens: Counters,
     text: Counters,
     ids: Counters,
-    prompts: Counters,
-    cached: Counters,
-    reasoning: Counters,
+    shares: Shares,
     identified: bool,
 }
 
 impl Generate {
     pub(super) fn new(shape: &RequestShape) -> Self {
-        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
         let counters = Counters::default;
-        Self {
-            increments: None,
-            answers,
-            tokens: counters(),
-            text: counters(),
-            ids: counters(),
-            prompts: counters(),
-            cached: counters(),
-            reasoning: counters(),
-            identified: false,
-        }
+        let (tokens, text, ids) = (counters(), counters(), counters());
+        Self { increments: None, tokens, text, ids, shares: Shares::new(shape), identified: false }
     }
 
     /// A stream whose text and ids are known to be increments.
@@ -186,23 +173,6 @@ impl Generate {
         };
         (grown.or(listed), shows)
     }
-
-    /// What the event adds to the counts of the whole reply. Answers to one prompt share its tokens.
-    fn usage(&mut self, parts: &Parts<'_>) -> Usage {
-        let prompt = parts.index / self.answers;
-        let total = |counters: &mut Counters, of, count: Option<u64>| {
-            count.map(|count| {
-                counters.set(of, count);
-                counters.sum()
-            })
-        };
-        Usage {
-            input: total(&mut self.prompts, prompt, parts.prompt),
-            cached: total(&mut self.cached, prompt, parts.cached),
-            output: None,
-            reasoning: total(&mut self.reasoning, parts.index, parts.reasoning),
-        }
-    }
 }
 
 impl Reader for Generate {
@@ -228,7 +198,9 @@ impl Reader for Generate {
         } else if tokens.is_some_and(|counted| counted.tokens > 0) {
             sink.delta(parts.index, Delta::Evidence { tokens });
         }
-        let usage = self.usage(&parts);
+        // The output is a running counter.
+        let own = Usage { input: parts.prompt, cached: parts.cached, output: None, reasoning: parts.reasoning };
+        let usage = self.shares.add(parts.index, own);
         if usage.input.unwrap_or(0) > 0 {
             sink.delta(0, Delta::Usage(usage));
         }
