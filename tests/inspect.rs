@@ -172,6 +172,18 @@ fn a_request_that_is_no_json_is_refused_and_not_shown() {
 }
 
 #[test]
+fn a_body_without_an_event_is_said_to_be_that() {
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
+    for body in [&b"<html><body>502 Bad Gateway</body></html>\n"[..], gzip, b""] {
+        std::fs::write(page.path(), body).unwrap();
+        let text = text(&[name(page.path()), CHAT]);
+        let said = "complete      no: there is no event in it; --content-type and --content-encoding say how it came\n";
+        assert!(text.ends_with(said), "{text}");
+    }
+}
+
+#[test]
 fn the_rules_of_other_tools_are_a_table_with_a_reason_in_each_line() {
     let shown = text(&["tests/data/vectors/05_vllm_chat_token_ids_stream_interval.sse", CHAT, "--explain"]);
     let tools = shown.split("\n\n").nth(2).unwrap();

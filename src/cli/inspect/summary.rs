@@ -138,6 +138,9 @@ fn complete(reply: &Reply<'_>) -> &'static str {
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
         Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
+        None if inspection.events + inspection.comments == 0 => {
+            "no: there is no event in it; --content-type and --content-encoding say how it came"
+        }
         None if inspection.error.is_some() => "no: the server reported an error",
         None if reply.cut => "no: the connection was closed before the body's end",
         None if inspection.complete && misses_done(reply) => {
