@@ -310,6 +310,16 @@ fn usage_beside_each_choice_that_ends_is_that_choices_own() {
 }
 
 #[test]
+fn the_log_probabilities_of_an_echoed_prompt_are_no_tokens() {
+    // As vLLM sends them: the prompt's come with those of the first token.
+    let event = |text: &str, logprobs: usize| json!({"object": "text_completion", "choices": [{"index": 0, "text": text, "logprobs": {"tokens": vec!["x"; logprobs]}}]});
+    let events = [event("a prompt one", 5), event(" two", 1), event(" three", 1)];
+    let read = |echo: bool| stream("/v1/completions", &json!({"echo": echo, "logprobs": 1}).to_string(), &events);
+    assert_eq!((counted(&read(true)), by_event(&read(true))), ((Some(3), Some("chunks")), vec![]));
+    assert_eq!((counted(&read(false)), by_event(&read(false))[0]), ((Some(7), Some("ids")), (0, 5)));
+}
+
+#[test]
 fn ollama_ends_with_its_done_line_and_counts_only_there() {
     let say = |message: Value| json!({"model": "m", "message": message, "done": false});
     let tool = say(json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}));

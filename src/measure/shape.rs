@@ -41,6 +41,8 @@ pub struct RequestShape {
     pub include_usage: bool,
     /// Whether usage was asked for on every event, so that it may be read as a counter.
     pub continuous_usage: bool,
+    /// Whether the answer is to begin with the prompt.
+    pub echo: bool,
     /// The server's host and port as configured.
     pub server: Option<(Arc<str>, u16)>,
 }

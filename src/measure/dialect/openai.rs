@@ -169,6 +169,8 @@ pub(super) struct Stream {
     /// Choices that are finished.
     finished: Vec<u32>,
     shares: Shares,
+    /// The log probabilities may be the prompt's, and count nothing.
+    echoes: bool,
     skeleton: Skeleton<(u32, OutputKind)>,
     identified: bool,
 }
@@ -180,9 +182,15 @@ impl Stream {
             reported: Counters::default(),
             finished: Vec::new(),
             shares: Shares::new(shape),
+            echoes: false,
             skeleton: Skeleton::default(),
             identified: false,
         }
+    }
+
+    /// The same where what was asked to be echoed comes with the first tokens: of completions.
+    pub(super) fn with_prompt(shape: &RequestShape) -> Self {
+        Self { echoes: shape.echo, ..Self::new(shape) }
     }
 
     /// One event.
@@ -199,7 +207,10 @@ impl Stream {
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
+        let Some(mut chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
+        if self.echoes {
+            chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.logprobs = None);
+        }
         self.identify(&chunk, sink);
         let named = || (event.name == b"error").then(|| Fault::named(event.data));
         if let Some(fault) = chunk.fault.or_else(named) {
@@ -312,6 +323,7 @@ pub(super) const REQUEST: &[(&str, Asked)] = &[
     ("seed", Asked::Seed),
     ("stream_options.include_usage", Asked::IncludeUsage),
     ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
+    ("echo", Asked::Echo),
 ];
 
 /// A reply in one JSON document.

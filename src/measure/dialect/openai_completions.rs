@@ -1,7 +1,8 @@
 //! `POST …/completions`: one prompt (or several) in, text out.
 //!
 //! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
-//! text is held back. The choice index runs over prompts and outputs together.
+//! text is held back. The choice index runs over prompts and outputs together. A prompt that is echoed comes with the
+//! first token, and so do its log probabilities.
 
 use super::openai::{self, Choice, Stream};
 use super::{Dialect, OutputKind, Reader, Sink, USUAL};
@@ -19,7 +20,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     path: openai::path,
     request: openai::REQUEST,
-    reader: |shape| Box::new(Completions(Stream::new(shape))),
+    reader: |shape| Box::new(Completions(Stream::with_prompt(shape))),
     reply: openai::REPLY,
     text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]], whole: &[&["choices[].text"]] }),
     ..USUAL

@@ -31,6 +31,8 @@ pub enum Asked {
     IncludeUsage,
     /// Usage on every event.
     ContinuousUsage,
+    /// The prompt before the answer.
+    Echo,
 }
 
 impl Asked {
@@ -48,6 +50,7 @@ impl Asked {
             Self::PresencePenalty => shape.presence_penalty = scalar.as_f64(),
             Self::Seed => shape.seed = scalar.as_u64(),
             Self::IncludeUsage => shape.include_usage = scalar.as_bool() == Some(true),
+            Self::Echo => shape.echo = scalar.as_bool() == Some(true),
             Self::ContinuousUsage => shape.continuous_usage = scalar.as_bool() == Some(true),
         }
     }
