@@ -356,6 +356,16 @@ fn ollama_ends_with_its_done_line_and_counts_only_there() {
 }
 
 #[test]
+fn ollamas_log_probabilities_are_as_many_as_the_tokens_of_their_line() {
+    let line = |text: &str, logprobs: usize| json!({"message": {"role": "assistant", "content": text}, "logprobs": vec![json!({"logprob": -1}); logprobs], "done": false});
+    let answer = lines("/api/chat", &[line("one two", 2), line("", 1), line(" three", 3)]);
+    assert_eq!((by_event(&answer), counted(&answer)), (vec![(0, 2), (1, 1), (2, 3)], (Some(6), Some("ids"))));
+    assert_eq!(events(&answer), (2, 3));
+    let done = json!({"message": {"content": ""}, "done": true, "done_reason": "stop", "prompt_eval_count": 1, "eval_count": 7});
+    assert_eq!(counted(&lines("/api/chat", &[line("one", 1), done])), (Some(7), Some("eval_count")));
+}
+
+#[test]
 fn triton_takes_lists_for_choices_and_adds_up_what_it_counts() {
     let path = "/v2/models/m/generate_stream";
     let events_of = [

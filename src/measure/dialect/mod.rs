@@ -31,7 +31,7 @@
 //! | `sglang.generate` | `/generate` with `sampling_params` | `finish_reason`, or `[DONE]` | growth of `completion_tokens` |
 //! | `lmdeploy.generate` | `/generate` with `prompt` or `max_tokens` | the same | the same |
 //! | `llamacpp.completion` | `/completion`, `/completions` without `/v1`, `/infill` | `stop: true` | growth of `tokens_predicted` |
-//! | `ollama.chat`, `ollama.generate` | `/api/chat`, `/api/generate` | the `done` line | unknown |
+//! | `ollama.chat`, `ollama.generate` | `/api/chat`, `/api/generate` | the `done` line | log probabilities |
 //! | `vllm.generate` | `/inference/v1/generate` | as `openai.completions` | ids |
 //! | `triton.generate` | `/v2/models/…/generate_stream`, `…/generate` | the body's end | `num_output_tokens` |
 //! | `triton.grpc` | `/inference.GRPCInferenceService/ModelStreamInfer` | the stream's end | unknown |

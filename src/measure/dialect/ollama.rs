@@ -1,11 +1,12 @@
 //! What Ollama's two dialects share: lines of JSON, the last of which says `done` and has the counts.
 //!
-//! A line may hold several tokens; only `eval_count` is exact. The `done` line is a trailer and no token, unless it has
+//! A line may hold several tokens: log probabilities, where they were asked for, tell how many; else only `eval_count` is
+//! exact. The `done` line is a trailer and no token, unless it has
 //! text. An error is a line of its own and the last.
 
 use super::fault::Fault;
 use super::reply::is_report;
-use super::{Asked, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
+use super::{Asked, Counted, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
 use crate::measure::record::Usage;
@@ -58,6 +59,8 @@ struct Parts<'a> {
     text: Option<Shown>,
     thinking: bool,
     tools: bool,
+    /// Log probabilities, one per token.
+    logprobs: Option<u32>,
     done: bool,
     reason: Option<&'a str>,
     usage: Usage,
@@ -73,6 +76,7 @@ impl<'a> Parts<'a> {
                 b"model" => parts.model = walk.text()?,
                 b"message" if walk.is_object() => walk.object(|key, walk| parts.shown(key, walk))?,
                 b"response" | b"thinking" => parts.shown(key, walk)?,
+                b"logprobs" if walk.is_array() => parts.logprobs = walk.length()?.filter(|entries| *entries > 0),
                 b"done" => parts.done = walk.raw()? == b"true",
                 b"done_reason" => parts.reason = walk.text()?,
                 b"prompt_eval_count" => parts.usage.input = count(walk)?,
@@ -120,10 +124,11 @@ impl Reader for Answer {
         {
             sink.delta(0, Delta::Model(model));
         }
+        let tokens = parts.logprobs.map(Counted::listed);
         if let Some(kind) = parts.output() {
-            sink.delta(0, Delta::Output { kind, tokens: None });
-        } else if parts.text.is_some() && !parts.role && !parts.done {
-            sink.delta(0, Delta::Evidence { tokens: None });
+            sink.delta(0, Delta::Output { kind, tokens });
+        } else if tokens.is_some() || parts.text.is_some() && !parts.role && !parts.done {
+            sink.delta(0, Delta::Evidence { tokens });
         }
         if !parts.done {
             return;
