@@ -15,7 +15,8 @@ use crate::sim::{CostModel, Options, Server, runtime};
 const ABOUT: &str = "\
 Run a simulated inference server: OpenAI-compatible, streaming, and without any model
 
-It answers POST /v1/chat/completions and /v1/completions the way vLLM does, byte for byte, with words from a list. \
+It answers POST /v1/chat/completions and /v1/completions the way vLLM does, event by event, with words from a list; \
+log probabilities, tools, echo and stop strings it passes over. \
 Its times come from a cost model of continuous batching: a step takes
 
     step-base + step-per-seq x sequences + prompt tokens / prefill-rate

@@ -85,15 +85,15 @@ pub enum OptionsError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// A step would take no time at all and the engine would never let go of its thread.
-    #[error("a decode step must take at least 1 µs")]
+    #[error("a decode step must take at least 1 µs (--step-base)")]
     InstantStep,
     /// Calibration needs a beat that the machine can hold.
-    #[error("the exact cadence must be at least 100 µs")]
+    #[error("the exact cadence must be at least 100 µs (--exact-cadence)")]
     CadenceTooFast,
     /// A longest sequence has to fit into the KV cache alone, or it could wait for ever.
     #[error(
-        "a sequence of max_model_len tokens does not fit into the KV cache: \
-         lower it to {fits}, or give it {needs} blocks"
+        "a sequence of --max-model-len tokens does not fit into the KV cache: \
+         lower that to {fits}, or give the cache {needs} blocks (--kv-blocks)"
     )]
     ModelLongerThanCache {
         /// The longest sequence that does fit, in tokens.

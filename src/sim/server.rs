@@ -35,7 +35,7 @@ pub enum BindError {
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {addr}")]
+    #[error("cannot listen on {addr} (--listen)")]
     Listen {
         /// The address that was asked for.
         addr: SocketAddr,
