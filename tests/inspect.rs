@@ -148,7 +148,7 @@ fn a_recording_that_stops_early_is_not_complete_and_has_no_times_that_did_not_co
     assert_eq!((&answer["times"]["end"], &answer["times"]["gaps"]), (&json!(0.5), &json!([])));
     let shown = text(&args);
     assert!(shown.ends_with("\ncomplete      no: the connection was closed before the body's end\n"), "{shown}");
-    assert!(shown.contains("\nTPOT          not known: fewer than two tokens\n"), "{shown}");
+    assert!(shown.contains("\nTPOT          not known: fewer than two tokens, or all in one event\n"), "{shown}");
 }
 
 #[test]
@@ -181,6 +181,19 @@ fn a_body_without_an_event_is_said_to_be_that() {
         let said = "complete      no: there is no event in it; --content-type and --content-encoding say how it came\n";
         assert!(text.ends_with(said), "{text}");
     }
+    let text = text(&[name(page.path()), CHAT, "--content-type=text/plain"]);
+    let said =
+        "complete      not known: a body of this content type is not understood; --content-type says how it came\n";
+    assert!(text.ends_with(said), "{text}");
+}
+
+#[test]
+fn several_tokens_in_one_event_have_no_tpot_for_that_reason() {
+    let event = r#"{"choices":[{"delta":{"content":"a b"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+    let file = recording(&[(0.25, &format!("data: {event}\n\n"))]);
+    let text = text(&[name(file.path()), CHAT, "--timed"]);
+    assert!(text.contains("\nTPOT          not known: fewer than two tokens, or all in one event\n"), "{text}");
+    assert!(text.contains("\noutput tokens 2, "), "{text}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn pace(times: &Times) -> Vec<(&'static str, String)> {
             lines.push(("per token", spread(&times.itl)));
         }
     }
-    let tpot = times.tpot.map_or("not known: fewer than two tokens".to_owned(), length);
+    let tpot = times.tpot.map_or("not known: fewer than two tokens, or all in one event".to_owned(), length);
     lines.push(("TPOT", tpot));
     let body = times.first_byte.map_or(String::new(), |seconds| format!(", the body after {}", length(seconds)));
     let (end, headers) = (length(times.end), length(times.headers));
@@ -138,6 +138,9 @@ fn complete(reply: &Reply<'_>) -> &'static str {
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
         Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
+        None if inspection.events + inspection.comments == 0 && inspection.complete => {
+            "not known: a body of this content type is not understood; --content-type says how it came"
+        }
         None if inspection.events + inspection.comments == 0 => {
             "no: there is no event in it; --content-type and --content-encoding say how it came"
         }
