@@ -320,6 +320,20 @@ fn the_log_probabilities_of_an_echoed_prompt_are_no_tokens() {
 }
 
 #[test]
+fn a_log_probability_that_is_no_number_costs_no_token() {
+    // What Python's own encoder makes of it, which Python reads again.
+    for logprob in ["NaN", "-Infinity"] {
+        let choice = format!(r#"{{"index":0,"text":"a","logprobs":{{"token_logprobs":[{logprob}],"tokens":["a"]}}}}"#);
+        let event = format!("data: {{\"object\":\"text_completion\",\"choices\":[{choice}]}}\n\n");
+        let answer = read("/v1/completions", "{}", SSE, event.repeat(3).as_bytes());
+        assert_eq!((events(&answer), counted(&answer)), ((3, 3), (Some(3), Some("ids"))), "{logprob}");
+        let usage = r#""usage":{"prompt_tokens":2,"completion_tokens":7}"#;
+        let answer = read("/v1/completions", "{}", DOCUMENT, format!(r#"{{"choices":[{choice}],{usage}}}"#).as_bytes());
+        assert_eq!((answer.input_tokens, counted(&answer).0), (Some(2), Some(7)), "{logprob}");
+    }
+}
+
+#[test]
 fn ollama_ends_with_its_done_line_and_counts_only_there() {
     let say = |message: Value| json!({"model": "m", "message": message, "done": false});
     let tool = say(json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}));

@@ -172,9 +172,12 @@ impl<'a> Walk<'a> {
                 let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
                 let rest = &self.text[self.at..];
                 self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
+                // The end of `-Infinity`.
+                self.word("Infinity");
                 Some(())
             }
-            _ => ["true", "false", "null"].iter().any(|word| self.word(word)).then_some(()),
+            // JSON lacks the last two, and Python writes them.
+            _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.word(word)).then_some(()),
         }
     }
 
@@ -272,6 +275,18 @@ pub(super) mod tests {
         }
         for text in ["7.5", "-7", "1e300", "\"7\"", "null", "[7]"] {
             assert_eq!(Walk::new(text.as_bytes()).number(), Some(None), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_python_writes_for_no_number_is_a_value_and_no_number() {
+        for text in ["NaN", "Infinity", "-Infinity", "[NaN,-Infinity]"] {
+            let mut walk = Walk::new(text.as_bytes());
+            assert_eq!((walk.number(), walk.end()), (Some(None), Some(())), "{text}");
+        }
+        for bad in ["Nan", "Inf", "-NaN", "infinity"] {
+            let mut walk = Walk::new(bad.as_bytes());
+            assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
         }
     }
 

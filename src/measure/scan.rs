@@ -232,7 +232,8 @@ impl JsonScan {
             (State::Value(_), b'{') => self.open(true, fields),
             (State::Value(_), b'[') => self.open(false, fields),
             (State::Value(_), b'"') => self.begin(fields, State::InString),
-            (State::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n') => {
+            // JSON lacks NaN and Infinity; Python writes them.
+            (State::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n' | b'N' | b'I') => {
                 self.state = self.begin(fields, State::InWord);
                 return 0;
             }
