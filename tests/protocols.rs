@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -11,6 +12,10 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1 as http1_server, http2 as http2_server};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use support::captured;
 use support::client::{Client, chat};
@@ -287,6 +292,61 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
     assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
+}
+
+/// Answers over TLS with the version of HTTP that was agreed on, until it is told to stop; then nothing of it is open.
+fn agreeing(listener: &std::net::TcpListener, tls: rustls::ServerConfig) -> impl FnOnce() {
+    let listener = listener.try_clone().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = std::thread::spawn(move || {
+        http2::runtime().block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+            let service = service_fn(async |request: Request<Incoming>| {
+                Ok::<_, Infallible>(Response::new(format!("{:?}", request.version())))
+            });
+            let serving = async {
+                loop {
+                    let Ok(stream) = acceptor.accept(listener.accept().await.unwrap().0).await else { continue };
+                    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                    let io = TokioIo::new(stream);
+                    tokio::spawn(async move {
+                        match is_http2 {
+                            true => {
+                                http2_server::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
+                            }
+                            false => http1_server::Builder::new().serve_connection(io, service).await,
+                        }
+                    });
+                }
+            };
+            tokio::select! {
+                () = serving => {}
+                _stopped = stopped => {}
+            }
+        });
+    });
+    move || {
+        drop(stop);
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_comes_back_with_another_version_of_http_is_spoken_to_in_that() {
+    let pki = Pki::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let proxy = Between::to(&url, &[("upstream_ca", &pki.text("ca.pem")), ("workers", "1")]);
+    for (alpn, version) in [("h2", "HTTP/2.0"), ("http/1.1", "HTTP/1.1"), ("h2", "HTTP/2.0")] {
+        let mut tls = serving(&pki, None);
+        tls.alpn_protocols = vec![alpn.into()];
+        let stop = agreeing(&listener, tls);
+        let response = proxy.client().send(chat("{}")).response();
+        assert_eq!((response.status(), response.text().as_str()), (200, version));
+        stop();
+    }
 }
 
 #[test]

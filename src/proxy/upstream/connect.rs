@@ -23,7 +23,7 @@ pub(in crate::proxy) struct Connector {
     target: Upstream,
     tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
     dialer: Dialer,
-    /// TLS has agreed on HTTP/2 before.
+    /// TLS has agreed on HTTP/2, when a connection was last made.
     negotiated_http2: Cell<bool>,
     gauges: Arc<Gauges>,
     levels: Arc<Levels>,
@@ -74,11 +74,6 @@ impl Connector {
         }
     }
 
-    /// The server has agreed on HTTP/2.
-    pub(super) fn learned_http2(&self) {
-        self.negotiated_http2.set(true);
-    }
-
     /// Counts a connection that has been made.
     pub(super) fn open(&self) -> OpenConnection {
         self.levels.connection()
@@ -98,6 +93,10 @@ impl Connector {
             None => Err(Broken::ConnectTimeout { place: self.place.clone(), limit }),
         };
         self.gauges.set_upstream(connected.as_ref().map(drop).map_err(Broken::to_string));
+        if let Ok(io) = &connected {
+            // A server that is replaced may speak another version than the one before it.
+            self.negotiated_http2.set(io.alpn() == Some(b"h2"));
+        }
         connected
     }
 }

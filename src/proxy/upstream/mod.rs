@@ -150,21 +150,27 @@ impl Upstream {
     /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
     /// turned out to be closed.
     pub(super) async fn begin(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
-        if self.connector.speaks_http2(request.head.grpc().is_some()) {
-            return self.begin_http2(request).await;
-        }
-        let rested = self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| request.repeatable);
-        let connection = match rested {
+        let grpc = request.head.grpc().is_some();
+        let kept = if self.connector.speaks_http2(grpc) {
+            let open = self.http2.borrow_mut().open();
+            if let Some(connection) = open {
+                return self.begin_http2(connection, request);
+            }
+            None
+        } else {
+            self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| request.repeatable)
+        };
+        let connection = match kept {
             Some(connection) => connection,
-            None => match self.connector.connect().await? {
-                io if io.alpn() == Some(b"h2") => {
-                    self.connector.learned_http2();
+            None => {
+                let io = self.connector.connect().await?;
+                // TLS agrees on the version anew with each connection.
+                if self.connector.speaks_http2(grpc) {
                     let connection = h2::handshake(io, self.connector.open()).await?;
-                    self.http2.borrow_mut().adopt(connection);
-                    return self.begin_http2(request).await;
+                    return self.begin_http2(self.http2.borrow_mut().adopt(connection), request);
                 }
-                io => h1::Connection::new(io, self.connector.open()),
-            },
+                h1::Connection::new(io, self.connector.open())
+            }
         };
         let to_head = request.head.method() == "HEAD";
         let exchange =
@@ -172,9 +178,8 @@ impl Upstream {
         Ok(Exchange::Http1(Box::new(exchange)))
     }
 
-    async fn begin_http2(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
-        let exchange = h2::Exchange::begin(self.http2_connection().await?, request, &self.connector)?;
-        Ok(Exchange::Http2(Box::new(exchange)))
+    fn begin_http2(&self, connection: h2::Connection, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
+        Ok(Exchange::Http2(Box::new(h2::Exchange::begin(connection, request, &self.connector)?)))
     }
 
     async fn http2_connection(&self) -> Result<h2::Connection, Broken> {
