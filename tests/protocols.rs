@@ -17,7 +17,7 @@ use hyper::server::conn::{http1 as http1_server, http2 as http2_server};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
-use support::captured;
+use support::captured::{self, until};
 use support::client::{Client, chat};
 use support::frames;
 use support::http2::{self, Pki, known, serving, trusting};
@@ -266,14 +266,16 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         for socket in listener.incoming() {
             let (mut socket, config, tell) = (socket.unwrap(), Arc::clone(&config), tell.clone());
             std::thread::spawn(move || {
-                if matches!(socket.peek(&mut [0]), Ok(1)) {
-                    tell.send(()).unwrap();
-                }
                 let mut session = rustls::ServerConnection::new(config).unwrap();
                 let mut stream = rustls::Stream::new(&mut session, &mut socket);
                 let mut seen = Vec::new();
                 let mut buffer = [0; 4096];
+                let mut first = true;
                 while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    // The proxy tries whether the server can be reached; that brings no request.
+                    if std::mem::take(&mut first) {
+                        tell.send(()).unwrap();
+                    }
                     seen.extend_from_slice(&buffer[..n]);
                     while let Some(at) = seen.windows(4).position(|window| window == b"\r\n\r\n") {
                         seen.drain(..at + 4);
@@ -350,6 +352,30 @@ fn a_server_that_comes_back_with_another_version_of_http_is_spoken_to_in_that() 
 }
 
 #[test]
+fn a_server_that_tls_does_not_reach_is_not_ready_and_the_remedy_is_told() {
+    let (pki, others) = (Pki::new(), Pki::new());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stop = agreeing(&listener, serving(&pki, None));
+    let (secret, plain) = (listener.local_addr().unwrap(), Upstream::start(|mut conn| assert!(conn.send(OK))));
+    for (addr, ca, name, remedy) in [
+        (secret, &others, "127.0.0.1", "; --upstream-ca names the certificates to trust"),
+        (secret, &pki, "other.test", "; --upstream-server-name says which name to expect"),
+        (plain.addr, &pki, "127.0.0.1", "; it does not speak TLS: try http://"),
+    ] {
+        let settings = [("upstream_ca", &*ca.text("ca.pem")), ("upstream_server_name", name)];
+        let proxy = Between::to(&format!("https://{addr}"), &settings);
+        until("it is not ready, and why", || {
+            let (ready, told) = proxy.ready();
+            !ready && told.contains(remedy)
+        });
+        let response = proxy.client().send(chat("{}")).response();
+        assert_eq!(response.status(), 502);
+        assert!(response.field("x-streamgauge-error").unwrap().ends_with(remedy), "{}", response.head);
+    }
+    stop();
+}
+
+#[test]
 fn a_websocket_passes_through() {
     let upstream = Upstream::start(|mut conn| {
         let head = conn.head().unwrap();
@@ -390,7 +416,7 @@ fn a_websockets_bytes_are_counted_both_ways_with_those_that_came_with_the_heads(
     client.head();
     client.send("sooner");
     assert_eq!(client.rest(), b"helloand more");
-    captured::until("it is logged", || run.said().contains("\"request\""));
+    until("it is logged", || run.said().contains("\"request\""));
     let (line, said) = (r#""request_bytes":10,"response_bytes":13"#, run.said());
     assert!(said.contains(line) && said.contains(r#""status":101,"outcome":"success""#), "{said}");
 }

@@ -7,12 +7,14 @@ mod support;
 use std::time::Duration;
 
 use serde_json::Value;
+use streamgauge::measure::time::Gap;
+use support::captured::until;
 use support::client::{Client, Response, chat};
 use support::frames;
 use support::http2;
-use support::nobody;
 use support::proxy::Between;
 use support::upstream::Upstream;
+use support::{deaf, nobody};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -132,6 +134,26 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
     let body: Value = serde_json::from_slice(&response.body).unwrap();
     assert_eq!((body["error"]["type"].as_str(), body["error"]["param"].is_null()), (Some("server_error"), true));
     assert_eq!(response.field("content-type"), Some("application/json"));
+}
+
+#[test]
+fn a_server_that_comes_back_is_noticed_without_a_request() {
+    let (held, nobody) = nobody();
+    let proxy = Between::new(nobody);
+    let why = format!("the upstream cannot be reached: cannot connect to {nobody}: ");
+    until("it is not ready, and why", || proxy.ready().1.contains(&why));
+    held.listen(8).unwrap();
+    until("it is ready", || proxy.ready().0);
+}
+
+#[test]
+fn another_time_to_connect_needs_no_restart() {
+    let (deaf, _kept) = deaf();
+    let proxy = Between::with(deaf, &[("upstream_connect_timeout", "1h")]);
+    proxy.reload(|config| config.upstream.connect_timeout = Gap::from_millis(50));
+    let response = proxy.client().send(chat("{}")).response();
+    refused(&response, 504, "upstream");
+    assert!(response.field("x-streamgauge-error").unwrap().ends_with(" within 50.0ms"), "{}", response.head);
 }
 
 #[test]

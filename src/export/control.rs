@@ -5,26 +5,22 @@
 
 use std::sync::Arc;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
 use super::capturing::Capture;
 use super::drops::Drops;
 use super::figures::Cut;
-use super::gauges::{self, Gauges};
+use super::gauges::Gauges;
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
 use super::queue::{Inbox, Reporter};
 pub use super::telemetry::Rules;
 use super::telemetry::Telemetry;
 use crate::clock::Clock;
-use crate::config::Upstream;
 use crate::config::otlp::{Otlp, Sampler};
 use crate::measure::time::Gap;
 use crate::net::tls::TlsError;
-
-/// How often an upstream that is not known to be reachable is tried, and how long.
-const PROBE_EVERY: Gap = Gap::from_millis(1_000);
 
 /// See the module.
 pub struct ControlPlane {
@@ -33,7 +29,7 @@ pub struct ControlPlane {
     sampler: Option<Sampler>,
     metrics: Option<MetricsExporter>,
     spans: Option<SpanExporter>,
-    upstream: Option<Upstream>,
+    upstream: Option<String>,
 }
 
 /// Changes the rules of a control plane that runs, and reads its figures.
@@ -53,13 +49,11 @@ impl Controls {
 }
 
 impl ControlPlane {
-    /// Reads the certificates; connects to nothing yet. `upstream` is who is forwarded to: shown by `/api/state`, and
-    /// tried while it is not known to be reachable, for an upstream that failed once would otherwise stay unready
-    /// until a request gets through, and a balancer that asks `/readyz` sends none.
+    /// Reads the certificates; connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
     ///
     /// # Errors
     /// When a certificate for OTLP cannot be used; the error names the file.
-    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<Upstream>, clock: Clock) -> Result<Self, TlsError> {
+    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<String>, clock: Clock) -> Result<Self, TlsError> {
         let drops = Arc::<Drops>::default();
         let convention = rules.aggregate.convention;
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
@@ -113,11 +107,7 @@ impl ControlPlane {
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
         if let Some(listener) = admin {
-            let url = upstream.as_ref().map(Upstream::to_string);
-            forever.spawn(Admin::new(Arc::clone(&telemetry), url).serve(listener));
-        }
-        if let Some(Upstream { host, port, .. }) = upstream {
-            forever.spawn(try_upstream(Arc::clone(&telemetry), (host, port)));
+            forever.spawn(Admin::new(Arc::clone(&telemetry), upstream).serve(listener));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);
@@ -146,21 +136,5 @@ async fn drain(telemetry: Arc<Telemetry>) {
             () = telemetry.hurry() => {}
         }
         telemetry.drain();
-    }
-}
-
-/// Finds out whether the upstream can be reached, as long as nobody knows or the last attempt failed.
-async fn try_upstream(telemetry: Arc<Telemetry>, (host, port): (Arc<str>, u16)) {
-    loop {
-        if telemetry.gauges.upstream() != gauges::Upstream::Reachable {
-            let attempt = telemetry.clock.timeout(PROBE_EVERY, TcpStream::connect((&*host, port))).await;
-            let attempt = match attempt {
-                Some(Ok(_)) => Ok(()),
-                Some(Err(error)) => Err(format!("cannot connect to {host}:{port}: {error}")),
-                None => Err(format!("cannot connect to {host}:{port} within {PROBE_EVERY}")),
-            };
-            telemetry.gauges.set_upstream(attempt);
-        }
-        telemetry.clock.sleep(PROBE_EVERY).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  acceptor ──► worker (one thread each)                       control thread
-//!               ├─ downstream::h1   our HTTP/1.x server         ├─ reload, drain
+//!               ├─ downstream::h1   our HTTP/1.x server         ├─ reload, drain, probe
 //!               │   └─ relay        one exchange, one task      └─ export: aggregation, admin port, OTLP
 //!               ├─ downstream::h2   hyper's server
 //!               ├─ upstream         our HTTP/1.1 client and pool, hyper's HTTP/2
@@ -21,6 +21,7 @@ mod asking;
 mod downstream;
 mod forward;
 mod observation;
+mod probe;
 mod refusal;
 mod reload;
 mod server;

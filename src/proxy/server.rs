@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::Drain;
 use super::acceptor;
+use super::probe;
 use super::reload::{self, Certificates};
 use super::shared::Shared;
 use super::worker::{self, Handle};
@@ -88,7 +89,7 @@ impl Proxy {
         let (admin_listener, admin) = bind(config.admin, "admin")?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let plane =
-            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.clone()), Clock::Monotonic)?;
+            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic)?;
         let controls = plane.controls();
         let certificates = Certificates::load(&config)?;
         ask_for_stamps();
@@ -255,6 +256,7 @@ fn control(
         let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
         let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
         let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
+        let probing = probe::run(Arc::clone(&shared));
         let stopped = async move {
             shared.gauges.set_ready(true);
             let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
@@ -265,7 +267,10 @@ fn control(
             beating.abort();
             let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
         };
-        plane.run(Some(admin), stopped, FLUSH).await;
+        tokio::select! {
+            () = plane.run(Some(admin), stopped, FLUSH) => {}
+            () = probing => {}
+        }
         Ok(())
     })
 }

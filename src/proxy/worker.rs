@@ -210,12 +210,8 @@ pub(super) fn run(
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(async move {
-        let mut target = shared.config.load().upstream.clone();
-        // Records hold the name: a count of holders that all workers moved would go from core to core.
-        target.host = Arc::from(&*target.host);
         let levels = shared.gauges.levels();
-        let gauges = Arc::clone(&shared.gauges);
-        let connector = Connector::new(target, shared.upstream_tls.clone(), gauges, Arc::clone(&levels));
+        let connector = Connector::new(Arc::clone(&shared), Arc::clone(&levels));
         let worker = Rc::new(Worker {
             shared,
             levels,

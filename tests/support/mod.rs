@@ -17,16 +17,28 @@ pub mod replay;
 pub mod sending;
 pub mod upstream;
 
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
 /// What a test waits for at most where something happens by itself in a moment: longer than a machine stands still that
 /// others have to themselves.
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An address where nobody listens, and nobody else can as long as the socket is held.
-pub fn nobody() -> (socket2::Socket, std::net::SocketAddr) {
+pub fn nobody() -> (socket2::Socket, SocketAddr) {
     let held = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    held.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = held.local_addr().unwrap().as_socket().unwrap();
     (held, address)
+}
+
+/// An address where nobody answers, for its queue of connections is full; and what keeps it so.
+pub fn deaf() -> (SocketAddr, (socket2::Socket, Vec<TcpStream>)) {
+    let (socket, address) = nobody();
+    socket.listen(0).unwrap();
+    let waiting = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
+    let queue = std::iter::from_fn(waiting).collect();
+    (address, (socket, queue))
 }
 
 /// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.

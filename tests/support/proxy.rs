@@ -44,8 +44,21 @@ impl Between {
 
     /// Loads everything again, as a signal does.
     pub fn renew(&self) {
-        let restart = self.proxy.as_ref().unwrap().reload(self.config.clone());
+        self.reload(|_| ());
+    }
+
+    /// Loads the configuration with what this makes of it, all of which is to change at once.
+    pub fn reload(&self, change: impl FnOnce(&mut ProxyConfig)) {
+        let mut config = self.config.clone();
+        change(&mut config);
+        let restart = self.proxy.as_ref().unwrap().reload(config);
         assert!(restart.is_empty(), "{restart:?}");
+    }
+
+    /// Whether it says that it is ready, and what it says.
+    pub fn ready(&self) -> (bool, String) {
+        let response = Client::connect(self.admin).send("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        (response.status() == 200, response.text())
     }
 
     /// Stops it as a signal does: waits for open streams, but not longer than `limit`; whether all have ended.

@@ -19,7 +19,6 @@ use super::history::Asked;
 use super::page::{self, Asset};
 use super::state::State;
 use super::{Admin, Seat};
-use crate::export::gauges::Upstream;
 use crate::export::prometheus::{accepts_gzip, negotiate};
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -85,14 +84,16 @@ impl Admin {
         self.upstream.as_deref().or_else(of_run)
     }
 
-    fn unready(&self) -> Option<&'static str> {
+    fn unready(&self) -> Option<String> {
         let gauges = &self.telemetry.gauges;
-        match (gauges.ready(), gauges.upstream()) {
-            (false, _) if gauges.running().is_some() => Some("the run sends no more: open requests may end"),
-            (false, _) => Some("the proxy takes no requests: it is starting or draining"),
-            (true, Upstream::Unreachable) => Some("the upstream cannot be reached"),
-            (true, Upstream::Reachable | Upstream::Unknown) => None,
+        if gauges.ready() {
+            return gauges.upstream_failure().map(|why| format!("the upstream cannot be reached: {why}"));
         }
+        let why = match gauges.running() {
+            Some(_) => "the run sends no more: open requests may end",
+            None => "the proxy takes no requests: it is starting or draining",
+        };
+        Some(why.to_owned())
     }
 
     fn live(&self, seat: &Arc<Seat>) -> Response<Body> {

@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::config::otlp::Otlp;
-use crate::config::{Upstream, UpstreamHttp};
 use crate::export::aggregate;
 use crate::export::control::{ControlPlane, Rules};
 use crate::export::fixtures::{record, shape, spread};
@@ -34,28 +33,16 @@ async fn start(rules: Rules) -> Plane {
     start_before(rules, None).await
 }
 
-async fn start_before(rules: Rules, upstream: Option<Upstream>) -> Plane {
+async fn start_before(rules: Rules, upstream: Option<&str>) -> Plane {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let upstream = upstream.map(str::to_owned);
     let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, upstream, Clock::Monotonic).unwrap();
     let (reporter, gauges) = (plane.reporter(), plane.gauges());
     let (stop, stopped) = oneshot::channel();
     let stopping = async { stopped.await.unwrap_or_default() };
     let task = tokio::spawn(plane.run(Some(listener), stopping, Gap::from_millis(1_000)));
     Plane { address, reporter, gauges, stop, task }
-}
-
-fn target(host: &str, port: u16) -> Upstream {
-    Upstream {
-        tls: false,
-        host: host.into(),
-        port,
-        http: UpstreamHttp::Auto,
-        connect_timeout: Gap::from_millis(100),
-        ca: None,
-        identity: None,
-        server_name: None,
-    }
 }
 
 struct Reply {
@@ -138,31 +125,15 @@ async fn readiness_says_why_not() {
     plane.gauges.set_ready(true);
     assert_eq!(ready().await, (200, None));
     plane.gauges.set_upstream(Err("refused".to_owned()));
-    assert_eq!(ready().await, (503, Some("the upstream cannot be reached".to_owned())));
+    assert_eq!(ready().await, (503, Some("the upstream cannot be reached: refused".to_owned())));
     plane.gauges.set_upstream(Ok(()));
     assert_eq!(ready().await.0, 200);
 }
 
 #[tokio::test]
-async fn an_upstream_that_comes_back_is_noticed_without_a_request() {
-    let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let target = target("127.0.0.1", upstream.local_addr().unwrap().port());
-    let plane = start_before(Rules::default(), Some(target)).await;
-    plane.gauges.set_ready(true);
-    plane.gauges.set_upstream(Err("refused".to_owned()));
-    for attempt in 0.. {
-        if plane.get("/readyz", "").await.status == 200 {
-            break;
-        }
-        assert!(attempt < 100);
-        Clock::Monotonic.sleep(Gap::from_millis(50)).await;
-    }
-}
-
-#[tokio::test]
 async fn the_state_tells_the_last_requests_without_what_was_said() {
     let rules = Rules { config_digest: "abc".to_owned(), ..Rules::default() };
-    let plane = start_before(rules, Some(target("llm.invalid", 8000))).await;
+    let plane = start_before(rules, Some("http://llm.invalid:8000")).await;
     let (outcome, ending) = (Outcome::Failed, Ending::UpstreamFailed);
     let unknown = std::sync::Arc::new(shape("made up"));
     plane.reporter.finished(RequestRecord { outcome, ending, status: None, shape: unknown, ..record() }.into());
@@ -333,8 +304,9 @@ async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
 
 #[tokio::test]
 async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new() {
-    let plane = start_before(Rules::default(), Some(target("127.0.0.1", 9))).await;
+    let plane = start_before(Rules::default(), Some("http://127.0.0.1:9")).await;
     plane.gauges.set_ready(true);
+    plane.gauges.set_upstream(Err("refused".to_owned()));
     let mut open = plane.gauges.levels().request("POST");
     open.asks_for(Some("tiny"));
     open.is_stream(false);
@@ -369,8 +341,7 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
         (upstream["url"].as_str(), upstream["state"].as_str()),
         (Some("http://127.0.0.1:9"), Some("unreachable"))
     );
-    let reason = upstream["reason"].as_str().unwrap();
-    assert!(reason.starts_with("cannot connect to 127.0.0.1:9: Connection refused"), "{reason}");
+    assert_eq!(upstream["reason"], "refused");
     assert!(upstream["since_unix_ms"].as_u64().unwrap() >= told["run"].as_u64().unwrap());
 
     let all = history("").await;

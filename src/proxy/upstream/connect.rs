@@ -1,49 +1,55 @@
 //! New connections to the upstream, counted, and what is known of them.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
-
-use arc_swap::ArcSwap;
 
 use super::Broken;
 use crate::clock::Clock;
 use crate::config::{Upstream, UpstreamHttp};
-use crate::export::gauges::Gauges;
 use crate::export::levels::{Levels, OpenConnection};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::Io;
+use crate::proxy::shared::Shared;
 
 /// How long a looked-up name is believed. Kubernetes moves services; asking for each connection would cost a thread.
 const NAME_FRESH: Gap = Gap::from_millis(5_000);
 
-/// Makes connections to one upstream, for one worker.
+/// What the words of TLS mean for who typed an upstream.
+const REMEDIES: [(&str, &str); 6] = [
+    ("NoApplicationProtocol", "; it does not speak the version of HTTP that --upstream-http asks for"),
+    ("UnknownIssuer", "; --upstream-ca names the certificates to trust"),
+    // Another authority of the same name.
+    ("BadSignature", "; --upstream-ca names the certificates to trust"),
+    ("not valid for name", "; --upstream-server-name says which name to expect"),
+    ("CaUsedAsEndEntity", "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)"),
+    ("InvalidContentType", "; it does not speak TLS: try http://"),
+];
+
+/// Makes connections to the upstream, for one thread.
 pub(in crate::proxy) struct Connector {
     place: String,
     target: Upstream,
-    tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
     dialer: Dialer,
     /// TLS has agreed on HTTP/2, when a connection was last made.
     negotiated_http2: Cell<bool>,
-    gauges: Arc<Gauges>,
+    shared: Arc<Shared>,
     levels: Arc<Levels>,
 }
 
 impl Connector {
-    /// A connector to `target`; `tls` is its client side, replaced when files change.
-    pub(in crate::proxy) fn new(
-        target: Upstream,
-        tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
-        gauges: Arc<Gauges>,
-        levels: Arc<Levels>,
-    ) -> Self {
+    /// A connector whose connections count among these levels.
+    pub(in crate::proxy) fn new(shared: Arc<Shared>, levels: Arc<Levels>) -> Self {
+        let mut target = shared.config.load().upstream.clone();
+        // Records hold the name: a count of holders that all threads moved would go from core to core.
+        target.host = Arc::from(&*target.host);
         Self {
             place: target.authority(),
             dialer: Dialer::new(&*target.host, target.port, NAME_FRESH),
             target,
-            tls,
             negotiated_http2: Cell::new(false),
-            gauges,
+            shared,
             levels,
         }
     }
@@ -80,23 +86,30 @@ impl Connector {
     }
 
     /// A new connection, handshakes done, within the time limit.
-    pub(super) async fn connect(&self) -> Result<Io, Broken> {
-        let limit = self.target.connect_timeout;
-        let tls = self.tls.as_ref().map(|tls| {
+    pub(in crate::proxy) async fn connect(&self) -> Result<Io, Broken> {
+        let limit = self.shared.config.load().upstream.connect_timeout;
+        let tls = self.shared.upstream_tls.as_ref().map(|tls| {
             let name = self.target.server_name.as_deref().unwrap_or(&self.target.host);
             (tls.load_full(), name)
         });
         let connected = Clock::Monotonic.timeout(limit, self.dialer.dial(tls)).await;
         let connected = match connected {
             Some(Ok(io)) => Ok(io),
-            Some(Err(error)) => Err(Broken::Connect { place: self.place.clone(), error }),
+            Some(Err(error)) => Err(Broken::Connect { place: self.place.clone(), why: explained(&error) }),
             None => Err(Broken::ConnectTimeout { place: self.place.clone(), limit }),
         };
-        self.gauges.set_upstream(connected.as_ref().map(drop).map_err(Broken::to_string));
+        self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(Broken::to_string));
         if let Ok(io) = &connected {
             // A server that is replaced may speak another version than the one before it.
             self.negotiated_http2.set(io.alpn() == Some(b"h2"));
         }
         connected
     }
+}
+
+/// An error of connecting, with the remedy where there is one.
+fn explained(error: &io::Error) -> String {
+    let error = error.to_string();
+    let remedy = REMEDIES.iter().find(|(what, _)| error.contains(what)).map_or("", |(_, remedy)| remedy);
+    error + remedy
 }

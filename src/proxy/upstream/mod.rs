@@ -34,12 +34,12 @@ const MOST_KEPT: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// No connection could be made.
-    #[error("cannot connect to {place}: {error}")]
+    #[error("cannot connect to {place}: {why}")]
     Connect {
         /// Host and port.
         place: String,
-        /// Why.
-        error: io::Error,
+        /// Why, and what to do.
+        why: String,
     },
     /// Connecting took too long.
     #[error("cannot connect to {place} within {limit}")]
