@@ -17,6 +17,7 @@ use hyper::server::conn::{http1 as http1_server, http2 as http2_server};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
+use support::PATIENCE;
 use support::captured::{self, until};
 use support::client::{Client, chat};
 use support::frames;
@@ -207,6 +208,18 @@ fn a_client_without_a_certificate_is_turned_away_where_one_is_asked_for() {
     stranger.alpn_protocols.clear();
     assert!(over_tls(proxy.addr, stranger).is_err());
     assert_eq!(upstream.heads().len(), 1);
+}
+
+#[test]
+fn a_client_that_says_nothing_where_tls_should_begin_does_not_hold_up_the_end() {
+    let pki = Pki::new();
+    let (cert, key) = tls_settings(&pki);
+    let settings = [("tls_cert", &*cert), ("tls_key", &key), ("head_timeout", "1h")];
+    let proxy = Between::with(Upstream::answering(OK).addr, &settings);
+    let _silent = TcpStream::connect(proxy.addr).unwrap();
+    // By then the one before it has been taken in as well.
+    assert!(over_tls(proxy.addr, trusting(&pki, &[])).unwrap().ends_with("ok"));
+    assert!(proxy.stop(PATIENCE));
 }
 
 #[test]

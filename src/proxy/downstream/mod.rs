@@ -7,8 +7,15 @@ mod overhear;
 mod relay;
 mod tunnel;
 
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_rustls::{TlsAcceptor, TlsStream, server};
 
 use super::worker::Seat;
 use crate::clock::Clock;
@@ -19,19 +26,33 @@ pub(super) async fn serve(socket: TcpStream, seat: Seat) {
     let tls = seat.worker().shared().server_tls.as_ref().map(|tls| tls.load_full());
     let io = match tls {
         None => Io::plain(socket),
-        Some(config) => {
-            let limit = seat.worker().config().limits.head_timeout;
-            let handshake = TlsAcceptor::from(config).accept(socket);
-            match Clock::Monotonic.timeout(limit, handshake).await {
-                Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
-                Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-                None => return tracing::debug!("TLS handshake took too long"),
-            }
-        }
+        Some(config) => match handshaken(config, socket, &seat).await {
+            Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
+            Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            None => return tracing::debug!("TLS handshake took too long, or the proxy drains"),
+        },
     };
     if io.alpn() == Some(b"h2") {
         h2::serve(io, Vec::new(), seat).await;
     } else {
         h1::serve(io, seat).await;
     }
+}
+
+/// The server's side of a handshake; `None` when it takes too long or the proxy drains, as of a client that sends nothing.
+async fn handshaken(
+    config: Arc<ServerConfig>,
+    socket: TcpStream,
+    seat: &Seat,
+) -> Option<io::Result<server::TlsStream<TcpStream>>> {
+    let until = Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout);
+    let mut handshake = pin!(TlsAcceptor::from(config).accept(socket));
+    let done = poll_fn(|cx| match handshake.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if seat.worker().is_draining() => Poll::Ready(None),
+        Poll::Pending => seat.poll_until(cx, until).map(|()| None),
+    })
+    .await;
+    seat.waits_no_more();
+    done
 }
