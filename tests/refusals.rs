@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
-use support::captured::until;
+use support::captured::{self, until};
 use support::client::{Client, Response, chat};
 use support::frames;
 use support::http2;
@@ -137,13 +137,30 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_noticed_without_a_request() {
+fn a_server_that_comes_and_goes_is_noticed_without_a_request() {
     let (held, nobody) = nobody();
     let proxy = Between::new(nobody);
     let why = format!("the upstream cannot be reached: cannot connect to {nobody}: ");
     until("it is not ready, and why", || proxy.ready().1.contains(&why));
     held.listen(8).unwrap();
     until("it is ready", || proxy.ready().0);
+    drop(held);
+    until("nor is it missed by requests alone", || !proxy.ready().0);
+}
+
+#[test]
+fn a_server_that_comes_and_goes_is_logged_once_each_time() {
+    let ((held, nobody), folder) = (nobody(), tempfile::tempdir().unwrap());
+    let mut proxy = captured::run(nobody, folder.path(), &[]);
+    let lines = |said: &str| said.lines().filter(|line| line.contains(" be reached")).count();
+    until("it is missed", || lines(&proxy.said()) == 1);
+    held.listen(8).unwrap();
+    until("it is found", || lines(&proxy.said()) == 2);
+    proxy.terminate();
+    let said = proxy.said();
+    let missed = format!("\"why\":\"cannot connect to {nobody}: Connection refused (os error 111)\"");
+    assert!(said.contains("\"the upstream can be reached again\"") && said.contains(&missed), "{said}");
+    assert_eq!(lines(&said), 2, "{said}");
 }
 
 #[test]

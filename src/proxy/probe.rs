@@ -2,7 +2,8 @@
 //!
 //! An attempt is what a request would make, TLS included, and no byte of a request is sent. It is made as long as nobody
 //! knows or the last one failed: a balancer that asks `/readyz` sends nothing to a proxy that is not ready, and so would
-//! never get it ready.
+//! never get it ready. And it is made now and then while nothing is open: a server that went in the quiet of the night
+//! should not wait for the first request of the morning to be missed.
 
 use std::sync::Arc;
 
@@ -14,16 +15,33 @@ use crate::measure::time::Gap;
 
 /// Pause between two looks.
 const EVERY: Gap = Gap::from_millis(1_000);
+/// Pause between two attempts at a server that was reached, while no connection to it is open.
+const QUIET: Gap = Gap::from_millis(5_000);
 
-/// Runs until dropped.
+/// Runs until dropped, and logs what changes.
 pub(super) async fn run(shared: Arc<Shared>) {
     let gauges = Arc::clone(&shared.gauges);
     let connector = Connector::new(shared, gauges.levels());
+    let (clock, mut failed) = (Clock::Monotonic, false);
+    let mut seen = clock.now();
     loop {
-        if gauges.upstream() != Upstream::Reachable {
+        let is_due = match gauges.upstream() {
+            Upstream::Reachable => clock.now().since(seen) >= QUIET,
+            Upstream::Unreachable | Upstream::Unknown => true,
+        };
+        if is_due {
             // The connector has told how it went.
             drop(connector.connect().await);
         }
-        Clock::Monotonic.sleep(EVERY).await;
+        if is_due || gauges.connections() != (0, 0) {
+            seen = clock.now();
+        }
+        match gauges.upstream_failure() {
+            Some(why) if !failed => tracing::warn!(why, "the upstream cannot be reached"),
+            None if failed => tracing::info!("the upstream can be reached again"),
+            _ => {}
+        }
+        failed = gauges.upstream() == Upstream::Unreachable;
+        clock.sleep(EVERY).await;
     }
 }
