@@ -12,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, fmt};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::export::control::ACCESS;
 
 /// Changes the level while the process runs.
 #[derive(Clone, Debug)]
@@ -49,7 +50,9 @@ fn targets(level: LogLevel) -> Targets {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    Targets::new().with_target(env!("CARGO_CRATE_NAME"), level).with_default(level.min(LevelFilter::WARN))
+    let libraries = Targets::new().with_default(level.min(LevelFilter::WARN));
+    // The access log has a switch of its own.
+    libraries.with_target(env!("CARGO_CRATE_NAME"), level).with_target(ACCESS, level.max(LevelFilter::INFO))
 }
 
 #[cfg(test)]
@@ -67,5 +70,10 @@ mod tests {
         assert!(!logs(LogLevel::Debug, "h2::codec", At::INFO));
         assert!(logs(LogLevel::Debug, "h2::codec", At::WARN));
         assert!(!logs(LogLevel::Error, "h2::codec", At::WARN));
+    }
+
+    #[test]
+    fn the_access_log_is_written_whatever_the_level() {
+        assert!(targets(LogLevel::Error).would_enable(ACCESS, &At::INFO));
     }
 }

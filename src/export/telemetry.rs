@@ -27,6 +27,9 @@ use crate::measure::time::Gap;
 /// Requests remembered for `/api/state`.
 const MOST_RECENT: usize = 50;
 
+/// What the lines of the access log are logged as.
+pub const ACCESS: &str = "streamgauge::access";
+
 /// What can change while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
@@ -62,7 +65,7 @@ impl Recent {
     fn log(&self, record: &RequestRecord) {
         let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
         tracing::info!(
-            target: "streamgauge::access",
+            target: ACCESS,
             method = known_method(&record.shape.method),
             route = self.route,
             model = self.model.as_deref(),
