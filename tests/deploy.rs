@@ -94,6 +94,19 @@ fn every_panel_says_what_its_number_is_in_which_unit_and_of_which_data_source() 
 }
 
 #[test]
+fn every_quantile_of_the_board_is_called_what_it_is() {
+    let board = board();
+    for target in panels(&board).flat_map(|panel| list(&panel["targets"])) {
+        let (query, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap());
+        let quantile = query.strip_prefix("histogram_quantile(").and_then(|rest| rest.split(',').next());
+        if let (Some(quantile), Some(called)) = (quantile, legend.strip_prefix('p')) {
+            let percent: f64 = quantile.parse::<f64>().unwrap() * 100.0;
+            assert_eq!(called.parse(), Ok(percent), "{query}");
+        }
+    }
+}
+
+#[test]
 fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
     let board = board();
     for panel in panels(&board) {
