@@ -135,6 +135,24 @@ pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) 
     Ok(config)
 }
 
+/// An error of connecting, in words with the remedy where there is one; `trust` is the setting that names the
+/// certificates to trust.
+pub fn explained(error: &io::Error, trust: &str) -> String {
+    let error = error.to_string();
+    let has = |words: &str| error.contains(words);
+    // A bad signature is that of another authority of the same name.
+    let remedy = if has("UnknownIssuer") || has("BadSignature") {
+        format!("; {trust} names the certificates to trust")
+    } else if has("CaUsedAsEndEntity") {
+        "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)".to_owned()
+    } else if has("InvalidContentType") {
+        "; it does not speak TLS: try http://".to_owned()
+    } else {
+        String::new()
+    };
+    error + &remedy
+}
+
 /// Tells when any of a set of files has changed. Kubernetes swaps a symbolic link, so it is what the link leads to that
 /// is looked at.
 #[derive(Debug, Default)]

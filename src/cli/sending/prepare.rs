@@ -40,16 +40,6 @@ use crate::replay::target::{Target, reach};
 use crate::trace::content::Content;
 use crate::trace::words::Words;
 
-/// What the words of TLS mean for who typed a target.
-const REMEDIES: [(&str, &str); 5] = [
-    ("NoApplicationProtocol", "; it speaks HTTP/2 alone, which is not supported"),
-    ("UnknownIssuer", "; --target-ca names the certificates to trust"),
-    // Another authority of the same name.
-    ("BadSignature", "; --target-ca names the certificates to trust"),
-    ("CaUsedAsEndEntity", "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)"),
-    ("InvalidContentType", "; it does not speak TLS: try http://"),
-];
-
 /// Why nothing is sent.
 pub(in crate::cli) enum Refused {
     Usage(anyhow::Error),
@@ -149,8 +139,9 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let reached = runtime.block_on(reach(target, tls.clone(), args.connect_timeout));
         reached.map_err(|error| {
-            let error = error.to_string();
-            let told = REMEDIES.iter().find(|(what, _)| error.contains(what)).map_or("", |(_, told)| told);
+            let error = tls::explained(&error, "--target-ca");
+            let alone = error.contains("NoApplicationProtocol");
+            let told = if alone { "; it speaks HTTP/2 alone, which is not supported" } else { "" };
             Refused::Unreachable(format!("cannot reach {target}: {error}{told}"))
         })?;
     }

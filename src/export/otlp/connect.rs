@@ -54,7 +54,9 @@ impl Connector {
         socket.set_nodelay(true)?;
         let Some(config) = self.tls else { return Ok(TokioIo::new(Box::new(socket))) };
         let name = ServerName::try_from(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let stream = TlsConnector::from(config).connect(name, socket).await;
+        let explained = |error| io::Error::other(tls::explained(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
+        let stream = stream.map_err(explained)?;
         Ok(TokioIo::new(Box::new(stream)))
     }
 }

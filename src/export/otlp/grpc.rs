@@ -116,7 +116,8 @@ impl Decoder for Encoded {
 /// What a status means, by <https://opentelemetry.io/docs/specs/otlp/#failures>.
 fn answer(status: &Status) -> Answer {
     let retry_after = retry_info(status.details());
-    let broken = || std::iter::successors(status.source(), |cause| (*cause).source()).any(is_transport);
+    let causes = || std::iter::successors(status.source(), |cause| (*cause).source());
+    let broken = causes().any(is_transport);
     let again = match status.code() {
         Code::Cancelled
         | Code::DeadlineExceeded
@@ -125,9 +126,13 @@ fn answer(status: &Status) -> Answer {
         | Code::Unavailable
         | Code::DataLoss => true,
         Code::ResourceExhausted => retry_after.is_some(),
-        _ => broken(),
+        _ => broken,
     };
-    let why = format!("the collector answered {:?}: {}", status.code(), status.message());
+    let why = match causes().last() {
+        // Nobody answered: tonic's own words say nothing of why.
+        Some(cause) if broken => cause.to_string(),
+        _ => format!("the collector answered {:?}: {}", status.code(), status.message()),
+    };
     if again { Answer::Later { retry_after, why } } else { Answer::Refused(why) }
 }
 
@@ -178,11 +183,29 @@ fn retry_info(details: &[u8]) -> Option<Gap> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::otlp::{Endpoint, Headers, Protocol};
 
     fn details(seconds: i64, nanos: i32) -> Vec<u8> {
         let value = RetryInfo { retry_delay: Some(Delay { seconds, nanos }) }.encode_to_vec();
         let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
         RpcStatus { details: vec![Any { type_url, value }] }.encode_to_vec()
+    }
+
+    #[tokio::test]
+    async fn a_collector_that_is_not_there_is_told_by_its_cause() {
+        let exporter = Exporter {
+            endpoint: Endpoint { tls: false, host: "127.0.0.1".to_owned(), port: 1, target: "/".to_owned() },
+            protocol: Protocol::Grpc,
+            headers: Headers::default(),
+            timeout: Gap::from_millis(1_000),
+            gzip: false,
+            ca: None,
+            identity: None,
+        };
+        let mut grpc = Grpc::new(&exporter, Connector::new(&exporter).unwrap());
+        let payload = Payload { signal: Signal::Traces, message: Bytes::new() };
+        let Answer::Later { why, .. } = grpc.send(&payload).await else { panic!() };
+        assert_eq!(why, "Connection refused (os error 111)");
     }
 
     #[test]

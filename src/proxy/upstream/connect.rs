@@ -11,21 +11,11 @@ use crate::export::levels::{Levels, OpenConnection};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::Io;
+use crate::net::tls;
 use crate::proxy::shared::Shared;
 
 /// How long a looked-up name is believed. Kubernetes moves services; asking for each connection would cost a thread.
 const NAME_FRESH: Gap = Gap::from_millis(5_000);
-
-/// What the words of TLS mean for who typed an upstream.
-const REMEDIES: [(&str, &str); 6] = [
-    ("NoApplicationProtocol", "; it does not speak the version of HTTP that --upstream-http asks for"),
-    ("UnknownIssuer", "; --upstream-ca names the certificates to trust"),
-    // Another authority of the same name.
-    ("BadSignature", "; --upstream-ca names the certificates to trust"),
-    ("not valid for name", "; --upstream-server-name says which name to expect"),
-    ("CaUsedAsEndEntity", "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)"),
-    ("InvalidContentType", "; it does not speak TLS: try http://"),
-];
 
 /// Makes connections to the upstream, for one thread.
 pub(in crate::proxy) struct Connector {
@@ -107,9 +97,15 @@ impl Connector {
     }
 }
 
-/// An error of connecting, with the remedy where there is one.
+/// An error of connecting, with the setting that may be wrong.
 fn explained(error: &io::Error) -> String {
-    let error = error.to_string();
-    let remedy = REMEDIES.iter().find(|(what, _)| error.contains(what)).map_or("", |(_, remedy)| remedy);
+    let error = tls::explained(error, "--upstream-ca");
+    let remedy = if error.contains("NoApplicationProtocol") {
+        "; it does not speak the version of HTTP that --upstream-http asks for"
+    } else if error.contains("not valid for name") {
+        "; --upstream-server-name says which name to expect"
+    } else {
+        ""
+    };
     error + remedy
 }

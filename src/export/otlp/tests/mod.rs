@@ -15,6 +15,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use self::collector::{Collector, Reply};
+use super::connect::Connector;
 use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
 use super::traces::RequestSpans;
 use crate::clock::Clock;
@@ -268,6 +269,9 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         let collector = Collector::start_with(protocol, vec![], Some(Arc::clone(&config))).await;
         let mut exporter = Exporter { ca: Some(ca.clone()), ..collector.exporter() };
         exporter.endpoint.tls = true;
+        let doubtful = Exporter { ca: Some(client.0.clone()), ..exporter.clone() };
+        let error = Connector::new(&doubtful).unwrap().connect().await.err().unwrap().to_string();
+        assert!(error.ends_with("; OTEL_EXPORTER_OTLP_CERTIFICATE names the certificates to trust"), "{error}");
         let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
         exporter.identity = Some(crate::config::Identity { cert: client.0.clone(), key: client.1.clone() });
