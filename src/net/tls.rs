@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
@@ -158,7 +158,7 @@ pub fn explained(error: &io::Error, trust: &str) -> String {
 #[derive(Debug, Default)]
 pub struct Watched {
     files: Vec<PathBuf>,
-    seen: Vec<Option<(SystemTime, u64)>>,
+    seen: Vec<Option<(u64, i64, i64)>>,
 }
 
 impl Watched {
@@ -177,7 +177,38 @@ impl Watched {
     }
 }
 
-fn identity_of(file: &Path) -> io::Result<(SystemTime, u64)> {
+/// What changes with a file: which one it is, and when its contents, its owner or its rights changed, even where it was
+/// copied with its old time.
+fn identity_of(file: &Path) -> io::Result<(u64, i64, i64)> {
     let metadata = fs::metadata(file)?;
-    Ok((metadata.modified()?, metadata.len()))
+    Ok((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_now_be_read_and_one_that_came_with_an_old_time_have_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("file"), folder.path().join("other"));
+        let write = |path: &Path, text: &str| {
+            fs::write(path, text).unwrap();
+            File::options().append(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        };
+        write(&file, "one");
+        let mut watched = Watched::new(vec![file.clone()]);
+        assert!(!watched.changed());
+        write(&other, "two");
+        fs::rename(&other, &file).unwrap();
+        assert!(watched.changed() && !watched.changed());
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        assert!(watched.changed() && !watched.changed());
+        fs::remove_file(&file).unwrap();
+        assert!(watched.changed() && !watched.changed());
+    }
 }
