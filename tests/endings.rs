@@ -5,15 +5,18 @@ mod support;
 
 use std::io::Read;
 use std::net::Shutdown;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::Value;
 use support::PATIENCE;
+use support::captured::{run_to, until};
 use support::client::{Client, chat};
 use support::frames::{self, Frame, Frames};
 use support::proxy::Between;
@@ -447,4 +450,29 @@ fn a_connection_that_comes_as_draining_begins_does_not_hold_it() {
         assert!(proxy.stop(PATIENCE), "it has drained");
         coming.join().unwrap();
     }
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "who reads the log of the tests is to know that one had no name server")]
+fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // An address of documentation, where nobody answers.
+    std::fs::write(folder.path().join("silent"), "nameserver 192.0.2.1\noptions timeout:30 attempts:5\n").unwrap();
+    let silent = folder.path().join("silent").to_str().unwrap().to_owned();
+    let namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
+    let mount = ["mount --bind \"$0\" /etc/resolv.conf", &silent];
+    let may = Command::new(namespace[0]).args(&namespace[1..]).args(mount).output();
+    if !may.is_ok_and(|done| done.status.success()) {
+        eprintln!("no other name server can be named here without being root");
+        return;
+    }
+    let under = [&namespace[..], &["mount --bind \"$0\" /etc/resolv.conf && exec \"$@\"", &silent]].concat();
+    let mut run = run_to("http://server.test:8000", &under, folder.path(), &["--drain=0"]);
+    let mut client = Client::connect(run.listen);
+    client.send(chat("{}"));
+    until("it is asked for", || {
+        run.page("/metrics").contains("http_server_active_requests{http_request_method=\"POST\",url_scheme=\"http\"} 1")
+    });
+    kill(run.pid(), Signal::SIGTERM).unwrap();
+    until("it ends", || run.child.try_wait().unwrap().is_some());
 }

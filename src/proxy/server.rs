@@ -250,7 +250,7 @@ fn control(
     mut draining: watch::Receiver<Drain>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async move {
+    let ended = runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
         let admin = tokio::net::TcpListener::from_std(admin)?;
         let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
@@ -272,7 +272,10 @@ fn control(
             () = probing => {}
         }
         Ok(())
-    })
+    });
+    // As of a worker's: a name that is being looked up cannot be given up.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Waits until the replies that were handed to a tokenizer have been reported.

@@ -226,6 +226,8 @@ pub(super) fn run(
         tokio::task::spawn_local(look_after(Rc::downgrade(&worker), Arc::clone(worker.shared())));
         serve(&worker, inbox, drain).await;
     });
+    // A name that is being looked up cannot be given up, and nobody asks for it any more.
+    runtime.shutdown_background();
     Ok(())
 }
 

@@ -80,6 +80,11 @@ pub fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
 
 /// The same, started by another program: `under` is that and its arguments.
 pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+    run_to(&format!("http://{upstream}"), under, folder, more)
+}
+
+/// The same, in front of a URL.
+pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> Run {
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -87,7 +92,7 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
     if !more.iter().any(|word| word.starts_with("--log-format")) {
         command.arg("--log-format=json");
     }
-    command.arg(format!("--upstream=http://{upstream}")).arg(format!("--capture={}", folder.display())).args(more);
+    command.arg(format!("--upstream={upstream}")).arg(format!("--capture={}", folder.display())).args(more);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let said = Arc::<Mutex<String>>::default();
     let heard = Arc::clone(&said);
