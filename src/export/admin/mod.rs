@@ -15,7 +15,8 @@
 //! it sends.
 //!
 //! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
-//! in number and in age, a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
+//! in number and in age (where there is no place for one more, that which has asked for nothing the longest gives its
+//! up, so that nobody who only holds places keeps a scraper or a kubelet out), a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
 //! are all there is.
 
 mod body;
@@ -26,9 +27,8 @@ mod routes;
 pub mod state;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -42,7 +42,6 @@ use self::history::History;
 use self::live::Live;
 use super::figures::Cut;
 use super::telemetry::Telemetry;
-use crate::clock::Clock;
 use crate::measure::time::Gap;
 
 /// Connections at once. A scraper or two, a kubelet and some people are ten.
@@ -63,8 +62,6 @@ const EVERY: Gap = Gap::from_millis(1_000);
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
 
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-
 /// What every connection serves from.
 #[derive(Debug)]
 pub(super) struct Admin {
@@ -73,6 +70,8 @@ pub(super) struct Admin {
     history: History,
     /// The upstream's URL.
     upstream: Option<String>,
+    /// Connections that came and requests that were made.
+    turns: AtomicU64,
 }
 
 /// What a reply can ask of the connection that it goes out on.
@@ -82,12 +81,14 @@ struct Seat {
     cut: Notify,
     /// It carries a stream without end, and may grow old.
     is_stream: AtomicBool,
+    /// When it came or asked last, as a number of [`Admin::turns`].
+    turn: AtomicU64,
 }
 
 impl Admin {
     /// An admin server for this telemetry.
     pub(super) fn new(telemetry: Arc<Telemetry>, upstream: Option<String>) -> Self {
-        Self { telemetry, live: Live::default(), history: History::default(), upstream }
+        Self { telemetry, live: Live::default(), history: History::default(), upstream, turns: AtomicU64::new(0) }
     }
 
     /// Serves forever.
@@ -114,23 +115,37 @@ impl Admin {
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let mut seats = Vec::<Weak<Seat>>::new();
         loop {
-            match (listener.accept().await, Arc::clone(&places).try_acquire_owned()) {
-                (Ok(accepted), Ok(place)) => drop(tokio::spawn(Arc::clone(&self).connection(accepted, place))),
-                (Ok((socket, _)), Err(_)) => {
-                    // What the socket does not take at once need not be told.
-                    let _told = socket.try_write(BUSY).is_ok();
+            let Ok((socket, _)) = listener.accept().await else {
+                self.telemetry.clock.sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
+            seats.retain(|seat| seat.strong_count() > 0);
+            if places.available_permits() == 0 {
+                let taken = seats.iter().filter_map(Weak::upgrade).filter(|seat| !seat.is_stream.load(Relaxed));
+                if let Some(seat) = taken.min_by_key(|seat| seat.turn.load(Relaxed)) {
+                    seat.cut.notify_one();
                 }
-                (Err(_), _) => self.telemetry.clock.sleep(ACCEPT_PAUSE).await,
             }
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let seat = Arc::<Seat>::default();
+            self.turn_of(&seat);
+            seats.push(Arc::downgrade(&seat));
+            tokio::spawn(Arc::clone(&self).connection(socket, seat, place));
         }
     }
 
-    async fn connection(self: Arc<Self>, (socket, _): (TcpStream, SocketAddr), _place: OwnedSemaphorePermit) {
+    fn turn_of(&self, seat: &Seat) {
+        seat.turn.store(self.turns.fetch_add(1, Relaxed), Relaxed);
+    }
+
+    async fn connection(self: Arc<Self>, socket: TcpStream, seat: Arc<Seat>, _place: OwnedSemaphorePermit) {
         // A kernel that refuses costs memory, not correctness.
         let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).is_ok();
-        let (seat, clock): (Arc<Seat>, Clock) = (Arc::default(), self.telemetry.clock.clone());
+        let clock = self.telemetry.clock.clone();
         let service = service_fn(|request| {
+            self.turn_of(&seat);
             let response = self.answer(&request, &seat);
             async { Ok::<_, Infallible>(response) }
         });
