@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -68,7 +68,13 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| file_error("private key", path, error))
+    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+        pem::Error::NoItemsFound => {
+            let missing = "no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`";
+            file_error("private key", path, missing)
+        }
+        error => file_error("private key", path, error),
+    })
 }
 
 fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
@@ -191,6 +197,17 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+
+    #[test]
+    fn a_key_with_a_pass_phrase_is_told_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key.pem");
+        fs::write(&file, "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n").unwrap();
+        let told = key(&file).unwrap_err().to_string();
+        assert!(told.ends_with(
+            "key.pem: no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`"
+        ));
+    }
 
     #[test]
     fn a_file_that_may_now_be_read_and_one_that_came_with_an_old_time_have_changed() {
