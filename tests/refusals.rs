@@ -164,6 +164,19 @@ fn a_server_that_comes_and_goes_is_logged_once_each_time() {
 }
 
 #[test]
+fn more_clients_than_a_process_may_serve_by_default_are_served() {
+    let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
+    let limited = ["sh", "-c", "ulimit -Sn 64 && exec \"$@\"", "sh"];
+    let proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
+    let mut kept = Vec::new();
+    for _ in 0..100 {
+        let mut client = Client::connect(proxy.listen);
+        assert_eq!(client.send(chat("{}")).response().text(), "ok");
+        kept.push(client);
+    }
+}
+
+#[test]
 fn another_time_to_connect_needs_no_restart() {
     let (deaf, _kept) = deaf();
     let proxy = Between::with(deaf, &[("upstream_connect_timeout", "1h")]);

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::Typed;
 
@@ -138,6 +139,16 @@ fn print(data: &str) -> anyhow::Result<ExitCode> {
 fn say(line: &str) {
     // Talk that nobody listens to is no reason to stop.
     writeln!(io::stderr(), "{line}").ok();
+}
+
+/// Lets this process open as many sockets as it may: what it may by default is often a thousand, and a stream takes two.
+fn raise_descriptors() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Where that fails the old limit stands, and what needs more says so.
+        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
+    }
 }
 
 /// What can be read only once, for people: stdin, or a pipe by its name, of which a second reader gets nothing.

@@ -73,6 +73,7 @@ fn explain(loaded: &Loaded) -> String {
 
 /// Runs the proxy until it is told to stop.
 fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Result<ExitCode> {
+    super::raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { Signals::new() })?;

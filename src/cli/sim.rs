@@ -136,6 +136,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listen = args.listen;
     let options = args.options();
     let story = story(&options);
+    super::raise_descriptors();
     let server = Server::bind(options, listen)?;
     runtime().context("cannot start the runtime")?.block_on(async {
         let mut stop = Stop::new().context("cannot wait for signals")?;

@@ -52,7 +52,7 @@ const CLOSED: &str = "closed_loop";
 
 /// Sends what `wanted` makes of a verb's own flags.
 pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wanted>) -> anyhow::Result<ExitCode> {
-    raise_descriptors();
+    crate::cli::raise_descriptors();
     let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare(sending, wanted));
     let prepared = match prepared {
         Ok(prepared) => prepared,
@@ -288,16 +288,5 @@ fn unanswered(summary: &Summary) -> Option<String> {
 fn extend(object: &mut Value, more: Value) {
     if let (Value::Object(object), Value::Object(more)) = (object, more) {
         object.extend(more);
-    }
-}
-
-/// Lets this process open as many sockets as it may.
-pub(super) fn raise_descriptors() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // Where that fails the old limit stands, and a run that needs more says which connections failed.
-        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     }
 }
