@@ -262,6 +262,7 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         let certificate = params.signed_by(&key, &authority).unwrap();
         (write(&format!("{name}.pem"), certificate.pem()), write(&format!("{name}.key"), key.serialize_pem()))
     };
+    let strangers = rcgen::generate_simple_self_signed(vec!["gauge".to_owned()]).unwrap();
     let (server, client) = (issue("server", "127.0.0.1"), issue("client", "gauge"));
     let identity = crate::net::tls::Identity { cert: &server.0, key: &server.1 };
     let config = Arc::new(crate::net::tls::server(identity, Some(&ca)).unwrap());
@@ -274,8 +275,13 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         assert!(error.ends_with("; OTEL_EXPORTER_OTLP_CERTIFICATE names the certificates to trust"), "{error}");
         let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
-        exporter.identity = Some(crate::config::Identity { cert: client.0.clone(), key: client.1.clone() });
+        // One that another authority has signed, until it is renewed.
+        let (cert, key) =
+            (write("ours.pem", strangers.cert.pem()), write("ours.key", strangers.signing_key.serialize_pem()));
+        exporter.identity = Some(crate::config::Identity { cert: cert.clone(), key: key.clone() });
         let known = metrics(exporter, ms(60_000), ms(10_000));
+        std::fs::copy(&client.0, cert).unwrap();
+        std::fs::copy(&client.1, key).unwrap();
         assert_eq!(losses(&*known.stop(ms(10_000)).await), [0; 5]);
         assert_eq!(collector.seen.lock().unwrap().len(), 1);
     }
