@@ -140,7 +140,7 @@ access_log: true  # flag --access-log
 log_format: text  # default
 log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
-# OTLP traces: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT turns them on
+# OTLP traces: off by OTEL_TRACES_EXPORTER
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();

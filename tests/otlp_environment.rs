@@ -107,7 +107,7 @@ fn grpc_takes_a_host_and_port_and_is_tls_unless_told_otherwise() {
 
 #[test]
 fn what_is_not_set_is_as_specified() {
-    let Otlp { metrics, traces, resource, latest_gen_ai } = understood(&[BASE]);
+    let Otlp { metrics, traces, off, resource, latest_gen_ai } = understood(&[BASE]);
     let (metrics, traces) = (metrics.unwrap(), traces.unwrap());
     for exporter in [&metrics.exporter, &traces.exporter] {
         assert_eq!(
@@ -122,7 +122,16 @@ fn what_is_not_set_is_as_specified() {
     assert_eq!((traces.schedule_delay, traces.timeout), (millis(5_000), millis(30_000)));
     assert_eq!((traces.max_queue_size, traces.max_batch_size), (2048, 512));
     assert_eq!(resource, [("service.name".to_owned(), "streamgauge".to_owned())]);
-    assert!(!latest_gen_ai);
+    assert!(!latest_gen_ai && off == [None; 2]);
+}
+
+#[test]
+fn a_signal_that_is_off_says_which_variable_turned_it_off() {
+    let explained = |more: &[(&str, &str)]| understood(&with(more)).explain();
+    let (metrics, traces) = ("OTLP metrics: off by OTEL_SDK_DISABLED\n", "OTLP traces: off by OTEL_SDK_DISABLED\n");
+    assert_eq!(explained(&[("OTEL_SDK_DISABLED", "true")]), [metrics, traces].concat());
+    let traces = "every 1m\nOTLP traces: off by OTEL_TRACES_EXPORTER\n";
+    assert!(explained(&[("OTEL_TRACES_EXPORTER", "none")]).ends_with(traces));
 }
 
 #[test]

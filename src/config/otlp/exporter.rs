@@ -66,11 +66,8 @@ impl fmt::Debug for Headers {
 const TIMEOUT: Gap = Gap::from_millis(10_000);
 
 impl Exporter {
-    /// What the environment says of `signal`; `None` where it is off.
+    /// What the environment says of `signal`; `None` where no endpoint is named.
     pub(super) fn of_signal(environment: &mut Environment<'_>, signal: &str) -> Option<Self> {
-        if !is_selected(environment, signal) {
-            return None;
-        }
         let names =
             |option: &str| [format!("OTEL_EXPORTER_OTLP_{signal}_{option}"), format!("OTEL_EXPORTER_OTLP_{option}")];
         let protocol = protocol(environment, &names("PROTOCOL"));
@@ -119,17 +116,16 @@ fn protocol(environment: &mut Environment<'_>, names: &[String]) -> Protocol {
     given.unwrap_or(Protocol::HttpProtobuf)
 }
 
-/// Whether OTLP is among the signal's exporters. Other known ones are not ours to switch: Prometheus scrapes the admin
+/// Whether OTLP is among a signal's exporters, which a variable lists. Other known ones are not ours to switch: Prometheus scrapes the admin
 /// address whatever stands here.
-fn is_selected(environment: &mut Environment<'_>, signal: &str) -> bool {
-    let name = format!("OTEL_{signal}_EXPORTER");
-    let Some(list) = environment.text(&name) else { return true };
+pub(super) fn is_selected(environment: &mut Environment<'_>, name: &str) -> bool {
+    let Some(list) = environment.text(name) else { return true };
     let (mut otlp, mut known) = (false, false);
     for exporter in list.split(',').map(|exporter| exporter.trim().to_ascii_lowercase()) {
         match exporter.as_str() {
             "otlp" => (otlp, known) = (true, true),
             "none" => known = true,
-            "prometheus" if signal == "METRICS" => known = true,
+            "prometheus" if name == "OTEL_METRICS_EXPORTER" => known = true,
             other => environment
                 .warn(format!("{name}: `{}` is not an exporter here; otlp and none are", other.escape_debug())),
         }

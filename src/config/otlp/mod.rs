@@ -12,6 +12,7 @@ mod exporter;
 mod pairs;
 
 use self::environment::Environment;
+use self::exporter::is_selected;
 use self::pairs::pairs;
 use super::effective::typed_time;
 use super::error::found;
@@ -28,6 +29,8 @@ pub struct Otlp {
     pub metrics: Option<Metrics>,
     /// Traces, where they are on.
     pub traces: Option<Traces>,
+    /// The variable that turns metrics off, and that of traces, where one does.
+    pub off: [Option<&'static str>; 2],
     /// Attributes of the resource, `service.name` among them.
     pub resource: Vec<(String, String)>,
     /// `gen_ai_latest_experimental`: the newest names of the GenAI conventions instead of the last frozen ones.
@@ -117,22 +120,27 @@ impl Otlp {
     /// What the environment says, and a sentence for everything in it that is not understood.
     pub fn of_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut environment = Environment::new(&lookup);
-        let enabled = !environment.switch(&["OTEL_SDK_DISABLED"]);
-        let metrics = if enabled { metrics(&mut environment) } else { None };
-        let traces = if enabled { traces(&mut environment) } else { None };
+        let disabled = environment.switch(&["OTEL_SDK_DISABLED"]).then_some("OTEL_SDK_DISABLED");
+        let off = ["OTEL_METRICS_EXPORTER", "OTEL_TRACES_EXPORTER"]
+            .map(|name| disabled.or_else(|| (!is_selected(&mut environment, name)).then_some(name)));
+        let metrics = if off[0].is_none() { metrics(&mut environment) } else { None };
+        let traces = if off[1].is_none() { traces(&mut environment) } else { None };
         let resource = resource(&mut environment);
         let opted_in = environment.text("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
         let latest_gen_ai = opted_in.split(',').any(|name| name.trim() == "gen_ai_latest_experimental");
-        (Self { metrics, traces, resource, latest_gen_ai }, environment.warnings)
+        (Self { metrics, traces, off, resource, latest_gen_ai }, environment.warnings)
     }
 
     /// A line for each signal, for people.
     pub fn explain(&self) -> String {
         let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));
         let traces = self.traces.as_ref().map(|traces| (&traces.exporter, traces.schedule_delay));
-        let lines = [("metrics", "METRICS", metrics), ("traces", "TRACES", traces)].map(|(name, signal, on)| match on {
-            Some((exporter, every)) => format!("OTLP {name}: {exporter} every {}\n", typed_time(every)),
-            None => format!(
+        let [no_metrics, no_traces] = self.off;
+        let signals = [("metrics", "METRICS", metrics, no_metrics), ("traces", "TRACES", traces, no_traces)];
+        let lines = signals.map(|(name, signal, on, off)| match (on, off) {
+            (Some((exporter, every)), _) => format!("OTLP {name}: {exporter} every {}\n", typed_time(every)),
+            (None, Some(variable)) => format!("OTLP {name}: off by {variable}\n"),
+            (None, None) => format!(
                 "OTLP {name}: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_{signal}_ENDPOINT turns them on\n"
             ),
         });
