@@ -145,6 +145,27 @@ fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() 
 }
 
 #[test]
+fn no_request_waits_where_one_has_waited_in_vain() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
+        let stream = frames::asked(&mut conn);
+        let whole = frames::END_HEADERS | frames::END_STREAM;
+        conn.send(frames::frame(frames::HEADERS, whole, stream, b"\x88"));
+        // From then on it says nothing.
+        conn.closed();
+    });
+    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    assert_eq!(proxy.client().send(chat("{}")).response().status(), 200);
+    let mut waiting = proxy.client();
+    waiting.send(chat("{}"));
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    drop(waiting);
+    until("it has left", || proxy.last_request()["outcome"] == "cancelled");
+    assert_eq!(proxy.client().send(chat("{}")).response().status(), 200);
+    assert_eq!(upstream.connections(), 2);
+}
+
+#[test]
 fn a_large_upload_over_http2_arrives_whole() {
     let (addr, told) = echoing(None);
     let payload: Bytes = (0..3 << 20).map(|at: u32| (at % 249) as u8).collect();

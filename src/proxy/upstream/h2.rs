@@ -19,7 +19,9 @@ use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::TokioIo;
 
 use super::{BodyStep, Broken, Connector, Outgoing};
+use crate::clock::Clock;
 use crate::export::levels::OpenConnection;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
@@ -28,6 +30,10 @@ use crate::proxy::LocalExecutor;
 /// Streams on one connection before another is opened, unless the server allows fewer: the least that servers are asked
 /// to allow.
 const STREAMS: usize = 100;
+
+/// A connection that has brought nothing for this long since a request is doubted when the client leaves: the other end
+/// may be gone without a word, which the kernel would not believe for a quarter of an hour.
+const DOUBT: Gap = Gap::from_millis(1_000);
 
 type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
@@ -39,6 +45,8 @@ pub(super) struct Connection {
     driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
+    /// No other request is to wait for it.
+    doubted: Rc<Cell<bool>>,
 }
 
 type Driver = http2::Connection<TokioIo<Stamped>, RequestBody, LocalExecutor>;
@@ -57,7 +65,7 @@ pub(super) struct Connections(Vec<Connection>);
 impl Connections {
     /// A connection that has room for another stream.
     pub(super) fn open(&mut self) -> Option<Connection> {
-        self.0.retain(|connection| !connection.sender.is_closed());
+        self.0.retain(|connection| !connection.sender.is_closed() && !connection.doubted.get());
         self.0.iter().find(|connection| connection.streams.get() < connection.most()).cloned()
     }
 
@@ -86,7 +94,7 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
         driven.take();
         drop(open);
     });
-    Ok(Connection { sender, driver, arrival, streams: Rc::default() })
+    Ok(Connection { sender, driver, arrival, streams: Rc::default(), doubted: Rc::default() })
 }
 
 /// One request and its reply.
@@ -99,8 +107,10 @@ pub(in crate::proxy) struct Exchange {
     body: Option<Incoming>,
     ended: bool,
     trailers: Option<Head>,
+    begun: Stamp,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
+    doubted: Rc<Cell<bool>>,
 }
 
 impl Exchange {
@@ -121,8 +131,10 @@ impl Exchange {
             body: None,
             ended: false,
             trailers: None,
+            begun: Clock::Monotonic.now(),
             arrival: connection.arrival,
             streams: connection.streams,
+            doubted: connection.doubted,
         })
     }
 
@@ -132,7 +144,7 @@ impl Exchange {
             self.response = Some(Box::pin(connection.sender.try_send_request(message)));
             self.streams.set(self.streams.get().saturating_sub(1));
             connection.streams.set(connection.streams.get() + 1);
-            (self.arrival, self.streams) = (connection.arrival, connection.streams);
+            (self.arrival, self.streams, self.doubted) = (connection.arrival, connection.streams, connection.doubted);
         }
     }
 
@@ -235,6 +247,10 @@ impl Drop for Exchange {
     /// Dropping the reply resets the stream; the request's half must not be taken for whole either.
     fn drop(&mut self) {
         self.streams.set(self.streams.get().saturating_sub(1));
+        let is_silent = self.arrival.get().is_none_or(|arrival| arrival.at < self.begun);
+        if self.response.is_some() && is_silent && Clock::Monotonic.now().since(self.begun) >= DOUBT {
+            self.doubted.set(true);
+        }
         let mut outbox = self.request.borrow_mut();
         outbox.abandoned = !outbox.complete;
         outbox.wake();
