@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::Read;
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -475,4 +475,19 @@ fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
     });
     kill(run.pid(), Signal::SIGTERM).unwrap();
     until("it ends", || run.child.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn a_second_signal_does_not_wait_for_a_collector() {
+    let (upstream, folder) =
+        (Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), tempfile::tempdir().unwrap());
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://{}", collector.local_addr().unwrap());
+    let mut run = run_to(&format!("http://{}", upstream.addr), &["env", &endpoint], folder.path(), &[]);
+    kill(run.pid(), Signal::SIGTERM).unwrap();
+    // The last export has begun.
+    let _held = collector.accept().unwrap();
+    kill(run.pid(), Signal::SIGTERM).unwrap();
+    run.ended();
+    assert!(run.said().contains("stopped at once"), "{}", run.said());
 }

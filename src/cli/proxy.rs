@@ -96,8 +96,13 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
                 () = signals.stop.asked() => break,
             }
         }
+        // Telemetry may wait for a collector; whoever asks again does not.
+        tokio::select! {
+            _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
+            () = signals.stop.asked() => tracing::warn!("stopped at once: the last of the telemetry may be lost"),
+        }
     });
-    proxy.stop();
+    runtime.shutdown_background();
     Ok(ExitCode::SUCCESS)
 }
 
