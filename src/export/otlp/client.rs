@@ -20,6 +20,7 @@ const FIRST_PAUSE: Gap = Gap::from_millis(1_000);
 const LONGEST_PAUSE: Gap = Gap::from_millis(30_000);
 /// Failures are logged at most this often.
 const COMPLAIN_EVERY: Gap = Gap::from_millis(60_000);
+const FAILED: &str = "OTLP export failed";
 /// Longest piece of a collector's words that is logged, in bytes.
 const MAX_WORDS: usize = 300;
 
@@ -131,19 +132,22 @@ impl Client {
             let answer = answer.unwrap_or_else(|| Answer::later("the collector did not answer in time".to_owned()));
             match answer {
                 Answer::Taken { rejected, why } => {
-                    if rejected > 0 || !why.is_empty() {
-                        self.complain(payload, &format!("the collector rejected {rejected} of them: {why}"));
+                    if rejected > 0 {
+                        let why = format!("the collector rejected {rejected} of them: {why}");
+                        self.complain(payload, "OTLP export failed in part", &why);
+                    } else if !why.is_empty() {
+                        self.complain(payload, "OTLP export was taken with a warning", &why);
                     }
                     return Delivery::Taken { rejected };
                 }
                 Answer::Refused(why) => {
-                    self.complain(payload, &why);
+                    self.complain(payload, FAILED, &why);
                     return Delivery::Failed;
                 }
                 Answer::Later { retry_after, why } => {
                     let wait = retry_after.unwrap_or_else(|| shortened(pause));
                     if self.clock.now().after(wait) >= deadline {
-                        self.complain(payload, &why);
+                        self.complain(payload, FAILED, &why);
                         return Delivery::Failed;
                     }
                     self.clock.sleep(wait).await;
@@ -153,7 +157,7 @@ impl Client {
         }
     }
 
-    fn complain(&mut self, payload: &Payload, why: &str) {
+    fn complain(&mut self, payload: &Payload, what: &str, why: &str) {
         let now = self.clock.now();
         if self.complained.is_some_and(|at| now.since(at) < COMPLAIN_EVERY) {
             self.unmentioned += 1;
@@ -167,7 +171,7 @@ impl Client {
             Signal::Traces => "traces",
         };
         let unmentioned = std::mem::take(&mut self.unmentioned);
-        tracing::warn!(signal, endpoint, why, unmentioned, "OTLP export failed");
+        tracing::warn!(signal, endpoint, why, unmentioned, "{what}");
     }
 }
 

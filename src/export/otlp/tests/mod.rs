@@ -4,6 +4,7 @@ mod collector;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsPartialSuccess, ExportMetricsServiceRequest, ExportMetricsServiceResponse,
 };
@@ -15,6 +16,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use self::collector::{Collector, Reply};
+use super::client::{Client, Delivery, Payload, Signal};
 use super::connect::Connector;
 use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
 use super::traces::RequestSpans;
@@ -213,6 +215,26 @@ async fn what_a_collector_rejects_is_counted() {
         let (running, queue) = traces(collector.exporter(), |_| ());
         queue.push(|| pair("one"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
+    }
+}
+
+#[tokio::test]
+async fn what_was_taken_is_not_told_as_a_failure() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = Arc::new(log.reopen().unwrap());
+    let _logging = tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(writer).finish());
+    for (rejected_data_points, told) in [(0, "OTLP export was taken with a warning"), (2, "OTLP export failed in part")]
+    {
+        let partial = ExportMetricsPartialSuccess { rejected_data_points, error_message: "too old".to_owned() };
+        let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+        let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { message, ..Reply::default() }]).await;
+        let mut client = Client::new(&collector.exporter(), Clock::Monotonic).unwrap();
+        let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
+        let taken = Delivery::Taken { rejected: rejected_data_points as u64 };
+        assert_eq!(client.deliver(&payload, ms(10_000)).await, taken);
+        let said = std::fs::read_to_string(log.path()).unwrap();
+        let last = said.lines().last().unwrap();
+        assert!(last.contains(told) && last.contains("too old"), "{said}");
     }
 }
 
