@@ -8,7 +8,9 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -145,23 +147,32 @@ fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() 
 }
 
 #[test]
-fn no_request_waits_where_one_has_waited_in_vain() {
-    let upstream = Upstream::start(|mut conn| {
-        conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
-        let stream = frames::asked(&mut conn);
-        let whole = frames::END_HEADERS | frames::END_STREAM;
-        conn.send(frames::frame(frames::HEADERS, whole, stream, b"\x88"));
-        // From then on it says nothing.
-        conn.closed();
+fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on() {
+    let left = Arc::new(AtomicBool::new(false));
+    let upstream = Upstream::start({
+        let left = Arc::clone(&left);
+        move |mut conn| {
+            conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
+            let stream = frames::asked(&mut conn);
+            conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
+            conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
+            // Whoever else asks gets nothing.
+            until("a client has left", || left.load(Relaxed));
+            conn.send(frames::frame(frames::DATA, frames::END_STREAM, stream, b"data: 2\n\n"));
+            conn.closed();
+        }
     });
     let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
-    assert_eq!(proxy.client().send(chat("{}")).response().status(), 200);
+    let mut streaming = proxy.client();
+    streaming.send(chat("{\"stream\":true}")).has("data: 1");
     let mut waiting = proxy.client();
     waiting.send(chat("{}"));
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    std::thread::sleep(Duration::from_millis(1_500));
     drop(waiting);
     until("it has left", || proxy.last_request()["outcome"] == "cancelled");
-    assert_eq!(proxy.client().send(chat("{}")).response().status(), 200);
+    left.store(true, Relaxed);
+    assert!(proxy.client().send(chat("{}")).response().text().ends_with("data: 2\n\n"));
+    streaming.has("data: 2");
     assert_eq!(upstream.connections(), 2);
 }
 
@@ -258,11 +269,11 @@ fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
     while over_tls(proxy.addr, trusting(&renewed, &[])).is_err() {
         tries += 1;
         assert!(tries < 600, "the renewed certificate is not used");
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
     std::fs::write(pki.path("server.pem"), "rubbish").unwrap();
     proxy.renew();
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100));
     assert!(over_tls(proxy.addr, trusting(&renewed, &[])).unwrap().ends_with("ok"));
 }
 
@@ -325,7 +336,7 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
     for _ in 0..5 {
         assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok");
         // Longer than a connection rests after the proxy is through with it, a moment after its client.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
 }
