@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsConnector, TlsStream};
@@ -17,6 +18,13 @@ use crate::measure::time::{Gap, Stamp};
 
 /// How long an address has before the next is tried beside it (RFC 8305, section 5): one that is down may not even say so.
 const HEAD_START: Gap = Gap::from_millis(250);
+
+/// A machine that is gone without a word sends no FIN, and an answer may be waited for as long as it takes. After so long
+/// without a byte the kernel asks whether the other end is still there, and again after so long,
+const ASK_AFTER: Gap = Gap::from_millis(60_000);
+const ASK_EVERY: Gap = Gap::from_millis(15_000);
+/// and breaks the connection when nobody has answered as often as this.
+const ASK_TIMES: u32 = 4;
 
 /// Makes connections to one host and port, for one thread.
 #[derive(Debug)]
@@ -40,6 +48,7 @@ impl Dialer {
     /// What the system says of the last address, or of the handshake.
     pub async fn dial(&self, tls: Option<(Arc<ClientConfig>, &str)>) -> io::Result<Io> {
         let socket = self.connect().await?;
+        keep_asking(&socket);
         let Some((config, name)) = tls else { return Ok(Io::plain(socket)) };
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(config).connect(name, socket).await?;
@@ -70,6 +79,13 @@ impl Dialer {
         self.addresses.replace((addresses.clone(), now));
         Ok(addresses)
     }
+}
+
+/// An old kernel that refuses leaves the wait to whoever waits.
+fn keep_asking(socket: &TcpStream) {
+    let asking =
+        TcpKeepalive::new().with_time(ASK_AFTER.into()).with_interval(ASK_EVERY.into()).with_retries(ASK_TIMES);
+    let _set = SockRef::from(socket).set_tcp_keepalive(&asking).is_ok();
 }
 
 /// The first connection that comes about.
@@ -144,5 +160,15 @@ mod tests {
         assert_eq!(dialer.addresses.borrow().0, [alive_at, refused]);
         drop(alive);
         assert!(dialer.connect().await.is_err() && dialer.addresses.borrow().0.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_is_gone_without_a_word_is_noticed_within_two_minutes() {
+        let listener = TcpListener::bind(any()).unwrap();
+        let io = Dialer::new("127.0.0.1", listener.local_addr().unwrap().port(), Gap::ZERO).dial(None).await.unwrap();
+        let socket = SockRef::from(io.socket());
+        assert!(socket.keepalive().unwrap());
+        let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(socket.tcp_keepalive_time().unwrap() + asked, Duration::from_secs(120));
     }
 }
