@@ -116,8 +116,8 @@ fn protocol(environment: &mut Environment<'_>, names: &[String]) -> Protocol {
     given.unwrap_or(Protocol::HttpProtobuf)
 }
 
-/// Whether OTLP is among a signal's exporters, which a variable lists. Other known ones are not ours to switch: Prometheus scrapes the admin
-/// address whatever stands here.
+/// Whether OTLP is among a signal's exporters, which a variable lists. Other known ones are not ours to switch:
+/// Prometheus scrapes the admin address whatever stands here.
 pub(super) fn is_selected(environment: &mut Environment<'_>, name: &str) -> bool {
     let Some(list) = environment.text(name) else { return true };
     let (mut otlp, mut known) = (false, false);

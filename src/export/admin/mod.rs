@@ -16,8 +16,8 @@
 //!
 //! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
 //! in number and in age (where there is no place for one more, that which has asked for nothing the longest gives its
-//! up, so that nobody who only holds places keeps a scraper or a kubelet out), a live reader that does not keep up is cut off, and nothing here can be changed: GET and HEAD
-//! are all there is.
+//! up, so that nobody who only holds places keeps a scraper or a kubelet out), a live reader that does not keep up is
+//! cut off, and nothing here can be changed: GET and HEAD are all there is.
 
 mod body;
 pub mod history;

@@ -1,8 +1,7 @@
 //! What Ollama's two dialects share: lines of JSON, the last of which says `done` and has the counts.
 //!
 //! A line may hold several tokens: log probabilities, where they were asked for, tell how many; else only `eval_count` is
-//! exact. The `done` line is a trailer and no token, unless it has
-//! text. An error is a line of its own and the last.
+//! exact. The `done` line is a trailer and no token, unless it has text. An error is a line of its own and the last.
 
 use super::fault::Fault;
 use super::reply::is_report;
