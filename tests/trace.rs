@@ -343,6 +343,49 @@ fn turns_that_only_know_their_pause_come_after_it() {
     assert_eq!((rows[1].at, rows[1].turn, rows[1].think), (1_500_000_000, Some(1), Some(500_000_000)));
 }
 
+#[test]
+fn later_rows_of_a_session_hold_what_was_added_as_aiperf_takes_them() {
+    let turns = |later: &str| {
+        let first = r#"{"session_id": "a", "timestamp": 5, "output_length": 5, "#;
+        of_text(&format!("{first}{later}}}\n{first}{later}}}\n")).0.turns
+    };
+    for (row, expected) in [
+        (r#""input_length": 3"#, Turns::Delta),
+        (r#""text_input": "abc""#, Turns::Delta),
+        (r#""input_length": 3, "context_mode": "message_array_with_responses""#, Turns::Full),
+        (r#""messages": [{"role": "user"}], "delay": 9"#, Turns::Full),
+        (r#""messages": [{"role": "user"}], "message_mode": "delta""#, Turns::Delta),
+    ] {
+        assert_eq!(turns(row), expected, "{row}");
+    }
+    let alone = r#"{"timestamp": 5, "input_length": 3, "output_length": 5, "delay": 9}"#;
+    assert_eq!(of_text(alone).0.turns, Turns::Full);
+}
+
+#[test]
+fn a_turn_is_written_with_its_pause_or_its_time_and_the_first_of_a_session_with_its_time() {
+    let turn = |session: &str, turn: u32, think: Option<u64>| {
+        let mut entry = Entry { at: 5_000_000, turn: Some(turn), think, ..Entry::default() };
+        (entry.session, entry.prompt.tokens) = (Some(session.to_owned()), Some(10));
+        Ok(entry)
+    };
+    let rows = [turn("a", 0, None), turn("a", 1, Some(7_000_000)), turn("a", 2, None), turn("b", 4, Some(1_000_000))];
+    let header = Header { turns: Turns::Delta, ..Header::new("test") };
+    let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = Box::new(std::fs::File::create(file.path()).unwrap());
+    format::convert(&mut trace, format::named("mooncake").unwrap(), output).unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let times: Vec<_> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|row| (row["timestamp"].as_u64(), row["delay"].as_u64()))
+        .collect();
+    assert_eq!(times, [(Some(5), None), (None, Some(7)), (Some(5), None), (Some(5), None)]);
+    let (header, rows, _) = of_text(&text);
+    assert_eq!((header.turns, rows[1].at, rows[1].think), (Turns::Delta, 12_000_000, Some(7_000_000)));
+}
+
 // ------------------------------------------------------------------------------------------------- there and back again
 
 /// Writes a file's trace in a format and reads that again.

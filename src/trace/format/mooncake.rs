@@ -1,10 +1,9 @@
 //! Mooncake's JSON Lines, which AIPerf reads as `mooncake_trace`: milliseconds, blocks of 512 tokens, chained ids, the
 //! last block kept.
 //!
-//! AIPerf's rows may have a session and a `delay` after the answer before; the later rows of such a session hold only
-//! what was added.
+//! AIPerf's rows may have a session, and a `delay` after the answer before; the later rows of such a session hold only
+//! what was added, unless they are messages, which repeat what was said, or say so themselves.
 
-use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use serde::Serialize;
@@ -53,7 +52,21 @@ row!(Row {
     messages: Content,
     payload: Content,
     tools: Content,
+    message_mode: String,
+    context_mode: String,
 });
+
+impl Row {
+    /// Whether AIPerf says it after what its session said before.
+    fn adds(&self) -> bool {
+        let whole = match (self.context_mode.as_deref(), self.message_mode.as_deref()) {
+            (Some(mode), _) => mode.starts_with("message_array"),
+            (None, Some(mode)) => mode != "delta" && self.messages.is_some(),
+            (None, None) => self.messages.is_some() || self.payload.is_some(),
+        };
+        self.session_id.is_some() && !whole
+    }
+}
 
 /// Blocks as Mooncake has them, of that size.
 pub(in crate::trace) const fn blocks(size: u32) -> Blocks {
@@ -70,12 +83,15 @@ pub(in crate::trace) const fn blocks(size: u32) -> Blocks {
 fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = Losses::default();
-    let keys: BTreeSet<String> = stream.sample_lines().flat_map(super::keys_of).collect();
-    let has = |key| keys.contains(key);
     let mut header = Header::new(FORMAT.name);
-    header.blocks = has("hash_ids").then(|| blocks(options.block_size.unwrap_or(BLOCK)));
-    if has("session_id") && has("delay") {
-        header.turns = Turns::Delta;
+    for line in stream.sample_lines() {
+        let Ok(row) = parse::<Row>(line, &Losses::default()) else { continue };
+        if row.hash_ids.is_some() {
+            header.blocks = Some(blocks(options.block_size.unwrap_or(BLOCK)));
+        }
+        if row.adds() {
+            header.turns = Turns::Delta;
+        }
     }
     let entries = lengths(stream, 1e6, header.blocks.is_some(), &losses);
     Ok(Trace { header, entries, losses })
@@ -123,7 +139,8 @@ pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Loss
 
 #[derive(Serialize)]
 struct Line<'a> {
-    timestamp: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<Time>,
     input_length: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_length: Option<u64>,
@@ -141,6 +158,8 @@ pub(super) struct Lengths {
     unit: fn(u64) -> Time,
     /// Whether a row says which session it is of.
     sessions: bool,
+    /// Those of which a row was written.
+    begun: Sessions<()>,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
     /// What is noted once a row has one, and it is left out.
@@ -167,7 +186,8 @@ impl Lengths {
         let rule = Rule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
         let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
-        Self { out, unit, sessions, blocks, notes, without_sessions: None, counted: Counted::default() }
+        let begun = Sessions::new(&Losses::default());
+        Self { out, unit, sessions, begun, blocks, notes, without_sessions: None, counted: Counted::default() }
     }
 
     pub(super) fn block_size(&self) -> Option<u32> {
@@ -188,16 +208,19 @@ impl Writer for Lengths {
         if entry.session.is_some() {
             self.notes.extend(self.without_sessions.take().map(str::to_owned));
         }
-        let later = self.sessions && entry.turn.is_some_and(|turn| turn > 0);
+        let session = entry.session.as_deref().filter(|_| self.sessions);
+        // AIPerf heeds no delay beside a time, and the first row of a session has to have one, whichever turn it is.
+        let delay = entry.think.filter(|_| session.is_some_and(|session| self.begun.last(session).is_some()));
+        session.iter().for_each(|session| self.begun.tell(session, ()));
         super::write_line(
             &mut self.out,
             &Line {
-                timestamp: (self.unit)(entry.at),
+                timestamp: delay.is_none().then(|| (self.unit)(entry.at)),
                 input_length: tokens,
                 output_length: entry.output_tokens,
                 hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
-                session_id: entry.session.as_deref().filter(|_| self.sessions),
-                delay: entry.think.filter(|_| later).map(Time::millis),
+                session_id: session,
+                delay: delay.map(Time::millis),
             },
         )
     }
