@@ -3,10 +3,14 @@
 pub use crate::capture::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
 pub use crate::capture::format::BYTES_PER_TOKEN;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
+use crate::measure::record::CountSource;
 pub use crate::measure::reuse::mixed;
 
 /// Keeps made ids apart from each other.
 const FRESH: u64 = 0x6672_6573_6820_6964;
+
+/// Ids that are made up for one request: two million tokens in blocks of 16.
+const MOST_MADE_UP: usize = 1 << 17;
 
 /// What a format wants its ids to be.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +93,13 @@ impl Reblocked {
             Shape::Split(n) => chained.flat_map(|id| (1..n).map(move |part| mixed(id, part)).chain([id])).collect(),
         };
         let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
-        // What is far beyond what is there is no rounding, and no reason to fill memory.
-        if wanted <= ids.len().saturating_mul(2).saturating_add(64) {
+        // A server counts images as well, which have no blocks. What else is far beyond what is there is no rounding, and
+        // no reason to fill memory.
+        let most = match entry.prompt.source {
+            Some(CountSource::Usage) => MOST_MADE_UP,
+            _ => ids.len().saturating_mul(2).saturating_add(64),
+        };
+        if wanted <= most {
             let fresh = mixed(FRESH, self.rows);
             let have = ids.len();
             ids.resize(wanted.min(have), 0);
@@ -147,6 +156,21 @@ mod tests {
             assert_eq!((common(&a, &b), a.len(), b.len()), (shared, all, all), "blocks of {size}");
         }
         assert!(Reblocked::new(&from, rule(24)).is_err());
+    }
+
+    #[test]
+    fn what_a_server_counts_besides_the_text_has_ids_of_its_own_and_a_nonsense_length_none() {
+        let from = blocks(16, LastBlock::Dropped, BlockIds::Chained, Scope::Trace);
+        let mut kept = Reblocked::new(&from, Rule { size: None, last: LastBlock::Kept }).unwrap();
+        let mut ids = |source, tokens| {
+            let mut entry = entry("a", &[1, 2]);
+            entry.prompt.source = source;
+            kept.ids(&entry, tokens)
+        };
+        let (a, b) = (ids(Some(CountSource::Usage), 10_000), ids(Some(CountSource::Usage), 10_000));
+        assert_eq!((a.len(), b.len(), common(&a, &b)), (625, 625, 2));
+        assert_eq!(ids(Some(CountSource::Usage), u64::MAX).len(), 2);
+        assert_eq!(ids(None, 10_000).len(), 2);
     }
 
     #[test]
