@@ -367,22 +367,15 @@ fn a_turn_is_written_with_its_pause_or_its_time_and_the_first_of_a_session_with_
     let turn = |session: &str, turn: u32, think: Option<u64>| {
         let mut entry = Entry { at: 5_000_000, turn: Some(turn), think, ..Entry::default() };
         (entry.session, entry.prompt.tokens) = (Some(session.to_owned()), Some(10));
-        Ok(entry)
+        entry
     };
     let rows = [turn("a", 0, None), turn("a", 1, Some(7_000_000)), turn("a", 2, None), turn("b", 4, Some(1_000_000))];
     let header = Header { turns: Turns::Delta, ..Header::new("test") };
-    let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let output = Box::new(std::fs::File::create(file.path()).unwrap());
-    format::convert(&mut trace, format::named("mooncake").unwrap(), output).unwrap();
-    let text = std::fs::read_to_string(file.path()).unwrap();
-    let times: Vec<_> = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .map(|row| (row["timestamp"].as_u64(), row["delay"].as_u64()))
-        .collect();
+    let (rows, _) = lines("mooncake", header, rows.into());
+    let times: Vec<_> = rows.iter().map(|row| (row["timestamp"].as_u64(), row["delay"].as_u64())).collect();
     assert_eq!(times, [(Some(5), None), (None, Some(7)), (Some(5), None), (Some(5), None)]);
-    let (header, rows, _) = of_text(&text);
+    let text: Vec<String> = rows.iter().map(Value::to_string).collect();
+    let (header, rows, _) = of_text(&text.join("\n"));
     assert_eq!((header.turns, rows[1].at, rows[1].think), (Turns::Delta, 12_000_000, Some(7_000_000)));
 }
 
@@ -484,6 +477,39 @@ fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own()
     let requests: Vec<&Value> = sessions.iter().flat_map(|session| session["requests"].as_array().unwrap()).collect();
     let kinds: Vec<_> = requests.iter().map(|row| (row["type"].as_str().unwrap(), row.get("ttft").is_some())).collect();
     assert_eq!(kinds, [("s", true), ("n", false), ("s", true), ("n", false), ("n", false)]);
+}
+
+/// The lines that a format makes of rows, and what is said of it.
+fn lines(format: &str, header: Header, rows: Vec<Entry>) -> (Vec<Value>, Vec<String>) {
+    let rows: Vec<_> = rows.into_iter().map(Ok).collect();
+    let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let out = Box::new(std::fs::File::create(file.path()).unwrap());
+    let converted = format::convert(&mut trace, format::named(format).unwrap(), out).unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    (text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), converted.notes)
+}
+
+#[test]
+fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() {
+    let row = |session: &str, at: u64, tokens| {
+        let mut row = Entry { at: at * 1_000_000_000, session: Some(session.to_owned()), ..Entry::default() };
+        (row.prompt.tokens, row.stream) = (Some(tokens), Some(true));
+        row
+    };
+    // In the order of ends: the second request of a was answered last.
+    let rows = vec![row("a", 1, 10), row("b", 2, 20), row("a", 7, 12), row("b", 4, 22), row("a", 5, 11)];
+    let (documents, notes) = lines("weka", Header::new("t"), rows);
+    let told: Vec<(&str, Vec<_>)> = documents
+        .iter()
+        .map(|document| {
+            let requests = document["requests"].as_array().unwrap().iter();
+            let requests = requests.map(|row| (row["t"].as_u64().unwrap(), row["in"].as_u64().unwrap()));
+            (document["id"].as_str().unwrap(), requests.collect())
+        })
+        .collect();
+    assert_eq!(told, [("a", vec![(0, 10), (4, 11), (6, 12)]), ("b", vec![(0, 20), (2, 22)])]);
+    assert!(!notes.iter().any(|note| note.contains("an earlier line")), "{notes:?}");
 }
 
 #[test]

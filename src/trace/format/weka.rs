@@ -6,17 +6,18 @@
 //!
 //! It is past 400 lines, for what is written has to be read again: the document stands beside both ways.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule};
+use super::super::blocks::{Reblocked, Rule, mixed, of_text};
 use super::super::fields::Fields;
 use super::super::input::Lines;
 use super::super::json::{Content, Id, Number, Object, parse, row};
+use super::super::merge::held;
 use super::super::{Entries, Error, Problem, Trace};
 use super::counted::Counted;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos};
@@ -310,11 +311,16 @@ struct Document<'a> {
     requests: Vec<Line<'a>>,
 }
 
-/// Writes a line per session. The rows of a session have to follow each other: a document cannot be gone back to.
+/// Writes a line per session, of rows that may stand among those of others: a session waits for more of them until all that
+/// wait hold too much, and it has waited longest.
 struct Documents_ {
     out: Output,
     blocks: Option<Reblocked>,
-    open: Vec<(Entry, Vec<u64>)>,
+    open: HashMap<u64, Open>,
+    /// The sessions that are open, by the number of their last row.
+    waiting: BTreeMap<u64, u64>,
+    held: usize,
+    rows: u64,
     notes: Vec<String>,
     counted: Counted,
     documents: u64,
@@ -323,6 +329,19 @@ struct Documents_ {
     unknown: u64,
     written: HashSet<u64>,
 }
+
+/// A session that is not written yet.
+#[derive(Default)]
+struct Open {
+    /// The numbers of its first row and its last.
+    first: u64,
+    last: u64,
+    held: usize,
+    rows: Vec<(Entry, Vec<u64>)>,
+}
+
+/// What the rows that wait may hold together, and those of one session, whose line is to be read again, in bytes.
+const MOST_HELD: (usize, usize) = (64 << 20, 4 << 20);
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     let rule = Rule { size: Some(BLOCK), last: LastBlock::Dropped };
@@ -336,7 +355,10 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     Ok(Box::new(Documents_ {
         out,
         blocks,
-        open: Vec::new(),
+        open: HashMap::new(),
+        waiting: BTreeMap::new(),
+        held: 0,
+        rows: 0,
         notes,
         counted: Counted::default(),
         documents: 0,
@@ -352,11 +374,18 @@ fn streams(entry: &Entry) -> bool {
 }
 
 impl Documents_ {
-    fn close(&mut self) -> Result<(), WriteError> {
-        let open = std::mem::take(&mut self.open);
-        let Some(((first, _), zero)) = open.first().zip(open.iter().map(|(entry, _)| entry.at).min()) else {
-            return Ok(());
-        };
+    /// Writes a session that is open.
+    fn close(&mut self, key: u64) -> Result<(), WriteError> {
+        let Open { last, held, rows: mut open, .. } = self.open.remove(&key).unwrap_or_default();
+        self.waiting.remove(&last);
+        self.held -= held;
+        // A capture's rows stand in the order of ends.
+        open.sort_by_key(|(entry, _)| entry.at);
+        let Some((first, _)) = open.first() else { return Ok(()) };
+        let zero = first.at;
+        if first.session.is_some() && self.written.len() < super::super::sessions::MOST {
+            self.split += u64::from(!self.written.insert(key));
+        }
         self.documents += 1;
         let lone = format!("request-{}", self.documents);
         let line = |(entry, ids): &'_ (Entry, Vec<u64>)| Line {
@@ -388,24 +417,35 @@ impl Documents_ {
 impl Writer for Documents_ {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
         let tokens = self.counted.input(entry)?;
-        let goes_on = |(open, _): &(Entry, Vec<u64>)| open.session.is_some() && open.session == entry.session;
-        if !self.open.first().is_some_and(goes_on) || self.open.len() == MOST_REQUESTS {
-            self.close()?;
-            let id = entry.session.as_deref().map(super::super::blocks::of_text);
-            if let Some(id) = id.filter(|_| self.written.len() < super::super::sessions::MOST) {
-                self.split += u64::from(!self.written.insert(id));
-            }
-        }
         let ids = self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default();
         self.unknown += u64::from(entry.stream.is_none() && entry.timing.first_token.is_none());
         let mut entry = entry.clone();
         (entry.prompt.tokens, entry.output_tokens) = (Some(tokens), Some(self.counted.output(&entry)));
-        self.open.push((entry, ids));
+        (entry.prompt.blocks, entry.timing.gaps) = (Vec::new(), None);
+        self.rows += 1;
+        let alone = || mixed(self.rows, 0x616c_6f6e_6500_0000);
+        let key = entry.session.as_deref().map_or_else(alone, of_text);
+        let holds = held(&entry) + ids.capacity() * size_of::<u64>();
+        if self.open.get(&key).is_some_and(|open| open.held + holds > MOST_HELD.1) {
+            self.close(key)?;
+        }
+        let open = self.open.entry(key).or_insert_with(|| Open { first: self.rows, ..Open::default() });
+        self.waiting.remove(&open.last);
+        self.waiting.insert(self.rows, key);
+        (open.last, open.held, self.held) = (self.rows, open.held + holds, self.held + holds);
+        open.rows.push((entry, ids));
+        while self.held > MOST_HELD.0
+            && let Some((_, oldest)) = self.waiting.pop_first()
+        {
+            self.close(oldest)?;
+        }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
-        self.close()?;
+        let mut open: Vec<(u64, u64)> = self.open.iter().map(|(key, open)| (open.first, *key)).collect();
+        open.sort_unstable();
+        open.into_iter().try_for_each(|(_, key)| self.close(key))?;
         self.out.flush()?;
         self.notes.extend(self.counted.notes());
         if self.unknown > 0 {
@@ -415,8 +455,9 @@ impl Writer for Documents_ {
         }
         if self.split > 0 {
             let split = self.split;
-            self.notes
-                .push(format!("{split} lines go on with a session of an earlier line: its rows were not together"));
+            self.notes.push(format!(
+                "{split} lines go on with a session of an earlier line: its rows are too far apart, or too many"
+            ));
         }
         Ok(self.notes)
     }
