@@ -513,6 +513,36 @@ fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() 
 }
 
 #[test]
+fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_one_has() {
+    let header = || {
+        let of = r#"{"streamgauge_trace":1,"source":"t","blocks":{"size":16,"unit":"tokens","last":"dropped","ids":"chained","scope":"trace"}}"#;
+        Header::read(of.as_bytes()).unwrap()
+    };
+    let row = |session: Option<&str>, tokens, blocks: &[u64]| {
+        let mut row = Entry { session: session.map(str::to_owned), ..Entry::default() };
+        (row.prompt.tokens, row.prompt.blocks) = (Some(tokens), blocks.to_vec());
+        row
+    };
+    // One shorter than a block, and one that nobody cut and nobody answered.
+    let rows = || vec![row(Some("a"), 33, &[5, 6]), row(None, 9, &[]), row(None, 2_000, &[])];
+    let (requests, notes) = lines("dynamo", header(), rows());
+    for row in &requests {
+        let replay = &row["request"]["replay"];
+        let ids = replay["input_sequence_hashes"].as_array().unwrap().len() as u64;
+        assert_eq!(ids, replay["input_length"].as_u64().unwrap().div_ceil(16));
+        assert_eq!(row["request"]["output_tokens"], 0);
+    }
+    let sessions: Vec<_> = requests.iter().map(|row| row["agent_context"]["session_id"].as_str().unwrap()).collect();
+    assert_eq!(sessions, ["a", "request-2", "request-3"]);
+    assert!(notes.iter().any(|note| note.starts_with("2 requests without a session have one of their own")));
+    let (requests, notes) = lines("dynamo", header(), rows().into_iter().rev().collect());
+    assert!(requests.iter().all(|row| row.get("agent_context").is_none()));
+    assert!(notes.iter().any(|note| note.starts_with("1 requests have lost their session")), "{notes:?}");
+    let alone = |row| lines("dynamo", Header::new("t"), vec![row]).1;
+    assert!(alone(row(None, 9, &[])).contains(&"Dynamo replays no request without the ids of its blocks".to_owned()));
+}
+
+#[test]
 fn bailian_to_bailian_keeps_the_ids_of_single_blocks_also_where_they_are_no_prefix() {
     let path = data("bailian/handmade_schema.jsonl");
     let ids = |rows: &[Entry]| rows.iter().map(|row| row.prompt.blocks.clone()).collect::<Vec<_>>();

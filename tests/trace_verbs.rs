@@ -272,7 +272,7 @@ fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
         ("ragpulse", true),
         ("weka", true),
         ("mooncake", false),
-        ("dynamo", false),
+        ("dynamo", true),
         ("parquet", false),
     ] {
         let out = folder.path().join("out").to_str().unwrap().to_owned();

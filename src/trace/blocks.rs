@@ -79,9 +79,6 @@ impl Reblocked {
     /// other request has.
     pub fn ids(&mut self, entry: &Entry, tokens: u64) -> Vec<u64> {
         self.rows += 1;
-        if entry.prompt.blocks.is_empty() {
-            return Vec::new();
-        }
         let chained = chained(&self.from, entry);
         let mut ids: Vec<u64> = match self.shape {
             Shape::Same => chained.collect(),
@@ -93,10 +90,11 @@ impl Reblocked {
             Shape::Split(n) => chained.flat_map(|id| (1..n).map(move |part| mixed(id, part)).chain([id])).collect(),
         };
         let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
-        // A server counts images as well, which have no blocks. What else is far beyond what is there is no rounding, and
-        // no reason to fill memory.
+        // A server counts images as well, which have no blocks, and a prompt that is shorter than one has none. What else
+        // is far beyond what is there is no rounding, and no reason to fill memory.
         let most = match entry.prompt.source {
             Some(CountSource::Usage) => MOST_MADE_UP,
+            _ if ids.is_empty() => MOST_MADE_UP,
             _ => ids.len().saturating_mul(2).saturating_add(64),
         };
         if wanted <= most {
@@ -171,6 +169,10 @@ mod tests {
         assert_eq!((a.len(), b.len(), common(&a, &b)), (625, 625, 2));
         assert_eq!(ids(Some(CountSource::Usage), u64::MAX).len(), 2);
         assert_eq!(ids(None, 10_000).len(), 2);
+        // What is shorter than a block, or was not cut, shares nothing.
+        let mut none = |tokens| kept.ids(&entry("a", &[]), tokens);
+        let (a, b) = (none(40), none(40));
+        assert_eq!((a.len(), b.len(), common(&a, &b), none(0).len()), (3, 3, 0, 0));
     }
 
     #[test]

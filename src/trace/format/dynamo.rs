@@ -169,12 +169,11 @@ struct AgentLine<'a> {
 
 #[derive(Serialize)]
 struct RequestLine<'a> {
-    request_id: String,
+    request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<&'a str>,
     input_tokens: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output_tokens: Option<u64>,
+    output_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cached_tokens: Option<u64>,
     request_received_ms: u64,
@@ -193,9 +192,15 @@ struct ReplayLine {
     input_sequence_hashes: Vec<u64>,
 }
 
+/// Dynamo refuses a file with a request that lacks its output's length, or one id for each block of its prompt, and one in
+/// which some requests have a session and others none.
 struct Events {
     out: Output,
     zero: u64,
+    /// Whether requests have a session: whether the first has.
+    sessions: Option<bool>,
+    /// Requests that have it another way.
+    other: u64,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
     requests: u64,
@@ -209,14 +214,26 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     if header.started_unix_ns.is_none() {
         notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
     }
+    if blocks.is_none() {
+        notes.push("Dynamo replays no request without the ids of its blocks".to_owned());
+    }
     let zero = header.started_unix_ns.unwrap_or(0);
-    Ok(Box::new(Events { out, zero, blocks, notes, requests: 0, counted: Counted::default() }))
+    let (sessions, counted) = (None, Counted::default());
+    Ok(Box::new(Events { out, zero, sessions, other: 0, blocks, notes, requests: 0, counted }))
 }
 
 impl Writer for Events {
     fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
         let tokens = self.counted.input(entry)?;
+        if tokens == 0 {
+            return Err(WriteError::Unfit("requests with an empty prompt, left out"));
+        }
         self.requests += 1;
+        let request_id = format!("request-{}", self.requests);
+        let session = entry.session.as_deref();
+        let sessions = *self.sessions.get_or_insert(session.is_some());
+        self.other += u64::from(sessions != session.is_some());
+        let session = sessions.then(|| session.unwrap_or(&request_id));
         let received = self.zero.saturating_add(entry.at);
         let ended = received.saturating_add(entry.timing.ended.unwrap_or(0));
         let ids = self.blocks.as_mut().map(|blocks| (blocks.to.size, blocks.ids(entry, tokens)));
@@ -232,12 +249,12 @@ impl Writer for Events {
                 event_type: END,
                 event_time_unix_ms: ended / 1_000_000,
                 event_source: "streamgauge",
-                agent_context: entry.session.as_deref().map(|session_id| AgentLine { session_id }),
+                agent_context: session.map(|session_id| AgentLine { session_id }),
                 request: RequestLine {
-                    request_id: format!("request-{}", self.requests),
+                    request_id: &request_id,
                     model: entry.model.as_deref(),
                     input_tokens: tokens,
-                    output_tokens: entry.output_tokens,
+                    output_tokens: self.counted.output(entry),
                     cached_tokens: entry.prompt.cached,
                     request_received_ms: received / 1_000_000,
                     ttft_ms: entry.timing.first_token.map(Time::millis),
@@ -251,6 +268,13 @@ impl Writer for Events {
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
         self.notes.extend(self.counted.notes());
+        if self.other > 0 {
+            let (other, all_or_none) = (self.other, "Dynamo takes no file in which only some have one");
+            self.notes.push(match self.sessions {
+                Some(true) => format!("{other} requests without a session have one of their own: {all_or_none}"),
+                _ => format!("{other} requests have lost their session, for the first has none: {all_or_none}"),
+            });
+        }
         Ok(self.notes)
     }
 }
