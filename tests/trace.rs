@@ -191,6 +191,16 @@ fn bailians_ids_are_no_prefixes_and_its_turns_follow_their_parents() {
 }
 
 #[test]
+fn turns_of_burstgpt_are_numbered_as_they_come_in_their_session() {
+    let text = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
+        5,a,2.5,ChatGPT,472,18,490,Conversation log\n6,b,,ChatGPT,9,9,18,Conversation log\n\
+        9,a,,ChatGPT,900,18,918,Conversation log\n9,,,ChatGPT,900,18,918,API log\n";
+    let turns: Vec<_> = of_text(text).1.into_iter().map(|row| (row.session, row.turn)).collect();
+    let of = |session: &str, turn| (Some(session.to_owned()), Some(turn));
+    assert_eq!(turns, [of("a", 0), of("b", 0), of("a", 1), (None, None)]);
+}
+
+#[test]
 fn burstgpt_is_read_by_the_names_of_its_columns() {
     let (_, rows) = rows(&data("burstgpt/format_v1_3rows.csv"));
     let seen: Vec<_> = rows.iter().map(|row| (row.at / 1_000_000_000, row.prompt.tokens, row.output_tokens)).collect();

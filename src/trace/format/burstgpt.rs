@@ -5,6 +5,7 @@ use std::io::Write as _;
 
 use super::super::fields::Fields;
 use super::super::json::Number;
+use super::super::sessions::Sessions;
 use super::super::{Error, Problem, Trace};
 use super::counted::Counted;
 use super::csv::{Columns, Splitter, cell, count, value};
@@ -55,6 +56,7 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
     // The total is the sum of two that are kept.
     let others = columns.others(&[TIME, REQUEST, RESPONSE, SESSION, ELAPSED, MODEL, TOTAL]);
     let (counted, mut splitter) = (losses.clone(), Splitter::new());
+    let mut turns: Sessions<u32> = Sessions::new(&losses);
     let entries = rows(lines, move |line| {
         let cells = splitter.cells(line)?;
         let present = |at: Option<usize>| at.filter(|at| cells.get(*at).is_some_and(|cell| !cell.is_empty()));
@@ -74,6 +76,11 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
             prompt: Prompt { tokens: Some(count(&cells, request, REQUEST)?), ..Prompt::default() },
             ..Entry::default()
         };
+        if let Some(session) = &entry.session {
+            let turn = turns.last(session).map_or(0, |turn| turn.saturating_add(1));
+            turns.tell(session, turn);
+            entry.turn = Some(turn);
+        }
         entry.timing.ended = present(elapsed).map(|at| secs(at, ELAPSED)).transpose()?;
         Ok(Some(entry))
     });
