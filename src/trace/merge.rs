@@ -32,6 +32,10 @@ pub fn merge(traces: Vec<(String, Trace)>, align: Align) -> Result<Trace, Error>
     let starts: Vec<Option<u64>> = traces.iter().map(|(_, trace)| trace.header.started_unix_ns).collect();
     let clock = align == Align::Clock && starts.iter().all(Option::is_some);
     let zero = starts.iter().flatten().min().copied().filter(|_| clock);
+    if align == Align::Clock && !clock {
+        let known = starts.iter().flatten().count() as u64;
+        losses.add("wall-clock starts, for not all traces have one: all begin at zero", known);
+    }
     let mut header = Header::new(sources(&traces));
     let alone = traces.len() == 1;
     header.started_unix_ns = zero.or_else(|| starts.iter().flatten().min().copied().filter(|_| alone));
@@ -81,7 +85,7 @@ fn same_blocks(header: &mut Header, other: &Header) -> Result<(), Problem> {
     if blocks.key != theirs.key {
         if blocks.key.is_some() && theirs.key.is_some() {
             return Err(Problem::new("its block ids were made with another key than those of the first trace")
-                .remedy("`trace anonymize` gives each ids without a key"));
+                .remedy("`trace anonymize` gives each ids without a key, and leaves out when it began"));
         }
         blocks.key = None;
     }
@@ -264,6 +268,14 @@ mod tests {
         assert_eq!(times([Some(100), Some(40)], Align::Clock), [0, 60]);
         assert_eq!(times([Some(100), Some(40)], Align::Start), [0, 0]);
         assert_eq!(times([Some(100), None], Align::Clock), [0, 0]);
+        let told = |starts: [Option<u64>; 2], align| {
+            let traces = starts.map(|start| ("t".to_owned(), trace(at(start), &[0])));
+            merge(traces.into(), align).unwrap().losses.list()
+        };
+        let lost = "wall-clock starts, for not all traces have one: all begin at zero".to_owned();
+        assert_eq!(told([Some(100), None], Align::Clock), [(lost, 1)]);
+        assert_eq!(told([Some(100), None], Align::Start), []);
+        assert_eq!((told([None, None], Align::Clock), told([Some(1), Some(2)], Align::Clock)), (vec![], vec![]));
     }
 
     #[test]
