@@ -306,6 +306,22 @@ fn a_day_is_generated_from_servegens_clients_and_is_the_same_for_the_same_seed()
 }
 
 #[test]
+fn clients_of_servegen_that_seldom_ask_do_not_ask_more_often_than_their_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: String, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    // Six requests in a window, in bursts.
+    let windows = |n: u64| format!("{},0.01,3.4,Weibull,0.3753,0.3967\n", n * 600);
+    let windows: String = (0..144).map(windows).collect();
+    for client in 0..50 {
+        file(format!("chunk-{client}-trace.csv"), &windows);
+        let lengths = r#"{"0": {"input_tokens": "{100: 1.0}", "output_tokens": "{7: 1.0}"}}"#;
+        file(format!("chunk-{client}-dataset.json"), lengths);
+    }
+    let rows = rows(folder.path()).1.len();
+    assert!((40_600..45_800).contains(&rows), "{rows} instead of 43,200");
+}
+
+#[test]
 fn chunks_of_ragpulse_become_blocks_where_their_tables_lie_beside_them() {
     let folder = tempfile::tempdir().unwrap();
     let row = |passage: u64| {

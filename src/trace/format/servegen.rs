@@ -1,8 +1,9 @@
 //! ServeGen's clients: per client a table of windows with a rate and the distribution of its gaps, and one of lengths.
 //! They are no trace: a day of one is generated from them, the same for the same seed.
 //!
-//! In every window gaps are drawn from the window's own distribution, scaled to its rate; lengths from the table of the
-//! latest window that has one, input and output by themselves.
+//! In every window gaps are drawn from the window's own distribution, scaled to its rate; one that is not over when the
+//! window is goes on at the rate of the next, for a burst that begins with each window would be requests too many. Lengths
+//! are drawn from the table of the latest window that has one, input and output by themselves.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -43,6 +44,9 @@ const DAY: f64 = 86_400.0;
 const MOST_BYTES: u64 = 64 << 20;
 /// Clients of one folder; the largest published one has some 2,000.
 const MOST_CLIENTS: usize = 1 << 14;
+/// Mean gaps before the first window, so that a client is met at any moment between two requests; and draws that they may
+/// take.
+const WARM_UP: (f64, usize) = (256.0, 1 << 12);
 const TRACE: &str = "-trace.csv";
 const DATASET: &str = "-dataset.json";
 
@@ -103,9 +107,11 @@ struct Client {
     windows: Vec<Window>,
     lengths: Vec<(f64, Table, Table)>,
     random: Pcg64Mcg,
-    /// The window that is being generated, and when the last request came.
+    /// The window that is being generated, and as far as it is.
     window: usize,
     last: f64,
+    /// What is left of the gap before the next request, in mean gaps.
+    left: f64,
 }
 
 struct Window {
@@ -210,9 +216,14 @@ impl Client {
             losses.count("clients without lengths, left out");
             return Ok(None);
         }
-        let random = Pcg64Mcg::seed_from_u64(super::super::blocks::mixed(seed, number));
-        let last = windows[0].start;
-        Ok(Some(Self { windows, lengths, random, window: 0, last }))
+        let mut random = Pcg64Mcg::seed_from_u64(super::super::blocks::mixed(seed, number));
+        let (last, mut left) = (windows[0].start, -WARM_UP.0);
+        for _ in 0..WARM_UP.1 {
+            if left < 0.0 {
+                left += windows[0].gaps.draw(&mut random);
+            }
+        }
+        Ok(Some(Self { windows, lengths, random, window: 0, last, left: left.max(0.0) }))
     }
 
     /// When its next request comes, in seconds; none after `end`.
@@ -229,11 +240,12 @@ impl Client {
             );
             self.last = self.last.max(window.start);
             if window.rate > 0.0 {
-                let at = self.last + window.gaps.draw(&mut self.random) / window.rate;
+                let at = self.last + self.left / window.rate;
                 if at < until.min(end) {
-                    self.last = at;
+                    (self.last, self.left) = (at, window.gaps.draw(&mut self.random));
                     return Some(at);
                 }
+                self.left -= (until - self.last) * window.rate;
             }
             self.last = until;
             self.window += 1;
