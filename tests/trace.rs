@@ -969,6 +969,11 @@ fn two_traces_are_compared_in_text_and_json_and_a_difference_is_no_failure() {
         (&3.into(), &3.into(), &1.0.into())
     );
     assert_eq!(json["b"]["reuse"][0]["hit_blocks"], 2);
+    let most = folder.path().join("most.jsonl");
+    let row = serde_json::json!({"at": 1, "prompt": {"tokens": u64::MAX, "cached": u64::MAX}});
+    std::fs::write(&most, format!("{{\"streamgauge_trace\":1,\"source\":\"t\"}}\n{row}\n{row}\n")).unwrap();
+    let most = most.to_str().unwrap();
+    assert_eq!(trace(&["diff", most, most]).status.code(), Some(0), "lengths beyond all sums");
     let missing = trace(&["diff", &a, "nowhere.jsonl"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(said(&missing).contains("error: nowhere.jsonl: cannot be read"), "{}", said(&missing));

@@ -135,7 +135,7 @@ impl Folded {
         entry.at = entry.at.saturating_sub(*self.first.get_or_insert(entry.at));
         self.pass.take(&entry);
         if let (Some(cached), Some(tokens)) = (entry.prompt.cached, entry.prompt.tokens) {
-            self.cached = (self.cached.0 + cached, self.cached.1 + tokens);
+            self.cached = (self.cached.0.saturating_add(cached), self.cached.1.saturating_add(tokens));
         }
         entry.think.inspect(|think| self.think.take(*think));
         entry.timing.first_token.inspect(|first| self.ttft.take(first.saturating_add(late)));
