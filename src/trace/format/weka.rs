@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule, mixed, of_text};
+use super::super::blocks::{Reblocked, Rule, of_text};
 use super::super::fields::Fields;
 use super::super::input::Lines;
 use super::super::json::{Content, Id, Number, Object, parse, row};
@@ -337,8 +337,11 @@ struct Open {
     first: u64,
     last: u64,
     held: usize,
-    rows: Vec<(Entry, Vec<u64>)>,
+    rows: Vec<Waiting>,
 }
+
+/// A row that waits, apart for a list moves what it holds, and the ids of its blocks.
+type Waiting = (Box<Entry>, Vec<u64>);
 
 /// What the rows that wait may hold together, and those of one session, whose line is to be read again, in bytes.
 const MOST_HELD: (usize, usize) = (64 << 20, 4 << 20);
@@ -376,19 +379,23 @@ fn streams(entry: &Entry) -> bool {
 impl Documents_ {
     /// Writes a session that is open.
     fn close(&mut self, key: u64) -> Result<(), WriteError> {
-        let Open { last, held, rows: mut open, .. } = self.open.remove(&key).unwrap_or_default();
+        let Open { last, held, rows, .. } = self.open.remove(&key).unwrap_or_default();
         self.waiting.remove(&last);
         self.held -= held;
-        // A capture's rows stand in the order of ends.
-        open.sort_by_key(|(entry, _)| entry.at);
-        let Some((first, _)) = open.first() else { return Ok(()) };
-        let zero = first.at;
-        if first.session.is_some() && self.written.len() < super::super::sessions::MOST {
+        if self.written.len() < super::super::sessions::MOST {
             self.split += u64::from(!self.written.insert(key));
         }
+        self.document(rows)
+    }
+
+    fn document(&mut self, mut rows: Vec<Waiting>) -> Result<(), WriteError> {
+        // A capture's rows stand in the order of ends.
+        rows.sort_by_key(|(entry, _)| entry.at);
+        let Some((first, _)) = rows.first() else { return Ok(()) };
+        let zero = first.at;
         self.documents += 1;
         let lone = format!("request-{}", self.documents);
-        let line = |(entry, ids): &'_ (Entry, Vec<u64>)| Line {
+        let line = |(entry, ids): &'_ Waiting| Line {
             t: Time::secs(entry.at - zero),
             kind: if streams(entry) { "s" } else { "n" },
             model: "",
@@ -406,9 +413,9 @@ impl Documents_ {
             ttft: entry.timing.first_token.filter(|_| streams(entry)).map(Time::secs),
             think_time: entry.think.map(Time::secs),
         };
-        let models = open.iter().filter_map(|(entry, _)| entry.model.as_deref()).collect();
+        let models = rows.iter().filter_map(|(entry, _)| entry.model.as_deref()).collect();
         let requests =
-            open.iter().map(|row| Line { model: row.0.model.as_deref().unwrap_or_default(), ..line(row) }).collect();
+            rows.iter().map(|row| Line { model: row.0.model.as_deref().unwrap_or_default(), ..line(row) }).collect();
         let id = first.session.as_deref().unwrap_or(&lone);
         super::write_line(&mut self.out, &Document { id, models, block_size: BLOCK, hash_id_scope: "local", requests })
     }
@@ -419,12 +426,11 @@ impl Writer for Documents_ {
         let tokens = self.counted.input(entry)?;
         let ids = self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default();
         self.unknown += u64::from(entry.stream.is_none() && entry.timing.first_token.is_none());
-        let mut entry = entry.clone();
+        let mut entry = Box::new(entry.clone());
         (entry.prompt.tokens, entry.output_tokens) = (Some(tokens), Some(self.counted.output(&entry)));
         (entry.prompt.blocks, entry.timing.gaps) = (Vec::new(), None);
         self.rows += 1;
-        let alone = || mixed(self.rows, 0x616c_6f6e_6500_0000);
-        let key = entry.session.as_deref().map_or_else(alone, of_text);
+        let Some(key) = entry.session.as_deref().map(of_text) else { return self.document(vec![(entry, ids)]) };
         let holds = held(&entry) + ids.capacity() * size_of::<u64>();
         if self.open.get(&key).is_some_and(|open| open.held + holds > MOST_HELD.1) {
             self.close(key)?;
