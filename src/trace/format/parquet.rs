@@ -2,10 +2,10 @@
 //!
 //! # Columns
 //! A column per field of a row, named as the field with `_` for the dot: `at`, `model`, `prompt_tokens`,
-//! `timing_first_token`, …. All but `at` may be null, which is unknown. Times are nanoseconds as in the rows; `ending`,
-//! `outcome`, `finish` and the sources are their names; `prompt_blocks` is a list of unsigned ids; gaps come unpacked as
-//! the lists `gap_ns` and `gap_tokens` (0: unknown); `prompt_parts` is a text of JSON. The header of the trace stands
-//! under `streamgauge_trace` in the file's metadata, as JSON.
+//! `timing_first_token`, …. All but `at` and the lists may be null, which is unknown; a list is empty then. Times are
+//! nanoseconds as in the rows; `ending`, `outcome`, `finish` and the sources are their names; `prompt_blocks` is a list of
+//! unsigned ids; gaps come unpacked as the lists `gap_ns` and `gap_tokens` (0: unknown); `prompt_parts` is a text of JSON.
+//! The header of the trace stands under `streamgauge_trace` in the file's metadata, as JSON.
 
 use std::sync::Arc;
 
