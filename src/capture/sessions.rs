@@ -60,11 +60,9 @@ impl Sessions {
     /// The turn of a request of these messages; `None` if it has none and the server keeps nothing of it. What nobody gave a
     /// name has a random one.
     pub fn inferred(&mut self, messages: &[u64], kept: Kept, arrived: Stamp, ended: Stamp) -> Option<Turn> {
-        let (whole, earlier) =
-            messages.split_last().map_or((None, messages), |(whole, earlier)| (Some(*whole), earlier));
-        let known = |end: &u64| self.last.get(end).copied();
-        let before = kept.goes_on_from.as_ref().and_then(known).or_else(|| earlier.iter().rev().find_map(known));
-        let ends = [whole, kept.answer];
+        let mut earlier = kept.goes_on_from.iter().chain(messages.iter().rev().skip(1));
+        let before = earlier.find_map(|end| self.last.get(end)).copied();
+        let ends = [messages.last().copied(), kept.answer];
         if before.is_none() && ends == [None; 2] {
             return None;
         }

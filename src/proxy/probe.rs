@@ -36,12 +36,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if is_due || gauges.connections() != (0, 0) {
             seen = clock.now();
         }
-        match gauges.upstream_failure() {
+        let failure = gauges.upstream_failure();
+        match &failure {
             Some(why) if !failed => tracing::warn!(why, "the upstream cannot be reached"),
             None if failed => tracing::info!("the upstream can be reached again"),
             _ => {}
         }
-        failed = gauges.upstream() == Upstream::Unreachable;
+        failed = failure.is_some();
         clock.sleep(EVERY).await;
     }
 }

@@ -52,7 +52,7 @@ const CLOSED: &str = "closed_loop";
 
 /// Sends what `wanted` makes of a verb's own flags.
 pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wanted>) -> anyhow::Result<ExitCode> {
-    crate::cli::raise_descriptors();
+    super::raise_descriptors();
     let prepared = wanted().map_err(Refused::Usage).and_then(|wanted| prepare(sending, wanted));
     let prepared = match prepared {
         Ok(prepared) => prepared,

@@ -19,7 +19,6 @@ use self::levels::{Levels, rates, slots};
 use self::line::Line;
 use self::plan::{Outline, Wish};
 use super::WRONG_USAGE;
-use super::raise_descriptors;
 use super::report::screen;
 use super::sending::flags::{condition, lasting};
 use super::sending::{NOT_VALID, SLO_MISSED, carry_out};
@@ -114,7 +113,7 @@ pub(crate) struct Args {
 
 /// Runs what is not done yet, and tells what all came to.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    raise_descriptors();
+    super::raise_descriptors();
     let usage = |said: String| {
         super::say(&format!("error: {said}"));
         Ok(ExitCode::from(WRONG_USAGE))

@@ -166,8 +166,7 @@ impl Upstream {
                 let io = self.connector.connect().await?;
                 // TLS agrees on the version anew with each connection.
                 if self.connector.speaks_http2(grpc) {
-                    let connection = h2::handshake(io, self.connector.open()).await?;
-                    return self.begin_http2(self.http2.borrow_mut().adopt(connection), request);
+                    return self.begin_http2(self.adopt_http2(io).await?, request);
                 }
                 h1::Connection::new(io, self.connector.open())
             }
@@ -186,11 +185,13 @@ impl Upstream {
         let open = self.http2.borrow_mut().open();
         match open {
             Some(connection) => Ok(connection),
-            None => {
-                let connection = h2::handshake(self.connector.connect().await?, self.connector.open()).await?;
-                Ok(self.http2.borrow_mut().adopt(connection))
-            }
+            None => self.adopt_http2(self.connector.connect().await?).await,
         }
+    }
+
+    async fn adopt_http2(&self, io: Io) -> Result<h2::Connection, Broken> {
+        let connection = h2::handshake(io, self.connector.open()).await?;
+        Ok(self.http2.borrow_mut().adopt(connection))
     }
 
     /// Goes on with another connection after [`Broken::NotTaken`].

@@ -219,9 +219,10 @@ impl Client {
         let mut random = Pcg64Mcg::seed_from_u64(super::super::blocks::mixed(seed, number));
         let (last, mut left) = (windows[0].start, -WARM_UP.0);
         for _ in 0..WARM_UP.1 {
-            if left < 0.0 {
-                left += windows[0].gaps.draw(&mut random);
+            if left >= 0.0 {
+                break;
             }
+            left += windows[0].gaps.draw(&mut random);
         }
         Ok(Some(Self { windows, lengths, random, window: 0, last, left: left.max(0.0) }))
     }
