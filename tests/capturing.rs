@@ -126,8 +126,7 @@ fn a_session_is_what_a_header_or_a_field_says() {
     ] {
         let folder = TempDir::new().unwrap();
         let upstream = server(answer(1));
-        // Of two threads the one that answers first may be the last to say so.
-        let proxy = proxy(upstream.addr, folder.path(), &[("capture_session", setting), ("workers", "1")]);
+        let proxy = proxy(upstream.addr, folder.path(), &[("capture_session", setting)]);
         // One that is named by nothing is nobody's.
         for (head, body) in [(head, &body), (head, &body), (empty.0, &empty.1), (empty.0, &empty.1)] {
             let request = chat(&body.to_string()).replacen("\r\n", &format!("\r\n{head}"), 1);

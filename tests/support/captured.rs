@@ -46,9 +46,11 @@ pub fn answer(tokens: usize) -> Vec<String> {
     chunks
 }
 
+/// One thread answers: of two, the one that answers first may hand its record over last, and turns and names would be
+/// counted in that order.
 pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> Between {
     let folder = folder.display().to_string();
-    let all: Vec<_> = [("capture", &*folder)].into_iter().chain(settings.iter().copied()).collect();
+    let all: Vec<_> = [("capture", &*folder), ("workers", "1")].into_iter().chain(settings.iter().copied()).collect();
     Between::with(upstream, &all)
 }
 
