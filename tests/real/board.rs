@@ -121,6 +121,8 @@ fn every_query_tells_something_about_real_proxies_at_work() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{nobody}")),
         ("OTEL_METRIC_EXPORT_INTERVAL", "1000".to_owned()),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "500".to_owned()),
+        // The other proxy has the names of every day.
+        ("OTEL_SEMCONV_STABILITY_OPT_IN", "gen_ai_latest_experimental".to_owned()),
     ];
     let _demo = program(&["demo"], demo_listen, demo_admin, &demo);
     let server = reasoning();
