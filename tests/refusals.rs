@@ -177,6 +177,23 @@ fn more_clients_than_a_process_may_serve_by_default_are_served() {
 }
 
 #[test]
+fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
+    let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
+    let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
+    let mut proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
+    let kept: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
+    let told = |said: &str| said.lines().filter(|line| line.contains("cannot accept")).count();
+    until("it is told", || told(&proxy.said()) == 1);
+    // Several times as long as it takes to try again.
+    std::thread::sleep(Duration::from_millis(500));
+    drop(kept);
+    assert_eq!(Client::connect(proxy.listen).send(chat("{}")).response().text(), "ok");
+    proxy.terminate();
+    let said = proxy.said();
+    assert!(told(&said) == 1 && said.contains("raise the limit on open files"), "{said}");
+}
+
+#[test]
 fn another_time_to_connect_needs_no_restart() {
     let (deaf, _kept) = deaf();
     let proxy = Between::with(deaf, &[("upstream_connect_timeout", "1h")]);

@@ -8,20 +8,27 @@ use tokio::sync::Semaphore;
 
 use super::worker::{Accepted, Counted, Handle};
 use crate::clock::Clock;
-use crate::measure::time::Gap;
+use crate::measure::time::{Gap, Stamp};
 
 /// How long to wait when the process is out of descriptors: connections wait in the kernel's queue meanwhile.
 const OUT_OF_DESCRIPTORS: Gap = Gap::from_millis(100);
+/// How often that is told.
+const TELL_EVERY: Gap = Gap::from_millis(60_000);
 
 /// Accepts until dropped. At most as many connections as `places` has permits are open; the next one waits in the
 /// kernel's queue.
 pub(super) async fn run(listener: TcpListener, workers: Vec<Handle>, places: Arc<Semaphore>) {
+    let mut told: Option<Stamp> = None;
     loop {
         let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; raise the limit on open files if this repeats");
+                let now = Clock::Monotonic.now();
+                if told.is_none_or(|at| now.since(at) >= TELL_EVERY) {
+                    told = Some(now);
+                    tracing::warn!(%error, "cannot accept connections, which wait; raise the limit on open files if this repeats");
+                }
                 Clock::Monotonic.sleep(OUT_OF_DESCRIPTORS).await;
                 continue;
             }
