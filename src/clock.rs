@@ -155,7 +155,8 @@ pub fn of_kernel(wall_nanos: u64) -> Stamp {
 /// Brings the kernel's receive timestamps (`CLOCK_REALTIME`) onto the monotonic line.
 ///
 /// The distance between the two clocks is measured again every [`KernelLine::FRESH`]: at the fastest slew that NTP is
-/// allowed (500 ppm) it moves 5 µs in that time, and a step of the wall clock is noticed at the next read.
+/// allowed (500 ppm) it moves 5 µs in that time. A longer step of the wall clock is noticed at the next read, a shorter
+/// one within twice that time.
 #[derive(Debug, Default)]
 struct KernelLine {
     /// Monotonic minus wall, in nanoseconds.
@@ -169,8 +170,8 @@ impl KernelLine {
 
     /// The stamp of a kernel timestamp, given in nanoseconds since 1970.
     fn stamp(&mut self, wall_nanos: u64) -> Stamp {
-        let age = wall_nanos.wrapping_sub(self.measured_at_wall);
-        if age > Self::FRESH {
+        // What has waited to be read was received before the last measurement, which holds for it as well.
+        if wall_nanos.abs_diff(self.measured_at_wall) > Self::FRESH {
             self.measure();
         }
         let nanos = i128::from(wall_nanos) + self.distance;
@@ -266,6 +267,22 @@ mod tests {
             let after = Clock::Monotonic.now();
             let slack = Gap::from_nanos(50_000);
             assert!(stamp.after(slack) >= before && stamp <= after.after(slack));
+        }
+    }
+
+    #[test]
+    fn the_distance_of_the_clocks_is_measured_when_it_is_old_and_not_for_what_came_a_little_earlier() {
+        let mut line = KernelLine::default();
+        line.stamp(wall());
+        let measured = line.measured_at_wall;
+        for near in [measured - KernelLine::FRESH, measured - 1, measured, measured + KernelLine::FRESH] {
+            line.stamp(near);
+            assert_eq!(line.measured_at_wall, measured);
+        }
+        for far in [measured - KernelLine::FRESH - 1, measured + KernelLine::FRESH + 1] {
+            line.measured_at_wall = measured;
+            line.stamp(far);
+            assert!(line.measured_at_wall > measured);
         }
     }
 
