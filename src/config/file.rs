@@ -114,6 +114,10 @@ impl<'de> Visitor<'de> for List {
         Ok(Some(vec![(text.to_owned(), None)]))
     }
 
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Option<Texts>, A::Error> {
+        Err(A::Error::custom(yaml::ONE_VALUE))
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Option<Texts>, A::Error> {
         let mut texts = Vec::new();
         let Some(keys) = self.0 else {

@@ -3,6 +3,10 @@
 use serde::de::DeserializeOwned;
 use serde_saphyr::Error;
 
+/// What is a list or a mapping where a text should be. An SLO without quotes is a mapping to YAML.
+pub(super) const ONE_VALUE: &str =
+    "expected one value, found a list or a mapping; a text with a colon and a space in it needs quotes";
+
 /// Reads `text`; where it is YAML of something else, it is said that `expected` was.
 ///
 /// # Errors
@@ -19,9 +23,7 @@ fn words(error: &Error, expected: &str) -> String {
     match error {
         Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
         Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),
-        Error::Unexpected { expected: "string scalar", .. } => {
-            "expected one value, found a list or a mapping".to_owned()
-        }
+        Error::Unexpected { expected: "string scalar", .. } => ONE_VALUE.to_owned(),
         Error::Unexpected { .. } => format!("expected {expected}"),
         _ => {
             let words = error.without_snippet().to_string();
