@@ -43,7 +43,7 @@ pub(super) fn summary(ended: &Cut, began: &Cut) -> String {
     let goodput = ended.goodput(SLO_NAME, None, began);
     format!(
         "SIMULATED, {:.1} s: times of a cost model, which say nothing about any hardware.\n\n{}\n\
-         {} of {} requests met {OBJECTIVES}; {} came whole and are not judged.\n",
+         {} of {} requests met {OBJECTIVES}; {} came whole or without text and are not judged.\n",
         ended.at.since(began.at).as_secs(),
         table(ended, began, began, crate::cli::is_colourful(&io::stdout())),
         goodput.met,
