@@ -129,6 +129,24 @@ fn grpc_passes_through_with_its_trailers_both_ways() {
 }
 
 #[test]
+fn a_grpc_call_that_ends_with_its_head_ends_so_for_the_client() {
+    let addr = http2::upstream(None, |_, _| {
+        let response = Response::builder().header("content-type", "application/grpc");
+        let response = response.header("grpc-status", "8").header("grpc-message", "busy");
+        (response.body(Vec::new()).unwrap(), None)
+    });
+    let proxy = Between::new(addr);
+    let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelInfer")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(Bytes::from_static(b"\0\0\0\0\x05hello"))
+        .unwrap();
+    let reply = http2::request(proxy.addr, None, request, None);
+    assert_eq!((reply.status, &reply.headers["grpc-status"], reply.body.len()), (200, &"8".parse().unwrap(), 0));
+    assert!(reply.ended_with_head && reply.trailers.is_none() && !reply.broken, "{reply:?}");
+}
+
+#[test]
 fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() {
     let upstream = Upstream::start(|mut conn| {
         let one_at_a_time = [0, 3, 0, 0, 0, 1];

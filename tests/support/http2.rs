@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use http_body_util::BodyExt;
 use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::{Body as _, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -93,7 +93,8 @@ where
     told.recv().unwrap()
 }
 
-async fn answered<F>(request: Request<Incoming>, answer: F) -> Response<Channel<Bytes>>
+/// An answer of no pieces and no trailers ends with its head.
+async fn answered<F>(request: Request<Incoming>, answer: F) -> Response<Either<Channel<Bytes>, Empty<Bytes>>>
 where
     F: Fn(Request<Bytes>, HeaderMap) -> (Response<Vec<Bytes>>, Option<HeaderMap>),
 {
@@ -102,6 +103,9 @@ where
     let trailers = collected.trailers().cloned().unwrap_or_default();
     let (response, ending) = answer(Request::from_parts(parts, collected.to_bytes()), trailers);
     let (parts, pieces) = response.into_parts();
+    if pieces.is_empty() && ending.is_none() {
+        return Response::from_parts(parts, Either::Right(Empty::new()));
+    }
     let (mut sender, body) = Channel::new(16);
     tokio::spawn(async move {
         for piece in pieces {
@@ -112,7 +116,7 @@ where
             sender.send(Frame::trailers(trailers)).await.unwrap();
         }
     });
-    Response::from_parts(parts, body)
+    Response::from_parts(parts, Either::Left(body))
 }
 
 /// What a client of ours got.

@@ -66,8 +66,11 @@ struct HandedOn {
 impl Relayed {
     /// The body of `call`'s answer, whose head has been handed on.
     pub(super) fn new(call: Call, observation: Observation, worker: Rc<Worker>, permit: Permit) -> Self {
+        // What ends with its head must end so here: to a gRPC client such a head is the trailers, and an empty piece
+        // behind it an error.
+        let ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
         let (call, observation) = (Some(call), Some(observation));
-        Self { call, observation, handed_on: None, read: false, ended: false, worker, _permit: permit }
+        Self { call, observation, handed_on: None, read: false, ended, worker, _permit: permit }
     }
 
     fn observe(&mut self) {
