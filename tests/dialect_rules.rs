@@ -477,6 +477,27 @@ fn bedrocks_own_counts_leave_the_cached_prompt_out_and_it_is_counted_all_the_sam
 }
 
 #[test]
+fn bedrock_has_the_tokens_of_vendors_whose_choices_have_names_of_their_own() {
+    let read = |choices: &[Value]| {
+        let event = |choice: &Value| json!({"bytes": STANDARD.encode(json!({"choices": [choice]}).to_string())});
+        let events: Vec<Value> = choices.iter().map(event).collect();
+        let answer = stream("/model/m/invoke-with-response-stream", "{}", &events);
+        let reasons: Vec<String> = finishes(&answer).iter().map(|(_, reason, _)| (*reason).to_owned()).collect();
+        (answer.first_token_event, answer.token_events, reasons.join(" "), answer.complete)
+    };
+    let said = |content: &str, stop: Value| json!({"index": 0, "message": {"role": "assistant", "content": content}, "stop_reason": stop});
+    let mistral = [said("Hel", Value::Null), said("lo", Value::Null), said("", json!("length"))];
+    assert_eq!(read(&mistral), (Some(0), 2, "length".to_owned(), true));
+    let tool = json!({"message": {"content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+                      "stop_reason": "tool_calls"});
+    assert_eq!(read(&[tool]), (Some(0), 1, "tool".to_owned(), true));
+    let deepseek = [json!({"text": "Hm", "stop_reason": null}), json!({"text": " ok", "stop_reason": "stop"})];
+    assert_eq!(read(&deepseek), (Some(0), 2, "stop".to_owned(), true));
+    let openai = [json!({"delta": {"content": "a"}, "finish_reason": "length", "stop_reason": "</s>"})];
+    assert_eq!(read(&openai), (Some(0), 1, "length".to_owned(), true));
+}
+
+#[test]
 fn gemini_blocks_calls_and_thinks() {
     let path = "/v1beta/models/g:streamGenerateContent";
     let blocked = stream(

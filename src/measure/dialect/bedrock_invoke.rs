@@ -2,13 +2,16 @@
 //! frames of an Amazon event stream. The last one has Bedrock's own counts.
 //!
 //! Anthropic's, OpenAI's and Converse's events are read as their dialects say; of the others (Llama, Titan, Mistral,
-//! Cohere) the names of the text and of the reason.
+//! Cohere) the names of the text and of the reason. Mistral's chat and DeepSeek have OpenAI's choices with names of their
+//! own in them.
 
 use super::anthropic_messages::Messages;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
+use super::openai::{Choice, Stream};
 use super::reply::{is_report, sum};
 use super::{
     Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
+    openai_completions,
 };
 use crate::measure::framing::{Event, Mark};
 use crate::measure::json::Walk;
@@ -59,12 +62,12 @@ struct Invoke {
     /// The vendor's event, decoded.
     plain: Vec<u8>,
     anthropic: Messages,
-    openai: Box<dyn Reader>,
+    openai: Stream,
 }
 
 impl Invoke {
     fn new(shape: &RequestShape) -> Self {
-        Self { plain: Vec::new(), anthropic: Messages::default(), openai: (openai_chat::DIALECT.reader)(shape) }
+        Self { plain: Vec::new(), anthropic: Messages::default(), openai: Stream::new(shape) }
     }
 }
 
@@ -87,7 +90,7 @@ impl Reader for Invoke {
         let inner = Event { name: b"", data: &self.plain, mark: Mark::Plain };
         match vendor.family {
             Family::Anthropic => self.anthropic.event(&inner, sink),
-            Family::OpenAi => self.openai.event(&inner, sink),
+            Family::OpenAi => self.openai.event(&inner, choice, sink),
             Family::Converse => {
                 if bedrock_converse::read(&self.plain, sink).is_none() {
                     sink.delta(0, Delta::Malformed);
@@ -111,6 +114,23 @@ impl Reader for Invoke {
             sink.delta(0, Delta::Done);
         }
     }
+}
+
+/// A choice as OpenAI has it; Mistral's chat calls the delta a `message` and DeepSeek has a `text`, and both say
+/// `stop_reason`, which beside a `finish_reason` is something else.
+fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
+    let (mut choice, mut stopped) = (Choice::default(), None);
+    walk.object(|key, walk| match key {
+        b"delta" | b"message" if walk.is_object() => openai_chat::delta(&mut choice, walk),
+        b"text" => openai_completions::text(&mut choice, walk),
+        b"stop_reason" => {
+            stopped = walk.text()?;
+            Some(())
+        }
+        _ => choice.field(key, walk),
+    })?;
+    choice.finish = choice.finish.or(stopped);
+    Some(choice)
 }
 
 #[derive(Clone, Copy, PartialEq)]

@@ -55,15 +55,18 @@ impl Reader for Chat {
 fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
     let mut choice = Choice::default();
     walk.object(|key, walk| match key {
-        b"delta" if walk.is_object() => {
-            let delta = Delta::read(walk)?;
-            choice.evidence = delta.holds_back();
-            choice.output = delta.output();
-            Some(())
-        }
+        b"delta" if walk.is_object() => delta(&mut choice, walk),
         _ => choice.field(key, walk),
     })?;
     Some(choice)
+}
+
+/// Takes what a choice shows in its delta.
+pub(super) fn delta(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> {
+    let delta = Delta::read(walk)?;
+    choice.evidence = delta.holds_back();
+    choice.output = delta.output();
+    Some(())
 }
 
 /// What a delta shows.

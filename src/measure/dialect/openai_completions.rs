@@ -37,16 +37,19 @@ impl Reader for Completions {
 fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
     let mut choice = Choice::default();
     walk.object(|key, walk| match key {
-        b"text" => {
-            let shown = walk.shown()?;
-            choice.evidence = shown != Shown::Null;
-            choice.output = match shown {
-                Shown::String(place) => Some((OutputKind::Text, Some(place))),
-                Shown::Null | Shown::Empty | Shown::Other => None,
-            };
-            Some(())
-        }
+        b"text" => text(&mut choice, walk),
         _ => choice.field(key, walk),
     })?;
     Some(choice)
+}
+
+/// Takes what a choice shows as its text.
+pub(super) fn text(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> {
+    let shown = walk.shown()?;
+    choice.evidence = shown != Shown::Null;
+    choice.output = match shown {
+        Shown::String(place) => Some((OutputKind::Text, Some(place))),
+        Shown::Null | Shown::Empty | Shown::Other => None,
+    };
+    Some(())
 }
