@@ -1,6 +1,7 @@
 //! Triton's and KServe's gRPC `ModelStreamInfer`.
 //!
-//! Several requests share one stream, told apart by their ids; each message is one step of one of them. Text is in a
+//! Several requests share one stream, told apart by their ids; each message is one step of one of them. The figures are
+//! those of the merged sequence: gaps are between any two messages, also of requests that follow each other. Text is in a
 //! tensor of strings, `text_output` where one is so called; a step that has other tensors only is a token without text
 //! that could be seen. The last message of a request may say so (`triton_final_response`) and have no outputs: then it is
 //! no token.
