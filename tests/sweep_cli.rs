@@ -195,6 +195,17 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
 
 /// Every request that is open costs each token 20 ms, so four at a time have gaps of 80 ms, however fast the machine.
 #[test]
+fn no_level_above_the_end_of_a_range_is_looked_for_where_doubling_does_not_meet_it() {
+    let (_server, target) = sim(1, 64);
+    let (_folder, out) = place();
+    let args = ["--concurrencies", "2..3", "--find-max", "e2e.p50<=1h", "--requests", "10", "--sustain", "1s"];
+    let done = sweep(&target, &out, &args);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!((&file(&out)["plan"]["search"]["most"], &file(&out)["answer"]["met"]), (&json!(3.0), &json!(3.0)));
+    assert!(done.stdout.contains("no more was allowed"), "{}", done.stdout);
+}
+
+#[test]
 fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_long() {
     let cost = CostModel {
         prefill_per_second: 500_000_000,

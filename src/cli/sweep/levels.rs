@@ -4,16 +4,23 @@
 const MOST: usize = 1_000;
 const SHAPE: &str = "expected numbers above 0, as in 1,2,4 or 1..64 (doubling) or 10..50+10 (by steps)";
 
-/// Ascending, each once.
+/// What was typed.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Levels(pub(super) Vec<f64>);
+pub(super) struct Levels {
+    /// Ascending, each once.
+    pub(super) list: Vec<f64>,
+    /// The highest number of all, which a range that doubles need not meet: no level is above.
+    pub(super) most: f64,
+}
 
 /// Reads rates.
 pub(super) fn rates(text: &str) -> Result<Levels, String> {
-    let mut levels = Vec::new();
+    let (mut levels, mut most) = (Vec::new(), 0.0_f64);
     for part in text.split(',') {
         let Some((first, rest)) = part.split_once("..") else {
-            levels.push(number(part)?);
+            let level = number(part)?;
+            levels.push(level);
+            most = most.max(level);
             continue;
         };
         let (last, step) = match rest.split_once('+') {
@@ -24,20 +31,21 @@ pub(super) fn rates(text: &str) -> Result<Levels, String> {
         if last < first {
             return Err(format!("the range {part} ends before it begins"));
         }
+        most = most.max(last);
         // From the number of the step and not from a sum, so that no error adds up.
         let of = |at: usize| step.map_or_else(|| first * 2_f64.powf(at as f64), |step| first + step * at as f64);
         levels.extend((0..=MOST).map(of).take_while(|level| *level <= last * (1.0 + 1e-9)));
     }
     levels.sort_by(f64::total_cmp);
     levels.dedup();
-    if levels.len() > MOST { Err(format!("expected {MOST} levels at most")) } else { Ok(Levels(levels)) }
+    if levels.len() > MOST { Err(format!("expected {MOST} levels at most")) } else { Ok(Levels { list: levels, most }) }
 }
 
 /// Reads numbers of slots.
 pub(super) fn slots(text: &str) -> Result<Levels, String> {
     let levels = rates(text)?;
     let whole = |level: &f64| level.fract() == 0.0 && *level <= f64::from(u32::MAX);
-    if levels.0.iter().all(whole) { Ok(levels) } else { Err("expected whole numbers, as in 1,2,4".to_owned()) }
+    if levels.list.iter().all(whole) { Ok(levels) } else { Err("expected whole numbers, as in 1,2,4".to_owned()) }
 }
 
 fn number(text: &str) -> Result<f64, String> {
@@ -51,11 +59,11 @@ mod tests {
 
     #[test]
     fn levels_are_lists_ranges_that_double_and_ranges_in_steps() {
-        let levels = |text: &str| rates(text).map(|levels| levels.0);
+        let levels = |text: &str| rates(text).map(|levels| levels.list);
         assert_eq!(levels("4,1,2,1"), Ok(vec![1.0, 2.0, 4.0]));
         assert_eq!(levels("0.5..5"), Ok(vec![0.5, 1.0, 2.0, 4.0]));
         assert_eq!(levels("0.1..0.3+0.1,9"), Ok(vec![0.1, 0.2, 0.1 + 0.1 * 2.0, 9.0]));
-        assert_eq!(slots("1..8"), Ok(Levels(vec![1.0, 2.0, 4.0, 8.0])));
+        assert_eq!(slots("1..9"), Ok(Levels { list: vec![1.0, 2.0, 4.0, 8.0], most: 9.0 }));
         for wrong in ["", "0", "-1", "a", "1..", "1..4+0", "inf", "1,,2"] {
             assert_eq!(levels(wrong), Err(SHAPE.to_owned()), "{wrong}");
         }

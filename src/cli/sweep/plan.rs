@@ -63,8 +63,8 @@ impl Outline {
             flags.insert("duration".to_owned(), vec![USUAL_LENGTH.to_owned()]);
         }
         let by = if args.concurrencies.is_some() { By::Concurrency } else { By::Rate };
-        let listed =
-            args.rates.as_ref().or(args.concurrencies.as_ref()).map(|levels| levels.0.clone()).unwrap_or_default();
+        let typed = args.rates.as_ref().or(args.concurrencies.as_ref());
+        let listed = typed.map(|levels| levels.list.clone()).unwrap_or_default();
         let levels = match &args.matrix {
             Some(path) => matrix::read(path, trace.is_some())?,
             None if args.find_max.is_some() => Vec::new(),
@@ -80,9 +80,10 @@ impl Outline {
                 return Err("--fail-if judges listed levels; --find-max says what has to be kept itself".to_owned());
             }
             let whole = by == By::Concurrency;
-            let bound = listed.last().copied().filter(|_| listed.len() > 1);
-            let most = bound.unwrap_or(if whole { MOST_SLOTS } else { MOST_RATE });
             let start = listed.first().copied().unwrap_or(1.0);
+            // One number is where to begin.
+            let bound = typed.map(|levels| levels.most).filter(|most| *most > start);
+            let most = bound.unwrap_or(if whole { MOST_SLOTS } else { MOST_RATE });
             goals = Some((sought.clone(), Search { start, most, whole }));
         }
         let sought = goals.as_ref().map(|(goals, search)| Sought {
