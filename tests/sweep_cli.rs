@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -17,6 +19,11 @@ use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, Options, Running, Server};
 use support::sending::{Done, audited as program, ended};
+use support::upstream::Upstream;
+
+/// A whole answer of one token.
+const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\
+                      data: [DONE]\n\n";
 
 fn run(args: &[&str]) -> Done {
     ended(program(args))
@@ -353,6 +360,37 @@ fn a_sweep_that_is_stopped_keeps_what_is_done_and_goes_on() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.starts_with("concurrency-2 (2 of 2)\n"), "{}", done.stderr);
     assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2"]);
+}
+
+#[test]
+fn what_was_not_valid_is_made_again_when_a_sweep_is_started_again() {
+    let busy = Arc::new(AtomicBool::new(true));
+    let turned_away = Arc::clone(&busy);
+    let upstream = Upstream::start(move |mut conn| {
+        while conn.request().is_some() {
+            let (status, body) = match turned_away.load(Ordering::SeqCst) {
+                true => ("429 Too Many Requests\r\ncontent-type: application/json", "{}"),
+                false => ("200 OK\r\ncontent-type: text/event-stream", ANSWER),
+            };
+            conn.send(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        }
+    });
+    let target = format!("http://{}", upstream.addr);
+    let (folder, listed) = place();
+    let sought = folder.path().join("sought");
+    let list = || sweep(&target, &listed, &["--concurrencies", "1", "--requests", "5"]);
+    let goals = ["--find-max", "e2e.p50<=1h", "--rates", "20..40", "--requests", "10", "--sustain", "1s"];
+    let search = || sweep(&target, &sought, &goals);
+    for refused in [list(), search()] {
+        assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+        assert!(refused.stderr.contains("were answered 429"), "{}", refused.stderr);
+    }
+    busy.store(false, Ordering::SeqCst);
+    for answered in [list(), search()] {
+        assert_eq!(answered.code, Some(0), "{}", answered.stderr);
+        assert!(!answered.stdout.contains("not valid"), "{}", answered.stdout);
+    }
+    assert_eq!(folders(&listed), ["runs/concurrency-1"]);
 }
 
 #[test]

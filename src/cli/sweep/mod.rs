@@ -44,7 +44,7 @@ Every level has texts of its own, so that the server's cache knows none of them.
 targets in the order A B B A, and their difference is told.
 
 The folder gets a run's folder for each run, and sweep.json. A sweep that was stopped goes on where it was when it is \
-started again; `streamgauge report DIR` tells the same at any time.
+started again, and makes again what was not valid; `streamgauge report DIR` tells the same at any time.
 
 The exit code is 0 done, 1 when --fail-if holds or no level keeps what --find-max asks for, 2 wrong usage, 3 when a \
 listed run is not valid, the target could not be reached, or a search was stopped before its answer.

@@ -13,6 +13,7 @@ use crate::cli::sending::flags::model_of;
 use crate::measure::slo::goals::Goals;
 use crate::replay::search::Search;
 use crate::replay::target::Target;
+use crate::report::source::Opened;
 use crate::report::sweep::file::{By, Cache, FILE, File, Flags, Level, Plan, Run, Sought, VERSION};
 use crate::trace::chance::{mix, name_hash};
 
@@ -233,6 +234,14 @@ impl Outline {
             ));
         }
         file.runs.retain(|run| folder.join(&run.folder).join(RUN).is_file());
+        // What made a run not valid may be gone: it is made again, and a search goes on from the last that says something.
+        let is_void =
+            |run: &Run| Opened::open(&folder.join(&run.folder)).is_ok_and(|opened| !opened.source.not_valid.is_empty());
+        match (&self.goals, file.answer) {
+            (None, _) => file.runs.retain(|run| !is_void(run)),
+            (Some(_), None) => while file.runs.pop_if(|run| is_void(run)).is_some() {},
+            (Some(_), Some(_)) => {}
+        }
         Ok(file)
     }
 }
