@@ -122,6 +122,25 @@ fn a_conversation_goes_on_a_pause_after_each_answer() {
 }
 
 #[test]
+fn no_turn_is_sent_that_comes_after_the_duration() {
+    let server = sim(Gap::from_millis(2));
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let flags = "--rate 10 --arrivals constant --duration 1s --turns 9 --isl 20 --osl 100";
+    let done = load(server.local_addr(), flags, &out);
+    let rows = rows(&out);
+    // Nine turns of 200 ms and more each, which without answers would all come in the first moment.
+    assert!(rows.iter().all(|row| row.planned.unwrap() < 1_000 * MS), "{:?}", rows.last());
+    for session in 0..10 {
+        let turns = rows.iter().filter(|row| row.session.as_deref() == Some(&*session.to_string()));
+        let turns: Vec<u32> = turns.map(|row| row.turn.unwrap()).collect();
+        assert_eq!(turns, (0..turns.len() as u32).collect::<Vec<_>>());
+    }
+    assert!((10..90).contains(&rows.len()), "{}", rows.len());
+    assert!(done.stderr.lines().any(|line| line.starts_with("requests in 1.0 s to ")), "{}", done.stderr);
+}
+
+#[test]
 fn warm_prefixes_are_in_the_cache_before_the_first_request() {
     let folder = tempfile::tempdir().unwrap();
     let first = |name: &str, flags: &str| {

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     requests: Option<u32>,
 
-    /// Send for so long
+    /// Send for so long. A session ends with it too, before the first turn that would come later
     #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
     duration: Option<Gap>,
 

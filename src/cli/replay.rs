@@ -87,7 +87,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
     to: Option<Gap>,
 
-    /// Send for so long
+    /// Send for so long. A live session ends with it too, before the first turn that would come later
     #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
     duration: Option<Gap>,
 

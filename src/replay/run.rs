@@ -83,6 +83,8 @@ pub struct Config {
     pub slots: Option<Arc<Semaphore>>,
     /// How turns follow each other.
     pub sessions: Sessions,
+    /// How long sessions go on: a turn that is due later is not sent, and none after it.
+    pub until: Option<Gap>,
     /// Which connection a request takes.
     pub connections: Connections,
     /// How long a connection may take to be made.

@@ -61,6 +61,8 @@ pub(super) struct Worker {
     /// Something was put into the queue, or the last open request has ended.
     changed: Notify,
     begin: Stamp,
+    /// When sessions end.
+    until: Option<Stamp>,
     /// No more sends.
     closing: Cell<bool>,
 }
@@ -148,10 +150,14 @@ impl Worker {
                 self.waiting.set(self.waiting.get() + 1);
             }
             (true, false, Some(ended)) => {
-                session.busy = true;
-                drop(sessions);
                 // Rows are read far ahead; of one that comes later still nobody could have sent it before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
+                if self.is_past(at) {
+                    session.ended = self.until;
+                    return;
+                }
+                session.busy = true;
+                drop(sessions);
                 let history =
                     job.send.entry.session.clone().and_then(|name| self.silent.borrow_mut().take(ended, name));
                 self.say(at, job, history);
@@ -173,6 +179,11 @@ impl Worker {
         }
     }
 
+    /// Whether no session goes on at that moment.
+    fn is_past(&self, at: Stamp) -> bool {
+        self.until.is_some_and(|until| at >= until)
+    }
+
     /// Puts a later turn into the queue, with what was said before.
     fn say(&self, at: Stamp, mut job: Job, history: Option<History>) {
         job.turn = Some(self.config.encoder.turn(&job.send, job.form, Some(history)));
@@ -187,10 +198,17 @@ impl Worker {
         session.ended = Some(ended);
         session.busy = false;
         if let Some(next) = session.waiting.pop_front() {
+            let at = self.turn_due(&next, ended);
+            if self.is_past(at) {
+                // So that a turn that is still to be read is not due earlier than this one.
+                session.ended = self.until;
+                self.waiting.set(self.waiting.get() - 1 - session.waiting.len());
+                session.waiting.clear();
+                return;
+            }
             session.busy = true;
             drop(sessions);
             self.waiting.set(self.waiting.get() - 1);
-            let at = self.turn_due(&next, ended);
             self.say(at, next, history);
         } else if let Some(history) = history {
             drop(sessions);
@@ -269,6 +287,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
         let waits = config.arrivals == Loop::Closed || config.slots.is_some();
         let lead = if waits || config.tls.is_some() { Gap::ZERO } else { LEAD };
         let silent = Silent::new(MOST_SAID / config.workers.max(1));
+        let until = config.until.map(|until| begin.after(until));
         let worker = Rc::new(Worker {
             config,
             counters,
@@ -284,6 +303,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             open: Cell::new(0),
             changed: Notify::new(),
             begin,
+            until,
             closing: Cell::new(false),
         });
         tokio::task::spawn_local(warm(Rc::downgrade(&worker)));

@@ -69,6 +69,7 @@ pub fn start(rows: Vec<Entry>, to: SocketAddr, settings: Settings, output: Optio
         arrivals: settings.arrivals,
         slots: settings.slots.map(|slots| Arc::new(Semaphore::new(slots))),
         sessions: settings.sessions,
+        until: settings.plan.duration,
         connections: settings.connections,
         connect_timeout: Gap::from_millis(5_000),
         timeout: settings.timeout.unwrap_or(Gap::from_millis(20_000)),

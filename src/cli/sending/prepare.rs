@@ -155,6 +155,8 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         arrivals: wanted.arrivals,
         slots: wanted.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
         sessions: wanted.sessions,
+        // A closed load is told when it is over.
+        until: wanted.plan.duration.filter(|_| wanted.arrivals == Loop::Open),
         connections: args.connections.into(),
         connect_timeout: args.connect_timeout,
         timeout: args.timeout,
@@ -282,6 +284,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
     let mut whole = Whole { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
     let mut models: Vec<Planned> = Vec::new();
+    let mut sessions = false;
     let most = match (wanted.arrivals, wanted.plan.duration) {
         (_, None) => u64::MAX,
         (Loop::Open, Some(_)) => MOST_COUNTED,
@@ -296,6 +299,7 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
         requests += 1;
         tokens += send.entry.output_tokens.unwrap_or(USUAL_TOKENS);
         last = last.max(send.at);
+        sessions |= send.entry.session.is_some();
         if models.len() < MOST_MODELS && models.iter().all(|other| other.entry.model != send.entry.model) {
             models.push(send);
         }
@@ -303,7 +307,9 @@ fn extent(args: &Sending, wanted: &Wanted, encoder: &Encoder) -> Result<Extent, 
             break;
         }
     }
-    whole.requests = Some(requests).filter(|requests| *requests < most);
+    // How many turns of live sessions come before the end the server decides.
+    let open = sessions && wanted.sessions == Sessions::Live && wanted.arrivals == Loop::Open;
+    whole.requests = Some(requests).filter(|requests| *requests < most && !(open && whole.length.is_some()));
     whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == Loop::Open));
     let from = match (args.warmup, wanted.arrivals) {
         (Some(Warmup::For(gap)), _) => Some(gap),
