@@ -69,15 +69,19 @@ pub(super) fn send(sending: &Sending, wanted: impl FnOnce() -> anyhow::Result<Wa
     runtime.shutdown_background();
     let sent = sent?;
     let printed = match sending.json {
-        true => super::print(&(serde_json::to_string_pretty(&sent.run)? + "\n"))?,
-        false => super::print(&text::render(&sent.report, &text::PERCENTILES, screen(false)))?,
+        true => super::print(&(serde_json::to_string_pretty(&sent.run)? + "\n")),
+        false => super::print(&text::render(&sent.report, &text::PERCENTILES, screen(false))),
     };
+    // Also where nothing could be printed: a full disk may be the cause of both.
     sent.tell();
+    if let Err(error) = &printed {
+        super::say(&format!("error: {error:#}"));
+    }
     let missed = sending.fail_if.is_some_and(|least| sent.report.falls_short(least));
-    Ok(match (sent.invalid.is_empty(), missed) {
+    Ok(match (printed.is_ok() && sent.invalid.is_empty(), missed) {
         (false, _) => ExitCode::from(NOT_VALID),
         (true, true) => ExitCode::from(SLO_MISSED),
-        (true, false) => printed,
+        (true, false) => ExitCode::SUCCESS,
     })
 }
 
