@@ -17,6 +17,7 @@ use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
 use streamgauge::net::tls::{Identity, server};
 use support::http2::Pki;
+use support::nobody;
 use support::sending::{audited, ended, listener, program, rows, run, sim, told};
 use support::upstream::Upstream;
 
@@ -393,6 +394,31 @@ fn a_run_whose_result_cannot_be_written_is_told_all_the_same() {
     assert_eq!(again.code, Some(2), "{}", again.stderr);
     assert!(again.stderr.contains("it holds the records of a run that did not end"), "{}", again.stderr);
     assert_eq!(rows(&out).len(), 4);
+}
+
+#[test]
+fn why_a_run_is_not_valid_is_told_where_nothing_can_be_printed() {
+    let upstream = Upstream::answering("HTTP/1.1 429 Busy\r\ncontent-length: 0\r\n\r\n");
+    let target = format!("http://{}", upstream.addr);
+    let mut load = program(&["load", "--target", &target, "--concurrency", "1", "--requests", "2", "--osl", "5"]);
+    load.stdout(fs::File::create("/dev/full").unwrap());
+    let done = ended(load);
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    assert!(done.stderr.contains("2 of 2 were answered 429"), "{}", done.stderr);
+    assert!(done.stderr.contains("error: cannot write to stdout: No space left"), "{}", done.stderr);
+}
+
+#[test]
+fn a_server_that_takes_no_connections_is_not_told_as_a_machine_that_sends_late() {
+    let (socket, address) = nobody();
+    // One connection waits to be taken, which is the one by which the server is tried; the next is not answered.
+    socket.listen(0).unwrap();
+    let target = format!("http://{address}");
+    let load = ["load", "--target", &target, "--rate", "50", "--requests", "9", "--prompt-overhead", "0"];
+    let done = run(&[&load[..], &["--connect-timeout", "500ms", "--timeout", "2s"]].concat());
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    assert!(done.stderr.contains("(--max-lag); connections took so long to be made; look at "), "{}", done.stderr);
+    assert!(!done.stderr.contains("this machine cannot carry the plan"), "{}", done.stderr);
 }
 
 #[test]

@@ -196,9 +196,14 @@ fn conclude(
     let late = summary.lag.filter(|lag| about[CLOSED] == false && lag.p99 > args.max_lag.as_nanos());
     let mut invalid = Vec::new();
     if let Some(lag) = late.filter(|_| summary.held == 0) {
-        let remedy = if ended.real_time { "" } else { ", or needs CAP_SYS_NICE to send at real-time priority" };
+        let ours = summary.own_lag.is_some_and(|lag| lag.p99 > args.max_lag.as_nanos());
+        let cause = match (ours, ended.real_time) {
+            (false, _) => "connections took so long to be made; look at how many the server takes, and how fast",
+            (true, true) => "this machine cannot carry the plan",
+            (true, false) => "this machine cannot carry the plan, or needs CAP_SYS_NICE to send at real-time priority",
+        };
         invalid.push(format!(
-            "requests were sent late: lag p99 {} is over {} (--max-lag); this machine cannot carry the plan{remedy}",
+            "requests were sent late: lag p99 {} is over {} (--max-lag); {cause}",
             Gap::from_nanos(lag.p99),
             args.max_lag
         ));
