@@ -8,11 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
-use streamgauge::capture::format::{Entry, Timing};
+use streamgauge::capture::format::{Entry, Header, Timing};
+use streamgauge::capture::reader::Reader;
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
 use streamgauge::measure::time::{Gap, Window};
 use streamgauge::net::tls::Identity;
 use streamgauge::replay::encode::Cancel;
+use streamgauge::replay::output::Output;
+use streamgauge::replay::run::Order;
 use streamgauge::replay::schedule::{Plan, Shard};
 use streamgauge::replay::{Connections, Leave};
 use streamgauge::sim::{CostModel, Options, Server};
@@ -47,6 +50,24 @@ fn lengths_are_exact_at_a_server_that_counts_them() {
     assert_eq!((summary.output.exact, summary.output.compared, summary.output.tokens), (20, 20, 7 * 210));
     assert!(rows.iter().all(|row| row.finish == Some(FinishReason::Length) && row.prompt.tokens == Some(8)));
     assert_eq!(summary.itl.unwrap().count, 7 * 210 - 20, "a gap before every token but the first");
+}
+
+#[test]
+fn rows_are_in_the_file_while_the_run_goes_on() {
+    let upstream = Upstream::answering(format!("{STREAM}0\r\n\r\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let output = Output::new(folder.path(), Header::new("test")).unwrap();
+    // Whoever waited for the second would see both.
+    let run = start(vec![row(0, 1), row(600_000, 1)], upstream.addr, completions(), Some(output));
+    let file = folder.path().join("records.jsonl.zst");
+    // Until a row is there the file has nothing that could be read.
+    while Reader::open(&file).map_or(0, Iterator::count) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(!run.is_over());
+    run.order(Order::Halt);
+    run.finish();
+    assert_eq!(Reader::open(&file).unwrap().count(), 1);
 }
 
 #[test]

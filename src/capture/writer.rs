@@ -13,7 +13,7 @@ pub struct TraceWriter<W: Write> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// A trace that begins with `header`. Nothing is written before the first frame is full.
+    /// A trace that begins with `header`. Nothing is written before the first frame is full, or [`flush`](Self::flush).
     ///
     /// # Errors
     /// When there is no memory to compress with.
@@ -32,15 +32,23 @@ impl<W: Write> TraceWriter<W> {
         if self.filling.is_full() { self.write_frame() } else { Ok(()) }
     }
 
+    /// Writes what is there, as a frame that is not full.
+    ///
+    /// # Errors
+    /// When `out` fails.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if !self.filling.is_empty() {
+            self.write_frame()?;
+        }
+        self.out.flush()
+    }
+
     /// Writes what is left.
     ///
     /// # Errors
     /// When `out` fails.
     pub fn finish(mut self) -> io::Result<W> {
-        if !self.filling.is_empty() {
-            self.write_frame()?;
-        }
-        self.out.flush()?;
+        self.flush()?;
         Ok(self.out)
     }
 

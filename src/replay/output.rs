@@ -70,6 +70,11 @@ impl Writing {
         written
     }
 
+    /// Has the file hold every row so far.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.rows.as_mut().map_or(Ok(()), TraceWriter::flush)
+    }
+
     pub(super) fn end(self) -> io::Result<()> {
         self.rows.map_or(Ok(()), |rows| rows.finish().map(drop))
     }
