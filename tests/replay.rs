@@ -19,6 +19,7 @@ use streamgauge::replay::run::Order;
 use streamgauge::replay::schedule::{Plan, Shard};
 use streamgauge::replay::{Connections, Leave};
 use streamgauge::sim::{CostModel, Options, Server};
+use support::captured::until;
 use support::http2::Pki;
 use support::nobody;
 use support::replay::{Settings, replay, row, start};
@@ -61,9 +62,7 @@ fn rows_are_in_the_file_while_the_run_goes_on() {
     let run = start(vec![row(0, 1), row(600_000, 1)], upstream.addr, completions(), Some(output));
     let file = folder.path().join("records.jsonl.zst");
     // Until a row is there the file has nothing that could be read.
-    while Reader::open(&file).map_or(0, Iterator::count) == 0 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    until("a row is in it", || Reader::open(&file).map_or(0, Iterator::count) > 0);
     assert!(!run.is_over());
     run.order(Order::Halt);
     run.finish();

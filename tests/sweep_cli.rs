@@ -200,7 +200,6 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
     assert_eq!((again.code, &again.stdout, &*again.stderr), (Some(0), &done.stdout, ""));
 }
 
-/// Every request that is open costs each token 20 ms, so four at a time have gaps of 80 ms, however fast the machine.
 #[test]
 fn no_level_above_the_end_of_a_range_is_looked_for_where_doubling_does_not_meet_it() {
     let (_server, target) = sim(1, 64);
@@ -212,6 +211,7 @@ fn no_level_above_the_end_of_a_range_is_looked_for_where_doubling_does_not_meet_
     assert!(done.stdout.contains("no more was allowed"), "{}", done.stdout);
 }
 
+/// Every request that is open costs each token 20 ms, so four at a time have gaps of 80 ms, however fast the machine.
 #[test]
 fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_long() {
     let cost = CostModel {
