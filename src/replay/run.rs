@@ -13,7 +13,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -26,6 +26,7 @@ use super::measured::Measured;
 use super::output::Output;
 use super::pen::Pen;
 use super::pool::Connections;
+use super::records::collect;
 use super::results::Done;
 use super::schedule::{Planned, RowError};
 use super::summary::{Fold, Summary};
@@ -42,9 +43,6 @@ const RUN_UP: Gap = Gap::from_millis(500);
 const QUEUE: usize = 4_096;
 /// Records that wait to be folded.
 const RECORDS: usize = 65_536;
-
-/// What is in no file yet, a kill loses.
-const WRITTEN_EVERY: Gap = Gap::from_millis(1_000);
 
 /// Requests whose latencies are shown while the run goes on.
 const LOOKED_AT: usize = 4_096;
@@ -369,39 +367,4 @@ impl Run {
             broken: fed.and(worked).and(penned).and(written).err(),
         }
     }
-}
-
-/// Folds records and writes their rows until the last sending thread has ended.
-fn collect(
-    records: &Receiver<Box<Done>>,
-    fold: &Mutex<Fold>,
-    config: &Config,
-    begin: Stamp,
-    output: Option<Output>,
-    mut watcher: Option<Watcher>,
-) -> io::Result<()> {
-    let places: Vec<String> = config.targets.iter().map(Target::authority).collect();
-    let mut output = output.map(|output| output.begin(Clock::Monotonic.unix_nanos(begin))).transpose()?;
-    let (mut written, mut at) = (Ok(()), Clock::Monotonic.now());
-    loop {
-        match records.recv_timeout(WRITTEN_EVERY.into()) {
-            Ok(done) => {
-                fold.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
-                if let Some(watcher) = &mut watcher {
-                    watcher(&done);
-                }
-                if let Some(output) = &mut output {
-                    written = written.and(output.row(done.row(begin, &places[done.target % places.len()])));
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        let now = Clock::Monotonic.now();
-        if let Some(output) = output.as_mut().filter(|_| now.since(at) >= WRITTEN_EVERY) {
-            written = written.and(output.flush());
-            at = now;
-        }
-    }
-    written.and_then(|()| output.map_or(Ok(()), super::output::Writing::end))
 }

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use super::pen::Pen;
 use super::pool::{Connections, Pool};
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
+use super::session::Session;
 use super::target::Connector;
 use crate::clock::{Clock, Pacer};
 use crate::measure::text::Budget;
@@ -65,16 +66,6 @@ pub(super) struct Worker {
     until: Option<Stamp>,
     /// No more sends.
     closing: Cell<bool>,
-}
-
-/// A conversation, whose turns go one after the other.
-#[derive(Default)]
-struct Session {
-    /// A turn is queued or open, or one before those that wait is still to come.
-    busy: bool,
-    /// When the last answer ended; nothing while the next turn is open.
-    ended: Option<Stamp>,
-    waiting: VecDeque<Job>,
 }
 
 impl Worker {
@@ -142,7 +133,7 @@ impl Worker {
         }
         let Some(name) = job.send.entry.session.clone() else { return self.enqueue(at, job) };
         let mut sessions = self.sessions.borrow_mut();
-        let session = sessions.entry(name).or_default();
+        let session = sessions.entry(name.clone()).or_default();
         match (job.follows, session.busy, session.ended) {
             (true, true, _) | (true, false, None) => {
                 session.busy = true;
@@ -152,14 +143,12 @@ impl Worker {
             (true, false, Some(ended)) => {
                 // Rows are read far ahead; of one that comes later still nobody could have sent it before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
-                if self.is_past(at) {
-                    session.ended = self.until;
+                if session.ends(at, self.until).is_some() {
                     return;
                 }
                 session.busy = true;
                 drop(sessions);
-                let history =
-                    job.send.entry.session.clone().and_then(|name| self.silent.borrow_mut().take(ended, name));
+                let history = self.silent.borrow_mut().take(ended, name);
                 self.say(at, job, history);
             }
             (false, ..) => {
@@ -179,11 +168,6 @@ impl Worker {
         }
     }
 
-    /// Whether no session goes on at that moment.
-    fn is_past(&self, at: Stamp) -> bool {
-        self.until.is_some_and(|until| at >= until)
-    }
-
     /// Puts a later turn into the queue, with what was said before.
     fn say(&self, at: Stamp, mut job: Job, history: Option<History>) {
         job.turn = Some(self.config.encoder.turn(&job.send, job.form, Some(history)));
@@ -199,16 +183,12 @@ impl Worker {
         session.busy = false;
         if let Some(next) = session.waiting.pop_front() {
             let at = self.turn_due(&next, ended);
-            if self.is_past(at) {
-                // So that a turn that is still to be read is not due earlier than this one.
-                session.ended = self.until;
-                self.waiting.set(self.waiting.get() - 1 - session.waiting.len());
-                session.waiting.clear();
-                return;
+            self.waiting.set(self.waiting.get() - 1);
+            if let Some(more) = session.ends(at, self.until) {
+                return self.waiting.set(self.waiting.get() - more);
             }
             session.busy = true;
             drop(sessions);
-            self.waiting.set(self.waiting.get() - 1);
             self.say(at, next, history);
         } else if let Some(history) = history {
             drop(sessions);
@@ -287,8 +267,8 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
         let waits = config.arrivals == Loop::Closed || config.slots.is_some();
         let lead = if waits || config.tls.is_some() { Gap::ZERO } else { LEAD };
         let silent = Silent::new(MOST_SAID / config.workers.max(1));
-        let until = config.until.map(|until| begin.after(until));
         let worker = Rc::new(Worker {
+            until: config.until.map(|until| begin.after(until)),
             config,
             counters,
             pools,
@@ -303,7 +283,6 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             open: Cell::new(0),
             changed: Notify::new(),
             begin,
-            until,
             closing: Cell::new(false),
         });
         tokio::task::spawn_local(warm(Rc::downgrade(&worker)));
