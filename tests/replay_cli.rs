@@ -489,6 +489,13 @@ fn shards_that_begin_at_one_time_send_together_what_one_would() {
     assert_eq!(sent, planned);
     let spread = began.iter().max().unwrap() - began.iter().min().unwrap();
     assert!(spread < 1_000_000_000, "four processes began {spread} ns apart");
+    let shards = ["1", "2", "3", "4"].map(|part| folder.path().join(part));
+    let [one, together] = [&shards[..1], &shards[..]].map(|shards| {
+        let paths = shards.iter().map(|shard| shard.to_str().unwrap());
+        let report = ended(audited(&["report"].into_iter().chain(paths).collect::<Vec<_>>())).stdout;
+        report.lines().find(|line| line.starts_with("in flight ")).unwrap().to_owned()
+    });
+    assert!(one.ends_with(" at most") && together.ends_with(" at most at each source by itself"), "{together}");
 }
 
 #[test]

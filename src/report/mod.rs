@@ -28,7 +28,7 @@
 //! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
 //! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`Figure`](crate::capture::scrapes::Figure)): `unit`, `avg`, `min`, `max` of a level, `total`, `per_second` of a counter; `prefix_hit_rate` |
-//! | `in_flight` | requests open when one was sent, that one included: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
+//! | `in_flight` | requests of the same source open when one was sent, that one included: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run, planned against sent and achieved ([`fidelity`] has the definitions); see below |
 //! | `warm_up` | of a run's warm-up, which is in nothing else: every key from `requests` to `metrics` |
 //! | `production` | with `--source`: `path`, and of its rows `in_flight` and every key from `requests` to `metrics` |

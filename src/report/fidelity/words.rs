@@ -73,7 +73,10 @@ fn in_flight(report: &Report) -> Option<String> {
     let theirs = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
     let theirs =
         theirs.map(|of| format!("; in production {:.1} on average, {} at most", of.mean, grouped(of.max.into())));
-    Some(format!("{:.1} on average, {} at most{}", ours.mean, grouped(ours.max.into()), theirs.unwrap_or_default()))
+    // None of them knows what the others have open.
+    let apart = if report.sources.len() > 1 { " at each source by itself" } else { "" };
+    let (max, theirs) = (grouped(ours.max.into()), theirs.unwrap_or_default());
+    Some(format!("{:.1} on average, {max} at most{apart}{theirs}", ours.mean))
 }
 
 fn prefixes(prefix: Prefix) -> String {
