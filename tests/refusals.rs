@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -191,6 +192,17 @@ fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
     proxy.terminate();
     let said = proxy.said();
     assert!(told(&said) == 1 && said.contains("raise the limit on open files"), "{said}");
+}
+
+#[test]
+fn a_proxy_whose_threads_cannot_all_run_does_not_start() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 48 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_streamgauge"), "proxy"]);
+    command.args(["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9", "--workers=64"]);
+    let done = command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).output().unwrap();
+    let said = String::from_utf8(done.stderr).unwrap();
+    assert!(said.contains("cannot start a thread: Too many open files"), "{said}");
+    assert_eq!(done.status.code(), Some(1), "{said}");
 }
 
 #[test]

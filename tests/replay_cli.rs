@@ -415,7 +415,7 @@ fn a_server_that_takes_no_connections_is_not_told_as_a_machine_that_sends_late()
     socket.listen(0).unwrap();
     let target = format!("http://{address}");
     let load = ["load", "--target", &target, "--rate", "50", "--requests", "9", "--prompt-overhead", "0"];
-    let done = run(&[&load[..], &["--connect-timeout", "500ms", "--timeout", "2s"]].concat());
+    let done = run(&[&load[..], &["--connect-timeout", "500ms", "--timeout", "2s", "--max-lag", "400ms"]].concat());
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     assert!(done.stderr.contains("(--max-lag); connections took so long to be made; look at "), "{}", done.stderr);
     assert!(!done.stderr.contains("this machine cannot carry the plan"), "{}", done.stderr);

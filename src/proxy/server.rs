@@ -4,10 +4,12 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Socket, Type};
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::Drain;
@@ -117,15 +119,17 @@ impl Proxy {
             let connections = Arc::new(AtomicUsize::new(0));
             handles.push(Handle { inbox, connections: Arc::clone(&connections) });
             let (shared, draining) = (Arc::clone(&shared), draining.clone());
-            workers.push(thread(format!("worker-{number}"), move || {
-                worker::run(shared, accepted, connections, draining)
+            workers.push(thread(format!("worker-{number}"), move |runtime| {
+                worker::run(runtime, shared, accepted, connections, draining);
+                Ok(())
             })?);
         }
         let places = Arc::new(Semaphore::new(config.limits.connections));
         let control = {
             let shared = Arc::clone(&shared);
             let accepting = Accepting { listener, workers: handles, places };
-            let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
+            let body =
+                move |runtime| control(runtime, shared, accepting, (plane, admin_listener), certificates, draining);
             thread("control".to_owned(), body)?
         };
         Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
@@ -209,13 +213,28 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketA
     listen().map_err(|error| StartError::Listen { address, flag, error })
 }
 
-fn thread(name: String, run: impl FnOnce() -> io::Result<()> + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+/// A thread with a runtime of its own, once it has that: what cannot be had later, when clients have taken all descriptors,
+/// is an error now.
+fn thread(
+    name: String,
+    run: impl FnOnce(LocalRuntime) -> io::Result<()> + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
+    let (fails, failed) = sync_channel(1);
     let body = move || {
-        if let Err(error) = run() {
+        let runtime = match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let _told = fails.send(error).is_ok();
+                return;
+            }
+        };
+        drop(fails);
+        if let Err(error) = run(runtime) {
             tracing::error!(%error, "a thread of the proxy cannot run");
         }
     };
-    std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)
+    let thread = std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
+    failed.recv().map_or(Ok(thread), |error| Err(StartError::Thread(error)))
 }
 
 /// What the control plane has to know of a configuration.
@@ -243,13 +262,13 @@ struct Accepting {
 
 /// The control thread: accepts until draining begins, and looks after everything that is not a request.
 fn control(
+    runtime: LocalRuntime,
     shared: Arc<Shared>,
     accepting: Accepting,
     (plane, admin): (ControlPlane, TcpListener),
     certificates: Certificates,
     mut draining: watch::Receiver<Drain>,
 ) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
         let admin = tokio::net::TcpListener::from_std(admin)?;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tokio::net::TcpStream;
+use tokio::runtime::LocalRuntime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::Drain;
@@ -199,16 +200,13 @@ impl Drop for Seat {
 }
 
 /// Runs a worker on this thread until it has drained.
-///
-/// # Errors
-/// When the runtime cannot be made.
 pub(super) fn run(
+    runtime: LocalRuntime,
     shared: Arc<Shared>,
     inbox: mpsc::Receiver<Accepted>,
     connections: Arc<AtomicUsize>,
     drain: watch::Receiver<Drain>,
-) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
+) {
     runtime.block_on(async move {
         let levels = shared.gauges.levels();
         let connector = Connector::new(Arc::clone(&shared), Arc::clone(&levels));
@@ -228,7 +226,6 @@ pub(super) fn run(
     });
     // A name that is being looked up cannot be given up, and nobody asks for it any more.
     runtime.shutdown_background();
-    Ok(())
 }
 
 /// Takes connections until draining begins, then waits for the last one to end, or for the order to stop.
