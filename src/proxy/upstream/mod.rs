@@ -288,6 +288,11 @@ impl Exchange {
         }
     }
 
+    /// Whether nothing comes behind what has been read: no more of the body, and no trailers.
+    pub(super) fn is_over(&self) -> bool {
+        self.has_ended() && self.trailers().is_none()
+    }
+
     /// The trailers that ended the response body.
     pub(super) fn trailers(&self) -> Option<&Head> {
         match self {

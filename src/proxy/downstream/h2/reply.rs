@@ -68,7 +68,7 @@ impl Relayed {
     pub(super) fn new(call: Call, observation: Observation, worker: Rc<Worker>, permit: Permit) -> Self {
         // What ends with its head must end so here: to a gRPC client such a head is the trailers, and an empty piece
         // behind it an error.
-        let ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
+        let ended = call.exchange.is_over();
         let (call, observation) = (Some(call), Some(observation));
         Self { call, observation, handed_on: None, read: false, ended, worker, _permit: permit }
     }
@@ -126,7 +126,7 @@ impl Relayed {
                 let payload = Bytes::from(payload);
                 let (copy, given) = (payload.clone(), Clock::Monotonic.now());
                 self.handed_on = Some(HandedOn { arrival, payload: copy, given, waited: None });
-                self.ended = call.exchange.has_ended() && call.exchange.trailers().is_none();
+                self.ended = call.exchange.is_over();
                 Poll::Ready(Some(Ok(Frame::data(payload))))
             }
             Ok(BodyStep::End) => {
