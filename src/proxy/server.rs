@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Socket, Type};
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::Drain;
@@ -119,8 +119,8 @@ impl Proxy {
             let connections = Arc::new(AtomicUsize::new(0));
             handles.push(Handle { inbox, connections: Arc::clone(&connections) });
             let (shared, draining) = (Arc::clone(&shared), draining.clone());
-            workers.push(thread(format!("worker-{number}"), move |runtime| {
-                worker::run(runtime, shared, accepted, connections, draining);
+            workers.push(thread(format!("worker-{number}"), move || async {
+                worker::run(shared, accepted, connections, draining).await;
                 Ok(())
             })?);
         }
@@ -128,8 +128,7 @@ impl Proxy {
         let control = {
             let shared = Arc::clone(&shared);
             let accepting = Accepting { listener, workers: handles, places };
-            let body =
-                move |runtime| control(runtime, shared, accepting, (plane, admin_listener), certificates, draining);
+            let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
             thread("control".to_owned(), body)?
         };
         Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
@@ -215,10 +214,10 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketA
 
 /// A thread with a runtime of its own, once it has that: what cannot be had later, when clients have taken all descriptors,
 /// is an error now.
-fn thread(
-    name: String,
-    run: impl FnOnce(LocalRuntime) -> io::Result<()> + Send + 'static,
-) -> Result<JoinHandle<()>, StartError> {
+fn thread<F>(name: String, run: impl FnOnce() -> F + Send + 'static) -> Result<JoinHandle<()>, StartError>
+where
+    F: Future<Output = io::Result<()>>,
+{
     let (fails, failed) = sync_channel(1);
     let body = move || {
         let runtime = match Builder::new_current_thread().enable_all().build_local(LocalOptions::default()) {
@@ -229,9 +228,11 @@ fn thread(
             }
         };
         drop(fails);
-        if let Err(error) = run(runtime) {
+        if let Err(error) = runtime.block_on(run()) {
             tracing::error!(%error, "a thread of the proxy cannot run");
         }
+        // A name that is being looked up cannot be given up, and nobody asks for it any more.
+        runtime.shutdown_background();
     };
     let thread = std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     failed.recv().map_or(Ok(thread), |error| Err(StartError::Thread(error)))
@@ -261,40 +262,34 @@ struct Accepting {
 }
 
 /// The control thread: accepts until draining begins, and looks after everything that is not a request.
-fn control(
-    runtime: LocalRuntime,
+async fn control(
     shared: Arc<Shared>,
     accepting: Accepting,
     (plane, admin): (ControlPlane, TcpListener),
     certificates: Certificates,
     mut draining: watch::Receiver<Drain>,
 ) -> io::Result<()> {
-    let ended = runtime.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
-        let admin = tokio::net::TcpListener::from_std(admin)?;
-        let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
-        let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
-        let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
-        let probing = probe::run(Arc::clone(&shared));
-        let stopped = async move {
-            shared.gauges.set_ready(true);
-            let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
-            shared.gauges.set_ready(false);
-            accepting.abort();
-            let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
-            renewing.abort();
-            beating.abort();
-            let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
-        };
-        tokio::select! {
-            () = plane.run(Some(admin), stopped, FLUSH) => {}
-            () = probing => {}
-        }
-        Ok(())
-    });
-    // As of a worker's: a name that is being looked up cannot be given up.
-    runtime.shutdown_background();
-    ended
+    let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
+    let admin = tokio::net::TcpListener::from_std(admin)?;
+    let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
+    let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
+    let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
+    let probing = probe::run(Arc::clone(&shared));
+    let stopped = async move {
+        shared.gauges.set_ready(true);
+        let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
+        shared.gauges.set_ready(false);
+        accepting.abort();
+        let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
+        renewing.abort();
+        beating.abort();
+        let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
+    };
+    tokio::select! {
+        () = plane.run(Some(admin), stopped, FLUSH) => {}
+        () = probing => {}
+    }
+    Ok(())
 }
 
 /// Waits until the replies that were handed to a tokenizer have been reported.

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use tokio::net::TcpStream;
-use tokio::runtime::LocalRuntime;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::Drain;
@@ -199,33 +198,28 @@ impl Drop for Seat {
     }
 }
 
-/// Runs a worker on this thread until it has drained.
-pub(super) fn run(
-    runtime: LocalRuntime,
+/// A worker, on this thread until it has drained.
+pub(super) async fn run(
     shared: Arc<Shared>,
     inbox: mpsc::Receiver<Accepted>,
     connections: Arc<AtomicUsize>,
     drain: watch::Receiver<Drain>,
 ) {
-    runtime.block_on(async move {
-        let levels = shared.gauges.levels();
-        let connector = Connector::new(Arc::clone(&shared), Arc::clone(&levels));
-        let worker = Rc::new(Worker {
-            shared,
-            levels,
-            upstream: Upstream::new(connector),
-            connections,
-            draining: Cell::new(false),
-            stopped: Cell::new(false),
-            looked: Cell::default(),
-            seats: RefCell::default(),
-            next_seat: Cell::new(0),
-        });
-        tokio::task::spawn_local(look_after(Rc::downgrade(&worker), Arc::clone(worker.shared())));
-        serve(&worker, inbox, drain).await;
+    let levels = shared.gauges.levels();
+    let connector = Connector::new(Arc::clone(&shared), Arc::clone(&levels));
+    let worker = Rc::new(Worker {
+        shared,
+        levels,
+        upstream: Upstream::new(connector),
+        connections,
+        draining: Cell::new(false),
+        stopped: Cell::new(false),
+        looked: Cell::default(),
+        seats: RefCell::default(),
+        next_seat: Cell::new(0),
     });
-    // A name that is being looked up cannot be given up, and nobody asks for it any more.
-    runtime.shutdown_background();
+    tokio::task::spawn_local(look_after(Rc::downgrade(&worker), Arc::clone(worker.shared())));
+    serve(&worker, inbox, drain).await;
 }
 
 /// Takes connections until draining begins, then waits for the last one to end, or for the order to stop.
