@@ -498,6 +498,27 @@ fn bedrock_has_the_tokens_of_vendors_whose_choices_have_names_of_their_own() {
 }
 
 #[test]
+fn bedrock_has_the_reasons_of_vendors_whose_words_are_their_own() {
+    for (word, reason) in [
+        ("FINISHED", "stop"),
+        ("STOP_CRITERIA_MET", "stop"),
+        ("COMPLETE", "stop"),
+        ("LENGTH", "length"),
+        ("MAX_TOKENS", "length"),
+        ("CONTENT_FILTERED", "filter"),
+        ("ERROR_TOXIC", "filter"),
+        ("ERROR", "error"),
+        ("RAG_QUERY_WHEN_RAG_DISABLED", "other"),
+    ] {
+        for name in ["completionReason", "finish_reason"] {
+            let event = json!({"bytes": STANDARD.encode(json!({"text": "a", name: word}).to_string())});
+            let answer = stream("/model/m/invoke-with-response-stream", "{}", &[event]);
+            assert_eq!(finishes(&answer), [(0, reason, word)], "{name}");
+        }
+    }
+}
+
+#[test]
 fn gemini_blocks_calls_and_thinks() {
     let path = "/v1beta/models/g:streamGenerateContent";
     let blocked = stream(

@@ -262,12 +262,15 @@ pub enum OutputKind {
 pub fn finish_reason(raw: &str) -> Option<FinishReason> {
     Some(match raw {
         "" => return None,
-        "stop" | "end_turn" | "stop_sequence" | "eos_token" | "STOP" | "eos" | "word" | "completed" => {
-            FinishReason::Stop
-        }
-        "length" | "max_tokens" | "MAX_TOKENS" | "model_context_window_exceeded" | "limit" | "max_output_tokens" => {
-            FinishReason::Length
-        }
+        "stop" | "end_turn" | "stop_sequence" | "eos_token" | "STOP" | "eos" | "word" | "completed" | "COMPLETE"
+        | "FINISHED" | "STOP_CRITERIA_MET" => FinishReason::Stop,
+        "length"
+        | "max_tokens"
+        | "MAX_TOKENS"
+        | "model_context_window_exceeded"
+        | "limit"
+        | "max_output_tokens"
+        | "LENGTH" => FinishReason::Length,
         "tool_calls" | "function_call" | "tool_use" => FinishReason::Tool,
         "content_filter"
         | "refusal"
@@ -277,9 +280,11 @@ pub fn finish_reason(raw: &str) -> Option<FinishReason> {
         | "PROHIBITED_CONTENT"
         | "SPII"
         | "guardrail_intervened"
-        | "content_filtered" => FinishReason::Filter,
+        | "content_filtered"
+        | "CONTENT_FILTERED"
+        | "ERROR_TOXIC" => FinishReason::Filter,
         "abort" | "cancelled" => FinishReason::Abort,
-        "error" => FinishReason::Error,
+        "error" | "ERROR" => FinishReason::Error,
         _ => FinishReason::Other,
     })
 }
