@@ -113,6 +113,23 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
 }
 
 #[test]
+fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head();
+        conn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n");
+        // The rest of the request is never read.
+        let _silence = conn.stream.set_read_timeout(None);
+        std::thread::sleep(std::time::Duration::from_secs(60));
+    });
+    // More than the sockets between the two hold.
+    let mut large = row(0, 1);
+    large.prompt.tokens = Some(4_000_000);
+    let (ended, rows) = replay(vec![large], upstream.addr, completions());
+    assert_eq!((rows[0].status, rows[0].outcome), (Some(413), Some(Outcome::Refused)), "{:?}", ended.summary.troubles);
+    assert_eq!((rows[0].timing.sent, rows[0].ending), (None, Some(Ending::Complete)));
+}
+
+#[test]
 fn a_target_that_is_not_there_fails_every_request_and_no_other() {
     let (_held, nowhere) = nobody();
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());

@@ -251,30 +251,22 @@ impl Exchange {
         self.observer = Some(observer);
     }
 
-    /// Writes what is left of the request, and reads the reply.
-    async fn talk(&mut self, io: &mut Io, mut written: usize, sent: Option<Stamp>, leave: Option<Leave>) -> End {
-        let sent = match (sent, self.job.as_ref().and_then(|job| job.wire.as_ref())) {
-            (Some(sent), _) => Some(sent),
-            // A server may refuse without reading to the end: what it says then is still to be read.
-            (None, Some(wire)) => {
-                let done = poll_fn(|cx| io.poll_write_all(cx, &wire.bytes, &mut written)).await;
-                done.ok().map(|()| Clock::Monotonic.now())
-            }
-            (None, None) => None,
-        };
-        if let Some(job) = &mut self.job {
-            job.wire = None;
-        }
-        let Some(observer) = &mut self.observer else { return End::Broken(Trouble::Closed) };
+    /// Reads the reply, and writes what is left of the request meanwhile: a server may answer before it has read all, and
+    /// then never read the rest.
+    async fn talk(&mut self, io: &mut Io, mut written: usize, mut sent: Option<Stamp>, leave: Option<Leave>) -> End {
         if let Some(sent) = sent {
-            observer.sent(sent, None);
+            self.is_sent(sent);
         }
         let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.texts());
         let mut reply = Reply::new(said);
-        let kept = &mut self.kept;
         loop {
-            let read =
-                poll_fn(|cx| io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, kept), arrival)));
+            let read = poll_fn(|cx| {
+                if sent.is_none() {
+                    sent = self.write_on(cx, io, &mut written);
+                }
+                let Some(observer) = &mut self.observer else { return Poll::Ready(Ok(None)) };
+                io.poll_read(cx, |bytes, arrival| (reply.take(bytes, arrival, observer, &mut self.kept), arrival))
+            });
             match read.await {
                 Ok(Some((Err(trouble), _))) => return End::Broken(trouble),
                 Ok(Some((Ok(()), arrival))) if reply.has_ended() => {
@@ -286,6 +278,7 @@ impl Exchange {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return End::Broken(Trouble::Reset),
                 Err(_) => return End::Broken(Trouble::Closed),
             }
+            let Some(observer) = &self.observer else { return End::Broken(Trouble::Closed) };
             if !self.has_token && observer.has_token() {
                 self.has_token = true;
                 self.worker.counters().has_token();
@@ -298,6 +291,29 @@ impl Exchange {
             {
                 return End::Left;
             }
+        }
+    }
+
+    /// Writes on as far as the socket takes it, and tells when the last byte was written.
+    fn write_on(&mut self, cx: &mut Context<'_>, io: &mut Io, written: &mut usize) -> Option<Stamp> {
+        let wire = self.job.as_ref()?.wire.as_ref()?;
+        let Poll::Ready(done) = io.poll_write_all(cx, &wire.bytes, written) else { return None };
+        let sent = done.is_ok().then(|| Clock::Monotonic.now());
+        match sent {
+            Some(sent) => self.is_sent(sent),
+            // What the server says all the same is still to be read.
+            None => self.job.as_mut()?.wire = None,
+        }
+        sent
+    }
+
+    /// The request is all written, and is not needed any more.
+    fn is_sent(&mut self, at: Stamp) {
+        if let Some(job) = &mut self.job {
+            job.wire = None;
+        }
+        if let Some(observer) = &mut self.observer {
+            observer.sent(at, None);
         }
     }
 
