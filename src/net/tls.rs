@@ -143,7 +143,7 @@ pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) 
 
 /// An error of connecting, in words with the remedy where there is one; `trust` is the setting that names the
 /// certificates to trust.
-pub fn explained(error: &io::Error, trust: &str) -> String {
+pub fn explained(error: impl ToString, trust: &str) -> String {
     let error = error.to_string();
     let has = |words: &str| error.contains(words);
     // A bad signature is that of another authority of the same name.

@@ -1,7 +1,6 @@
 //! New connections to the upstream, counted, and what is known of them.
 
 use std::cell::Cell;
-use std::io;
 use std::sync::Arc;
 
 use super::Broken;
@@ -97,15 +96,37 @@ impl Connector {
     }
 }
 
-/// An error of connecting, with the setting that may be wrong.
-fn explained(error: &io::Error) -> String {
+/// An error of a connection, with the setting that may be wrong.
+pub(super) fn explained(error: impl ToString) -> String {
     let error = tls::explained(error, "--upstream-ca");
     let remedy = if error.contains("NoApplicationProtocol") {
         "; it does not speak the version of HTTP that --upstream-http asks for"
     } else if error.contains("not valid for name") {
         "; --upstream-server-name says which name to expect"
+    } else if error.contains("CertificateRequired") {
+        // In TLS 1.3 the server says so when the handshake is over, and the first request on its way.
+        "; it asks for a client's certificate, which --upstream-cert names"
     } else {
         ""
     };
     error + remedy
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use rustls::{AlertDescription, Error};
+
+    use super::super::Broken;
+
+    #[test]
+    fn a_server_that_asks_for_a_certificate_is_told_with_the_setting() {
+        // Which end of the connection is seen first is a race: the alert, or the closed socket.
+        let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
+        let told = Broken::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
+        let expected = "the connection failed: received fatal alert: CertificateRequired; it asks for a client's \
+            certificate, which --upstream-cert names";
+        assert_eq!(told, expected);
+    }
 }

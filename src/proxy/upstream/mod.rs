@@ -65,10 +65,10 @@ pub(super) enum Broken {
     #[error("the answer cannot be passed on: {0}")]
     Body(BodyError),
     /// Anything else that a socket reports.
-    #[error("the connection failed: {0}")]
+    #[error("the connection failed: {}", connect::explained(.0))]
     Io(io::Error),
     /// The HTTP/2 exchange failed.
-    #[error("the HTTP/2 exchange failed: {}", reason(.0))]
+    #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
     Http2(hyper::Error),
 }
 
