@@ -7,9 +7,9 @@ mod support;
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -192,6 +192,80 @@ fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on(
     assert!(proxy.client().send(chat("{}")).response().text().ends_with("data: 2\n\n"));
     streaming.has("data: 2");
     assert_eq!(upstream.connections(), 2);
+}
+
+/// Stream of a request and its body, which has begun with it or with the one before it on the connection.
+fn taken(conn: &mut support::upstream::Conn) -> (u32, Vec<u8>) {
+    let mut body = Vec::new();
+    loop {
+        let head = conn.exactly(9);
+        let payload = conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+        if head[3] == frames::DATA {
+            body.extend(payload);
+            if head[4] & frames::END_STREAM != 0 {
+                return (u32::from_be_bytes([head[5], head[6], head[7], head[8]]), body);
+            }
+        }
+    }
+}
+
+/// An upstream over HTTP/2 that says this about its first request, once all of it has come, and answers every later one;
+/// the bodies that it got.
+fn reluctant(says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> (Upstream, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let got = Arc::clone(&bodies);
+    let upstream = Upstream::start(move |mut conn| {
+        // Windows of a megabyte.
+        conn.send(frames::frame(frames::SETTINGS, 0, 0, &[0, 4, 0, 16, 0, 0]));
+        conn.send(frames::frame(frames::WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]));
+        conn.exactly(frames::PREFACE.len());
+        loop {
+            let (stream, body) = taken(&mut conn);
+            let number = {
+                let mut got = got.lock().unwrap();
+                got.push(body);
+                got.len()
+            };
+            if number == 1 {
+                conn.send(says(stream));
+                continue;
+            }
+            conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
+            conn.send(frames::frame(frames::DATA, frames::END_STREAM, stream, b"{}"));
+        }
+    });
+    (upstream, bodies)
+}
+
+const REFUSED: [u8; 4] = 7_u32.to_be_bytes();
+const INTERNAL: [u8; 4] = 2_u32.to_be_bytes();
+
+#[test]
+fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
+    let refusing = reluctant(|stream| frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
+    let leaving = reluctant(|_| frames::frame(frames::GOAWAY, 0, 0, &[0; 8]));
+    for (what, (upstream, bodies), connections) in [("refused", refusing, 1), ("goodbye", leaving, 2)] {
+        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+        let response = proxy.client().send(chat("{\"stream\":false}")).response();
+        assert_eq!((response.status(), response.text().as_str()), (200, "{}"), "{what}: {}", response.head);
+        assert_eq!(*bodies.lock().unwrap(), [b"{\"stream\":false}", b"{\"stream\":false}"], "{what}");
+        assert_eq!(upstream.connections(), connections, "{what}");
+    }
+}
+
+#[test]
+fn a_request_that_a_server_may_have_begun_or_that_is_too_large_to_be_kept_is_not_sent_again() {
+    let large = format!("{{\"a\":\"{}\"}}", "a".repeat(65_536));
+    for (what, body, says) in [
+        ("broken", "{}", frames::frame(frames::RST_STREAM, 0, 1, &INTERNAL)),
+        ("leaving in trouble", "{}", frames::frame(frames::GOAWAY, 0, 0, &[[0; 4], INTERNAL].concat())),
+        ("large", &large, frames::frame(frames::RST_STREAM, 0, 1, &REFUSED)),
+    ] {
+        let (upstream, bodies) = reluctant(move |_| says.clone());
+        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+        assert_eq!(proxy.client().send(chat(body)).response().status(), 502, "{what}");
+        assert_eq!(bodies.lock().unwrap().len(), 1, "{what}");
+    }
 }
 
 #[test]

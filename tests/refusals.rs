@@ -279,12 +279,14 @@ fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
     ] {
         let last_words = payload.to_vec();
         let upstream = Upstream::start(move |mut conn| {
-            let stream = frames::asked(&mut conn);
-            let stream = if kind == frames::GOAWAY { 0 } else { stream };
-            conn.send(
-                [frames::frame(frames::SETTINGS, 0, 0, b""), frames::frame(kind, 0, stream, &last_words)].concat(),
-            );
-            conn.closed();
+            conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
+            let mut stream = frames::asked(&mut conn);
+            // What is refused is sent again.
+            loop {
+                let about = if kind == frames::GOAWAY { 0 } else { stream };
+                conn.send(frames::frame(kind, 0, about, &last_words));
+                stream = frames::asked_next(&mut conn);
+            }
         });
         let proxy = Between::with(upstream.addr, &[("upstream_http", "http2")]);
         let response = proxy.client().send(chat("{}")).response();

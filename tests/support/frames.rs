@@ -108,6 +108,11 @@ impl Frames {
 /// Reads up to the first request on a connection to an upstream; its stream.
 pub fn asked(conn: &mut Conn) -> u32 {
     conn.exactly(PREFACE.len());
+    asked_next(conn)
+}
+
+/// Reads up to the head of the next request; its stream.
+pub fn asked_next(conn: &mut Conn) -> u32 {
     loop {
         let head = conn.exactly(9);
         conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);

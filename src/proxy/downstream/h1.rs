@@ -110,7 +110,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         let mut offers = 1;
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
-                End::Upstream { broken: Broken::NotTaken, answered: false } if offers < OFFERS => {
+                End::Upstream { broken, answered: false } if offers < OFFERS && broken.is_to_be_sent_again() => {
                     offers += 1;
                     if let Err(broken) = worker.upstream().again(relay.exchange).await {
                         break End::Upstream { broken, answered: false };

@@ -103,7 +103,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Runs until the exchange has ended; [`Broken::NotTaken`] may be followed by another run with another connection.
+    /// Runs until the exchange has ended; what [`Broken::is_to_be_sent_again`] may be followed by another run.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if let Err(end) = self.poll_upload(cx) {
             let answered = self.phase != Phase::Head;

@@ -52,6 +52,9 @@ pub(super) enum Broken {
     /// A connection that was kept turned out to be closed before it took a byte: another one may be used.
     #[error("the connection was closed before it took the request")]
     NotTaken,
+    /// The server says that it has not begun with the request, all of which is still there: it may be sent again.
+    #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
+    NotBegun(hyper::Error),
     /// The server closed before its answer was whole.
     #[error("the connection was closed before the answer was whole")]
     Closed,
@@ -70,6 +73,13 @@ pub(super) enum Broken {
     /// The HTTP/2 exchange failed.
     #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
     Http2(hyper::Error),
+}
+
+impl Broken {
+    /// Whether the server has done nothing with the request.
+    pub(super) fn is_to_be_sent_again(&self) -> bool {
+        matches!(self, Self::NotTaken | Self::NotBegun(_))
+    }
 }
 
 /// Why an exchange over HTTP/2 failed, which hyper only calls an error: without what the other side may have written of
@@ -194,7 +204,7 @@ impl Upstream {
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
-    /// Goes on with another connection after [`Broken::NotTaken`].
+    /// Sends the request once more, if [`Broken::is_to_be_sent_again`].
     pub(super) async fn again(&self, exchange: &mut Exchange) -> Result<(), Broken> {
         match exchange {
             Exchange::Http1(exchange) => {

@@ -32,7 +32,7 @@ use crate::proxy::LocalExecutor;
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::Refusal;
-use crate::proxy::upstream::{Broken, Outgoing};
+use crate::proxy::upstream::Outgoing;
 use crate::proxy::worker::{Seat, Worker};
 
 /// How often a request that no server has taken is offered again.
@@ -153,7 +153,7 @@ async fn answer(
         match polled.await {
             Ok(_) if matches!(response.status(), 100..=199) => {}
             Ok(arrival) => break arrival,
-            Err(Stopped::Upstream(Broken::NotTaken)) if offers < OFFERS => {
+            Err(Stopped::Upstream(broken)) if offers < OFFERS && broken.is_to_be_sent_again() => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
                     return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);

@@ -3,13 +3,14 @@
 //! Streams of many requests share a connection. A stream is stamped with the arrival of the last read of its
 //! connection, which is the one that brought its data unless several reads came before the stream's task ran.
 
+mod body;
+
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
@@ -18,6 +19,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::TokioIo;
 
+use self::body::{Kept, Outbox, RequestBody};
 use super::{BodyStep, Broken, Connector, Outgoing};
 use crate::clock::Clock;
 use crate::export::levels::OpenConnection;
@@ -102,6 +104,8 @@ pub(in crate::proxy) struct Exchange {
     request: Rc<RefCell<Outbox>>,
     unobserved: Vec<Bytes>,
     response: Option<Pin<Box<dyn Future<Output = Sent>>>>,
+    /// Until the answer begins, unless it is too large.
+    kept: Option<Kept>,
     /// The request, given back by a connection that did not take it.
     returned: Option<Request<RequestBody>>,
     body: Option<Incoming>,
@@ -119,14 +123,14 @@ impl Exchange {
         request: &Outgoing<'_>,
         connector: &Connector,
     ) -> Result<Self, Broken> {
-        let outbox = Rc::new(RefCell::new(Outbox::default()));
-        let message = request.to_http2(connector, RequestBody(Rc::clone(&outbox)))?;
-        let response = Box::pin(connection.sender.try_send_request(message));
+        let (outbox, kept) = (Rc::default(), Kept::new(request.to_http2(connector)?));
+        let response = Box::pin(connection.sender.try_send_request(kept.message(&outbox)));
         connection.streams.set(connection.streams.get() + 1);
         Ok(Self {
             request: outbox,
             unobserved: Vec::new(),
             response: Some(response),
+            kept: Some(kept),
             returned: None,
             body: None,
             ended: false,
@@ -136,6 +140,13 @@ impl Exchange {
             streams: connection.streams,
             doubted: connection.doubted,
         })
+    }
+
+    /// The request from its beginning, if all of it has come and is still there.
+    fn whole_again(&mut self) -> Option<Request<RequestBody>> {
+        let kept = self.kept.as_ref().filter(|_| self.request.borrow().complete)?;
+        self.request = Rc::new(RefCell::new(kept.outbox()));
+        Some(kept.message(&self.request))
     }
 
     /// Sends the request that came back over another connection.
@@ -149,18 +160,18 @@ impl Exchange {
     }
 
     pub(super) fn send(&mut self, payload: &[u8]) {
+        self.kept = self.kept.take().and_then(|kept| kept.with(payload));
         let payload = Bytes::copy_from_slice(payload);
         self.unobserved.push(payload.clone());
         self.request.borrow_mut().push(Frame::data(payload));
     }
 
-    pub(super) fn complete(&self, trailers: Option<&Head>) {
-        let mut outbox = self.request.borrow_mut();
-        if let Some(trailers) = trailers {
-            outbox.push(Frame::trailers(field_map(trailers.end_to_end().map(|(name, value, _)| (name, value)))));
+    pub(super) fn complete(&mut self, trailers: Option<&Head>) {
+        let trailers = trailers.map(|trailers| field_map(trailers.end_to_end().map(|(name, value, _)| (name, value))));
+        if let Some(kept) = &mut self.kept {
+            kept.end(trailers.as_ref());
         }
-        outbox.complete = true;
-        outbox.wake();
+        self.request.borrow_mut().end(trailers);
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -172,13 +183,7 @@ impl Exchange {
     }
 
     pub(super) fn poll_flush(&mut self, cx: &Context<'_>, mut written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
-        {
-            let mut outbox = self.request.borrow_mut();
-            if !outbox.frames.is_empty() && !outbox.dropped {
-                outbox.producer = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-        }
+        ready!(self.request.borrow_mut().poll_taken(cx));
         for payload in self.unobserved.drain(..) {
             written(&payload);
         }
@@ -191,14 +196,17 @@ impl Exchange {
             Ok(response) => response,
             Err(mut error) => {
                 self.returned = error.take_message();
-                return Poll::Ready(Err(match self.returned {
-                    // It never got as far as a frame.
-                    Some(_) => Broken::NotTaken,
-                    None => Broken::Http2(error.into_error()),
-                }));
+                // It never got as far as a frame.
+                if self.returned.is_some() {
+                    return Poll::Ready(Err(Broken::NotTaken));
+                }
+                let error = error.into_error();
+                self.returned = if was_left_alone(&error) { self.whole_again() } else { None };
+                let broken = if self.returned.is_some() { Broken::NotBegun } else { Broken::Http2 };
+                return Poll::Ready(Err(broken(error)));
             }
         };
-        self.response = None;
+        (self.response, self.kept) = (None, None);
         let (parts, body) = response.into_parts();
         head.compose_response(parts.status.as_u16());
         for (name, value) in &parts.headers {
@@ -251,14 +259,12 @@ impl Drop for Exchange {
         if self.response.is_some() && is_silent && Clock::Monotonic.now().since(self.begun) >= DOUBT {
             self.doubted.set(true);
         }
-        let mut outbox = self.request.borrow_mut();
-        outbox.abandoned = !outbox.complete;
-        outbox.wake();
+        self.request.borrow_mut().abandon();
     }
 }
 
 impl Outgoing<'_> {
-    fn to_http2(&self, connector: &Connector, body: RequestBody) -> Result<Request<RequestBody>, Broken> {
+    fn to_http2(&self, connector: &Connector) -> Result<Request<()>, Broken> {
         let bad = |error: http::Error| Broken::Io(io::Error::new(io::ErrorKind::InvalidInput, error));
         let authority = self.head.get(Known::Host).unwrap_or(connector.place().as_bytes());
         let path = match self.head.target() {
@@ -267,7 +273,7 @@ impl Outgoing<'_> {
         };
         let uri =
             Uri::builder().scheme(connector.scheme()).authority(authority).path_and_query(path).build().map_err(bad)?;
-        let mut request = Request::new(body);
+        let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(self.head.method().as_bytes()).map_err(|error| bad(error.into()))?;
         *request.uri_mut() = uri;
         *request.version_mut() = http::Version::HTTP_2;
@@ -305,81 +311,13 @@ fn composed(fields: &HeaderMap) -> Head {
     head
 }
 
-/// Frames of a request on their way to hyper's task.
-#[derive(Default)]
-struct Outbox {
-    frames: VecDeque<Frame<Bytes>>,
-    waiting: usize,
-    complete: bool,
-    /// The client left in the middle: the stream must be reset, not ended.
-    abandoned: bool,
-    /// hyper takes no more.
-    dropped: bool,
-    consumer: Option<Waker>,
-    producer: Option<Waker>,
-}
-
-impl Outbox {
-    fn push(&mut self, frame: Frame<Bytes>) {
-        self.waiting += frame.data_ref().map_or(0, Bytes::len);
-        self.frames.push_back(frame);
-        self.wake();
-    }
-
-    fn wake(&mut self) {
-        if let Some(waker) = self.consumer.take() {
-            waker.wake();
-        }
-    }
-}
-
-/// The request body as hyper sees it.
-struct RequestBody(Rc<RefCell<Outbox>>);
-
-/// The client left before its request was whole.
-#[derive(Debug, thiserror::Error)]
-#[error("the client left before its request was whole")]
-struct Abandoned;
-
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = Abandoned;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
-        let mut outbox = self.0.borrow_mut();
-        if outbox.abandoned {
-            return Poll::Ready(Some(Err(Abandoned)));
-        }
-        match outbox.frames.pop_front() {
-            Some(frame) => {
-                outbox.waiting -= frame.data_ref().map_or(0, Bytes::len);
-                if outbox.frames.is_empty()
-                    && let Some(waker) = outbox.producer.take()
-                {
-                    waker.wake();
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            None if outbox.complete => Poll::Ready(None),
-            None => {
-                outbox.consumer = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        let outbox = self.0.borrow();
-        outbox.complete && outbox.frames.is_empty()
-    }
-}
-
-impl Drop for RequestBody {
-    fn drop(&mut self) {
-        let mut outbox = self.0.borrow_mut();
-        outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
-        if let Some(waker) = outbox.producer.take() {
-            waker.wake();
-        }
-    }
+/// Whether the server says that it has done nothing with a request, which may then be sent again (RFC 9113, section
+/// 8.7): it refused the stream, or said goodbye and will not begin what came later.
+fn was_left_alone(error: &hyper::Error) -> bool {
+    let error = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    error.is_some_and(|error| {
+        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+        let goodbye = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        error.is_remote() && (refused || goodbye)
+    })
 }

@@ -1,0 +1,155 @@
+//! The request on its way to hyper's task: the frames that wait for it, and what is kept of them to be sent again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request};
+use http_body::{Body, Frame};
+
+use super::super::MOST_KEPT;
+
+/// A request as it goes over the wire, as long as it may have to be sent again.
+pub(super) struct Kept {
+    head: Request<()>,
+    body: Vec<u8>,
+    trailers: Option<HeaderMap>,
+}
+
+impl Kept {
+    pub(super) fn new(head: Request<()>) -> Self {
+        Self { head, body: Vec::new(), trailers: None }
+    }
+
+    /// With more of its body, if that is not too large to be kept.
+    pub(super) fn with(mut self, payload: &[u8]) -> Option<Self> {
+        self.body.extend_from_slice(payload);
+        (self.body.len() as u64 <= MOST_KEPT).then_some(self)
+    }
+
+    pub(super) fn end(&mut self, trailers: Option<&HeaderMap>) {
+        self.trailers = trailers.cloned();
+    }
+
+    /// All of its body, to be sent from the beginning.
+    pub(super) fn outbox(&self) -> Outbox {
+        let mut outbox = Outbox::default();
+        if !self.body.is_empty() {
+            outbox.push(Frame::data(Bytes::copy_from_slice(&self.body)));
+        }
+        outbox.end(self.trailers.clone());
+        outbox
+    }
+
+    /// The request with this body.
+    pub(super) fn message(&self, body: &Rc<RefCell<Outbox>>) -> Request<RequestBody> {
+        self.head.clone().map(|()| RequestBody(Rc::clone(body)))
+    }
+}
+
+/// Frames of a request on their way to hyper's task.
+#[derive(Default)]
+pub(super) struct Outbox {
+    frames: VecDeque<Frame<Bytes>>,
+    /// Bytes of payload in them.
+    pub(super) waiting: usize,
+    pub(super) complete: bool,
+    /// The client left in the middle: the stream must be reset, not ended.
+    abandoned: bool,
+    /// hyper takes no more.
+    pub(super) dropped: bool,
+    consumer: Option<Waker>,
+    producer: Option<Waker>,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
+        self.waiting += frame.data_ref().map_or(0, Bytes::len);
+        self.frames.push_back(frame);
+        self.wake();
+    }
+
+    /// There is no more of it.
+    pub(super) fn end(&mut self, trailers: Option<HeaderMap>) {
+        if let Some(trailers) = trailers {
+            self.push(Frame::trailers(trailers));
+        }
+        self.complete = true;
+        self.wake();
+    }
+
+    /// Nobody sends the rest.
+    pub(super) fn abandon(&mut self) {
+        self.abandoned = !self.complete;
+        self.wake();
+    }
+
+    /// Ready when hyper has taken all that there is, or takes no more.
+    pub(super) fn poll_taken(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.frames.is_empty() || self.dropped {
+            return Poll::Ready(());
+        }
+        self.producer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.consumer.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// The request body as hyper sees it.
+pub(super) struct RequestBody(Rc<RefCell<Outbox>>);
+
+/// The client left before its request was whole.
+#[derive(Debug, thiserror::Error)]
+#[error("the client left before its request was whole")]
+pub(super) struct Abandoned;
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = Abandoned;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
+        let mut outbox = self.0.borrow_mut();
+        if outbox.abandoned {
+            return Poll::Ready(Some(Err(Abandoned)));
+        }
+        match outbox.frames.pop_front() {
+            Some(frame) => {
+                outbox.waiting -= frame.data_ref().map_or(0, Bytes::len);
+                if outbox.frames.is_empty()
+                    && let Some(waker) = outbox.producer.take()
+                {
+                    waker.wake();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            None if outbox.complete => Poll::Ready(None),
+            None => {
+                outbox.consumer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let outbox = self.0.borrow();
+        outbox.complete && outbox.frames.is_empty()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        let mut outbox = self.0.borrow_mut();
+        outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
+        if let Some(waker) = outbox.producer.take() {
+            waker.wake();
+        }
+    }
+}
