@@ -25,6 +25,10 @@ pub const SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
 const LOCK: &str = "capture.lock";
 const END: &str = ".jsonl.zst";
+/// Digits of a segment's number, at least.
+const NUMBER: usize = 8;
+/// Letters of the moment at which a segment was begun.
+const BEGUN: usize = 16;
 
 /// What is kept, and of that a segment is at most an eighth.
 const PARTS: u64 = 8;
@@ -128,7 +132,7 @@ impl Folder {
     }
 
     fn begin(&mut self, unix_nanos: u64) -> io::Result<Segment> {
-        let path = self.path.join(format!("{:08}-{}{END}", self.next, clock::moment(unix_nanos)));
+        let path = self.path.join(format!("{:0NUMBER$}-{}{END}", self.next, clock::moment(unix_nanos)));
         let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
         self.next += 1;
         Ok(Segment { path, file, bytes: 0, frames: 0, begun: unix_nanos })
@@ -145,7 +149,7 @@ impl Folder {
     /// Removes the oldest segments, as far as retention asks for it.
     ///
     /// # Errors
-    /// When the folder cannot be read, or a segment cannot be removed.
+    /// When the folder cannot be read, or a segment cannot be removed; those that can be are.
     pub fn tidy(&self, unix_nanos: u64) -> io::Result<()> {
         let mut segments = segments(&self.path)?;
         // The one that is being written stays.
@@ -153,15 +157,15 @@ impl Folder {
             segments.pop();
         }
         let mut kept = self.retention.segment_bytes();
-        for segment in segments.iter().rev() {
+        let mut tidy = |segment: &Named| {
             let about = fs::metadata(&segment.path)?;
             kept += about.len();
             let age = unix_nanos.saturating_sub(clock::changed(&about)?);
-            if kept > self.retention.bytes || age > self.retention.age.as_nanos() {
-                fs::remove_file(&segment.path)?;
-            }
-        }
-        Ok(())
+            let goes = kept > self.retention.bytes || age > self.retention.age.as_nanos();
+            if goes { fs::remove_file(&segment.path) } else { Ok(()) }
+        };
+        // One that cannot be removed keeps none of the older ones.
+        segments.iter().rev().map(&mut tidy).fold(Ok(()), io::Result::and)
     }
 }
 
@@ -170,13 +174,15 @@ struct Named {
     path: PathBuf,
 }
 
-/// The segments of a folder, in order.
+/// The segments of a folder, in order. What else lies there is somebody's own, and is not ours to remove.
 fn segments(folder: &Path) -> io::Result<Vec<Named>> {
     let mut segments = Vec::new();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.ends_with(END));
-        let number = name.and_then(|name| name.split_once('-')?.0.parse().ok());
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(END)?.split_once('-'));
+        let name =
+            name.filter(|(number, begun)| number.len() >= NUMBER && begun.len() == BEGUN && begun.ends_with('Z'));
+        let number = name.and_then(|(number, _)| number.parse().ok());
         segments.extend(number.map(|number| Named { number, path }));
     }
     segments.sort_by_key(|segment| segment.number);
@@ -259,6 +265,25 @@ mod tests {
         open.write(&[7; 10], 1).unwrap();
         open.tidy(u64::MAX).unwrap();
         assert_eq!(names(folder.path()).len(), 1, "the open one stays");
+    }
+
+    #[test]
+    fn what_is_no_segment_is_never_removed_and_what_cannot_be_removed_keeps_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }).unwrap();
+        for name in ["2025-traffic.jsonl.zst", "00000000-busy.jsonl.zst", "1-20251121T101500Z.jsonl.zst"] {
+            fs::write(folder.path().join(name), [7; 99]).unwrap();
+        }
+        for _ in 0..4 {
+            open.write(&[7; 10], 1).unwrap();
+            open.close().unwrap();
+        }
+        let second = folder.path().join(&names(folder.path())[1]);
+        fs::remove_file(&second).unwrap();
+        fs::create_dir(&second).unwrap();
+        assert!(open.tidy(1).is_err());
+        assert!(!folder.path().join("00000000-19700101T000000Z.jsonl.zst").exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3 + 3 + 1, "the lock, and what was not ours");
     }
 
     #[test]
