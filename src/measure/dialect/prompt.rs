@@ -54,7 +54,7 @@ pub trait PromptSink {
     fn word(&mut self, word: &str);
     /// A part that is not text. Its content has to have a say in what comes after it.
     fn part(&mut self, medium: Medium, place: Place<'_>);
-    /// A message has been walked.
+    /// A message of the conversation has been walked.
     fn message_ends(&mut self);
 }
 
@@ -83,6 +83,8 @@ const NESTED: [&str; 7] =
 pub(super) const GOES_ON_FROM: &str = "previous_response_id";
 /// Fields of what a server has kept are numbered from here.
 const KEPT: u8 = 0x80;
+/// Where a conversation stands, message by message. Tools and system prompts may be lists as well, and are nobody's turn.
+const SAID: [&str; 3] = ["messages", "contents", "input"];
 /// Says what a cache should do with a message, and moves from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
@@ -105,7 +107,9 @@ impl<'a> RequestBody<'a> {
                     for message in messages {
                         sink.mark(&[mark::ITEM]);
                         walk(message, None, key, sink);
-                        sink.message_ends();
+                        if SAID.contains(key) {
+                            sink.message_ends();
+                        }
                     }
                 }
                 other => walk(other, named(key), key, sink),
@@ -369,6 +373,17 @@ mod tests {
         let marked = r#"{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}],"messages":[]}"#;
         let bare = r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#;
         assert_eq!(walked("anthropic.messages", marked), walked("anthropic.messages", bare));
+    }
+
+    #[test]
+    fn tools_and_system_are_messages_of_nobody() {
+        let ends = |dialect: &str, body: &str| walked(dialect, body).messages.len();
+        let tools = r#""tools":[{"name":"a"},{"name":"b"}]"#;
+        assert_eq!(ends("openai.responses", &format!(r#"{{{tools},"input":"one text"}}"#)), 0);
+        assert_eq!(ends("openai.responses", &format!(r#"{{{tools},"input":[{{"role":"user","content":"x"}}]}}"#)), 1);
+        let system = r#""system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"x"}]"#;
+        assert_eq!(ends("anthropic.messages", &format!("{{{tools},{system}}}")), 1);
+        assert_eq!(ends("gemini", r#"{"tools":[{}],"contents":[{"parts":[{"text":"x"}]}]}"#), 1);
     }
 
     #[test]
