@@ -61,6 +61,15 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Value<'a> {
+    /// Whether it says no more than if it were not there.
+    pub(super) fn is_nothing(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Array(items) => items.is_empty(),
+            _ => false,
+        }
+    }
+
     pub(super) fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self { Some(text) } else { None }
     }

@@ -2,9 +2,10 @@
 //!
 //! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said. What a
 //! server has kept and puts in front is not in the request; the names that the request has for it stand there instead.
-//! White space, escapes and the order of keys do not change the walk; a role, the order of messages and their content
-//! do. What is walked is handed to a [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a
-//! gRPC request is a tensor whose name and type are the model's own, and is not read.
+//! White space, escapes and the order of keys do not change the walk, nor whether a content is a text or begins with a
+//! part that is that text; a role, the order of messages and their content do. What is walked is handed to a
+//! [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a gRPC request is a tensor whose
+//! name and type are the model's own, and is not read.
 //!
 //! It is past 400 lines with its tests, which have a request of every dialect.
 
@@ -99,12 +100,12 @@ impl<'a> RequestBody<'a> {
     pub fn prompt(&mut self, dialect: &Dialect, sink: &mut impl PromptSink) -> bool {
         let mut found = false;
         for (number, key) in (KEPT..).zip(dialect.kept).chain((0..).zip(dialect.prompt)) {
-            let Some(value) = self.0.get_mut(key).filter(|value| **value != Value::Null) else { continue };
+            let Some(value) = self.0.get_mut(key).filter(|value| !value.is_nothing()) else { continue };
             found |= number < KEPT;
             sink.mark(&[mark::FIELD, number]);
             match value {
                 Value::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
-                    for message in messages {
+                    for message in messages.iter_mut().filter(|message| !is_for_cache(message)) {
                         sink.mark(&[mark::ITEM]);
                         walk(message, None, key, sink);
                         if SAID.contains(key) {
@@ -222,15 +223,14 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
 /// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
 fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
     match value {
-        Value::String(text) => match place(text, medium, key) {
-            Some((medium, place)) => {
-                sink.mark(&[mark::MEDIA]);
-                sink.part(medium, place);
-            }
-            None => sink.text(text),
-        },
+        Value::String(text) => said(text, medium, key, sink),
         Value::Array(items) => {
-            for item in items {
+            let mut rest = 0;
+            if let Some(text) = items.first().filter(|_| key == "content").and_then(only_text) {
+                said(text, None, key, sink);
+                rest = 1;
+            }
+            for item in items.iter_mut().skip(rest).filter(|item| !is_for_cache(item)) {
                 sink.mark(&[mark::ITEM]);
                 walk(item, medium, key, sink);
             }
@@ -256,6 +256,33 @@ fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut imp
         Value::Null => word("null", sink),
     }
     sink.mark(&[mark::END]);
+}
+
+fn said(text: &str, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
+    match place(text, medium, key) {
+        Some((medium, place)) => {
+            sink.mark(&[mark::MEDIA]);
+            sink.part(medium, place);
+        }
+        None => sink.text(text),
+    }
+}
+
+/// The text of a part that is nothing else. Servers take it for the same text by itself, and clients write either: to
+/// mark what a cache should keep they have to make a part of it, which they do to the latest messages only.
+fn only_text<'a>(part: &'a Value<'_>) -> Option<&'a str> {
+    let part = part.as_object()?;
+    let kind = part.get("type")?.as_str()?;
+    let others = part.last_first().any(|(key, _)| !matches!(key, "type" | "text") && !NOT_CONTENT.contains(&key));
+    if others || !matches!(kind, "text" | "input_text") { None } else { part.get("text")?.as_str() }
+}
+
+/// Whether an item of a list says what a cache should do, and nothing else.
+fn is_for_cache(item: &Value<'_>) -> bool {
+    let Some(object) = item.as_object() else { return false };
+    let mut fields = object.last_first();
+    let first = fields.next().is_some_and(|(key, _)| NOT_CONTENT.contains(&key));
+    first && fields.next().is_none()
 }
 
 fn word(word: &str, sink: &mut impl PromptSink) {
@@ -373,6 +400,48 @@ mod tests {
         let marked = r#"{"system":[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}],"messages":[]}"#;
         let bare = r#"{"system":[{"type":"text","text":"s"}],"messages":[]}"#;
         assert_eq!(walked("anthropic.messages", marked), walked("anthropic.messages", bare));
+    }
+
+    #[test]
+    fn a_content_is_the_same_as_a_text_and_as_parts_that_begin_with_it() {
+        let chat = |content: &str| {
+            let last = r#"{"role":"user","content":"more"}"#;
+            walked("anthropic.messages", &format!(r#"{{"messages":[{{"role":"user","content":{content}}},{last}]}}"#))
+        };
+        let text = chat(r#""Hi""#);
+        assert_eq!(chat(r#"[{"type":"text","text":"Hi"}]"#), text);
+        // Whoever has the latest messages cached makes parts of them alone.
+        assert_eq!(chat(r#"[{"text":"Hi","type":"text","cache_control":{"type":"ephemeral"}}]"#), text);
+        assert_eq!(chat(r#"[{"type":"input_text","text":"Hi"}]"#), text);
+        let two = chat(r#"[{"type":"text","text":"Hi"},{"type":"text","text":"Ho"}]"#);
+        let shared = std::iter::zip(&text.bytes, &two.bytes).take_while(|(one, other)| one == other).count();
+        assert!(text.bytes[..shared].ends_with(b"Hi"), "they share what they both begin with");
+        for other in
+            [r#"["Hi"]"#, r#"[{"type":"text","text":"Hi","name":"x"}]"#, r#"[{"type":"thinking","text":"Hi"}]"#]
+        {
+            assert_ne!(chat(other), text, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_point_up_to_which_is_cached_is_no_part_of_a_prompt() {
+        let body = |point: &str| {
+            format!(
+                r#"{{"toolConfig":{{"tools":[{{"toolSpec":{{}}}}{point}]}},"system":[{{"text":"s"}}{point}],
+                "messages":[{{"role":"user","content":[{{"text":"Hi"}}{point}]}},{{"role":"user","content":[]}}]}}"#
+            )
+        };
+        let bare = walked("bedrock.converse", &body(""));
+        assert_eq!(walked("bedrock.converse", &body(r#",{"cachePoint":{"type":"default"}}"#)), bare);
+    }
+
+    #[test]
+    fn what_is_empty_is_as_if_it_were_not_there() {
+        let bare = walked("openai.chat", r#"{"messages":[{"role":"user","content":"Hi"}]}"#);
+        for nothing in ["null", "[]"] {
+            let body = format!(r#"{{"tools":{nothing},"messages":[{{"role":"user","content":"Hi"}}]}}"#);
+            assert_eq!(walked("openai.chat", &body), bare);
+        }
     }
 
     #[test]
