@@ -238,6 +238,19 @@ fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
 }
 
 #[test]
+fn a_segment_that_began_before_the_first_because_the_clock_was_set_back_is_told() {
+    let folder = TempDir::new().unwrap();
+    for (number, started) in [(0, 1_000_000), (1, 999_990)] {
+        let header = Header { started_unix_ns: Some(started), ..Header::new("test") };
+        file(&folder, &format!("{number}.jsonl.zst"), packed(&header, [5, 30]));
+    }
+    let (rows, damage) = read(folder.path());
+    assert_eq!(rows, [5, 30, 0, 20]);
+    let said = "it began before the first segment: rows from before that are put at zero";
+    assert_eq!(damage, [format!("FILE/1.jsonl.zst, frame 1: {said}")]);
+}
+
+#[test]
 fn a_folder_whose_blocks_change_their_meaning_is_read_as_far_as_they_agree() {
     let folder = TempDir::new().unwrap();
     let blocks = |size| Header {

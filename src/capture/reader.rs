@@ -130,6 +130,9 @@ pub struct Reader {
     times: Range<u64>,
 }
 
+/// Said of a segment that is later in the folder and earlier by the wall clock, which was set back meanwhile.
+const BEFORE_THE_FIRST: &str = "it began before the first segment: rows from before that are put at zero";
+
 /// Every time.
 const ALWAYS: Range<u64> = 0..u64::MAX;
 
@@ -206,6 +209,9 @@ impl Reader {
             }
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);
+                if segment.shift < 0 {
+                    self.damage.push(segment.lines.damage(BEFORE_THE_FIRST));
+                }
             }
             segment.only(&self.times);
             return Ok(Some(segment));
