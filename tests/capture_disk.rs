@@ -114,7 +114,7 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     let (after, files) = (records(&run, "whole") - written, segments(&inside));
     assert!(whole_rows(&inside) >= after && !files.is_empty());
     assert_eq!(run.said().matches("the capture has lost records").count(), 1, "once a minute: {}", run.said());
-    assert!(run.said().contains("\"lost\":\"disk: "));
+    assert!(run.said().contains("\"lost\":\"disk: ") && run.said().contains("No space left on device"), "and why");
     run.terminate();
 }
 

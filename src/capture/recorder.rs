@@ -324,7 +324,7 @@ impl Capture {
         self.counts.add(Fate::QueueFull, 1);
         // The thread may be what hangs, so that it cannot tell.
         if let Some(lost) = self.counts.untold(self.clock.now()) {
-            log_losses(&self.folder, &lost);
+            log_losses(&self.folder, &lost, None);
         }
     }
 

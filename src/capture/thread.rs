@@ -52,6 +52,8 @@ pub(super) struct Writer {
     /// Rows in the frame that is being filled, by their fates if it is written.
     whole: u64,
     oversize: u64,
+    /// Why the last frame that was lost was not written, until that is told.
+    refused: Option<io::Error>,
     flushed: Stamp,
     tidied: Stamp,
 }
@@ -86,6 +88,7 @@ impl Writer {
             root: key.clone(),
             whole: 0,
             oversize: 0,
+            refused: None,
             flushed: zero,
             tidied: zero,
             digester: Digester::new(&key, cutting),
@@ -137,7 +140,7 @@ impl Writer {
             tracing::warn!(%error, "the last segment of the capture may not be on disk");
         }
         if let Some(lost) = self.counts.untold_at_the_end() {
-            log_losses(&self.settings.folder, &lost);
+            log_losses(&self.settings.folder, &lost, self.refused.as_ref());
         }
     }
 
@@ -301,6 +304,7 @@ impl Writer {
             Err(error) => {
                 self.counts.add(Fate::Disk, rows);
                 tracing::debug!(%error, "a frame of the capture was not written");
+                self.refused = Some(error);
                 self.tell();
             }
         }
@@ -323,16 +327,17 @@ impl Writer {
     }
 
     /// Logs what was lost, at most once a minute.
-    fn tell(&self) {
+    fn tell(&mut self) {
         if let Some(lost) = self.counts.untold(self.clock.now()) {
-            log_losses(&self.settings.folder, &lost);
+            log_losses(&self.settings.folder, &lost, self.refused.take().as_ref());
         }
     }
 }
 
-/// Says that records were lost, and why.
-pub(super) fn log_losses(folder: &Path, lost: &str) {
-    tracing::warn!(folder = %folder.display(), %lost, "the capture has lost records");
+/// Says that records were lost, and why: `refused` is what the system said of the disk.
+pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>) {
+    let error = refused.map(tracing::field::display);
+    tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
 }
 
 /// A body as it was before its coding; `Some(None)` if it has none, `None` if it cannot be undone within bounds.
