@@ -202,6 +202,11 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
     let good = Reader::open(&wrong).unwrap().filter_map(Result::ok).map(|row| row.at).collect::<Vec<_>>();
     assert_eq!(good, [1, 2], "reading goes on after it");
     assert_eq!(refused(&file(&folder, "e", "")), "no row can be read: FILE: it has no whole row");
+    let two = "{\"streamgauge_trace\":1,\"source\":\"t\"}\n{\"at\":1}\n".repeat(2);
+    assert_eq!(
+        refused(&file(&folder, "t", two)),
+        "FILE, line 3: another trace begins here. Put each into a file of its own, in one folder"
+    );
     let nothing = TempDir::new().unwrap();
     assert_eq!(refused(nothing.path()), "FILE has no trace in it: expected files that end in .jsonl or .jsonl.zst");
     let error = Reader::open(&folder.path().join("absent")).err().unwrap();

@@ -90,6 +90,14 @@ pub enum ReadError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Several traces in one file.
+    #[error("{}, line {line}: another trace begins here. Put each into a file of its own, in one folder", path.display())]
+    Another {
+        /// The file.
+        path: PathBuf,
+        /// The line of its header, from 1.
+        line: u64,
+    },
     /// Segments of a folder that mean different things by a block.
     #[error(
         "{} has other blocks than the segments before it (--capture-block was changed): read the segments one by one",
@@ -335,7 +343,10 @@ impl Segment {
             match serde_json::from_slice::<Entry>(&line).or_else(|error| of_floats(&line).ok_or(error)) {
                 // One that does not say when it came has not come at 0.
                 Ok(entry) if entry.at == 0 && serde_json::from_slice::<Time>(&line).is_err() => {
-                    return Some(Err(self.no_row("at is missing".to_owned())));
+                    let (path, number) = (self.lines.path.clone(), self.lines.number);
+                    let another = Header::read(&line).is_ok();
+                    let another = another.then_some(ReadError::Another { path, line: number });
+                    return Some(Err(another.unwrap_or_else(|| self.no_row("at is missing".to_owned()))));
                 }
                 Ok(mut entry) => {
                     entry.at = self.moved(entry.at);
