@@ -2,15 +2,19 @@
 //!
 //! A session is what a configured header or field says, or it is inferred: a request whose messages begin with all the
 //! messages of an earlier one is that one's next turn, and so is one that names an earlier one's answer, which the server
-//! has kept. Only the last 65,536 conversations are remembered.
+//! has kept. Where several have said the same, the latest goes on first, and none goes on twice before the others did.
+//! Only the last 65,536 conversations are remembered.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::measure::near::Near;
+use crate::measure::reuse::mixed;
 use crate::measure::time::{Gap, Stamp};
 
 /// Conversations that are remembered: 8 MiB.
 const MOST: usize = 65_536;
+/// Conversations that have said the same and are told apart.
+const ALIKE: u64 = 8;
 
 /// A request's place in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +65,37 @@ impl Sessions {
     /// name has a random one.
     pub fn inferred(&mut self, messages: &[u64], kept: Kept, arrived: Stamp, ended: Stamp) -> Option<Turn> {
         let mut earlier = kept.goes_on_from.iter().chain(messages.iter().rev().skip(1));
-        let before = earlier.find_map(|end| self.last.get(end)).copied();
+        let before = earlier.find_map(|end| self.goes_on(*end));
         let ends = [messages.last().copied(), kept.answer];
         if before.is_none() && ends == [None; 2] {
             return None;
         }
         let (turn, last) = turn(before.map_or_else(rand::random, |before| before.session), before, arrived, ended);
-        ends.into_iter().flatten().for_each(|end| self.remember(end, last));
+        ends.into_iter().flatten().for_each(|end| self.remember_another(end, last));
         Some(turn)
+    }
+
+    /// The conversation that ended there, which goes on. One of the others that ended there is the next to do so.
+    fn goes_on(&mut self, end: u64) -> Option<Last> {
+        let last = self.last.get(&end).copied()?;
+        let others = (1..ALIKE).map(|nth| mixed(end, nth)).take_while(|at| self.last.contains_key(at));
+        if let Some(next) = others.last().and_then(|at| self.last.remove(&at)) {
+            self.last.insert(end, next);
+        }
+        Some(last)
+    }
+
+    /// Remembers a conversation, and another one that ended there before.
+    fn remember_another(&mut self, end: u64, last: Last) {
+        let before = self.last.get(&end).copied().filter(|before| before.session != last.session);
+        // What is asked again and again, and never goes on, takes its places once.
+        let room = before.filter(|_| !self.last.contains_key(&mixed(end, ALIKE - 1)));
+        if let Some(before) = room
+            && let Some(free) = (1..ALIKE).map(|nth| mixed(end, nth)).find(|at| !self.last.contains_key(at))
+        {
+            self.remember(free, before);
+        }
+        self.remember(end, last);
     }
 
     fn remember(&mut self, at: u64, last: Last) {
@@ -112,6 +139,26 @@ mod tests {
         let again = sessions.inferred(&[1, 2], Kept::default(), at(24), at(25)).unwrap();
         assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
         assert_eq!(sessions.inferred(&[], Kept::default(), at(0), at(0)), None);
+    }
+
+    #[test]
+    fn conversations_that_began_with_the_same_words_go_on_each_for_itself() {
+        let mut sessions = Sessions::default();
+        let mut asked = |messages: &[u64], seconds| {
+            sessions.inferred(messages, Kept::default(), at(seconds), at(seconds + 1)).unwrap()
+        };
+        let firsts = [0, 1, 2].map(|seconds| asked(&[7], seconds));
+        let nexts = [13, 14, 15].map(|seconds| asked(&[7, 8, seconds], seconds));
+        let of = |turns: [Turn; 3]| turns.map(|turn| turn.session);
+        let [one, two, three] = of(firsts);
+        assert_eq!(of(nexts), [three, two, one], "the latest first");
+        assert!(nexts.iter().all(|next| next.turn == 1));
+        assert_eq!(nexts.map(|next| next.think.unwrap().as_nanos() / 1_000_000_000), [10, 12, 14]);
+        let branch = asked(&[7, 8, 99], 20);
+        assert_eq!((branch.session, branch.turn), (one, 1), "all have gone on: it is a branch");
+        (0..100).for_each(|seconds| _ = asked(&[5], seconds));
+        let apart: std::collections::BTreeSet<u64> = (0..20).map(|n| asked(&[5, n], 200).session).collect();
+        assert_eq!(apart.len() as u64, ALIKE);
     }
 
     #[test]
