@@ -4,7 +4,7 @@
 //! the records: give the records away and keep the key. A key may be given instead, so that several captures share their
 //! ids.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -31,10 +31,11 @@ impl Key {
     pub fn of_folder(folder: &Path, given: Option<&Path>) -> io::Result<Self> {
         let own = folder.join(FILE);
         let path = given.unwrap_or(&own);
-        if given.is_none() && !own.exists() {
+        // One that is empty was made on a full disk, or by who was killed before the key was in it.
+        if given.is_none() && fs::metadata(&own).map_or(0, |about| about.len()) == 0 {
             let random: [u8; 32] = rand::rng().random();
             let hex = blake3::Hash::from_bytes(random).to_hex();
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&own)?;
             writeln!(file, "{hex}")?;
             file.sync_all()?;
         }
@@ -129,8 +130,6 @@ pub(super) fn cut(digest: &[u8; 32]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -140,6 +139,8 @@ mod tests {
         assert_eq!(id(one.path()), id(one.path()));
         assert_ne!(id(one.path()), id(other.path()));
         assert_eq!(fs::metadata(one.path().join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(other.path().join(FILE), "").unwrap();
+        assert_eq!(id(other.path()), id(other.path()), "an empty one is no key yet");
         let given = one.path().join("given");
         fs::write(&given, "0123456789abcdef\n").unwrap();
         let of = |folder: &Path| Key::of_folder(folder, Some(&given)).unwrap();
