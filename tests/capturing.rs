@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
+use streamgauge::capture::format::Entry;
 use streamgauge::capture::format::{BlockIds, BlockUnit, LastBlock, Scope};
 use streamgauge::capture::gaps;
 use streamgauge::capture::reader::Reader;
@@ -358,12 +359,20 @@ fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_flush", "10ms")]);
-    let body = json!({"stream": true, "messages": [{"role": "user", "content": "x".repeat(9 << 20)}]});
-    proxy.client().send(chat(&body.to_string())).response();
-    until("it is counted", || counted(&page(&proxy, "/metrics"), "oversize") == 1);
+    // What is packed further than any text is would not be unpacked at all.
+    let words: String = (0..1_300_000).map(|n| format!("{n} ")).collect();
+    let body = json!({"stream": true, "messages": [{"role": "user", "content": words}]});
+    let packed = zstd::stream::encode_all(body.to_string().as_bytes(), 1).unwrap();
+    let fields = format!("Host: a\r\nContent-Encoding: zstd\r\nContent-Length: {}", packed.len());
+    let packed = [format!("POST /v1/chat/completions HTTP/1.1\r\n{fields}\r\n\r\n").as_bytes(), &packed].concat();
+    for (count, request) in [(1, chat(&body.to_string()).into_bytes()), (2, packed)] {
+        proxy.client().send(request).response();
+        until("it is counted", || counted(&page(&proxy, "/metrics"), "oversize") == count);
+    }
     drop(proxy);
-    let row = rows(folder.path()).remove(0);
-    assert!(row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1));
+    let rows = rows(folder.path());
+    let bare = |row: &Entry| row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1);
+    assert!(rows.len() == 2 && rows.iter().all(bare));
 }
 
 #[test]

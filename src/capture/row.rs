@@ -25,7 +25,7 @@ pub(super) struct Asked {
     pub(super) goes_on_from: Option<u64>,
     /// The day of the key that ids were made with.
     pub(super) day: u64,
-    /// Nobody had time to cut the prompt into blocks.
+    /// Nobody had time to cut the prompt into blocks, or it is too large once decoded.
     pub(super) uncut: bool,
 }
 

@@ -171,7 +171,10 @@ impl Writer {
     /// What a body says that may be kept.
     fn asked(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> Asked {
         let nothing = Asked { day: self.day, ..Asked::default() };
-        let Some(plain) = decoded(body, encoding) else { return nothing };
+        let plain = match decoded(body, encoding) {
+            Ok(plain) => plain,
+            Err(too_large) => return Asked { uncut: too_large, ..nothing },
+        };
         let Some(mut body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
         let behind = self.unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG;
         if behind {
@@ -340,11 +343,11 @@ pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>)
     tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
 }
 
-/// A body as it was before its coding; `Some(None)` if it has none, `None` if it cannot be undone within bounds.
-fn decoded(body: &[u8], encoding: &[u8]) -> Option<Option<Vec<u8>>> {
-    let mut decoder = Decoder::for_encoding(encoding)?;
+/// A body as it was before its coding; `Ok(None)` if it has none. An error says whether it is too large then.
+fn decoded(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, bool> {
+    let mut decoder = Decoder::for_encoding(encoding).ok_or(false)?;
     if decoder.is_identity() {
-        return Some(None);
+        return Ok(None);
     }
     let mut plain = Vec::new();
     let mut fits = true;
@@ -354,5 +357,5 @@ fn decoded(body: &[u8], encoding: &[u8]) -> Option<Option<Vec<u8>>> {
             plain.extend_from_slice(piece);
         }
     });
-    (fits && decoded.is_ok()).then_some(Some(plain))
+    if fits && decoded.is_ok() { Ok(Some(plain)) } else { Err(!fits) }
 }
