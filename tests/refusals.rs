@@ -195,6 +195,25 @@ fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
 }
 
 #[test]
+fn a_request_for_which_there_is_no_descriptor_is_not_blamed_on_the_server() {
+    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+    let folder = tempfile::tempdir().unwrap();
+    let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
+    let proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
+    let mut client = Client::connect(proxy.listen);
+    assert_eq!(client.send(chat("{}")).response().text(), "ok");
+    let others: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
+    // Of those that come and go one may be free for a moment.
+    let asked = || client.send(chat("{}")).response();
+    let response = std::iter::repeat_with(asked).find(|response| response.status() != 200).unwrap();
+    refused(&response, 503, "ours");
+    let why = response.field("x-streamgauge-error").unwrap();
+    assert!(why.contains(&upstream.addr.to_string()) && why.contains("raise the limit on open files"), "{why}");
+    drop(others);
+    assert_eq!(proxy.page("/readyz"), "{\"status\":\"ready\"}", "nobody has asked the server");
+}
+
+#[test]
 fn a_proxy_whose_threads_cannot_all_run_does_not_start() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 48 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_streamgauge"), "proxy"]);

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::upstream::Broken;
 use crate::measure::dialect::Dialect;
+use crate::measure::record::Ending;
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Head, HeadError};
 
@@ -53,6 +54,14 @@ impl Refusal {
     /// Somebody takes us for a forward proxy.
     pub(super) fn connect() -> Self {
         Self::new(405, Fault::Downstream, "CONNECT is for forward proxies; this one has one upstream")
+    }
+
+    /// How the exchange ends when the client has been told.
+    pub(super) fn ending(&self) -> Ending {
+        match self.fault {
+            Fault::Upstream => Ending::UpstreamFailed,
+            Fault::Downstream | Fault::Ours => Ending::Complete,
+        }
     }
 
     /// The answer to `request`, of which `dialect` is the dialect.
@@ -150,8 +159,12 @@ impl From<BodyError> for Refusal {
 
 impl From<&Broken> for Refusal {
     fn from(broken: &Broken) -> Self {
-        let status = if matches!(broken, Broken::ConnectTimeout { .. }) { 504 } else { 502 };
-        Self::new(status, Fault::Upstream, broken.to_string())
+        let (status, fault) = match broken {
+            Broken::NoDescriptor { .. } => (503, Fault::Ours),
+            Broken::ConnectTimeout { .. } => (504, Fault::Upstream),
+            _ => (502, Fault::Upstream),
+        };
+        Self::new(status, fault, broken.to_string())
     }
 }
 

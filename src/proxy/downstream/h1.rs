@@ -13,7 +13,7 @@ use crate::net::http1::Head;
 use crate::net::io::{Arrival, Io};
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
-use crate::proxy::refusal::{Fault, Refusal};
+use crate::proxy::refusal::Refusal;
 use crate::proxy::upstream::{Broken, Exchange, Outgoing};
 use crate::proxy::worker::{Permit, Seat};
 
@@ -161,12 +161,7 @@ async fn refuse(
     client.written();
     if let Some(mut observation) = observation {
         observation.refused(refusal.status);
-        let ending = match (answered, refusal.fault) {
-            (false, _) => Ending::DownstreamGone,
-            (true, Fault::Upstream) => Ending::UpstreamFailed,
-            (true, _) => Ending::Complete,
-        };
-        observation.end(ending);
+        observation.end(if answered { refusal.ending() } else { Ending::DownstreamGone });
     }
     Next::Linger
 }

@@ -1,7 +1,10 @@
 //! New connections to the upstream, counted, and what is known of them.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
+
+use nix::errno::Errno;
 
 use super::Broken;
 use crate::clock::Clock;
@@ -84,6 +87,7 @@ impl Connector {
         let connected = Clock::Monotonic.timeout(limit, self.dialer.dial(tls)).await;
         let connected = match connected {
             Some(Ok(io)) => Ok(io),
+            Some(Err(error)) if is_ours(&error) => return Err(Broken::NoDescriptor { place: self.place.clone() }),
             Some(Err(error)) => Err(Broken::Connect { place: self.place.clone(), why: explained(&error) }),
             None => Err(Broken::ConnectTimeout { place: self.place.clone(), limit }),
         };
@@ -94,6 +98,12 @@ impl Connector {
         }
         connected
     }
+}
+
+/// Whether connecting failed before the server was asked: it says nothing of that.
+fn is_ours(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 /// An error of a connection, with the setting that may be wrong.
@@ -114,11 +124,9 @@ pub(super) fn explained(error: impl ToString) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use rustls::{AlertDescription, Error};
 
-    use super::super::Broken;
+    use super::*;
 
     #[test]
     fn a_server_that_asks_for_a_certificate_is_told_with_the_setting() {

@@ -49,6 +49,14 @@ pub(super) enum Broken {
         /// The limit.
         limit: Gap,
     },
+    /// This process may open no more files. The server was not asked.
+    #[error(
+        "no descriptor is left for a connection to {place}; raise the limit on open files, or lower --max-connections"
+    )]
+    NoDescriptor {
+        /// Host and port.
+        place: String,
+    },
     /// A connection that was kept turned out to be closed before it took a byte: another one may be used.
     #[error("the connection was closed before it took the request")]
     NotTaken,

@@ -116,20 +116,20 @@ async fn answer(
     let finished = head.finish_request();
     let mut observation = Observation::begin(&worker, &head, arrival);
     if let Err(error) = finished {
-        return refused(&error.into(), &head, observation, Ending::Complete);
+        return refused(&error.into(), &head, observation);
     }
     if head.method() == "CONNECT" {
-        return refused(&Refusal::connect(), &head, observation, Ending::Complete);
+        return refused(&Refusal::connect(), &head, observation);
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.admit(limit) else {
         overhear::stream(body, &mut observation).await;
-        return refused(&Refusal::busy(limit), &head, observation, Ending::Complete);
+        return refused(&Refusal::busy(limit), &head, observation);
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
         Ok(framing) => framing,
-        Err(error) => return refused(&error.into(), &head, observation, Ending::Complete),
+        Err(error) => return refused(&error.into(), &head, observation),
     };
     let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
     let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
@@ -137,7 +137,7 @@ async fn answer(
         Ok(exchange) => exchange,
         Err(broken) => {
             overhear::stream(body, &mut observation).await;
-            return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
+            return refused(&Refusal::from(&broken), &head, observation);
         }
     };
     let mut call = Call::new(body, exchange);
@@ -156,11 +156,11 @@ async fn answer(
             Err(Stopped::Upstream(broken)) if offers < OFFERS && broken.is_to_be_sent_again() => {
                 offers += 1;
                 if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
-                    return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
+                    return refused(&Refusal::from(&broken), &head, observation);
                 }
             }
             Err(Stopped::Upstream(broken)) => {
-                return refused(&Refusal::from(&broken), &head, observation, Ending::UpstreamFailed);
+                return refused(&Refusal::from(&broken), &head, observation);
             }
             Err(Stopped::ClientGone) => {
                 observation.end(Ending::DownstreamGone);
@@ -182,7 +182,7 @@ async fn answer(
     reply
 }
 
-fn refused(refusal: &Refusal, request: &Head, mut observation: Observation, ending: Ending) -> Response<ReplyBody> {
+fn refused(refusal: &Refusal, request: &Head, mut observation: Observation) -> Response<ReplyBody> {
     let answer = refusal.answer(request, observation.dialect());
     // What ends with its head must have no body at all: to a gRPC client such a head is the trailers.
     let body = Some(answer.body).filter(|body| !body.is_empty()).map(Bytes::from);
@@ -194,7 +194,7 @@ fn refused(refusal: &Refusal, request: &Head, mut observation: Observation, endi
         }
     }
     observation.refused(refusal.status);
-    observation.end(ending);
+    observation.end(refusal.ending());
     reply
 }
 
