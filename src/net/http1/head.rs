@@ -101,7 +101,7 @@ impl Head {
         }
         self.take(bytes, response.headers);
         self.status = response.code.unwrap_or_default();
-        self.reason = range_in(bytes, response.reason.unwrap_or_default().as_bytes());
+        self.reason = reason(bytes);
         self.version = version(response.version);
         self.mark_hop_by_hop();
         Ok(())
@@ -375,6 +375,13 @@ fn version(minor: Option<u8>) -> Version {
     if minor == Some(0) { Version::Http10 } else { Version::Http11 }
 }
 
+/// Where the reason lies in a response head that is known to be one. Of one beyond ASCII httparse says that it is empty.
+fn reason(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.iter().position(u8::is_ascii_graphic).unwrap_or_default();
+    let end = memchr::memchr(b'\r', &bytes[start..]).map_or(bytes.len(), |end| start + end);
+    (start + "HTTP/1.1 200 ".len()).min(end)..end
+}
+
 /// Where `part`, a slice of `whole`, lies in it.
 fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
@@ -450,6 +457,17 @@ mod tests {
         let mut out = Vec::new();
         head.write_status_line(&mut out);
         assert_eq!(out, b"HTTP/1.1 299 Odd but fine\r\n");
+        for (line, written) in [
+            (&b"HTTP/1.1 200 d\xe9j\xc3\xa0 vu"[..], &b"HTTP/1.1 200 d\xe9j\xc3\xa0 vu\r\n"[..]),
+            (b"\r\nHTTP/1.0 200 OK", b"HTTP/1.1 200 OK\r\n"),
+            (b"HTTP/1.1 200", b"HTTP/1.1 200 \r\n"),
+        ] {
+            head.parse_response(&[line, b"\r\n\r\n"].concat()).unwrap();
+            out.clear();
+            head.write_status_line(&mut out);
+            assert_eq!(out, written);
+        }
+        head.parse_response(b"HTTP/1.1 299 Odd but fine\r\nX: 1\r\n\r\n").unwrap();
         assert_eq!(head.response_framing(false), Ok(Framing::UntilClose));
         assert_eq!(head.response_framing(true), Ok(Framing::Length(0)));
         head.parse_response(b"HTTP/1.1 204\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
