@@ -78,6 +78,25 @@ fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
     assert!(seen());
 }
 
+#[test]
+fn a_client_that_keeps_the_rest_of_its_body_when_it_has_its_answer_has_not_cancelled() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.head();
+        conn.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+        conn.closed();
+    });
+    for rest in ["", "no chunk\r\n"] {
+        let proxy = Between::new(upstream.addr);
+        let mut client = proxy.client();
+        client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
+        assert_eq!(client.response().text(), "no");
+        client.send(rest);
+        drop(client);
+        let last = proxy.last_request();
+        assert_eq!((&last["outcome"], &last["status"]), (&"refused".into(), &401.into()), "{rest:?}");
+    }
+}
+
 /// By NO_ERROR, by CANCEL, and by closing. What came of its request is not a whole one, and nothing is the server's fault.
 #[test]
 fn an_http2_client_that_leaves_in_the_middle_of_its_upload_has_left() {

@@ -226,7 +226,7 @@ fn interim_responses_are_passed_on_as_they_come() {
 fn an_answer_that_comes_before_the_request_is_whole_reaches_the_client() {
     let upstream = Upstream::start(|mut conn| {
         conn.head().unwrap();
-        conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge");
+        conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge");
         conn.closed();
     });
     let proxy = Between::new(upstream.addr);
@@ -234,6 +234,29 @@ fn an_answer_that_comes_before_the_request_is_whole_reaches_the_client() {
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").send([b'x'; 100_000]);
     let response = client.response();
     assert_eq!((response.status(), response.text().as_str(), response.truncated), (413, "large", false));
+    assert_eq!(response.field("connection"), Some("close"), "nobody takes the rest");
+}
+
+#[test]
+fn a_request_that_is_answered_before_it_is_whole_goes_on_where_the_server_takes_it() {
+    const LENGTH: usize = 8 << 20;
+    let upstream = Upstream::start(|mut conn| {
+        if conn.number == 0 {
+            conn.head().unwrap();
+            conn.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno");
+            assert_eq!(conn.exactly(LENGTH).len(), LENGTH);
+        }
+        while conn.request().is_some() {
+            conn.send(OK);
+        }
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\nx"));
+    let response = client.response();
+    assert_eq!((response.status(), response.field("connection")), (401, None));
+    client.send(vec![b'x'; LENGTH - 1]);
+    assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok");
 }
 
 #[test]

@@ -48,6 +48,10 @@ pub(super) struct Relay<'a> {
     /// The upstream broke, which the client is to see after all that came before.
     broken: Option<Broken>,
     draining: bool,
+    /// The client has been told that it may send another request on this connection.
+    keep: bool,
+    /// The server takes what is still to come of a request that it has answered.
+    hears_out: bool,
 }
 
 /// The request body on its way.
@@ -65,9 +69,7 @@ enum Phase {
     Head,
     Body(Framing),
     /// Everything has been read; it may still have to be written.
-    Done {
-        keep: bool,
-    },
+    Done,
     Switching,
 }
 
@@ -100,6 +102,8 @@ impl<'a> Relay<'a> {
             handed_on: None,
             broken: None,
             draining,
+            keep: false,
+            hears_out: false,
         }
     }
 
@@ -107,7 +111,12 @@ impl<'a> Relay<'a> {
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if let Err(end) = self.poll_upload(cx) {
             let answered = self.phase != Phase::Head;
-            return Poll::Ready(if answered && matches!(end, End::BadRequest(_)) { End::ClientGone } else { end });
+            return Poll::Ready(match end {
+                // What becomes of the rest of a request does not change its answer.
+                _ if self.phase == Phase::Done && self.pending.is_none() => self.whole(),
+                End::BadRequest(_) if answered => End::ClientGone,
+                end => end,
+            });
         }
         loop {
             if self.pending.is_some()
@@ -121,10 +130,9 @@ impl<'a> Relay<'a> {
             let step = match self.phase {
                 Phase::Head => ready!(self.poll_head(cx)),
                 Phase::Body(framing) => ready!(self.poll_body(cx, framing)),
-                Phase::Done { keep } => {
-                    let at = self.handed_on.unwrap_or_else(|| Clock::Monotonic.now());
-                    return Poll::Ready(End::Whole { keep: keep && self.client_is_done(), at });
-                }
+                // A client in the middle of its body would take a close for a failure, and never see the answer.
+                Phase::Done if self.hears_out && !matches!(self.upload, Upload::Over { .. }) => return Poll::Pending,
+                Phase::Done => return Poll::Ready(self.whole()),
                 Phase::Switching => return Poll::Ready(End::Switched),
             };
             if let Err(broken) = step {
@@ -132,6 +140,11 @@ impl<'a> Relay<'a> {
                 return Poll::Ready(End::Upstream { broken, answered });
             }
         }
+    }
+
+    fn whole(&self) -> End {
+        let at = self.handed_on.unwrap_or_else(|| Clock::Monotonic.now());
+        End::Whole { keep: self.keep && self.client_is_done(), at }
     }
 
     fn client_is_done(&self) -> bool {
@@ -159,7 +172,9 @@ impl<'a> Relay<'a> {
                 Poll::Ready(Err(broken)) => return Err(End::Upstream { broken, answered: false }),
                 Poll::Ready(Ok(())) if self.exchange.is_deaf() => self.upload = Upload::Over { whole: false },
                 Poll::Ready(Ok(())) if matches!(self.upload, Upload::Writing) => {
-                    self.observation.sent();
+                    if self.phase != Phase::Done {
+                        self.observation.sent();
+                    }
                     self.upload = Upload::Over { whole: true };
                 }
                 Poll::Ready(Ok(())) if full => {}
@@ -288,6 +303,11 @@ impl<'a> Relay<'a> {
         if let Some(asking) = self.observation.asking() {
             asking.reply_begins(response);
         }
+        // Who waits to be told to send may never send; HTTP/2 resets a stream whose rest it does not want.
+        self.hears_out =
+            response.keeps_alive() && response.version() != Version::Http2 && request.get(Known::Expect).is_none();
+        let hears_all = self.hears_out || self.client_is_done();
+        self.keep = request.keeps_alive() && framing != Framing::UntilClose && !self.draining && hears_all;
         let out = &mut self.client.out;
         response.write_status_line(out);
         let keep_coding = framing == Framing::Chunked || to_head && request.version() != Version::Http10;
@@ -295,8 +315,7 @@ impl<'a> Relay<'a> {
         if framing == Framing::Chunked && response.get(Known::TransferEncoding).is_none() {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
-        let keep = request.keeps_alive() && framing != Framing::UntilClose && !self.draining;
-        match (keep, request.version()) {
+        match (self.keep, request.version()) {
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
             (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             (true, _) => {}
@@ -336,8 +355,7 @@ impl<'a> Relay<'a> {
             if out.len() > begun {
                 self.pending.get_or_insert_default();
             }
-            let keep = self.request.keeps_alive() && framing != Framing::UntilClose && !self.draining;
-            self.phase = Phase::Done { keep };
+            self.phase = Phase::Done;
         }
         Poll::Ready(Ok(()))
     }
