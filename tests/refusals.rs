@@ -195,6 +195,13 @@ fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
 }
 
 #[test]
+fn a_client_with_a_large_prompt_can_send_all_of_it_and_then_reads_why_it_is_refused() {
+    let (_held, nobody) = nobody();
+    let proxy = Between::new(nobody);
+    refused(&proxy.client().send(chat(&"x".repeat(16 << 20))).response(), 502, "upstream");
+}
+
+#[test]
 fn a_request_for_which_there_is_no_descriptor_is_not_blamed_on_the_server() {
     let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
     let folder = tempfile::tempdir().unwrap();

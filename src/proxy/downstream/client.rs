@@ -15,9 +15,11 @@ use crate::proxy::worker::Seat;
 /// more than that.
 const READ_AHEAD: usize = 64 * 1024;
 /// How long, and for how much, a client is listened to after an answer that came before its request was whole. Closing
-/// at once would reset the connection, and the answer could be lost with it.
+/// at once would reset the connection, and the answer could be lost with it. A prompt with images has some megabytes;
+/// what is malformed may have no end.
 pub(super) const LINGER: Gap = Gap::from_millis(2_000);
-const LINGER_BYTES: usize = 1 << 20;
+pub(super) const LINGER_BYTES: usize = 64 << 20;
+pub(super) const LINGER_BYTES_MALFORMED: usize = 1 << 20;
 /// Buffers larger than this are given back when they are empty.
 const SMALL: usize = 4 * 1024;
 /// What every HTTP/2 connection in clear begins with.
@@ -152,13 +154,13 @@ impl Client {
         }
     }
 
-    /// Ends the connection after an answer that the client may still be sending against.
-    pub(super) async fn linger(mut self) {
+    /// Ends the connection after an answer that the client may still be sending against, at most so many bytes.
+    pub(super) async fn linger(mut self, most: usize) {
         let listen = async {
             let mut heard = 0;
             std::future::poll_fn(|cx| {
                 ready!(self.io.poll_finish(cx)).ok();
-                while heard < LINGER_BYTES {
+                while heard < most {
                     match ready!(self.io.poll_read(cx, |bytes, _| bytes.len())) {
                         Ok(Some(n)) => heard += n,
                         _ => break,

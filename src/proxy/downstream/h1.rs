@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use super::client::{Begun, Client};
+use super::client::{Begun, Client, LINGER_BYTES, LINGER_BYTES_MALFORMED};
 use super::relay::{End, Relay};
 use super::{h2, overhear, tunnel};
 use crate::clock::Clock;
@@ -13,7 +13,7 @@ use crate::net::http1::Head;
 use crate::net::io::{Arrival, Io};
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
-use crate::proxy::refusal::Refusal;
+use crate::proxy::refusal::{Fault, Refusal};
 use crate::proxy::upstream::{Broken, Exchange, Outgoing};
 use crate::proxy::worker::{Permit, Seat};
 
@@ -24,8 +24,8 @@ const OFFERS: usize = 3;
 enum Next {
     /// Wait for another request; the last one was done with at this time.
     Keep(Stamp),
-    /// The client may still be sending: close in order.
-    Linger,
+    /// The client may still be sending, so much at most: close in order.
+    Linger(usize),
     /// Close.
     Close,
     /// Reset, as the upstream did.
@@ -56,7 +56,7 @@ pub(super) async fn serve(io: Io, seat: Seat) {
                 request.shrink();
                 response.shrink();
             }
-            Next::Linger => return client.linger().await,
+            Next::Linger(most) => return client.linger(most).await,
             Next::Close => return,
             Next::Reset => return client.io.reset(),
             Next::Tunnel(exchange, observation, _permit) => {
@@ -124,7 +124,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         End::Whole { keep, at } => {
             observation.end_at(at, Ending::Complete);
             worker.upstream().done(exchange, at);
-            if keep { Next::Keep(at) } else { Next::Linger }
+            if keep { Next::Keep(at) } else { Next::Linger(LINGER_BYTES) }
         }
         End::ClientGone => {
             drop(exchange);
@@ -163,5 +163,5 @@ async fn refuse(
         observation.refused(refusal.status);
         observation.end(if answered { refusal.ending() } else { Ending::DownstreamGone });
     }
-    Next::Linger
+    Next::Linger(if refusal.fault == Fault::Downstream { LINGER_BYTES_MALFORMED } else { LINGER_BYTES })
 }
