@@ -342,7 +342,11 @@ impl Reader<'_> {
         let mut all = T::default();
         for text in texts.iter().filter(|text| text.text.trim() != NONE) {
             for word in text.text.split(',').map(str::trim) {
-                self.parse(key, text, |_| add(&mut all, word).ok_or_else(|| found(expected, word)))?;
+                let wrong = || match word {
+                    NONE => format!("`{NONE}` goes with nothing else; take it or the others out"),
+                    word => found(expected, word),
+                };
+                self.parse(key, text, |_| add(&mut all, word).ok_or_else(wrong))?;
             }
         }
         Some(all)

@@ -24,6 +24,7 @@ fn words(error: &Error, expected: &str) -> String {
         Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
         Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),
         Error::Unexpected { expected: "string scalar", .. } => ONE_VALUE.to_owned(),
+        Error::NullIntoString { .. } => "expected one value, found nothing; take the entry out".to_owned(),
         Error::Unexpected { .. } => format!("expected {expected}"),
         _ => {
             let words = error.without_snippet().to_string();
