@@ -73,6 +73,15 @@ fn fields_of_one_hop_stay_on_it() {
 }
 
 #[test]
+fn a_server_that_demands_another_protocol_says_which() {
+    let head =
+        "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 0\r\nConnection: Upgrade\r\n\r\n";
+    assert_eq!(given(head), head);
+    let other = given("HTTP/1.1 200 OK\r\nUpgrade: h2c\r\nConnection: Upgrade\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(other, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "an offer is for this hop");
+}
+
+#[test]
 fn a_client_of_http_1_0_gets_what_it_can_read() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     let upstream = Upstream::answering(chunked);

@@ -311,7 +311,16 @@ impl<'a> Relay<'a> {
         let out = &mut self.client.out;
         response.write_status_line(out);
         let keep_coding = framing == Framing::Chunked || to_head && request.version() != Version::Http10;
-        response.write_fields(out, |known, hop| !hop || (known == Known::TransferEncoding && keep_coding));
+        // What a server demands of this connection the client has to know: to switch is up to both of them.
+        let demands = response.status() == 426 && response.get(Known::Upgrade).is_some();
+        response.write_fields(out, |known, hop| match known {
+            Known::TransferEncoding => keep_coding,
+            Known::Upgrade => demands,
+            _ => !hop,
+        });
+        if demands {
+            out.extend_from_slice(b"Connection: Upgrade\r\n");
+        }
         if framing == Framing::Chunked && response.get(Known::TransferEncoding).is_none() {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
