@@ -209,9 +209,12 @@ fn taken(conn: &mut support::upstream::Conn) -> (u32, Vec<u8>) {
     }
 }
 
-/// An upstream over HTTP/2 that says this about its first request, once all of it has come, and answers every later one;
-/// the bodies that it got.
-fn reluctant(says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> (Upstream, Arc<Mutex<Vec<Vec<u8>>>>) {
+/// An upstream over HTTP/2 that says this about its first request, once all of it has come, hangs up then if it does, and
+/// answers every later one; the bodies that it got.
+fn reluctant(
+    says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static,
+    hangs_up: bool,
+) -> (Upstream, Arc<Mutex<Vec<Vec<u8>>>>) {
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let got = Arc::clone(&bodies);
     let upstream = Upstream::start(move |mut conn| {
@@ -228,6 +231,9 @@ fn reluctant(says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> (Upstream
             };
             if number == 1 {
                 conn.send(says(stream));
+                if hangs_up {
+                    return;
+                }
                 continue;
             }
             conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
@@ -242,8 +248,8 @@ const INTERNAL: [u8; 4] = 2_u32.to_be_bytes();
 
 #[test]
 fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
-    let refusing = reluctant(|stream| frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
-    let leaving = reluctant(|_| frames::frame(frames::GOAWAY, 0, 0, &[0; 8]));
+    let refusing = reluctant(|stream| frames::frame(frames::RST_STREAM, 0, stream, &REFUSED), false);
+    let leaving = reluctant(|_| frames::frame(frames::GOAWAY, 0, 0, &[0; 8]), true);
     for (what, (upstream, bodies), connections) in [("refused", refusing, 1), ("goodbye", leaving, 2)] {
         let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
         let response = proxy.client().send(chat("{\"stream\":false}")).response();
@@ -258,10 +264,12 @@ fn a_request_that_a_server_may_have_begun_or_that_is_too_large_to_be_kept_is_not
     let large = format!("{{\"a\":\"{}\"}}", "a".repeat(65_536));
     for (what, body, says) in [
         ("broken", "{}", frames::frame(frames::RST_STREAM, 0, 1, &INTERNAL)),
+        // It is the last one that it has begun.
+        ("leaving", "{}", frames::frame(frames::GOAWAY, 0, 0, &[1_u32.to_be_bytes(), [0; 4]].concat())),
         ("leaving in trouble", "{}", frames::frame(frames::GOAWAY, 0, 0, &[[0; 4], INTERNAL].concat())),
         ("large", &large, frames::frame(frames::RST_STREAM, 0, 1, &REFUSED)),
     ] {
-        let (upstream, bodies) = reluctant(move |_| says.clone());
+        let (upstream, bodies) = reluctant(move |_| says.clone(), what == "leaving");
         let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
         assert_eq!(proxy.client().send(chat(body)).response().status(), 502, "{what}");
         assert_eq!(bodies.lock().unwrap().len(), 1, "{what}");
