@@ -194,19 +194,27 @@ fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on(
     assert_eq!(upstream.connections(), 2);
 }
 
-/// Stream of a request and its body, which has begun with it or with the one before it on the connection.
+/// The next request whose end comes: its stream and its body.
 fn taken(conn: &mut support::upstream::Conn) -> (u32, Vec<u8>) {
     let mut body = Vec::new();
     loop {
         let head = conn.exactly(9);
         let payload = conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
-        if head[3] == frames::DATA {
-            body.extend(payload);
-            if head[4] & frames::END_STREAM != 0 {
-                return (u32::from_be_bytes([head[5], head[6], head[7], head[8]]), body);
-            }
+        match head[3] {
+            frames::HEADERS => body.clear(),
+            frames::DATA => body.extend(payload),
+            _ => continue,
+        }
+        if head[4] & frames::END_STREAM != 0 {
+            return (u32::from_be_bytes([head[5], head[6], head[7], head[8]]), body);
         }
     }
+}
+
+/// How a server begins that takes a megabyte at once.
+fn wide() -> Vec<u8> {
+    let settings = frames::frame(frames::SETTINGS, 0, 0, &[0, 4, 0, 16, 0, 0]);
+    [settings, frames::frame(frames::WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat()
 }
 
 /// An upstream over HTTP/2 that says this about its first request, once all of it has come, hangs up then if it does, and
@@ -218,9 +226,7 @@ fn reluctant(
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let got = Arc::clone(&bodies);
     let upstream = Upstream::start(move |mut conn| {
-        // Windows of a megabyte.
-        conn.send(frames::frame(frames::SETTINGS, 0, 0, &[0, 4, 0, 16, 0, 0]));
-        conn.send(frames::frame(frames::WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]));
+        conn.send(wide());
         conn.exactly(frames::PREFACE.len());
         loop {
             let (stream, body) = taken(&mut conn);
@@ -257,6 +263,27 @@ fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
         assert_eq!(*bodies.lock().unwrap(), [b"{\"stream\":false}", b"{\"stream\":false}"], "{what}");
         assert_eq!(upstream.connections(), connections, "{what}");
     }
+}
+
+#[test]
+fn a_request_that_is_refused_in_its_middle_goes_on_where_it_is_sent_again() {
+    let (tell, told) = channel();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.send(wide());
+        let stream = frames::asked(&mut conn);
+        conn.send(frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
+        let (stream, body) = taken(&mut conn);
+        conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, b"\x88"));
+        tell.send(body).unwrap();
+    });
+    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let mut client = proxy.client();
+    client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n{\"a\":\"");
+    // Refused by then; where it is not yet, it is the same.
+    std::thread::sleep(Duration::from_millis(200));
+    let rest = "a".repeat(65_536 - 8) + "\"}";
+    assert_eq!(client.send(&rest).response().status(), 200);
+    assert_eq!(told.recv().unwrap(), format!("{{\"a\":\"{rest}").into_bytes());
 }
 
 #[test]

@@ -14,11 +14,8 @@ use crate::net::io::{Arrival, Io};
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::{Fault, Refusal};
-use crate::proxy::upstream::{Broken, Exchange, Outgoing};
+use crate::proxy::upstream::{Broken, Exchange, OFFERS, Outgoing};
 use crate::proxy::worker::{Permit, Seat};
-
-/// How often a request that no server has taken is offered again.
-const OFFERS: usize = 3;
 
 /// What to do with the connection after an exchange.
 enum Next {

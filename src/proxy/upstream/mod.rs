@@ -30,6 +30,9 @@ pub(super) const HIGH_WATER: usize = 64 * 1024;
 /// Largest request body that is kept until its connection has taken it, in bytes.
 const MOST_KEPT: u64 = 64 * 1024;
 
+/// How often a request that no server has begun is offered.
+pub(super) const OFFERS: usize = 3;
+
 /// Why an exchange broke.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {

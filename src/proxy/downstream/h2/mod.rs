@@ -32,11 +32,8 @@ use crate::proxy::LocalExecutor;
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::Refusal;
-use crate::proxy::upstream::Outgoing;
+use crate::proxy::upstream::{OFFERS, Outgoing};
 use crate::proxy::worker::{Seat, Worker};
-
-/// How often a request that no server has taken is offered again.
-const OFFERS: usize = 3;
 
 /// Serves a connection, of which `first` has already been received.
 pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {

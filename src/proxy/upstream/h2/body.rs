@@ -34,13 +34,15 @@ impl Kept {
         self.trailers = trailers.cloned();
     }
 
-    /// All of its body, to be sent from the beginning.
-    pub(super) fn outbox(&self) -> Outbox {
+    /// Its body, to be sent from the beginning; `complete` if there is no more of it.
+    pub(super) fn outbox(&self, complete: bool) -> Outbox {
         let mut outbox = Outbox::default();
         if !self.body.is_empty() {
             outbox.push(Frame::data(Bytes::copy_from_slice(&self.body)));
         }
-        outbox.end(self.trailers.clone());
+        if complete {
+            outbox.end(self.trailers.clone());
+        }
         outbox
     }
 
@@ -67,6 +69,9 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn push(&mut self, frame: Frame<Bytes>) {
+        if self.dropped {
+            return;
+        }
         self.waiting += frame.data_ref().map_or(0, Bytes::len);
         self.frames.push_back(frame);
         self.wake();
@@ -89,7 +94,7 @@ impl Outbox {
 
     /// Ready when hyper has taken all that there is, or takes no more.
     pub(super) fn poll_taken(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.frames.is_empty() || self.dropped {
+        if self.frames.is_empty() {
             return Poll::Ready(());
         }
         self.producer = Some(cx.waker().clone());
@@ -148,6 +153,8 @@ impl Drop for RequestBody {
     fn drop(&mut self) {
         let mut outbox = self.0.borrow_mut();
         outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
+        outbox.frames.clear();
+        outbox.waiting = 0;
         if let Some(waker) = outbox.producer.take() {
             waker.wake();
         }

@@ -142,11 +142,11 @@ impl Exchange {
         })
     }
 
-    /// The request from its beginning, if all of it has come and is still there.
-    fn whole_again(&mut self) -> Option<Request<RequestBody>> {
-        let kept = self.kept.as_ref().filter(|_| self.request.borrow().complete)?;
-        self.request = Rc::new(RefCell::new(kept.outbox()));
-        Some(kept.message(&self.request))
+    /// The request from its beginning, if what has come of it is still there.
+    fn once_more(&mut self) -> Option<Request<RequestBody>> {
+        let outbox = self.kept.as_ref()?.outbox(self.request.borrow().complete);
+        self.request = Rc::new(RefCell::new(outbox));
+        self.kept.as_ref().map(|kept| kept.message(&self.request))
     }
 
     /// Sends the request that came back over another connection.
@@ -178,8 +178,9 @@ impl Exchange {
         self.request.borrow().waiting
     }
 
+    /// A server that has not begun with the request may still take all of it.
     pub(super) fn is_deaf(&self) -> bool {
-        self.request.borrow().dropped
+        self.request.borrow().dropped && self.kept.is_none()
     }
 
     pub(super) fn poll_flush(&mut self, cx: &Context<'_>, mut written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
@@ -201,7 +202,7 @@ impl Exchange {
                     return Poll::Ready(Err(Broken::NotTaken));
                 }
                 let error = error.into_error();
-                self.returned = if was_left_alone(&error) { self.whole_again() } else { None };
+                self.returned = if was_left_alone(&error) { self.once_more() } else { None };
                 let broken = if self.returned.is_some() { Broken::NotBegun } else { Broken::Http2 };
                 return Poll::Ready(Err(broken(error)));
             }
