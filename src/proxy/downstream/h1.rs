@@ -14,7 +14,7 @@ use crate::net::io::{Arrival, Io};
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::{Fault, Refusal};
-use crate::proxy::upstream::{Broken, Exchange, OFFERS, Outgoing};
+use crate::proxy::upstream::{Broken, Exchange, Outgoing};
 use crate::proxy::worker::{Permit, Seat};
 
 /// What to do with the connection after an exchange.
@@ -104,12 +104,10 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     let end = {
         let draining = worker.is_draining();
         let mut relay = Relay::new(client, (request, framing), response, &mut exchange, &mut observation, draining);
-        let mut offers = 1;
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
-                End::Upstream { broken, answered: false } if offers < OFFERS && broken.is_to_be_sent_again() => {
-                    offers += 1;
-                    if let Err(broken) = worker.upstream().again(relay.exchange).await {
+                End::Upstream { broken, answered: false } => {
+                    if let Err(broken) = worker.upstream().again(relay.exchange, broken).await {
                         break End::Upstream { broken, answered: false };
                     }
                 }

@@ -107,7 +107,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Runs until the exchange has ended; what [`Broken::is_to_be_sent_again`] may be followed by another run.
+    /// Runs until the exchange has ended; where no server has begun with it, another run may follow.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if let Err(end) = self.poll_upload(cx) {
             let answered = self.phase != Phase::Head;

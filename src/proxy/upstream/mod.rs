@@ -30,9 +30,6 @@ pub(super) const HIGH_WATER: usize = 64 * 1024;
 /// Largest request body that is kept until its connection has taken it, in bytes.
 const MOST_KEPT: u64 = 64 * 1024;
 
-/// How often a request that no server has begun is offered.
-pub(super) const OFFERS: usize = 3;
-
 /// Why an exchange broke.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
@@ -63,9 +60,6 @@ pub(super) enum Broken {
     /// A connection that was kept turned out to be closed before it took a byte: another one may be used.
     #[error("the connection was closed before it took the request")]
     NotTaken,
-    /// The server says that it has not begun with the request, all of which is still there: it may be sent again.
-    #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
-    NotBegun(hyper::Error),
     /// The server closed before its answer was whole.
     #[error("the connection was closed before the answer was whole")]
     Closed,
@@ -84,13 +78,6 @@ pub(super) enum Broken {
     /// The HTTP/2 exchange failed.
     #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
     Http2(hyper::Error),
-}
-
-impl Broken {
-    /// Whether the server has done nothing with the request.
-    pub(super) fn is_to_be_sent_again(&self) -> bool {
-        matches!(self, Self::NotTaken | Self::NotBegun(_))
-    }
 }
 
 /// Why an exchange over HTTP/2 failed, which hyper only calls an error: without what the other side may have written of
@@ -215,13 +202,14 @@ impl Upstream {
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
-    /// Sends the request once more, if [`Broken::is_to_be_sent_again`].
-    pub(super) async fn again(&self, exchange: &mut Exchange) -> Result<(), Broken> {
+    /// Goes on with another connection, where no server has begun with the request; else `broken` is how it ends.
+    pub(super) async fn again(&self, exchange: &mut Exchange, broken: Broken) -> Result<(), Broken> {
         match exchange {
-            Exchange::Http1(exchange) => {
+            Exchange::Http1(exchange) if matches!(broken, Broken::NotTaken) => {
                 exchange.move_to(h1::Connection::new(self.connector.connect().await?, self.connector.open()))
             }
-            Exchange::Http2(exchange) => exchange.again(self.http2_connection().await?),
+            Exchange::Http2(exchange) if exchange.can_go_on() => exchange.again(self.http2_connection().await?),
+            _ => return Err(broken),
         }
         Ok(())
     }

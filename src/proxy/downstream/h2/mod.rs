@@ -32,7 +32,7 @@ use crate::proxy::LocalExecutor;
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::Refusal;
-use crate::proxy::upstream::{OFFERS, Outgoing};
+use crate::proxy::upstream::Outgoing;
 use crate::proxy::worker::{Seat, Worker};
 
 /// Serves a connection, of which `first` has already been received.
@@ -139,7 +139,6 @@ async fn answer(
     };
     let mut call = Call::new(body, exchange);
     let mut response = Head::default();
-    let mut offers = 1;
     let arrived = loop {
         let polled = std::future::poll_fn(|cx| {
             if let ControlFlow::Break(stopped) = call.poll_upload(cx, &mut observation) {
@@ -150,14 +149,10 @@ async fn answer(
         match polled.await {
             Ok(_) if matches!(response.status(), 100..=199) => {}
             Ok(arrival) => break arrival,
-            Err(Stopped::Upstream(broken)) if offers < OFFERS && broken.is_to_be_sent_again() => {
-                offers += 1;
-                if let Err(broken) = worker.upstream().again(&mut call.exchange).await {
+            Err(Stopped::Upstream(broken)) => {
+                if let Err(broken) = worker.upstream().again(&mut call.exchange, broken).await {
                     return refused(&Refusal::from(&broken), &head, observation);
                 }
-            }
-            Err(Stopped::Upstream(broken)) => {
-                return refused(&Refusal::from(&broken), &head, observation);
             }
             Err(Stopped::ClientGone) => {
                 observation.end(Ending::DownstreamGone);

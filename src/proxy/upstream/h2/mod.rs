@@ -33,6 +33,9 @@ use crate::proxy::LocalExecutor;
 /// to allow.
 const STREAMS: usize = 100;
 
+/// How often a request that no server has begun is offered.
+const OFFERS: usize = 3;
+
 /// A connection that has brought nothing for this long since a request is doubted when the client leaves: the other end
 /// may be gone without a word, which the kernel would not believe for a quarter of an hour.
 const DOUBT: Gap = Gap::from_millis(1_000);
@@ -106,8 +109,10 @@ pub(in crate::proxy) struct Exchange {
     response: Option<Pin<Box<dyn Future<Output = Sent>>>>,
     /// Until the answer begins, unless it is too large.
     kept: Option<Kept>,
-    /// The request, given back by a connection that did not take it.
+    /// The request, where no server has begun with it.
     returned: Option<Request<RequestBody>>,
+    /// How often it has been offered.
+    offers: usize,
     body: Option<Incoming>,
     ended: bool,
     trailers: Option<Head>,
@@ -132,6 +137,7 @@ impl Exchange {
             response: Some(response),
             kept: Some(kept),
             returned: None,
+            offers: 1,
             body: None,
             ended: false,
             trailers: None,
@@ -149,9 +155,15 @@ impl Exchange {
         self.kept.as_ref().map(|kept| kept.message(&self.request))
     }
 
+    /// Whether another connection may take the request.
+    pub(super) fn can_go_on(&self) -> bool {
+        self.returned.is_some() && self.offers < OFFERS
+    }
+
     /// Sends the request that came back over another connection.
     pub(super) fn again(&mut self, mut connection: Connection) {
         if let Some(message) = self.returned.take() {
+            self.offers += 1;
             self.response = Some(Box::pin(connection.sender.try_send_request(message)));
             self.streams.set(self.streams.get().saturating_sub(1));
             connection.streams.set(connection.streams.get() + 1);
@@ -203,8 +215,7 @@ impl Exchange {
                 }
                 let error = error.into_error();
                 self.returned = if was_left_alone(&error) { self.once_more() } else { None };
-                let broken = if self.returned.is_some() { Broken::NotBegun } else { Broken::Http2 };
-                return Poll::Ready(Err(broken(error)));
+                return Poll::Ready(Err(Broken::Http2(error)));
             }
         };
         (self.response, self.kept) = (None, None);
