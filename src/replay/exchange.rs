@@ -254,8 +254,8 @@ impl Exchange {
     /// Reads the reply, and writes what is left of the request meanwhile: a server may answer before it has read all, and
     /// then never read the rest.
     async fn talk(&mut self, io: &mut Io, mut written: usize, mut sent: Option<Stamp>, leave: Option<Leave>) -> End {
-        if let Some(sent) = sent {
-            self.is_sent(sent);
+        if sent.is_some() {
+            self.stop_writing(sent);
         }
         let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.texts());
         let mut reply = Reply::new(said);
@@ -298,22 +298,18 @@ impl Exchange {
     fn write_on(&mut self, cx: &mut Context<'_>, io: &mut Io, written: &mut usize) -> Option<Stamp> {
         let wire = self.job.as_ref()?.wire.as_ref()?;
         let Poll::Ready(done) = io.poll_write_all(cx, &wire.bytes, written) else { return None };
-        let sent = done.is_ok().then(|| Clock::Monotonic.now());
-        match sent {
-            Some(sent) => self.is_sent(sent),
-            // What the server says all the same is still to be read.
-            None => self.job.as_mut()?.wire = None,
-        }
+        let sent = done.ok().map(|()| Clock::Monotonic.now());
+        self.stop_writing(sent);
         sent
     }
 
-    /// The request is all written, and is not needed any more.
-    fn is_sent(&mut self, at: Stamp) {
+    /// The request was all sent then, or the server takes no more of it: what it says all the same is still to be read.
+    fn stop_writing(&mut self, sent: Option<Stamp>) {
         if let Some(job) = &mut self.job {
             job.wire = None;
         }
-        if let Some(observer) = &mut self.observer {
-            observer.sent(at, None);
+        if let (Some(observer), Some(sent)) = (&mut self.observer, sent) {
+            observer.sent(sent, None);
         }
     }
 
