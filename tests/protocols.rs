@@ -194,23 +194,6 @@ fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on(
     assert_eq!(upstream.connections(), 2);
 }
 
-/// The next request whose end comes: its stream and its body.
-fn taken(conn: &mut support::upstream::Conn) -> (u32, Vec<u8>) {
-    let mut body = Vec::new();
-    loop {
-        let head = conn.exactly(9);
-        let payload = conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
-        match head[3] {
-            frames::HEADERS => body.clear(),
-            frames::DATA => body.extend(payload),
-            _ => continue,
-        }
-        if head[4] & frames::END_STREAM != 0 {
-            return (u32::from_be_bytes([head[5], head[6], head[7], head[8]]), body);
-        }
-    }
-}
-
 /// How a server begins that takes a megabyte at once.
 fn wide() -> Vec<u8> {
     let settings = frames::frame(frames::SETTINGS, 0, 0, &[0, 4, 0, 16, 0, 0]);
@@ -229,7 +212,7 @@ fn reluctant(
         conn.send(wide());
         conn.exactly(frames::PREFACE.len());
         loop {
-            let (stream, body) = taken(&mut conn);
+            let (stream, body) = frames::asked_whole(&mut conn);
             let number = {
                 let mut got = got.lock().unwrap();
                 got.push(body);
@@ -272,7 +255,7 @@ fn a_request_that_is_refused_in_its_middle_goes_on_where_it_is_sent_again() {
         conn.send(wide());
         let stream = frames::asked(&mut conn);
         conn.send(frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
-        let (stream, body) = taken(&mut conn);
+        let (stream, body) = frames::asked_whole(&mut conn);
         conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, b"\x88"));
         tell.send(body).unwrap();
     });

@@ -114,12 +114,35 @@ pub fn asked(conn: &mut Conn) -> u32 {
 /// Reads up to the head of the next request; its stream.
 pub fn asked_next(conn: &mut Conn) -> u32 {
     loop {
-        let head = conn.exactly(9);
-        conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
-        if head[3] == HEADERS {
-            return u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        let frame = next(conn);
+        if frame.kind == HEADERS {
+            return frame.stream;
         }
     }
+}
+
+/// Reads up to the next request whose end comes; its stream and its body.
+pub fn asked_whole(conn: &mut Conn) -> (u32, Vec<u8>) {
+    let mut body = Vec::new();
+    loop {
+        let frame = next(conn);
+        match frame.kind {
+            HEADERS => body.clear(),
+            DATA => body.extend(frame.payload),
+            _ => continue,
+        }
+        if frame.flags & END_STREAM != 0 {
+            return (frame.stream, body);
+        }
+    }
+}
+
+/// Reads the next frame on a connection to an upstream.
+fn next(conn: &mut Conn) -> Frame {
+    let head = conn.exactly(9);
+    let payload = conn.exactly(u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    Frame { kind: head[3], flags: head[4], stream, payload }
 }
 
 /// The bytes of a frame.
