@@ -173,7 +173,7 @@ impl Writer {
         let nothing = Asked { day: self.day, ..Asked::default() };
         let plain = match decoded(body, encoding) {
             Ok(plain) => plain,
-            Err(too_large) => return Asked { uncut: too_large, ..nothing },
+            Err(undecoded) => return Asked { uncut: undecoded == Undecoded::TooLarge, ..nothing },
         };
         let Some(mut body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
         let behind = self.unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG;
@@ -343,9 +343,17 @@ pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>)
     tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
 }
 
-/// A body as it was before its coding; `Ok(None)` if it has none. An error says whether it is too large then.
-fn decoded(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, bool> {
-    let mut decoder = Decoder::for_encoding(encoding).ok_or(false)?;
+/// Why a body cannot be had as it was before its coding.
+#[derive(Clone, Copy, PartialEq)]
+enum Undecoded {
+    TooLarge,
+    /// Another coding, or broken.
+    Unknown,
+}
+
+/// A body as it was before its coding; `Ok(None)` if it has none.
+fn decoded(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, Undecoded> {
+    let mut decoder = Decoder::for_encoding(encoding).ok_or(Undecoded::Unknown)?;
     if decoder.is_identity() {
         return Ok(None);
     }
@@ -357,5 +365,9 @@ fn decoded(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, bool> {
             plain.extend_from_slice(piece);
         }
     });
-    if fits && decoded.is_ok() { Ok(Some(plain)) } else { Err(!fits) }
+    match decoded {
+        _ if !fits => Err(Undecoded::TooLarge),
+        Ok(()) => Ok(Some(plain)),
+        Err(_) => Err(Undecoded::Unknown),
+    }
 }
