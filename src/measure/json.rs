@@ -3,7 +3,7 @@
 //! serde_json allocates for every value nested deeper than two that it skips, and an event of a stream is mostly
 //! skipped. The walker is handed from callback to callback; each takes exactly the value that it stands before.
 //!
-//! It checks structure. Numbers and the inside of strings are taken as they stand.
+//! It checks structure. Numbers and the inside of strings are taken as they stand; that all is text is checked once.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ const MAX_DEPTH: usize = 64;
 
 /// Stands before a value of a text. Every method that takes a value returns `None` where the text is not JSON or the
 /// value is of another kind; the walk is over then.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Walk<'a> {
-    text: &'a [u8],
+    text: &'a str,
     at: usize,
     depth: usize,
 }
@@ -40,9 +40,9 @@ impl Shown {
 }
 
 impl<'a> Walk<'a> {
-    /// A walk from the beginning of `text`.
-    pub fn new(text: &'a [u8]) -> Self {
-        Self { text, at: 0, depth: 0 }
+    /// A walk from the beginning of `bytes`, if they are text.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(bytes).ok().map(|text| Self { text, at: 0, depth: 0 })
     }
 
     /// Nothing but white space may follow.
@@ -60,13 +60,13 @@ impl<'a> Walk<'a> {
     /// Whether the next value is an object.
     pub fn is_object(&mut self) -> bool {
         self.white();
-        self.text.get(self.at) == Some(&b'{')
+        self.next() == Some(b'{')
     }
 
     /// Whether the next value is an array.
     pub fn is_array(&mut self) -> bool {
         self.white();
-        self.text.get(self.at) == Some(&b'[')
+        self.next() == Some(b'[')
     }
 
     /// Takes an object; `each` takes the value of every key. `null` is an object without keys.
@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
         if !self.token(b'}') {
             loop {
                 let key = self.string()?;
-                let key = &self.text[key];
+                let key = self.text.get(key)?.as_bytes();
                 self.token(b':').then_some(())?;
                 each(key, self)?;
                 if !self.token(b',') {
@@ -125,7 +125,7 @@ impl<'a> Walk<'a> {
     pub fn shown(&mut self) -> Option<Shown> {
         self.white();
         let start = self.at;
-        match self.text.get(start)? {
+        match self.next()? {
             b'"' => {
                 let inside = self.string()?;
                 Some(if inside.is_empty() { Shown::Empty } else { Shown::String(inside) })
@@ -133,7 +133,7 @@ impl<'a> Walk<'a> {
             b'n' => self.skip().map(|()| Shown::Null),
             b'[' | b'{' => {
                 self.skip()?;
-                let empty = self.text[start + 1..self.at - 1].trim_ascii().is_empty();
+                let empty = self.text.get(start + 1..self.at - 1)?.trim_ascii().is_empty();
                 Some(if empty { Shown::Empty } else { Shown::Other })
             }
             _ => self.skip().map(|()| Shown::Other),
@@ -143,34 +143,34 @@ impl<'a> Walk<'a> {
     /// Takes any value; the inside of a string, escapes and all, and `None` inside for anything else.
     pub fn text(&mut self) -> Option<Option<&'a str>> {
         match self.shown()? {
-            Shown::String(inside) => std::str::from_utf8(&self.text[inside]).ok().map(Some),
+            Shown::String(inside) => self.text.get(inside).map(Some),
             Shown::Empty | Shown::Null | Shown::Other => Some(None),
         }
     }
 
     /// Takes any value; a whole number from 0, and `None` inside for anything else.
     pub fn number(&mut self) -> Option<Option<u64>> {
-        self.raw().map(|raw| whole(std::str::from_utf8(raw).ok()?))
+        self.raw().map(whole)
     }
 
     /// Takes any value as it stands.
-    pub fn raw(&mut self) -> Option<&'a [u8]> {
+    pub fn raw(&mut self) -> Option<&'a str> {
         self.white();
         let start = self.at;
         self.skip()?;
-        Some(&self.text[start..self.at])
+        self.text.get(start..self.at)
     }
 
     /// Takes any value and forgets it.
     pub fn skip(&mut self) -> Option<()> {
         self.white();
-        match self.text.get(self.at)? {
+        match self.next()? {
             b'"' => self.string().map(drop),
             b'{' => self.object(|_, walk| walk.skip()),
             b'[' => self.array(Self::skip),
             b'-' | b'0'..=b'9' => {
                 let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
-                let rest = &self.text[self.at..];
+                let rest = self.rest();
                 self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
                 // The end of `-Infinity`.
                 self.word("Infinity");
@@ -181,21 +181,30 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What has not been walked.
+    fn rest(&self) -> &'a [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or_default()
+    }
+
+    fn next(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
     fn white(&mut self) {
-        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.text.get(self.at) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.next() {
             self.at += 1;
         }
     }
 
     fn token(&mut self, token: u8) -> bool {
         self.white();
-        let found = self.text.get(self.at) == Some(&token);
+        let found = self.next() == Some(token);
         self.at += usize::from(found);
         found
     }
 
     fn word(&mut self, word: &str) -> bool {
-        let found = self.text[self.at..].starts_with(word.as_bytes());
+        let found = self.rest().starts_with(word.as_bytes());
         self.at += if found { word.len() } else { 0 };
         found
     }
@@ -219,7 +228,7 @@ impl<'a> Walk<'a> {
         self.token(b'"').then_some(())?;
         let start = self.at;
         loop {
-            let rest = self.text.get(self.at..)?;
+            let rest = self.rest();
             let stop = memchr::memchr2(b'"', b'\\', rest)?;
             if rest[stop] == b'"' {
                 let end = self.at + stop;
@@ -249,7 +258,7 @@ pub(super) mod tests {
     #[test]
     fn a_walk_takes_what_it_wants_and_skips_the_rest() {
         let text = br#" {"a":[1,{"b":[[]]},"x\"]"],"c":{"d":"in","e":null,"f":[]},"n":42,"t":true} "#;
-        let mut walk = Walk::new(text);
+        let mut walk = Walk::new(text).unwrap();
         let mut seen = Vec::new();
         walk.object(|key, walk| {
             match key {
@@ -271,55 +280,59 @@ pub(super) mod tests {
     #[test]
     fn a_whole_number_is_one_in_whatever_form_it_is_written() {
         for (text, number) in [("7", Some(7)), ("7.0", Some(7)), ("0.7e1", Some(7)), ("-0.0", Some(0))] {
-            assert_eq!(Walk::new(text.as_bytes()).number(), Some(number), "{text}");
+            assert_eq!(Walk::new(text.as_bytes()).unwrap().number(), Some(number), "{text}");
         }
         for text in ["7.5", "-7", "1e300", "\"7\"", "null", "[7]"] {
-            assert_eq!(Walk::new(text.as_bytes()).number(), Some(None), "{text}");
+            assert_eq!(Walk::new(text.as_bytes()).unwrap().number(), Some(None), "{text}");
         }
     }
 
     #[test]
     fn what_python_writes_for_no_number_is_a_value_and_no_number() {
         for text in ["NaN", "Infinity", "-Infinity", "[NaN,-Infinity]"] {
-            let mut walk = Walk::new(text.as_bytes());
+            let mut walk = Walk::new(text.as_bytes()).unwrap();
             assert_eq!((walk.number(), walk.end()), (Some(None), Some(())), "{text}");
         }
         for bad in ["Nan", "Inf", "-NaN", "infinity"] {
-            let mut walk = Walk::new(bad.as_bytes());
+            let mut walk = Walk::new(bad.as_bytes()).unwrap();
             assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
         }
     }
 
     #[test]
+    fn bytes_that_are_no_text_are_not_walked() {
+        assert!(Walk::new(b"{\"a\":\"\xff\"}").is_none());
+    }
+
+    #[test]
     fn null_is_an_empty_container_and_a_wrong_kind_ends_the_walk() {
-        assert_eq!(Walk::new(b"null").object(|_, _| None), Some(()));
-        assert_eq!(Walk::new(b" null").length(), Some(None));
-        assert_eq!(Walk::new(b"7").array(Walk::skip), None);
-        assert_eq!(Walk::new(b"[]").object(|_, walk| walk.skip()), None);
+        assert_eq!(Walk::new(b"null").unwrap().object(|_, _| None), Some(()));
+        assert_eq!(Walk::new(b" null").unwrap().length(), Some(None));
+        assert_eq!(Walk::new(b"7").unwrap().array(Walk::skip), None);
+        assert_eq!(Walk::new(b"[]").unwrap().object(|_, walk| walk.skip()), None);
     }
 
     #[test]
     fn what_is_not_json_ends_the_walk() {
         for bad in ["", "{", "{\"a\"}", "{\"a\":1,}", "[1,]", "[1 2]", "\"open", "\"\\", "tru", "{a:1}", "]"] {
-            let mut walk = Walk::new(bad.as_bytes());
+            let mut walk = Walk::new(bad.as_bytes()).unwrap();
             assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
         }
-        assert_eq!(Walk::new("[".repeat(10_000).as_bytes()).skip(), None);
+        assert_eq!(Walk::new("[".repeat(10_000).as_bytes()).unwrap().skip(), None);
     }
 
     proptest! {
         #[test]
         fn every_document_that_serde_json_writes_is_walked_to_its_end(value in json(), pretty: bool) {
             let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) }.unwrap();
-            let mut walk = Walk::new(&text);
-            prop_assert_eq!(walk.raw(), Some(&text[..]));
+            let mut walk = Walk::new(&text).unwrap();
+            prop_assert_eq!(walk.raw().map(str::as_bytes), Some(&text[..]));
             prop_assert_eq!(walk.end(), Some(()));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>) {
-            let mut walk = Walk::new(&bytes);
-            let _walked = walk.shown().and_then(|_| walk.end());
+            let _walked = Walk::new(&bytes).and_then(|mut walk| walk.shown().and_then(|_| walk.end()));
         }
     }
 

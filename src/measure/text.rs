@@ -189,7 +189,7 @@ impl Found {
             paths.extend(names.iter().enumerate().map(|(name, path)| (Target::Text { group, name }, *path)));
         }
         // An event that is not JSON has shown no token.
-        let _walked = found.walk(&mut Walk::new(data), &paths, None);
+        let _walked = Walk::new(data).and_then(|mut walk| found.walk(&mut walk, &paths, None));
         found
     }
 

@@ -146,9 +146,8 @@ impl<'a> Block<'a> {
 
 impl Messages {
     fn read<'a>(&mut self, data: &'a [u8]) -> Option<Parts<'a>> {
-        std::str::from_utf8(data).ok()?;
         let (mut parts, mut counts) = (Parts::default(), self.counts);
-        let mut walk = Walk::new(data);
+        let mut walk = Walk::new(data)?;
         walk.object(|key, walk| {
             match key {
                 b"type" => parts.kind = walk.text()?,

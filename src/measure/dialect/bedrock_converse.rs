@@ -77,12 +77,14 @@ impl Reader for Converse {
 /// An exception: its name is its class, and its payload has a message or is one.
 pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
     let mut message = None;
-    let read = Walk::new(event.data).object(|key, walk| {
-        match key {
-            b"message" | b"Message" => message = walk.text()?,
-            _ => walk.skip()?,
-        }
-        Some(())
+    let read = Walk::new(event.data).and_then(|mut walk| {
+        walk.object(|key, walk| {
+            match key {
+                b"message" | b"Message" => message = walk.text()?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        })
     });
     let text = |bytes| std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty());
     let kind = text(event.name);
@@ -94,9 +96,8 @@ pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
 
 /// Tells what an event means: its keys say what the frame's name says.
 pub(super) fn read(data: &[u8], sink: &mut dyn Sink) -> Option<()> {
-    std::str::from_utf8(data).ok()?;
     let (mut shown, mut reason, mut usage) = (None, None, None);
-    let mut walk = Walk::new(data);
+    let mut walk = Walk::new(data)?;
     walk.object(|key, walk| event(key, walk, &mut shown, &mut reason, &mut usage))?;
     walk.end()?;
     if let Some(kind) = shown {

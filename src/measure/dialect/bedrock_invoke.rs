@@ -77,12 +77,14 @@ impl Reader for Invoke {
             return exception(event, sink);
         }
         let mut bytes = None;
-        let read = Walk::new(event.data).object(|key, walk| {
-            match key {
-                b"bytes" => bytes = walk.text()?,
-                _ => walk.skip()?,
-            }
-            Some(())
+        let read = Walk::new(event.data).and_then(|mut walk| {
+            walk.object(|key, walk| {
+                match key {
+                    b"bytes" => bytes = walk.text()?,
+                    _ => walk.skip()?,
+                }
+                Some(())
+            })
         });
         let decoded = bytes.filter(|_| read.is_some()).and_then(|bytes| decode(bytes.as_bytes(), &mut self.plain));
         let vendor = decoded.and_then(|()| Vendor::of(&self.plain));
@@ -151,9 +153,8 @@ struct Vendor<'a> {
 
 impl<'a> Vendor<'a> {
     fn of(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
         let mut vendor = Self { family: Family::Other, shows: false, finish: None, usage: None };
-        let mut walk = Walk::new(data);
+        let mut walk = Walk::new(data)?;
         walk.object(|key, walk| match key {
             b"amazon-bedrock-invocationMetrics" => {
                 vendor.usage = Some(metrics(walk)?);

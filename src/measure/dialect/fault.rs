@@ -16,8 +16,8 @@ impl<'a> Fault<'a> {
     pub(super) fn read(walk: &mut Walk<'a>) -> Option<Option<Self>> {
         if !walk.is_object() {
             return Some(match walk.raw()? {
-                b"null" => None,
-                raw => Some(Self { message: text(raw), ..Self::default() }),
+                "null" => None,
+                raw => Some(Self { message: Some(text(raw)), ..Self::default() }),
             });
         }
         let (mut fault, mut status) = (Self::default(), None);
@@ -38,7 +38,7 @@ impl<'a> Fault<'a> {
 
     /// An event that is an error by its name: what its data says, at its top or in its `error`.
     pub(super) fn named(data: &'a [u8]) -> Self {
-        Self::read(&mut Walk::new(data)).flatten().unwrap_or_default()
+        Walk::new(data).and_then(|mut walk| Self::read(&mut walk)).flatten().unwrap_or_default()
     }
 
     /// The same, its class being `kind` if it has none itself: TGI has it beside the message, as `error_type`.
@@ -55,18 +55,17 @@ impl<'a> Fault<'a> {
 /// Tells an error whose message is text and no JSON.
 pub(super) fn tell_plain(message: Option<&str>, kind: Option<&str>, sink: &mut dyn Sink) {
     let quoted = message.map(|message| serde_json::Value::from(message).to_string());
-    Fault { message: quoted.as_deref().and_then(|quoted| text(quoted.as_bytes())), kind, code: None }.tell(sink);
+    Fault { message: quoted.as_deref().map(text), kind, code: None }.tell(sink);
 }
 
 /// An error's code: a number, a string in its quotes, or none.
 pub(super) fn code<'a>(walk: &mut Walk<'a>) -> Option<Option<&'a str>> {
-    Some(Some(walk.raw()?).filter(|raw| *raw != b"null").and_then(|raw| std::str::from_utf8(raw).ok()))
+    Some(Some(walk.raw()?).filter(|raw| *raw != "null"))
 }
 
 /// The inside of a string; anything else as it stands.
-fn text(raw: &[u8]) -> Option<&str> {
-    let raw = std::str::from_utf8(raw).ok()?;
-    Some(raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw))
+fn text(raw: &str) -> &str {
+    raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"')).unwrap_or(raw)
 }
 
 /// An error reply in OpenAI's shape.

@@ -169,7 +169,7 @@ fn part(walk: &mut Walk<'_>) -> Option<Option<OutputKind>> {
             b"functionCall" | b"executableCode" => OutputKind::Tool,
             b"inlineData" => OutputKind::Audio,
             b"thought" => {
-                thought = walk.raw()? == b"true";
+                thought = walk.raw()? == "true";
                 return Some(());
             }
             _ => return walk.skip(),
@@ -244,11 +244,10 @@ impl Content {
     }
 
     fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
-        std::str::from_utf8(data).ok()?;
-        let mut whole = Walk::new(data);
+        let mut walk = Walk::new(data)?;
+        let mut whole = walk.clone();
         whole.skip()?;
         whole.end()?;
-        let mut walk = Walk::new(data);
         // A bare error may stand in a list.
         if walk.is_array() {
             return walk.array(|walk| Parts::read(walk).map(|parts| self.told(&parts, sink)));

@@ -89,7 +89,7 @@ struct Report {
 
 impl Report {
     fn read(data: &[u8]) -> Option<Self> {
-        let mut walk = Walk::new(data);
+        let mut walk = Walk::new(data)?;
         let (mut no_choices, mut reports, mut member, mut before) = (false, false, None, 0);
         walk.object(|key, walk| {
             match key {

@@ -90,15 +90,14 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
                 b"content" => parts.content = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
                 b"tokens" => parts.ids = walk.length()?,
                 b"completion_probabilities" => parts.probabilities = walk.length()?,
-                b"stop" => parts.stop = walk.raw()? == b"true",
+                b"stop" => parts.stop = walk.raw()? == "true",
                 b"stop_type" => parts.stop_type = walk.text()?,
                 b"model" => parts.model = walk.text()?,
                 b"tokens_predicted" => parts.predicted = count(walk)?,

@@ -68,15 +68,14 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"model" => parts.model = walk.text()?,
                 b"message" if walk.is_object() => walk.object(|key, walk| parts.shown(key, walk))?,
                 b"response" | b"thinking" => parts.shown(key, walk)?,
                 b"logprobs" if walk.is_array() => parts.logprobs = walk.length()?.filter(|entries| *entries > 0),
-                b"done" => parts.done = walk.raw()? == b"true",
+                b"done" => parts.done = walk.raw()? == "true",
                 b"done_reason" => parts.reason = walk.text()?,
                 b"prompt_eval_count" => parts.usage.input = count(walk)?,
                 b"eval_count" => parts.usage.output = count(walk)?,

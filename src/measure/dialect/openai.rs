@@ -86,10 +86,8 @@ pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
 
 impl<'a> Chunk<'a> {
     fn read(data: &'a [u8], choice: ReadChoice) -> Option<Self> {
-        // The walk compares bytes; that they are text is checked once.
-        std::str::from_utf8(data).ok()?;
         let mut chunk = Self::default();
-        let mut walk = Walk::new(data);
+        let mut walk = Walk::new(data)?;
         walk.object(|key, walk| {
             match key {
                 // vLLM's token API says `request_id`.

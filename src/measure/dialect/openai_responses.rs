@@ -78,8 +78,7 @@ struct Response<'a> {
 
 impl<'a> Parts<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"type" => parts.kind = walk.text()?,

@@ -59,7 +59,7 @@ fn by_shape(event: &Event<'_>) -> Option<&'static Dialect> {
 
 fn by_keys(data: &[u8]) -> Option<&'static str> {
     let (mut name, mut ollama, mut done) = (None, None, false);
-    let mut walk = Walk::new(data);
+    let mut walk = Walk::new(data)?;
     walk.object(|key, walk| {
         let found = match key {
             b"object" => match walk.text()? {
@@ -79,7 +79,7 @@ fn by_keys(data: &[u8]) -> Option<&'static str> {
             b"candidates" => skipped(walk, "gemini")?,
             b"output_mode" => skipped(walk, "vllm.generate")?,
             b"done" => {
-                done = matches!(walk.raw()?, b"true" | b"false");
+                done = matches!(walk.raw()?, "true" | "false");
                 None
             }
             b"message" => {

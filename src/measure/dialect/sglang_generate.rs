@@ -100,8 +100,7 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),

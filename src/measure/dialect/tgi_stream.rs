@@ -71,15 +71,14 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(data).ok()?;
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data));
+        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"token" if walk.is_object() => {
                     let (mut special, mut text) = (false, false);
                     walk.object(|key, walk| {
                         match key {
-                            b"special" => special = walk.raw()? == b"true",
+                            b"special" => special = walk.raw()? == "true",
                             b"text" => text = walk.shown()?.is_content(),
                             _ => walk.skip()?,
                         }

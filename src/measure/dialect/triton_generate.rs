@@ -66,16 +66,16 @@ struct Generate {
 impl Generate {
     /// Everything in an event, told as it comes; `None` for what is not JSON. Output comes last.
     fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
-        std::str::from_utf8(data).ok()?;
         // Rubbish at the end would otherwise be found after half has been told.
-        let mut whole = Walk::new(data);
+        let mut walk = Walk::new(data)?;
+        let mut whole = walk.clone();
         whole.skip()?;
         whole.end()?;
         let (mut alone, mut only_text) = (None, true);
         let (mut model, mut fault, mut tokens) = (None, None, None);
         let (mut shows, mut held_back) = (false, false);
         let Self { generated, identified, .. } = self;
-        Walk::new(data).object(|key, walk| {
+        walk.object(|key, walk| {
             match key {
                 b"model_name" => model = walk.text()?,
                 b"error" => fault = Fault::read(walk)?,

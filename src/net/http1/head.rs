@@ -176,9 +176,9 @@ impl Head {
 
     /// The host and port of a target in absolute form.
     pub fn authority(&self) -> Option<&[u8]> {
-        let target = Some(self.target()).filter(|target| !target.starts_with('/'))?;
-        let (_, rest) = target.split_once("://")?;
-        rest.as_bytes().split(|byte| matches!(byte, b'/' | b'?')).next()
+        let target = Some(&self.bytes[self.target.clone()]).filter(|target| !target.starts_with(b"/"))?;
+        let scheme = memchr::memmem::find(target, b"://")?;
+        target[scheme + 3..].split(|byte| matches!(byte, b'/' | b'?')).next()
     }
 
     fn clear(&mut self) {
