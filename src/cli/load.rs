@@ -7,8 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::sending::flags::{Sending, at_least_one, lasting, positive};
+use super::sending::flags::Sending;
 use super::sending::{Wanted, send};
+use super::values::{at_least_one, lasting, positive};
 use crate::measure::time::Gap;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::Plan;

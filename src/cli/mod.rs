@@ -17,6 +17,7 @@ mod standing;
 mod stop;
 mod sweep;
 mod trace;
+mod values;
 
 use std::fs;
 use std::io::{self, IsTerminal, Write as _};

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::sending::flags::{Sending, at_least_one, lasting, positive};
+use super::sending::flags::Sending;
 use super::sending::{Wanted, send};
-use super::sim::gap;
+use super::values::{at_least_one, gap, lasting, positive};
 use crate::capture::format::{Part, Turns};
 use crate::measure::time::Gap;
 use crate::replay::request::{Form, USUAL_DIALECT};

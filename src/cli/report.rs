@@ -12,7 +12,7 @@ use comfy_table::Table;
 
 use super::replay::{digest, several_times};
 use super::sending::flags::condition;
-use super::sim::gap;
+use super::values::gap;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
 use crate::replay::source;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::builder::RangedI64ValueParser;
 
 use super::stop::Stop;
+use super::values::{at_least_one, gap};
 use crate::measure::time::Gap;
 use crate::sim::{CostModel, Options, Server, runtime};
 
@@ -205,16 +205,6 @@ fn story(options: &Options) -> String {
     }
 }
 
-/// Reads a count that cannot be zero.
-fn at_least_one() -> RangedI64ValueParser<u32> {
-    RangedI64ValueParser::new().range(1..)
-}
-
-/// Reads a time with its unit.
-pub(super) fn gap(text: &str) -> Result<Gap, humantime::DurationError> {
-    humantime::parse_duration(text).map(Gap::from)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -242,7 +232,14 @@ mod tests {
         assert_eq!(options.exact_cadence, Some(Gap::from_millis(10)));
         assert_eq!(options.cost.step_per_seq, Gap::from_nanos(1_500));
         assert!(Command::try_parse_from(["sim", "--idle-timeout", "5"]).is_err());
-        assert!(Command::try_parse_from(["sim", "--max-num-seqs", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_count_out_of_range_is_told_with_the_range() {
+        for count in ["0", "99999999999999"] {
+            let told = Command::try_parse_from(["sim", "--kv-blocks", count]).err().unwrap().to_string();
+            assert!(told.contains(&format!("{count} is not in 1..=4294967295")), "{told}");
+        }
     }
 
     #[test]

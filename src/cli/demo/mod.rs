@@ -39,7 +39,7 @@ const ENDED_EVERY: Gap = Gap::from_millis(10);
 #[command(after_help = ABOUT)]
 pub(super) struct Args {
     /// End after this time, as in 30s; without it Ctrl-C ends
-    #[arg(long = "for", value_name = "DURATION", value_parser = super::sim::gap)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::values::gap)]
     length: Option<Gap>,
 
     /// Print the summary as one JSON object

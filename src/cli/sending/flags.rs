@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::beside::Format;
-use crate::cli::sim::gap;
+use crate::cli::values::{gap, lasting, up_to};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::replay::encode::Cancel;
@@ -297,26 +297,8 @@ impl Sending {
     }
 }
 
-pub(in crate::cli) fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
-    up_to(u32::MAX)
-}
-
-fn up_to(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
-    clap::builder::RangedI64ValueParser::new().range(1..=most.into())
-}
-
-/// A time that is not none.
-pub(in crate::cli) fn lasting(text: &str) -> Result<Gap, String> {
-    let time = gap(text).map_err(|error| error.to_string())?;
-    if time == Gap::ZERO { Err("expected a time above 0, as in 30s".into()) } else { Ok(time) }
-}
-
 fn moment(text: &str) -> Result<SystemTime, &'static str> {
     humantime::parse_rfc3339(text).map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z")
-}
-
-pub(in crate::cli) fn positive(text: &str) -> Result<f64, &'static str> {
-    text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
 }
 
 /// A target's model, if it has one in front, and its URL.
@@ -439,9 +421,7 @@ mod tests {
         assert_eq!(condition("goodput < 95%"), Ok(0.95));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && leave("0tok").is_err());
-        assert_eq!(lasting("30s"), Ok(Gap::from_millis(30_000)));
-        assert!(lasting("0s").is_err() && lasting("30").is_err() && moment("yesterday").is_err());
-        assert!(condition("ttft<5%").is_err() && percent("101%").is_err() && positive("0").is_err());
+        assert!(moment("yesterday").is_err() && condition("ttft<5%").is_err() && percent("101%").is_err());
         assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
     }
 }

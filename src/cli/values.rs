@@ -1,0 +1,43 @@
+//! How the values are read that flags of several verbs take.
+
+use clap::builder::RangedI64ValueParser;
+
+use crate::measure::time::{Gap, NotADuration};
+
+/// A time with its unit.
+pub(super) fn gap(text: &str) -> Result<Gap, NotADuration> {
+    humantime::parse_duration(text).map(Gap::from).map_err(|_| NotADuration)
+}
+
+/// A time that is not none.
+pub(super) fn lasting(text: &str) -> Result<Gap, String> {
+    let time = gap(text).map_err(|error| error.to_string())?;
+    if time == Gap::ZERO { Err("expected a time above 0, as in 30s".into()) } else { Ok(time) }
+}
+
+/// A count that is not zero.
+pub(super) fn at_least_one() -> RangedI64ValueParser<u32> {
+    up_to(u32::MAX)
+}
+
+/// A count from one on.
+pub(super) fn up_to(most: u32) -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..=most.into())
+}
+
+pub(super) fn positive(text: &str) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_none_is_told_with_one_that_is() {
+        let unit = "expected a number with a unit: ns, us, ms, s, m or h (as in 250ms or 1.5s)";
+        assert_eq!((gap("soon").map_err(|error| error.to_string()), gap("0s")), (Err(unit.into()), Ok(Gap::ZERO)));
+        assert_eq!((lasting("30s"), lasting("30")), (Ok(Gap::from_millis(30_000)), Err(unit.into())));
+        assert!(lasting("0s").is_err() && positive("0").is_err());
+    }
+}
