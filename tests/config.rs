@@ -541,6 +541,11 @@ fn files_that_cannot_be_read_are_named() {
         source.load().unwrap_err().to_string(),
         format!("the configuration is not valid\n  cannot read the configuration file absent.yaml: {absent}")
     );
+    let endless = Source::new(Typed::default(), Some("/dev/zero".into()), []).load().unwrap_err().to_string();
+    assert!(
+        endless.ends_with("cannot read the configuration file /dev/zero: it is larger than 1048576 bytes"),
+        "{endless}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Where a configuration comes from, so that it can be loaded again.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -77,11 +78,19 @@ impl Source {
     }
 }
 
+/// The largest configuration file, in bytes. What is larger is another file, or a device.
+const MAX_FILE: u64 = 1 << 20;
+
 fn read(path: &Path) -> Result<Settings, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Problem::at(Place::Default, format!("cannot read the configuration file {}: {error}", path.display()))
-    })?;
-    file::read(path, &text).map_err(ConfigError)
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let why = match read {
+        Ok(_) if text.len() as u64 > MAX_FILE => format!("it is larger than {MAX_FILE} bytes"),
+        Ok(_) => return file::read(path, &text).map_err(ConfigError),
+        Err(error) => error.to_string(),
+    };
+    let problem = format!("cannot read the configuration file {}: {why}", path.display());
+    Err(Problem::at(Place::Default, problem).into())
 }
 
 /// Settings that name files.

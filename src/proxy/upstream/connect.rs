@@ -116,6 +116,8 @@ pub(super) fn explained(error: impl ToString) -> String {
     } else if error.contains("CertificateRequired") {
         // In TLS 1.3 the server says so when the handshake is over, and the first request on its way.
         "; it asks for a client's certificate, which --upstream-cert names"
+    } else if error.contains("Cannot assign requested address") {
+        "; this machine has no address of its kind, or no port left for it (net.ipv4.ip_local_port_range)"
     } else {
         ""
     };
@@ -135,6 +137,14 @@ mod tests {
         let told = Broken::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
         let expected = "the connection failed: received fatal alert: CertificateRequired; it asks for a client's \
             certificate, which --upstream-cert names";
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_machine_that_has_nothing_to_connect_from_is_told_so() {
+        let told = explained(io::Error::from(Errno::EADDRNOTAVAIL));
+        let expected = "Cannot assign requested address (os error 99); this machine has no address of its kind, or no \
+            port left for it (net.ipv4.ip_local_port_range)";
         assert_eq!(told, expected);
     }
 }
