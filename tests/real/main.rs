@@ -1,4 +1,4 @@
-//! The real program between real parts: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics, curl.
+//! The real program between real parts: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics, nginx, curl.
 //!
 //! What the other tests hold in one process is held here over processes and sockets: that the numbers which a real
 //! backend stores are those of the requests that were made, that a real server's answers come through as they were, and

@@ -68,6 +68,14 @@ pub(crate) fn rotel(to: SocketAddr) -> Rotel {
     Rotel { grpc, http, _running: running }
 }
 
+/// nginx before `server`, with its files in `directory`: it speaks HTTP/2, and closes each connection after 100 requests.
+pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Part {
+    let addr = address();
+    let ports = [addr.port(), server.port()].map(|port| port.to_string());
+    let running = start("nginx", &[&ports[0], &ports[1], directory.to_str().unwrap()]);
+    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+}
+
 /// VictoriaMetrics that keeps its data in `directory`.
 pub(crate) fn victoria(directory: &Path) -> Part {
     let addr = address();

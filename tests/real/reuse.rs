@@ -86,6 +86,21 @@ fn none_of_10_000_requests_to_a_server_that_hangs_up_after_each_stream_is_lost()
 }
 
 #[test]
+fn none_of_3_000_requests_over_http2_to_nginx_that_says_goodbye_is_lost() {
+    let _turn = machine::beside();
+    let sim = parts::sim(&["--step-base", "10us", "--step-per-seq", "1us"]);
+    let folder = tempfile::tempdir().unwrap();
+    let nginx = parts::nginx(sim.addr, folder.path());
+    let gauge = Gauge::with(nginx.addr, |command| {
+        command.arg("--upstream-http=http2");
+    });
+    // So many at once that some are on their way whenever it says so.
+    assert_eq!(lost(gauge.addr, 60, 3_000, &one_token("sim"), |_| Duration::ZERO), 0);
+    assert_all_counted(&gauge.settled(3_000), 3_000);
+    assert_eq!(answered(sim.addr), 3_000.0, "and none was sent twice");
+}
+
+#[test]
 fn no_request_is_lost_that_comes_as_the_server_closes_its_idle_connection() {
     let _turn = machine::beside();
     // As uvicorn does, and with it every server that vLLM and its like run in.
