@@ -132,7 +132,9 @@ impl<'a> RequestBody<'a> {
             Value::Array(list) => !list.is_empty(),
             Value::Object(map) => map.get("type").and_then(Value::as_str) != Some("text"),
             Value::Bool(value) => *value,
-            _ => true,
+            // Gemini's word for no structure.
+            Value::String(text) => text != "text/plain",
+            Value::Number(_) => true,
         };
         // Most bodies have none of the places below the top.
         let some_nested = self.0.last_first().any(|(_, value)| value.as_object().is_some());
@@ -215,7 +217,8 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
         "ebnf" => (Asked::Structured, 9),
         "responseSchema" => (Asked::Structured, 10),
         "responseJsonSchema" => (Asked::Structured, 11),
-        "format" => (Asked::Structured, 12),
+        "responseMimeType" => (Asked::Structured, 12),
+        "format" => (Asked::Structured, 13),
         _ => return None,
     })
 }
@@ -616,10 +619,13 @@ mod tests {
             r#"{"parameters":{"grammar":{"type":"json"}}}"#,
             r#"{"text":{"format":{"type":"json_schema"}}}"#,
             r#"{"generationConfig":{"responseJsonSchema":{}}}"#,
+            r#"{"generationConfig":{"responseMimeType":"application/json"}}"#,
             r#"{"format":"json"}"#,
         ] {
             assert_eq!(extras(structured).structured, Some(true), "{structured}");
         }
+        let plain = r#"{"generationConfig":{"responseMimeType":"text/plain"}}"#;
+        assert_eq!(extras(plain).structured, Some(false));
         let twice =
             r#"{"options":{"logprobs":false,"min_tokens":1},"top_logprobs":5,"min_new_tokens":2,"min_tokens":3}"#;
         assert_eq!(
