@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
@@ -509,4 +510,22 @@ fn a_second_signal_does_not_wait_for_a_collector() {
     kill(run.pid(), Signal::SIGTERM).unwrap();
     run.ended();
     assert!(run.said().contains("stopped at once"), "{}", run.said());
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_clients_nor_the_end() {
+    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = run_to(&format!("http://{}", upstream.addr), &[], folder.path(), &["--access-log=true"]);
+    // The lines of so many are more than a pipe holds.
+    let ask = |addr| (0..500).for_each(|_| assert_eq!(Client::connect(addr).send(chat("{}")).response().status(), 200));
+    let unread = run.said.lock().unwrap();
+    ask(run.listen);
+    drop(unread);
+    until("none is lost", || run.said().matches("\"status\":200").count() == 500);
+    let unread = run.said.lock().unwrap();
+    ask(run.listen);
+    kill(Pid::from_raw(run.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    until("it ends", || run.child.try_wait().unwrap().is_some());
+    drop(unread);
 }

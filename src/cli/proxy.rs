@@ -8,7 +8,7 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::logging;
+use super::logging::{self, Logging};
 use super::stop::Stop;
 use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
@@ -58,9 +58,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Proxy::check(&loaded.config, &loaded.otlp)?;
         return super::print(&explain(&loaded));
     }
-    let level = logging::start(loaded.config.log).context("cannot begin to log")?;
+    let logging = logging::start(loaded.config.log).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    start(loaded, source, level)
+    start(loaded, source, &logging)
 }
 
 /// The effective configuration as a configuration file that would give it again.
@@ -72,7 +72,7 @@ fn explain(loaded: &Loaded) -> String {
 }
 
 /// Runs the proxy until it is told to stop.
-fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Result<ExitCode> {
+fn start(loaded: Loaded, source: Source, logging: &Logging) -> anyhow::Result<ExitCode> {
     super::raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
@@ -85,7 +85,7 @@ fn start(loaded: Loaded, source: Source, level: logging::Level) -> anyhow::Resul
         "forwarding"
     );
     runtime.block_on(async {
-        let drain = watch(&proxy, &source, &level, loaded.config.drain, &mut signals).await;
+        let drain = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
         proxy.drain();
         let patience = humantime::format_duration(drain.into());
         tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
@@ -120,7 +120,7 @@ impl Signals {
 
 /// Reloads on SIGHUP and when the configuration file changes; returns when told to stop, with how long open streams may
 /// go on.
-async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain: Gap, signals: &mut Signals) -> Gap {
+async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap, signals: &mut Signals) -> Gap {
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
     loop {
         tokio::select! {
@@ -132,16 +132,16 @@ async fn watch(proxy: &Proxy, source: &Source, level: &logging::Level, mut drain
         match source.load() {
             Ok(loaded) => {
                 drain = loaded.config.drain;
-                reload(proxy, level, loaded);
+                reload(proxy, logging, loaded);
             }
             Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
     }
 }
 
-fn reload(proxy: &Proxy, level: &logging::Level, loaded: Loaded) {
+fn reload(proxy: &Proxy, logging: &Logging, loaded: Loaded) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    if let Err(error) = level.reload(loaded.config.log.level) {
+    if let Err(error) = logging.reload(loaded.config.log.level) {
         tracing::error!("the log level stays as it was: {error}");
     }
     let restart = proxy.reload(loaded.config);

@@ -71,7 +71,8 @@ pub struct Run {
     pub child: Child,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    said: Arc<Mutex<String>>,
+    /// What it has logged. While this is held nobody reads more of it.
+    pub said: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 

@@ -69,7 +69,8 @@ Examples:
     streamgauge demo --admin 0.0.0.0:9464";
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
+    let _logging =
+        logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
     let models = MODELS.map(str::to_owned).into();
     // Long prompts are read in small pieces, so that they do not hold up everybody else.
     let options = Options { models, max_batched_tokens: 512, mean_output_tokens: 120, ..Options::default() };

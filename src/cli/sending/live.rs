@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use tokio::sync::oneshot;
 
 use super::screen::Whole;
-use crate::cli::logging;
+use crate::cli::logging::{self, Logging};
 use crate::clock::Clock;
 use crate::config::otlp::Otlp;
 use crate::config::{Log, LogFormat, LogLevel, TailKeep};
@@ -36,6 +36,7 @@ pub(super) struct Live {
     gauges: Arc<Gauges>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
+    _logging: Logging,
 }
 
 /// What a live run is made of.
@@ -56,7 +57,8 @@ impl Live {
         if listener.is_none() && otlp.metrics.is_none() {
             return Ok((None, None));
         }
-        logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
+        let _logging =
+            logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let aggregate = aggregate::Settings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
@@ -83,7 +85,7 @@ impl Live {
             let server = servers[done.target % servers.len()].clone();
             reporter.replayed(felt(done, server), done.lag());
         });
-        Ok((Some(Self { gauges, stop, thread }), Some(watcher)))
+        Ok((Some(Self { gauges, stop, thread, _logging }), Some(watcher)))
     }
 
     /// This is the run that is watched.

@@ -3,7 +3,10 @@
 //! What we log is ours to answer for. Libraries are held at warnings whatever the level, because their debug lines
 //! show headers, and headers hold credentials.
 
+mod lines;
+
 use std::io;
+use std::sync::Arc;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -11,36 +14,51 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, fmt};
 
+use self::lines::Lines;
 use crate::config::{Log, LogFormat, LogLevel};
 use crate::export::control::ACCESS;
+use crate::measure::time::Gap;
 
-/// Changes the level while the process runs.
-#[derive(Clone, Debug)]
-pub struct Level(reload::Handle<Targets, Registry>);
+/// How long the end of the process waits for the last lines to be written.
+const LAST_LINES: Gap = Gap::from_millis(1_000);
 
-impl Level {
+/// The log of this process. Held until its end, so that the last lines are written.
+#[derive(Debug)]
+pub struct Logging {
+    level: reload::Handle<Targets, Registry>,
+    lines: Arc<Lines>,
+}
+
+impl Logging {
     /// From now on logs at `level`.
     ///
     /// # Errors
     /// When nothing logs any more.
     pub fn reload(&self, level: LogLevel) -> anyhow::Result<()> {
-        Ok(self.0.reload(targets(level))?)
+        Ok(self.level.reload(targets(level))?)
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.lines.written(LAST_LINES);
     }
 }
 
 /// Begins to log.
 ///
 /// # Errors
-/// When the process logs already.
-pub fn start(log: Log) -> anyhow::Result<Level> {
-    let (filter, handle) = reload::Layer::new(targets(log.level));
-    let lines = fmt::layer().with_writer(io::stderr).with_ansi(super::is_colourful(&io::stderr()));
-    let lines = match log.format {
-        LogFormat::Text => lines.boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+/// When the process logs already, or no thread can be had.
+pub fn start(log: Log) -> anyhow::Result<Logging> {
+    let (filter, level) = reload::Layer::new(targets(log.level));
+    let lines = Lines::to_stderr()?;
+    let layer = fmt::layer().with_writer(Arc::clone(&lines)).with_ansi(super::is_colourful(&io::stderr()));
+    let layer = match log.format {
+        LogFormat::Text => layer.boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter)).try_init()?;
-    Ok(Level(handle))
+    tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()?;
+    Ok(Logging { level, lines })
 }
 
 fn targets(level: LogLevel) -> Targets {
