@@ -21,7 +21,8 @@ pub(super) struct Grpc {
     origin: String,
     metadata: MetadataMap,
     gzip: bool,
-    /// Made with the first request: it needs a runtime.
+    /// Made with the first request: it needs a runtime. Kept from one that was answered: where nobody does, the machine
+    /// behind its connection may be gone, which the kernel would notice a quarter of an hour later.
     channel: Option<Channel>,
 }
 
@@ -39,16 +40,13 @@ impl Grpc {
         Self { connector, origin, metadata, gzip: exporter.gzip, channel: None }
     }
 
-    /// Sends once.
+    /// Sends once. When this is dropped half-way, so is the connection.
     pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
-        let channel = match &self.channel {
-            Some(channel) => channel.clone(),
-            None => match self.open() {
-                Ok(channel) => self.channel.insert(channel).clone(),
-                Err(error) => return Answer::Refused(error.to_string()),
-            },
+        let channel = match self.channel.take().map_or_else(|| self.open(), Ok) {
+            Ok(channel) => channel,
+            Err(error) => return Answer::Refused(error.to_string()),
         };
-        let mut client = tonic::client::Grpc::new(channel);
+        let mut client = tonic::client::Grpc::new(channel.clone());
         if self.gzip {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
@@ -63,6 +61,7 @@ impl Grpc {
             Ok(()) => client.unary(request, method, Encoded).await,
             Err(status) => Err(status),
         };
+        self.channel = Some(channel);
         match response {
             Ok(response) => payload.accepted(response.get_ref()),
             Err(status) => answer(&status),

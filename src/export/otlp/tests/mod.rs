@@ -266,6 +266,18 @@ async fn a_collector_that_hangs_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_connection_over_which_nobody_answers_is_not_used_again() {
+    for protocol in BOTH {
+        let collector = Collector::start(protocol, vec![Reply { hang: true, ..Reply::default() }]).await;
+        let exporter = Exporter { timeout: ms(200), ..collector.exporter() };
+        let running = metrics(exporter, ms(50), ms(5_000));
+        until(|| collector.seen.lock().unwrap().len() >= 2).await;
+        assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
+        assert!(collector.seen.lock().unwrap()[1..].iter().all(|request| request.connection == 1), "{protocol:?}");
+    }
+}
+
+#[tokio::test]
 async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     let folder = tempfile::tempdir().unwrap();
