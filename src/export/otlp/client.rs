@@ -145,7 +145,8 @@ impl Client {
                     return Delivery::Failed;
                 }
                 Answer::Later { retry_after, why } => {
-                    let wait = retry_after.unwrap_or_else(|| shortened(pause));
+                    // One that asks to be asked at once may do so again, and again.
+                    let wait = retry_after.unwrap_or_default().max(shortened(pause));
                     if self.clock.now().after(wait) >= deadline {
                         self.complain(payload, FAILED, &why);
                         return Delivery::Failed;

@@ -278,6 +278,15 @@ async fn a_connection_over_which_nobody_answers_is_not_used_again() {
 }
 
 #[tokio::test]
+async fn a_collector_that_wants_to_be_asked_again_at_once_is_not_asked_without_a_pause() {
+    let at_once = Reply { status: 503, fields: vec![("retry-after", "0".to_owned())], ..Reply::default() };
+    let collector = Collector::start(Protocol::HttpProtobuf, vec![at_once; 100_000]).await;
+    let running = metrics(collector.exporter(), ms(50), ms(1_200));
+    until(|| running.drops.count(Loss::PointsFailed) > 0).await;
+    assert!(collector.seen.lock().unwrap().len() <= 3, "two pauses of half a second fill it");
+}
+
+#[tokio::test]
 async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     let folder = tempfile::tempdir().unwrap();
