@@ -5,7 +5,7 @@
 mod support;
 
 use std::convert::Infallible;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
@@ -449,6 +449,48 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
+}
+
+/// Answers over TLS without a length, so that the end of the connection is that of the answer; whether it says that it
+/// ends is told by what comes back.
+fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, says_so) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
+    let mut config = serving(pki, None);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let (config, asked) = (Arc::new(config), Arc::clone(&says_so));
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let session = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::StreamOwned::new(session, socket.unwrap());
+            // The proxy tries whether the server can be reached; that brings no request.
+            if matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nall of it").unwrap();
+                if asked.load(Relaxed) {
+                    stream.conn.send_close_notify();
+                }
+                stream.flush().unwrap();
+            }
+        }
+    });
+    (addr, says_so)
+}
+
+#[test]
+fn an_end_that_a_server_has_not_said_over_tls_is_passed_on_as_none() {
+    let pki = Pki::new();
+    let (addr, says_so) = ending(&pki);
+    let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
+    let settings = [("upstream_ca", &*ca), ("tls_cert", &cert), ("tls_key", &key)];
+    let proxy = Between::to(&format!("https://{addr}"), &settings);
+    for whole in [true, false] {
+        says_so.store(whole, Relaxed);
+        let over_http1 = over_tls(proxy.addr, trusting(&pki, &["http/1.1"]));
+        assert_eq!(over_http1.as_ref().err().map(std::io::Error::kind), (!whole).then_some(ErrorKind::UnexpectedEof));
+        assert_eq!(proxy.last_request()["outcome"], if whole { "success" } else { "truncated" });
+        let over_http2 = http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None);
+        assert_eq!((&*over_http2.body, over_http2.broken), (&b"all of it"[..], !whole));
+    }
 }
 
 /// Answers over TLS with the version of HTTP that was agreed on, until it is told to stop; then nothing of it is open.

@@ -126,7 +126,8 @@ impl Io {
                     let mut read = ReadBuf::new(buffer);
                     match ready!(Pin::new(stream).poll_read(cx, &mut read)) {
                         Ok(()) => (read.filled().len(), None),
-                        // A peer that closes without `close_notify` has still closed; framing tells whether too early.
+                        // A peer that closes without `close_notify` has still closed; framing tells whether too early,
+                        // and where there is none, `has_said_its_end`.
                         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => (0, None),
                         Err(error) => return Poll::Ready(Err(error)),
                     }
@@ -134,6 +135,17 @@ impl Io {
             };
             Poll::Ready(Ok((n > 0).then(|| take(&buffer[..n], Arrival::of(kernel)))))
         })
+    }
+
+    /// Whether the end that was read is one that the other side meant: over TLS it says so, and one that nobody has said
+    /// may be that of a process that died, or the work of somebody between (RFC 9112, section 9.8).
+    pub fn has_said_its_end(&mut self) -> bool {
+        let Self::Tls(stream) = self else { return true };
+        let state = match &mut **stream {
+            TlsStream::Client(stream) => stream.get_mut().1.process_new_packets(),
+            TlsStream::Server(stream) => stream.get_mut().1.process_new_packets(),
+        };
+        state.is_ok_and(|state| state.peer_has_closed())
     }
 
     /// Reads what has arrived into somebody else's buffer.

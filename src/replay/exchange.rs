@@ -273,7 +273,9 @@ impl Exchange {
                     return End::Whole(arrival.at, reply.keeps_alive() && sent.is_some());
                 }
                 Ok(Some((Ok(()), _))) => {}
-                Ok(None) if reply.ends_with_close() => return End::Whole(Clock::Monotonic.now(), false),
+                Ok(None) if reply.ends_with_close() && io.has_said_its_end() => {
+                    return End::Whole(Clock::Monotonic.now(), false);
+                }
                 Ok(None) => return End::Broken(Trouble::Closed),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return End::Broken(Trouble::Reset),
                 Err(_) => return End::Broken(Trouble::Closed),

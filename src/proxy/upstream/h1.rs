@@ -229,7 +229,7 @@ impl Exchange {
             }));
             match read.map_err(Broken::reset)? {
                 Some((arrival, outcome)) => (self.arrival, decoded) = (Some(arrival), outcome),
-                None if body.ends_with_close() => return Poll::Ready(Ok(BodyStep::End)),
+                None if body.ends_with_close() && self.io.has_said_its_end() => return Poll::Ready(Ok(BodyStep::End)),
                 None => return Poll::Ready(Err(Broken::Closed)),
             }
         }
