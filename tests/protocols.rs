@@ -339,6 +339,22 @@ fn clients_reach_us_over_tls_in_either_version() {
 }
 
 #[test]
+fn who_speaks_in_clear_where_tls_is_spoken_is_told_so() {
+    let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
+    let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
+    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
+    let refused = proxy.client().send(chat("{}")).response();
+    let told = "downstream; this port speaks TLS: try https://";
+    assert_eq!((refused.status(), refused.field("x-streamgauge-error")), (400, Some(told)));
+
+    // Other servers of TLS answer with an alert.
+    let alert = Upstream::answering([21, 3, 3, 0, 2, 2, 10]);
+    let refused = Between::new(alert.addr).client().send(chat("{}")).response();
+    assert_eq!(refused.status(), 502);
+    assert!(refused.field("x-streamgauge-error").unwrap().ends_with("it is of TLS: try https://"), "{}", refused.head);
+}
+
+#[test]
 fn a_client_without_a_certificate_is_turned_away_where_one_is_asked_for() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));

@@ -34,6 +34,9 @@ pub fn begun_request(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
 /// [`HeadError::Malformed`].
 pub fn begun_response(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
     let is_http = bytes.iter().zip(b"HTTP/1.").all(|(byte, expected)| byte == expected);
+    if bytes.starts_with(TLS_ALERT) {
+        return Err(HeadError::Malformed("it is of TLS: try https://"));
+    }
     if !is_http && bytes.first() != Some(&b'\r') {
         return Err(malformed(httparse::Error::Version));
     }
@@ -44,6 +47,9 @@ fn begun_lines(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
     let fresh = bytes.get(searched.saturating_sub(1)..).unwrap_or_default();
     if has_bare(fresh) { Err(BARE) } else { Ok(()) }
 }
+
+/// What a server of TLS says to a request in clear.
+const TLS_ALERT: &[u8] = &[21, 3];
 
 const BARE: HeadError = HeadError::Malformed("a bare CR or LF");
 

@@ -66,6 +66,15 @@ pub(super) async fn serve(io: Io, seat: Seat) {
     }
 }
 
+/// Tells a client that speaks HTTP in clear where TLS is spoken.
+pub(super) async fn turn_away(io: Io, seat: Seat) {
+    let (mut client, request) = (Client::new(io), Head::default());
+    let refusal = Refusal::new(400, Fault::Downstream, "this port speaks TLS: try https://");
+    if let Next::Linger(most) = refuse(&mut client, &seat, &request, &refusal, None).await {
+        client.linger(most).await;
+    }
+}
+
 async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &mut Head, arrival: Arrival) -> Next {
     let worker = seat.worker();
     let mut observation = Observation::begin(worker, request, arrival);

@@ -8,17 +8,15 @@ mod relay;
 mod tunnel;
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 
-use rustls::ServerConfig;
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsStream, server};
+use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::worker::Seat;
 use crate::clock::Clock;
+use crate::measure::time::Stamp;
 use crate::net::io::Io;
 
 /// Serves one accepted connection to its end.
@@ -26,11 +24,19 @@ pub(super) async fn serve(socket: TcpStream, seat: Seat) {
     let tls = seat.worker().shared().server_tls.as_ref().map(|tls| tls.load_full());
     let io = match tls {
         None => Io::plain(socket),
-        Some(config) => match handshaken(config, socket, &seat).await {
-            Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
-            Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-            None => return tracing::debug!("TLS handshake took too long, or the proxy drains"),
-        },
+        Some(config) => {
+            let (until, mut first) = (Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout), [0]);
+            let begun = in_time(&seat, until, socket.peek(&mut first)).await;
+            // A handshake does not begin with a letter, and every method does.
+            if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
+                return h1::turn_away(Io::plain(socket), seat).await;
+            }
+            match in_time(&seat, until, TlsAcceptor::from(config).accept(socket)).await {
+                Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
+                Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+                None => return tracing::debug!("TLS handshake took too long, or the proxy drains"),
+            }
+        }
     };
     if io.alpn() == Some(b"h2") {
         h2::serve(io, Vec::new(), seat).await;
@@ -39,15 +45,11 @@ pub(super) async fn serve(socket: TcpStream, seat: Seat) {
     }
 }
 
-/// The server's side of a handshake; `None` when it takes too long or the proxy drains, as of a client that sends nothing.
-async fn handshaken(
-    config: Arc<ServerConfig>,
-    socket: TcpStream,
-    seat: &Seat,
-) -> Option<io::Result<server::TlsStream<TcpStream>>> {
-    let until = Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout);
-    let mut handshake = pin!(TlsAcceptor::from(config).accept(socket));
-    let done = poll_fn(|cx| match handshake.as_mut().poll(cx) {
+/// What belongs to the server's side of a handshake; `None` when it takes too long or the proxy drains, as of a client
+/// that sends nothing.
+async fn in_time<F: Future>(seat: &Seat, until: Stamp, part: F) -> Option<F::Output> {
+    let mut part = pin!(part);
+    let done = poll_fn(|cx| match part.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending if seat.worker().is_draining() => Poll::Ready(None),
         Poll::Pending => seat.poll_until(cx, until).map(|()| None),
