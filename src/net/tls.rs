@@ -69,7 +69,8 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
-        pem::Error::NoItemsFound => {
+        // The lines before the base64 of a key that OpenSSL has encrypted in its old way are not base64.
+        pem::Error::NoItemsFound | pem::Error::Base64Decode(_) => {
             let missing = "no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`";
             file_error("private key", path, missing)
         }
@@ -85,27 +86,39 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
+/// Why a certificate and a key cannot be used.
+fn unusable(identity: Identity<'_>, error: &rustls::Error) -> TlsError {
+    let reason = match error {
+        rustls::Error::InconsistentKeys(_) => format!(
+            "it is not the key of the first certificate in {}, which has to be one's own, before those that have signed it",
+            identity.cert.display()
+        ),
+        error => error.to_string(),
+    };
+    TlsError::Unusable { path: identity.key.to_owned(), reason }
+}
+
 /// The server's side. With `client_ca`, clients must show a certificate that it has signed.
 ///
 /// # Errors
 /// [`TlsError`], which names the file.
 pub fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
-    let unusable = |path: &Path, reason: String| TlsError::Unusable { path: path.to_owned(), reason };
+    let refused = |path: &Path, error: String| TlsError::Unusable { path: path.to_owned(), reason: error };
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .map_err(|error| unusable(identity.cert, error.to_string()))?;
+        .map_err(|error| refused(identity.cert, error.to_string()))?;
     let builder = match client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider())
                 .build()
-                .map_err(|error| unusable(path, error.to_string()))?;
+                .map_err(|error| refused(path, error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder
         .with_single_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
-        .map_err(|error| unusable(identity.key, error.to_string()))?;
+        .map_err(|error| unusable(identity, &error))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
@@ -135,7 +148,7 @@ pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) 
         None => builder.with_no_client_auth(),
         Some(identity) => builder
             .with_client_auth_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
-            .map_err(|error| TlsError::Unusable { path: identity.key.to_owned(), reason: error.to_string() })?,
+            .map_err(|error| unusable(identity, &error))?,
     };
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     Ok(config)
@@ -202,11 +215,27 @@ mod tests {
     fn a_key_with_a_pass_phrase_is_told_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key.pem");
-        fs::write(&file, "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n").unwrap();
-        let told = key(&file).unwrap_err().to_string();
-        assert!(told.ends_with(
-            "key.pem: no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`"
-        ));
+        for pem in [
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
+            "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,FF\n\nMIIB\n-----END EC PRIVATE KEY-----\n",
+        ] {
+            fs::write(&file, pem).unwrap();
+            let told = key(&file).unwrap_err().to_string();
+            assert!(told.ends_with(
+                "key.pem: no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`"
+            ));
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_told_with_the_file_of_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+        let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
+        fs::write(&cert, made.cert.pem()).unwrap();
+        fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        let told = server(Identity { cert: &cert, key: &key }, None).unwrap_err().to_string();
+        assert!(told.contains("key.pem: it is not the key of the first certificate in") && told.contains("cert.pem"));
     }
 
     #[test]
