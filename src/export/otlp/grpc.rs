@@ -128,6 +128,10 @@ fn answer(status: &Status) -> Answer {
         _ => broken,
     };
     let why = match causes().last() {
+        // What HTTP/1.1 is to a reader of frames.
+        Some(cause) if broken && cause.to_string().ends_with("frame with invalid size") => format!(
+            "{cause}; a collector that speaks HTTP, as on port 4318, needs OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+        ),
         // Nobody answered: tonic's own words say nothing of why.
         Some(cause) if broken => cause.to_string(),
         _ => format!("the collector answered {:?}: {}", status.code(), status.message()),

@@ -53,7 +53,13 @@ impl Http {
     pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
         match self.exchange(payload).await {
             Ok(answer) => answer,
-            Err(error) => Answer::later(describe(&*error)),
+            Err(error) => {
+                let why = describe(&*error);
+                // A server of gRPC begins to speak before it is asked.
+                let is_other = why.contains("unexpected message") || why.contains("invalid HTTP version");
+                let remedy = "; a collector that speaks gRPC, as on port 4317, needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
+                Answer::later(if is_other { why + remedy } else { why })
+            }
         }
     }
 

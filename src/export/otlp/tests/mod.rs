@@ -13,6 +13,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::trace::v1::{ScopeSpans, Span};
 use prost::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use self::collector::{Collector, Reply};
@@ -215,6 +216,33 @@ async fn what_a_collector_rejects_is_counted() {
         let (running, queue) = traces(collector.exporter(), |_| ());
         queue.push(|| pair("one"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let writer = Arc::new(log.reopen().unwrap());
+    let _logging = tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(writer).finish());
+    let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
+    let grpc = Collector::start(Protocol::Grpc, vec![]).await.exporter();
+    let http = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut other = grpc.clone();
+    other.endpoint.port = http.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = http.accept().await {
+            socket.read_u8().await.unwrap();
+            socket.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request").await.unwrap();
+            // Closed with something unread it would be reset.
+            while matches!(socket.read(&mut [0; 1024]).await, Ok(1..)) {}
+        }
+    });
+    for (exporter, protocol, told) in [(grpc, Protocol::HttpProtobuf, "grpc"), (other, Protocol::Grpc, "http/protobuf")]
+    {
+        let mut client = Client::new(&Exporter { protocol, ..exporter }, Clock::Monotonic).unwrap();
+        assert_eq!(client.deliver(&payload, ms(500)).await, Delivery::Failed);
+        let said = std::fs::read_to_string(log.path()).unwrap();
+        assert!(said.lines().last().unwrap().contains(&format!("OTEL_EXPORTER_OTLP_PROTOCOL={told}\"")), "{said}");
     }
 }
 
