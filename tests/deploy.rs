@@ -330,6 +330,12 @@ fn the_unit_starts_what_exists_and_waits_for_the_drain() {
 }
 
 #[test]
+fn the_unit_has_one_place_for_a_capture() {
+    let unit = read("deploy/systemd/streamgauge.service");
+    assert!(unit.contains("\nProtectSystem=strict\n") && unit.contains("\nStateDirectory=streamgauge\n"));
+}
+
+#[test]
 fn the_image_is_built_from_files_that_reach_the_builder() {
     let (dockerfile, ignored) = (read("deploy/Dockerfile"), read(".dockerignore"));
     let copied: BTreeSet<&str> = dockerfile
