@@ -366,7 +366,8 @@ fn without_trusted_certificates_it_says_once_what_to_do() {
         command.envs([("SSL_CERT_FILE", "/nowhere/file"), ("SSL_CERT_DIR", "/nowhere/folder")]);
         command
     };
-    let mut to_collector = nowhere(&["--upstream=http://127.0.0.1:8000"]);
+    // A proxy starts without its collector: only who asks is told beforehand.
+    let mut to_collector = nowhere(&["--upstream=http://127.0.0.1:8000", "--check"]);
     to_collector.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318");
     for command in [nowhere(&["--upstream=https://localhost:8000"]), to_collector] {
         let done = finish(command, b"");

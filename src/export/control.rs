@@ -20,7 +20,6 @@ pub use super::telemetry::{ACCESS, Rules};
 use crate::clock::Clock;
 use crate::config::otlp::{Otlp, Sampler};
 use crate::measure::time::Gap;
-use crate::net::tls::TlsError;
 
 /// See the module.
 pub struct ControlPlane {
@@ -49,24 +48,21 @@ impl Controls {
 }
 
 impl ControlPlane {
-    /// Reads the certificates; connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
-    ///
-    /// # Errors
-    /// When a certificate for OTLP cannot be used; the error names the file.
-    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<String>, clock: Clock) -> Result<Self, TlsError> {
+    /// Connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
+    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<String>, clock: Clock) -> Self {
         let drops = Arc::<Drops>::default();
         let convention = rules.aggregate.convention;
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
         if let Some(of_metrics) = &otlp.metrics {
-            metrics = Some(MetricsExporter::new(of_metrics, &otlp.resource, convention, &clock, &drops)?);
+            metrics = Some(MetricsExporter::new(of_metrics, &otlp.resource, convention, &clock, &drops));
         }
         if let Some(of_traces) = &otlp.traces {
-            let (exporter, waiting) = SpanExporter::new(of_traces, &otlp.resource, convention, &clock, &drops)?;
+            let (exporter, waiting) = SpanExporter::new(of_traces, &otlp.resource, convention, &clock, &drops);
             (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
         }
         let (reporter, inbox) = Inbox::new(Arc::clone(&drops));
         let telemetry = Telemetry::new(rules, inbox, queue, drops, clock);
-        Ok(Self { telemetry: Arc::new(telemetry), reporter, sampler, metrics, spans, upstream })
+        Self { telemetry: Arc::new(telemetry), reporter, sampler, metrics, spans, upstream }
     }
 
     /// Changes the rules while it runs.

@@ -26,6 +26,7 @@ use crate::export::capturing::{self, CannotCapture};
 use crate::export::catalog::Convention;
 use crate::export::control::{ControlPlane, Controls, Rules};
 use crate::export::figures::Cut;
+use crate::export::otlp;
 use crate::export::tokenizing::{TokenizerError, Tokenizing};
 use crate::measure::time::Gap;
 use crate::net::io::ask_for_stamps;
@@ -91,7 +92,7 @@ impl Proxy {
         let (admin_listener, admin) = bind(config.admin, "admin")?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let plane =
-            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic)?;
+            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic);
         let controls = plane.controls();
         let certificates = Certificates::load(&config)?;
         ask_for_stamps();
@@ -134,13 +135,13 @@ impl Proxy {
         Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
     }
 
-    /// Reads the certificates and tokenizers that a configuration names, as [`start`](Self::start) does. Listens nowhere
-    /// and writes nothing.
+    /// Reads the certificates and tokenizers that a configuration names, as [`start`](Self::start) does, and those
+    /// certificates that only an exporter needs. Listens nowhere and writes nothing.
     ///
     /// # Errors
     /// [`StartError`], which names what to change.
     pub fn check(config: &ProxyConfig, otlp: &Otlp) -> Result<(), StartError> {
-        ControlPlane::new(rules(config, Convention::Frozen), otlp, None, Clock::Monotonic)?;
+        otlp::check(otlp)?;
         Certificates::load(config)?;
         let capture = &config.capture;
         Tokenizing::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;

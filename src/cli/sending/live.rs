@@ -63,7 +63,7 @@ impl Live {
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let aggregate = aggregate::Settings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
         let rules = Rules { aggregate, tail_keep: TailKeep::default(), ..Rules::default() };
-        let plane = ControlPlane::new(rules, &otlp, None, Clock::Monotonic)?;
+        let plane = ControlPlane::new(rules, &otlp, None, Clock::Monotonic);
         let (gauges, reporter) = (plane.gauges(), plane.reporter());
         let (stop, stopped) = oneshot::channel::<()>();
         if let Some(listener) = &listener {

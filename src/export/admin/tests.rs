@@ -37,7 +37,7 @@ async fn start_before(rules: Rules, upstream: Option<&str>) -> Plane {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let upstream = upstream.map(str::to_owned);
-    let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, upstream, Clock::Monotonic).unwrap();
+    let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, upstream, Clock::Monotonic);
     let (reporter, gauges) = (plane.reporter(), plane.gauges());
     let (stop, stopped) = oneshot::channel();
     let stopping = async { stopped.await.unwrap_or_default() };

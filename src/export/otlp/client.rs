@@ -12,7 +12,6 @@ use super::http::Http;
 use crate::clock::Clock;
 use crate::config::otlp::{Exporter, Protocol};
 use crate::measure::time::{Gap, Stamp};
-use crate::net::tls::TlsError;
 
 /// First pause between attempts; each further one is twice as long, and all are shortened by up to a half at random so
 /// that a fleet does not come back as one.
@@ -110,14 +109,14 @@ impl Transport {
 
 impl Client {
     /// A client that has not connected yet.
-    pub(super) fn new(exporter: &Exporter, clock: Clock) -> Result<Self, TlsError> {
-        let connector = Connector::new(exporter)?;
+    pub(super) fn new(exporter: &Exporter, clock: Clock) -> Self {
+        let connector = Connector::new(exporter);
         let transport = match exporter.protocol {
             Protocol::Grpc => Transport::Grpc(Grpc::new(exporter, connector)),
             Protocol::HttpProtobuf => Transport::Http(Http::new(exporter, connector)),
         };
         let endpoint = exporter.endpoint.to_string();
-        Ok(Self { transport, endpoint, timeout: exporter.timeout, clock, complained: None, unmentioned: 0 })
+        Self { transport, endpoint, timeout: exporter.timeout, clock, complained: None, unmentioned: 0 }
     }
 
     /// Delivers one export within `budget`, in as many attempts as that allows. Can be dropped half-way and begun
@@ -202,7 +201,7 @@ mod tests {
             identity: None,
         };
         let manual = ManualClock::new();
-        let mut client = Client::new(&exporter, Clock::Manual(manual.clone())).unwrap();
+        let mut client = Client::new(&exporter, Clock::Manual(manual.clone()));
         let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
         for (unmentioned, seconds) in [(0, 10), (1, 10), (2, 40), (0, 1), (1, 1)] {
             assert_eq!(client.deliver(&payload, Gap::ZERO).await, Delivery::Failed);

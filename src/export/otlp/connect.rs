@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use crate::config::otlp::{Endpoint, Exporter, Protocol};
+use crate::config::otlp::{Endpoint, Exporter, Otlp, Protocol};
 use crate::net::tls::{self, Identity, TlsError, Watched};
 
 /// A connection, plain or TLS.
@@ -23,6 +23,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// A connection as hyper and tonic take it.
 pub(super) type Io = TokioIo<Box<dyn Stream>>;
+
+const FILES: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY name the files";
 
 /// Connects to one collector.
 #[derive(Clone)]
@@ -35,7 +37,8 @@ pub(super) struct Connector {
 struct Renewed {
     exporter: Exporter,
     watched: Watched,
-    config: Arc<rustls::ClientConfig>,
+    /// None while they cannot be used: what is wrong with telemetry must not keep traffic from flowing.
+    config: Option<Arc<rustls::ClientConfig>>,
 }
 
 impl Renewed {
@@ -48,32 +51,32 @@ impl Renewed {
         tls::client(exporter.ca.as_deref(), identity, &[alpn]).map(Arc::new)
     }
 
-    fn new(exporter: &Exporter) -> Result<Self, TlsError> {
+    fn new(exporter: &Exporter) -> Self {
         let identity = exporter.identity.iter().flat_map(|files| [&files.cert, &files.key]);
         let watched = Watched::new(exporter.ca.iter().chain(identity).cloned().collect());
-        Ok(Self { config: Self::read(exporter)?, exporter: exporter.clone(), watched })
+        Self { exporter: exporter.clone(), watched, config: None }
     }
 
     /// As the files have it; what cannot be read leaves what was in force.
-    fn now(&mut self) -> Arc<rustls::ClientConfig> {
-        if self.watched.changed() {
-            match Self::read(&self.exporter) {
-                Ok(config) => self.config = config,
-                Err(error) => tracing::error!(%error, "certificates for OTLP have changed and cannot be used"),
-            }
+    fn now(&mut self) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+        if let Some(config) = self.config.as_ref().filter(|_| !self.watched.changed()) {
+            return Ok(Arc::clone(config));
         }
-        Arc::clone(&self.config)
+        match (Self::read(&self.exporter), &self.config) {
+            (Ok(config), _) => Ok(Arc::clone(self.config.insert(config))),
+            (Err(error), Some(before)) => {
+                tracing::error!(%error, "certificates for OTLP have changed and cannot be used");
+                Ok(Arc::clone(before))
+            }
+            (Err(error), None) => Err(error),
+        }
     }
 }
 
 impl Connector {
-    /// Reads the certificates.
-    pub(super) fn new(exporter: &Exporter) -> Result<Self, TlsError> {
-        let tls = match exporter.endpoint.tls {
-            true => Some(Arc::new(Mutex::new(Renewed::new(exporter)?))),
-            false => None,
-        };
-        Ok(Self { endpoint: exporter.endpoint.clone(), tls })
+    pub(super) fn new(exporter: &Exporter) -> Self {
+        let tls = exporter.endpoint.tls.then(|| Arc::new(Mutex::new(Renewed::new(exporter))));
+        Self { endpoint: exporter.endpoint.clone(), tls }
     }
 
     /// A new connection, with the certificates as they are by then.
@@ -84,11 +87,21 @@ impl Connector {
         socket.set_nodelay(true)?;
         let Some(tls) = self.tls else { return Ok(TokioIo::new(Box::new(socket))) };
         let config = tls.lock().unwrap_or_else(PoisonError::into_inner).now();
+        let config = config.map_err(|error| io::Error::other(format!("{error}; {FILES}")))?;
         let name = ServerName::try_from(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let stream = TlsConnector::from(config).connect(name, socket).await;
         let explained = |error| io::Error::other(tls::explained(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
         Ok(TokioIo::new(Box::new(stream.map_err(explained)?)))
     }
+}
+
+/// Whether the certificates that the exporters name can be used.
+///
+/// # Errors
+/// When they cannot; the error names the file.
+pub fn check(otlp: &Otlp) -> Result<(), TlsError> {
+    let exporters = otlp.metrics.iter().map(|of| &of.exporter).chain(otlp.traces.iter().map(|of| &of.exporter));
+    exporters.filter(|exporter| exporter.endpoint.tls).try_for_each(|exporter| Renewed::read(exporter).map(drop))
 }
 
 /// For tonic, which asks for the connection to the endpoint that it was made for.

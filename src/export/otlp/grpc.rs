@@ -205,7 +205,7 @@ mod tests {
             ca: None,
             identity: None,
         };
-        let mut grpc = Grpc::new(&exporter, Connector::new(&exporter).unwrap());
+        let mut grpc = Grpc::new(&exporter, Connector::new(&exporter));
         let payload = Payload { signal: Signal::Traces, message: Bytes::new() };
         let Answer::Later { why, .. } = grpc.send(&payload).await else { panic!() };
         assert_eq!(why, "Connection refused (os error 111)");

@@ -10,6 +10,8 @@ pub(super) mod run;
 pub mod traces;
 mod wire;
 
+pub use connect::check;
+
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));
 

@@ -19,7 +19,6 @@ use crate::export::catalog::Convention;
 use crate::export::drops::{Drops, Loss};
 use crate::export::snapshot::Snapshot;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::tls::TlsError;
 
 /// Tells when to stop, and by when to be done.
 #[derive(Clone, Debug)]
@@ -105,11 +104,11 @@ impl MetricsExporter {
         convention: Convention,
         clock: &Clock,
         drops: &Arc<Drops>,
-    ) -> Result<Self, TlsError> {
-        let client = Client::new(&settings.exporter, clock.clone())?;
+    ) -> Self {
+        let client = Client::new(&settings.exporter, clock.clone());
         let way = Way { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
         let encoder = Encoder::new(resource, convention, settings.temporality, settings.histograms);
-        Ok(Self { way, encoder, interval: settings.interval })
+        Self { way, encoder, interval: settings.interval }
     }
 
     /// Exports what `source` gives until told to stop, and then once more.
@@ -200,8 +199,8 @@ impl SpanExporter {
         convention: Convention,
         clock: &Clock,
         drops: &Arc<Drops>,
-    ) -> Result<(Self, Arc<SpanQueue>), TlsError> {
-        let client = Client::new(&settings.exporter, clock.clone())?;
+    ) -> (Self, Arc<SpanQueue>) {
+        let client = Client::new(&settings.exporter, clock.clone());
         let way = Way { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
         let queue = Arc::new(SpanQueue {
             requests: Mutex::default(),
@@ -211,7 +210,7 @@ impl SpanExporter {
             drops: Arc::clone(drops),
         });
         let (resource, schedule) = (attributes::resource(resource), settings.schedule_delay);
-        Ok((Self { way, queue: Arc::clone(&queue), resource, convention, schedule }, queue))
+        (Self { way, queue: Arc::clone(&queue), resource, convention, schedule }, queue)
     }
 
     /// Exports what is queued until told to stop, and then what is left. `drain` fills the queue before the last round.

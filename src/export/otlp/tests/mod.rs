@@ -64,7 +64,7 @@ fn metrics(exporter: Exporter, interval: Gap, timeout: Gap) -> Running {
     let settings = otlp::Metrics { exporter, interval, timeout, temporality, histograms };
     let drops = Arc::<Drops>::default();
     let clock = Clock::Monotonic;
-    let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops).unwrap();
+    let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops);
     let (order, stop) = Stop::new();
     Running { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
 }
@@ -80,7 +80,7 @@ fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running,
     };
     settings(&mut asked);
     let (drops, clock) = (Arc::<Drops>::default(), Clock::Monotonic);
-    let (exporter, queue) = SpanExporter::new(&asked, &[], Convention::Frozen, &clock, &drops).unwrap();
+    let (exporter, queue) = SpanExporter::new(&asked, &[], Convention::Frozen, &clock, &drops);
     let (order, stop) = Stop::new();
     let task = tokio::spawn(async move { exporter.run(|| (), stop).await });
     (Running { drops, order, task }, queue)
@@ -239,7 +239,7 @@ async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() 
     });
     for (exporter, protocol, told) in [(grpc, Protocol::HttpProtobuf, "grpc"), (other, Protocol::Grpc, "http/protobuf")]
     {
-        let mut client = Client::new(&Exporter { protocol, ..exporter }, Clock::Monotonic).unwrap();
+        let mut client = Client::new(&Exporter { protocol, ..exporter }, Clock::Monotonic);
         assert_eq!(client.deliver(&payload, ms(500)).await, Delivery::Failed);
         let said = std::fs::read_to_string(log.path()).unwrap();
         assert!(said.lines().last().unwrap().contains(&format!("OTEL_EXPORTER_OTLP_PROTOCOL={told}\"")), "{said}");
@@ -256,7 +256,7 @@ async fn what_was_taken_is_not_told_as_a_failure() {
         let partial = ExportMetricsPartialSuccess { rejected_data_points, error_message: "too old".to_owned() };
         let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
         let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { message, ..Reply::default() }]).await;
-        let mut client = Client::new(&collector.exporter(), Clock::Monotonic).unwrap();
+        let mut client = Client::new(&collector.exporter(), Clock::Monotonic);
         let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
         let taken = Delivery::Taken { rejected: rejected_data_points as u64 };
         assert_eq!(client.deliver(&payload, ms(10_000)).await, taken);
@@ -342,8 +342,18 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         let mut exporter = Exporter { ca: Some(ca.clone()), ..collector.exporter() };
         exporter.endpoint.tls = true;
         let doubtful = Exporter { ca: Some(client.0.clone()), ..exporter.clone() };
-        let error = Connector::new(&doubtful).unwrap().connect().await.err().unwrap().to_string();
+        let error = Connector::new(&doubtful).connect().await.err().unwrap().to_string();
         assert!(error.ends_with("; OTEL_EXPORTER_OTLP_CERTIFICATE names the certificates to trust"), "{error}");
+        // Files that are not there, or not yet, are no end of anything; they are told, and tried again.
+        let late = folder.path().join(format!("{protocol:?}.pem"));
+        let connector = Connector::new(&Exporter { ca: Some(late.clone()), ..exporter.clone() });
+        let error = connector.clone().connect().await.err().unwrap().to_string();
+        assert!(
+            error.contains(late.to_str().unwrap()) && error.contains("; OTEL_EXPORTER_OTLP_CERTIFICATE"),
+            "{error}"
+        );
+        std::fs::copy(&ca, &late).unwrap();
+        assert!(connector.connect().await.is_ok());
         let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
         // One that another authority has signed, until it is renewed.
