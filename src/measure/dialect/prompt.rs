@@ -132,8 +132,8 @@ impl<'a> RequestBody<'a> {
             Value::Array(list) => !list.is_empty(),
             Value::Object(map) => map.get("type").and_then(Value::as_str) != Some("text"),
             Value::Bool(value) => *value,
-            // Gemini's word for no structure.
-            Value::String(text) => text != "text/plain",
+            // Old clients of Ollama always send a `format`, and those of llama.cpp a `grammar`; the other is Gemini's word.
+            Value::String(text) => !matches!(&**text, "" | "text/plain"),
             Value::Number(_) => true,
         };
         // Most bodies have none of the places below the top.
@@ -151,11 +151,14 @@ impl<'a> RequestBody<'a> {
                 }
             }
         }
+        let logprobs = found[Asked::Logprobs as usize];
         let found = |what: Asked| found[what as usize].map(|(_, value): (u8, _)| value);
+        // `logprobs: 0` asks for those of the tokens themselves; of the alternatives 0 are none.
+        let no_alternatives = |(rank, value): (u8, &Value<'_>)| rank > 0 && value.as_u64() == Some(0);
         Extras {
             min_tokens: found(Asked::MinTokens).and_then(Value::as_u64),
             ignore_eos: found(Asked::IgnoreEos).and_then(Value::as_bool),
-            logprobs: found(Asked::Logprobs).map(some),
+            logprobs: logprobs.map(|found| !no_alternatives(found) && some(found.1)),
             tools: found(Asked::Tools).map(some),
             structured: found(Asked::Structured).map(some),
         }
@@ -202,6 +205,7 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
         "top_logprobs" => (Asked::Logprobs, 1),
         "return_logprob" => (Asked::Logprobs, 2),
         "responseLogprobs" => (Asked::Logprobs, 3),
+        "n_probs" => (Asked::Logprobs, 4),
         "tools" => (Asked::Tools, 0),
         "functions" => (Asked::Tools, 1),
         "toolConfig" => (Asked::Tools, 2),
@@ -591,6 +595,29 @@ mod tests {
             r#"{"tools":[{"input_schema":{"properties":{"image":{"properties":{"url":{"type":"string"}}}}}}],"messages":[]}"#,
         ] {
             assert_eq!(walked("anthropic.messages", body).parts, [], "{body}");
+        }
+    }
+
+    #[test]
+    fn an_empty_schema_and_no_alternatives_ask_for_nothing() {
+        let extras = |body: &str| RequestBody::read(body.as_bytes()).unwrap().extras();
+        for (body, structured) in [
+            (r#"{"format":""}"#, Some(false)),
+            (r#"{"grammar":""}"#, Some(false)),
+            (r#"{"sampling_params":{"regex":""}}"#, Some(false)),
+            (r#"{"format":"json"}"#, Some(true)),
+            (r#"{"json_schema":{}}"#, Some(true)),
+        ] {
+            assert_eq!(extras(body).structured, structured, "{body}");
+        }
+        for (body, logprobs) in [
+            (r#"{"n_probs":0}"#, Some(false)),
+            (r#"{"n_probs":2}"#, Some(true)),
+            (r#"{"top_logprobs":0}"#, Some(false)),
+            (r#"{"logprobs":0}"#, Some(true)),
+            (r#"{"logprobs":true,"top_logprobs":0}"#, Some(true)),
+        ] {
+            assert_eq!(extras(body).logprobs, logprobs, "{body}");
         }
     }
 
