@@ -38,6 +38,14 @@ const REQUEST: &[(&str, Asked)] = &[
     ("generationConfig.frequencyPenalty", Asked::FrequencyPenalty),
     ("generationConfig.presencePenalty", Asked::PresencePenalty),
     ("generationConfig.seed", Asked::Seed),
+    // Protocol Buffers take a field by its own name, too.
+    ("generation_config.max_output_tokens", Asked::MaxTokens),
+    ("generation_config.candidate_count", Asked::Choices),
+    ("generation_config.temperature", Asked::Temperature),
+    ("generation_config.top_p", Asked::TopP),
+    ("generation_config.frequency_penalty", Asked::FrequencyPenalty),
+    ("generation_config.presence_penalty", Asked::PresencePenalty),
+    ("generation_config.seed", Asked::Seed),
 ];
 
 /// Candidates of one event beyond its first; more than anybody asks for, and each takes memory.
@@ -263,6 +271,27 @@ impl Reader for Content {
         }
         if self.read(event.data, sink).is_none() {
             sink.delta(0, Delta::Malformed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::measure::dialect::Routes;
+    use crate::measure::shape::{RequestShape, ShapeReader};
+
+    #[test]
+    fn a_config_is_read_by_either_of_its_names() {
+        for body in [
+            r#"{"generationConfig":{"maxOutputTokens":12,"candidateCount":2,"temperature":0.5,"topP":0.9,"seed":3}}"#,
+            r#"{"generation_config":{"max_output_tokens":12,"candidate_count":2,"temperature":0.5,"top_p":0.9,"seed":3}}"#,
+        ] {
+            let path = "/v1beta/models/m:generateContent";
+            let mut reader = ShapeReader::new(RequestShape::of("POST", path, &Routes::default()), b"");
+            reader.push(body.as_bytes());
+            let shape = reader.take();
+            assert_eq!((shape.max_tokens, shape.choices, shape.seed), (Some(12), Some(2), Some(3)), "{body}");
+            assert_eq!((shape.temperature, shape.top_p), (Some(0.5), Some(0.9)), "{body}");
         }
     }
 }

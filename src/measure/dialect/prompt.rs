@@ -78,8 +78,16 @@ pub struct Extras {
 pub struct RequestBody<'a>(Object<'a>);
 
 /// Where sampling parameters stand besides the top.
-const NESTED: [&str; 7] =
-    ["parameters", "sampling_params", "generationConfig", "options", "inferenceConfig", "text", "output_config"];
+const NESTED: [&str; 8] = [
+    "parameters",
+    "sampling_params",
+    "generationConfig",
+    "generation_config",
+    "options",
+    "inferenceConfig",
+    "text",
+    "output_config",
+];
 /// Names the answer that a request goes on from, of which the server has kept what was said before.
 pub(super) const GOES_ON_FROM: &str = "previous_response_id";
 /// Fields of what a server has kept are numbered from here.
@@ -206,9 +214,11 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
         "return_logprob" => (Asked::Logprobs, 2),
         "responseLogprobs" => (Asked::Logprobs, 3),
         "n_probs" => (Asked::Logprobs, 4),
+        "response_logprobs" => (Asked::Logprobs, 5),
         "tools" => (Asked::Tools, 0),
         "functions" => (Asked::Tools, 1),
         "toolConfig" => (Asked::Tools, 2),
+        "tool_config" => (Asked::Tools, 3),
         "response_format" => (Asked::Structured, 0),
         "guided_json" => (Asked::Structured, 1),
         "guided_regex" => (Asked::Structured, 2),
@@ -222,7 +232,10 @@ fn asked(key: &str) -> Option<(Asked, u8)> {
         "responseSchema" => (Asked::Structured, 10),
         "responseJsonSchema" => (Asked::Structured, 11),
         "responseMimeType" => (Asked::Structured, 12),
-        "format" => (Asked::Structured, 13),
+        "response_schema" => (Asked::Structured, 13),
+        "response_json_schema" => (Asked::Structured, 14),
+        "response_mime_type" => (Asked::Structured, 15),
+        "format" => (Asked::Structured, 16),
         _ => return None,
     })
 }
@@ -647,6 +660,7 @@ mod tests {
             r#"{"text":{"format":{"type":"json_schema"}}}"#,
             r#"{"generationConfig":{"responseJsonSchema":{}}}"#,
             r#"{"generationConfig":{"responseMimeType":"application/json"}}"#,
+            r#"{"generation_config":{"response_schema":{}}}"#,
             r#"{"format":"json"}"#,
         ] {
             assert_eq!(extras(structured).structured, Some(true), "{structured}");
