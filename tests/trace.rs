@@ -569,6 +569,14 @@ fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_o
 }
 
 #[test]
+fn a_request_without_a_parent_is_of_bailian_too() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let row = r#"{"chat_id":1,"timestamp":2.5,"input_length":40,"output_length":9,"hash_ids":[1,2,3]}"#;
+    std::io::Write::write_all(&mut file, row.as_bytes()).unwrap();
+    assert_eq!(format::recognised(&Source::open(file.path()).unwrap()).unwrap().name, "bailian");
+}
+
+#[test]
 fn bailian_to_bailian_keeps_the_ids_of_single_blocks_also_where_they_are_no_prefix() {
     let path = data("bailian/handmade_schema.jsonl");
     let ids = |rows: &[Entry]| rows.iter().map(|row| row.prompt.blocks.clone()).collect::<Vec<_>>();
