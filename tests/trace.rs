@@ -569,6 +569,22 @@ fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_o
 }
 
 #[test]
+fn an_answer_of_no_token_has_no_length_for_aiperf_which_refuses_a_file_with_one_of_0() {
+    let row = |output| {
+        let mut row = Entry { output_tokens: Some(output), ..Entry::default() };
+        row.prompt.tokens = Some(5);
+        row
+    };
+    let written = |format| lines(format, Header::new("t"), vec![row(0), row(3)]);
+    let (rows, notes) = written("mooncake");
+    let [silent, other] = [0, 1].map(|at: usize| rows[at].get("output_length"));
+    assert_eq!((silent, other), (None, Some(&3.into())));
+    assert_eq!(notes, ["1 answers of no token have no length: AIPerf asks for one at least"]);
+    let (rows, _) = written("timed_trace");
+    assert_eq!(rows[0]["output_length"], 0);
+}
+
+#[test]
 fn a_request_without_a_parent_is_of_bailian_too() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let row = r#"{"chat_id":1,"timestamp":2.5,"input_length":40,"output_length":9,"hash_ids":[1,2,3]}"#;

@@ -9,6 +9,7 @@ use crate::capture::format::Entry;
 pub(super) struct Counted {
     estimated: u64,
     unknown: u64,
+    silent: u64,
 }
 
 impl Counted {
@@ -25,11 +26,18 @@ impl Counted {
         entry.output_tokens.unwrap_or(0)
     }
 
+    /// Output tokens, for AIPerf: of a file in which one row asks for none it reads no row.
+    pub(super) fn one_or_more(&mut self, entry: &Entry) -> Option<u64> {
+        self.silent += u64::from(entry.output_tokens == Some(0));
+        entry.output_tokens.filter(|tokens| *tokens > 0)
+    }
+
     /// What a reader of the file has to know.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let counts = [
             (self.estimated, "requests have no prompt tokens: a quarter of their bytes was taken"),
             (self.unknown, "requests have no output length, and were written as answers of no token"),
+            (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
         ];
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
     }

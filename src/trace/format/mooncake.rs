@@ -162,6 +162,8 @@ pub(super) struct Lengths {
     begun: Sessions<()>,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
+    /// Whether a length of 0 is left out, for AIPerf.
+    one_or_more: bool,
     /// What is noted once a row has one, and it is left out.
     without_sessions: Option<&'static str>,
     counted: Counted,
@@ -170,6 +172,7 @@ pub(super) struct Lengths {
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
     let mut lengths = Lengths::new(header, out, Time::millis, header.turns == Turns::Delta);
+    lengths.one_or_more = true;
     if header.turns == Turns::Full {
         lengths.without_sessions =
             Some("sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole");
@@ -187,7 +190,8 @@ impl Lengths {
         let mut notes = Vec::new();
         let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
         let begun = Sessions::new(&Losses::default());
-        Self { out, unit, sessions, begun, blocks, notes, without_sessions: None, counted: Counted::default() }
+        let (counted, one_or_more, without_sessions) = (Counted::default(), false, None);
+        Self { out, unit, sessions, begun, blocks, notes, one_or_more, without_sessions, counted }
     }
 
     pub(super) fn block_size(&self) -> Option<u32> {
@@ -217,7 +221,7 @@ impl Writer for Lengths {
             &Line {
                 timestamp: delay.is_none().then(|| (self.unit)(entry.at)),
                 input_length: tokens,
-                output_length: entry.output_tokens,
+                output_length: if self.one_or_more { self.counted.one_or_more(entry) } else { entry.output_tokens },
                 hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
                 session_id: session,
                 delay: delay.map(Time::millis),

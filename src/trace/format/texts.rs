@@ -98,7 +98,6 @@ struct Texts {
     notes: Vec<String>,
     rows: u64,
     counted: Counted,
-    silent: u64,
     anew: u64,
 }
 
@@ -131,7 +130,6 @@ impl Texts {
             notes: vec!["prompts are words made from block ids and lengths; AIPerf needs --fixed-schedule".to_owned()],
             rows: 0,
             counted: Counted::default(),
-            silent: 0,
             anew: 0,
         }
     }
@@ -165,7 +163,6 @@ impl Writer for Texts {
             MOST_TOKENS.. => return Err(WriteError::Unfit("requests of more than 2 million tokens, left out")),
             tokens => tokens,
         };
-        self.silent += u64::from(entry.output_tokens == Some(0));
         let before = self.before(entry, tokens);
         let part = before.map_or(0, |said| said.part);
         let begins = before.is_none_or(|said| self.multi && self.whole && said.tokens == 0);
@@ -185,7 +182,7 @@ impl Writer for Texts {
             timestamp: delay.is_none().then(|| Time::millis(entry.at)),
             delay,
             text,
-            output_length: entry.output_tokens.filter(|tokens| *tokens > 0),
+            output_length: self.counted.one_or_more(entry),
             extra: Extra {
                 min_tokens: params.min_tokens,
                 n: params.n,
@@ -205,11 +202,10 @@ impl Writer for Texts {
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
         self.notes.extend(self.counted.notes());
-        let counts = [
-            (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
-            (self.anew, "turns repeat something else than what was said, and begin a session of their own"),
-        ];
-        self.notes.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+        if self.anew > 0 {
+            let what = "turns repeat something else than what was said, and begin a session of their own";
+            self.notes.push(format!("{} {what}", self.anew));
+        }
         self.notes.extend(self.forgotten.list().into_iter().map(|(what, count)| format!("{count} {what}")));
         Ok(self.notes)
     }
