@@ -582,6 +582,12 @@ fn an_answer_of_no_token_has_no_length_for_aiperf_which_refuses_a_file_with_one_
     assert_eq!(notes, ["1 answers of no token have no length: AIPerf asks for one at least"]);
     let (rows, _) = written("timed_trace");
     assert_eq!(rows[0]["output_length"], 0);
+    // Bailian's rows have to have one.
+    let (rows, notes) = written("bailian");
+    assert_eq!(rows[0]["output_length"], 0);
+    assert!(
+        notes.contains(&"1 answers are of no token: AIPerf asks for one at least, and refuses the file".to_owned())
+    );
 }
 
 #[test]

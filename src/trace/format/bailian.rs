@@ -138,7 +138,7 @@ impl Writer for Chats {
                 parent_chat_id: before.and_then(|(chat, _)| i64::try_from(chat).ok()).unwrap_or(-1),
                 timestamp: Time::secs(entry.at),
                 input_length: tokens,
-                output_length: self.counted.output(entry),
+                output_length: self.counted.output_for_aiperf(entry),
                 kind: "text",
                 turn: turn.saturating_add(1),
                 hash_ids: match &mut self.blocks {

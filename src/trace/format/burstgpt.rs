@@ -105,7 +105,7 @@ impl Writer for Csv {
         if !std::mem::replace(&mut self.begun, true) {
             self.out.write_all(HEAD.as_bytes())?;
         }
-        let (at, output) = (Time::secs(entry.at).value(), self.counted.output(entry));
+        let (at, output) = (Time::secs(entry.at).value(), self.counted.output_for_aiperf(entry));
         self.silent += u64::from(output == 0 && entry.outcome != Some(Outcome::Failed));
         let elapsed = entry.timing.ended.map(|ended| Time::secs(ended).value().to_string()).unwrap_or_default();
         let [session, model] = [&entry.session, &entry.model].map(|name| cell(name.as_deref().unwrap_or_default()));

@@ -10,6 +10,7 @@ pub(super) struct Counted {
     estimated: u64,
     unknown: u64,
     silent: u64,
+    refused: u64,
 }
 
 impl Counted {
@@ -26,7 +27,14 @@ impl Counted {
         entry.output_tokens.unwrap_or(0)
     }
 
-    /// Output tokens, for AIPerf: of a file in which one row asks for none it reads no row.
+    /// The same for a format that AIPerf reads, too.
+    pub(super) fn output_for_aiperf(&mut self, entry: &Entry) -> u64 {
+        let output = self.output(entry);
+        self.refused += u64::from(output == 0);
+        output
+    }
+
+    /// Output tokens, for AIPerf alone: of a file in which one row asks for none it reads no row.
     pub(super) fn one_or_more(&mut self, entry: &Entry) -> Option<u64> {
         self.silent += u64::from(entry.output_tokens == Some(0));
         entry.output_tokens.filter(|tokens| *tokens > 0)
@@ -38,6 +46,7 @@ impl Counted {
             (self.estimated, "requests have no prompt tokens: a quarter of their bytes was taken"),
             (self.unknown, "requests have no output length, and were written as answers of no token"),
             (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
+            (self.refused, "answers are of no token: AIPerf asks for one at least, and refuses the file"),
         ];
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
     }
