@@ -161,7 +161,18 @@ fn histograms(info: &Info, screen: &Screen) -> String {
 fn span(seconds: f64) -> String {
     match seconds {
         s if s >= 7_200.0 => format!("{:.1}h", s / 3_600.0),
-        s if s >= 1.0 => format!("{s:.0}s"),
+        s if s >= 10.0 => format!("{s:.0}s"),
         s => Gap::from_nanos((s * 1e9) as u64).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_told_as_closely_as_the_rate_beside_it() {
+        let told = [0.0625, 1.5, 9.5, 10.4, 3_537.0, 7_200.0].map(span);
+        assert_eq!(told, ["62.5ms", "1.50s", "9.50s", "10s", "3537s", "2.0h"]);
     }
 }
