@@ -187,7 +187,7 @@ fn a_handshake_that_is_never_finished_is_given_up() {
     let (cert, key) = (pki.text("server.pem"), pki.text("server.key"));
     let upstream = Upstream::answering(OK);
     let proxy = single(&upstream, &[("tls_cert", &cert), ("tls_key", &key), ("head_timeout", "200ms")]);
-    for first in [&b""[..], b"\x16\x03\x01\x40\x00\x01", b"GET / HTTP/1.1\r\n\r\n"] {
+    for first in [&b""[..], b"\x16\x03\x01\x40\x00\x01", b"\x00 is neither TLS nor HTTP\r\n\r\n"] {
         let mut client = proxy.client();
         // Told why, perhaps, and closed.
         assert!(client.send(first).rest().len() < 100);
