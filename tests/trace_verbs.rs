@@ -435,6 +435,20 @@ fn when_copies_begin_is_not_said_of_a_trace_that_is_not_laid_over_itself() {
 }
 
 #[test]
+fn copies_of_a_short_trace_say_what_rate_they_come_to() {
+    let folder = TempDir::new().unwrap();
+    let path = small(&folder);
+    let twice = |offset: &str| trace(&["scale", &path, "--rate", "2x", "--offset", offset]);
+    let at: Vec<u64> = rows(&twice("10s")).iter().map(|row| row.at / SECOND).collect();
+    assert_eq!(at, [0, 1, 3, 5, 6, 8]);
+    let told = said(&twice("10s"));
+    // Twice as many in eight seconds as there were in three.
+    assert!(told.contains("the last copy begins 5.00s after the first, and together they span 8.00s"), "{told}");
+    assert!(told.contains("the rate is 0.75x and not 2x"), "{told}");
+    assert!(!said(&twice("100ms")).contains("last copy"));
+}
+
+#[test]
 fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);

@@ -24,15 +24,40 @@ pub struct Scale {
     pub seed: u64,
 }
 
+impl Scale {
+    fn copies(&self) -> u64 {
+        self.factor.ceil().max(1.0) as u64
+    }
+
+    /// Nanoseconds by which a copy is later than the first.
+    fn begins(&self, copy: u64) -> u64 {
+        (self.offset as f64 / self.copies() as f64 * copy as f64) as u64
+    }
+
+    /// Nanoseconds by which the last copy is later than the first.
+    #[must_use]
+    pub fn last_begins(&self) -> u64 {
+        self.begins(self.copies() - 1)
+    }
+
+    /// How many times the rate there is over so many nanoseconds, which the copies span together: less than the factor
+    /// by the time in which not all of them have begun, or some have ended.
+    #[must_use]
+    pub fn reached(&self, span: u64) -> f64 {
+        let of_one = span.saturating_sub(self.last_begins());
+        self.factor * of_one as f64 / span.max(1) as f64
+    }
+}
+
 /// A trace at another rate. `copy` reads it once more; it is asked for as many as the factor needs.
 pub fn scale<E>(scale: Scale, mut copy: impl FnMut() -> Result<Trace, E>) -> Result<Trace, E> {
-    let copies = scale.factor.ceil().max(1.0) as u64;
+    let copies = scale.copies();
     let mut all = Vec::new();
     let (mut header, losses) = (None, Losses::default());
     for number in 0..copies {
         let share = (scale.factor - number as f64).min(1.0);
         let Trace { header: of_one, entries, losses: lost } = copy()?;
-        let offset = (scale.offset as f64 / copies as f64 * number as f64) as u64;
+        let offset = scale.begins(number);
         let thinned = thin(entries, &of_one, share, mixed(scale.seed, number));
         let entries: Entries = Box::new(thinned.map(move |entry| {
             let mut entry = entry?;

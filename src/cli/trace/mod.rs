@@ -5,8 +5,10 @@ mod flags;
 mod picture;
 mod told;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
@@ -361,6 +363,16 @@ fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
         anyhow::Ok(input.trace)
     })?;
     let by = Lengths { input: times(args.isl), output: times(args.osl) };
-    let trace = lengths::scale(trace, by).map_err(anyhow::Error::msg)?;
-    args.output.write(trace, format.context("no trace was read")?, &[path])
+    let mut trace = lengths::scale(trace, by).map_err(anyhow::Error::msg)?;
+    let times = Rc::new(Cell::new((u64::MAX, 0)));
+    let seen = Rc::clone(&times);
+    trace.entries = Box::new(trace.entries.inspect(move |entry| {
+        if let Ok(entry) = entry {
+            let (first, last) = seen.get();
+            seen.set((first.min(entry.at), last.max(entry.at)));
+        }
+    }));
+    let done = args.output.write(trace, format.context("no trace was read")?, &[path])?;
+    told::scaled(scale, times.get().1.saturating_sub(times.get().0));
+    Ok(done)
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use crate::capture::format::{BlockIds, BlockUnit, Header, LastBlock, Scope, Turns};
 use crate::cli::say;
+use crate::measure::time::Gap;
 use crate::trace::format::{Converted, Format};
 use crate::trace::losses::Losses;
+use crate::trace::scale::Scale;
 
 /// What a user calls it.
 pub(super) fn name(path: &Path) -> Cow<'_, str> {
@@ -54,6 +56,19 @@ pub(super) fn converted(converted: &Converted, format: &Format) {
     lost(&format!("{} has no place for", format.name), &converted.lost);
     converted.notes.iter().for_each(|note| say(&format!("note: {note}")));
     say(&format!("note: {} requests written as {}", converted.written, format.name));
+}
+
+/// By how much copies that span so many nanoseconds together stay behind the rate that was asked for, where that is more
+/// than a twentieth.
+pub(super) fn scaled(scale: Scale, span: u64) {
+    let (asked, reached) = (scale.factor, scale.reached(span));
+    if span > 0 && reached < 0.95 * asked {
+        let (later, span) = (Gap::from_nanos(scale.last_begins()), Gap::from_nanos(span));
+        say(&format!(
+            "note: the last copy begins {later} after the first, and together they span {span}: over all of that the \
+             rate is {reached:.2}x and not {asked}x; a shorter --offset comes nearer"
+        ));
+    }
 }
 
 fn lost(what: &str, losses: &Losses) {
