@@ -243,6 +243,7 @@ fn texts_leave_nothing_but_their_lengths() {
         r#"{"text": "SECRET é", "timestamp": 1500, "session_id": "s", "output_length": 7, "extra": {"a": "SECRET"}}"#,
         r#"{"session_id": "s", "turns": [{"text": "SECRET é", "timestamp": 1500, "output_length": 7}]}"#,
         r#"{"text_input": "SECRET é", "timestamp": 1500, "session_id": "s", "output_length": 7}"#,
+        r#"{"payload": {"prompt": "SECRET é"}, "timestamp": 1500, "session_id": "s", "output_length": 7}"#,
     ] {
         let (header, rows, _) = of_text(text);
         assert_eq!((rows[0].prompt.bytes, rows[0].at, rows[0].output_tokens), (Some(9), 1_500_000_000, Some(7)));
@@ -702,7 +703,7 @@ fn a_format_is_guessed_and_said_and_what_is_lost_is_counted() {
     let done = trace(&["convert", FIRST60, "--to", "azure"]);
     let said = said(&done);
     assert!(
-        said.contains("is taken as mooncake (rows with `input_length`); times in milliseconds; blocks of 512 tokens"),
+        said.contains("is taken as mooncake (rows with `input_length` or a prompt of AIPerf's); times in milliseconds; blocks of 512 tokens"),
         "{said}"
     );
     assert!(said.contains("azure has no place for: prompt.blocks (162)"), "{said}");

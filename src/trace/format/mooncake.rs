@@ -22,11 +22,11 @@ pub(super) const FORMAT: Format = Format {
     aliases: &["mooncake_trace"],
     about: "Mooncake, AIPerf mooncake_trace: JSON Lines, chained ids of 512-token blocks",
     times: "milliseconds",
-    by: "rows with `input_length`",
+    by: "rows with `input_length` or a prompt of AIPerf's",
     recognise: |source| {
-        ["input_length", "text_input"].iter().any(|key| has_keys(source, &[key], &[]))
-            || has_keys(source, &["messages", "timestamp"], &[])
-            || has_keys(source, &["messages", "delay"], &[])
+        let timed = |prompt| ["timestamp", "delay"].iter().any(|time| has_keys(source, &[prompt, time], &[]));
+        let has = |key| has_keys(source, &[key], &[]);
+        has("input_length") || has("text_input") || timed("messages") || timed("payload")
     },
     read: Some(read),
     write: Some(write),
