@@ -247,7 +247,7 @@ const VERBS: [Verb; 9] = [
 #[cfg_attr(debug_assertions, ignore = "hundreds of megabytes: cargo test --release, which tests/run does too")]
 fn what_a_verb_holds_does_not_grow_with_the_trace() {
     // At the smaller size every table has all that it will have.
-    const SMALL: u64 = 100 << 20;
+    const SMALL: u64 = 160 << 20;
     for Verb { name, done } in VERBS {
         let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting::most_held(|| done(bytes)));
         assert!(large <= MOST_OF_VERB, "{name}: {large} bytes were held");
