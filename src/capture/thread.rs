@@ -20,6 +20,7 @@ use super::tokens::{MAX_BACKLOG, Tokens};
 use crate::clock::{Clock, rest};
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
+use crate::measure::fetch::together;
 use crate::measure::framing::coding::Decoder;
 use crate::measure::record::RequestRecord;
 use crate::measure::time::{Gap, Stamp};
@@ -104,9 +105,13 @@ impl Writer {
         self.tidy();
         loop {
             let mut taken = 0;
-            for note in notes.try_iter().take(AT_ONCE) {
-                self.note(note);
-                taken += 1;
+            while taken < AT_ONCE {
+                let fetched = together(notes.try_iter());
+                if fetched.is_empty() {
+                    break;
+                }
+                taken += fetched.len();
+                fetched.into_iter().for_each(|note| self.note(note));
             }
             if taken == 0 {
                 let since = self.clock.now().since(self.flushed);

@@ -6,6 +6,8 @@
 //! is written is what was counted.
 
 use std::borrow::Borrow;
+use std::hint::black_box;
+use std::iter;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
@@ -14,6 +16,7 @@ use tokio::sync::Notify;
 use super::capturing::{Capture, Following};
 use super::drops::{Drops, Loss};
 use super::trace_context::RequestTrace;
+use crate::measure::fetch::{Fetch, together};
 use crate::measure::observer::Progress;
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
@@ -57,6 +60,19 @@ pub(super) enum Report {
     Replayed(Box<(RequestRecord, Gap)>),
     /// A long stream has moved.
     Progress(Box<Progress>),
+}
+
+impl Fetch for Report {
+    fn fetch(&self) {
+        match self {
+            Self::Finished(finished) => {
+                black_box((finished.trace.is_some(), finished.following.is_some()));
+                finished.record.fetch();
+            }
+            Self::Replayed(replayed) => replayed.0.fetch(),
+            Self::Progress(_) => {}
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -122,7 +138,13 @@ impl Inbox {
     /// Takes what is there: at most one queue's fill, so that reporters cannot hold up whoever drains.
     pub(super) fn drain(&self) -> impl Iterator<Item = Report> {
         let reports = &self.0.reports;
-        std::iter::from_fn(|| reports.pop()).take(reports.capacity())
+        let mut left = reports.capacity();
+        let fetched = move || {
+            let fetched = together(iter::from_fn(|| reports.pop()).take(left));
+            left -= fetched.len();
+            (!fetched.is_empty()).then_some(fetched)
+        };
+        iter::from_fn(fetched).flatten()
     }
 
     /// From now on requests go on to this capture.

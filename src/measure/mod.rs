@@ -29,6 +29,7 @@ mod buffer;
 pub mod dialect;
 pub mod difference;
 mod document;
+pub mod fetch;
 pub mod framing;
 pub mod histogram;
 mod id_set;
