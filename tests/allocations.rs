@@ -194,7 +194,7 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         }
     }
     let record = observer.end(Stamp::from_nanos(u64::MAX), Ending::Complete);
-    capture.ended(Box::new(following), Box::new(record));
+    capture.ended(Box::new((following, record)));
     capture.finish();
     assert_eq!(capture.counts().count(Fate::Whole), 1);
     assert!(drained > 49_000, "{drained} gaps came in batches");

@@ -353,7 +353,7 @@ impl Alone {
         let now = Clock::Manual(self.clock.clone()).now();
         let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
         observer.head(now, head, StampSource::Read);
-        self.capture.ended(Box::new(following), Box::new(observer.end(now, Ending::Complete)));
+        self.capture.ended(Box::new((following, observer.end(now, Ending::Complete))));
     }
 
     /// Waits until so many rows are written.

@@ -13,6 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustls::ServerConnection;
 use serde_json::Value;
+use streamgauge::capture::format::{Entry, Header};
 use streamgauge::capture::reader::Reader;
 use streamgauge::measure::time::Gap;
 use streamgauge::net::tls::{Identity, server};
@@ -121,6 +122,23 @@ fn public_traces_are_sent_as_they_are() {
         );
         assert_eq!(fidelity["osl"]["exact_share"], 1.0, "{trace}: {fidelity}");
     }
+}
+
+#[test]
+fn what_is_lost_of_a_torn_trace_is_told_and_the_rest_is_sent() {
+    let server = sim(Gap::from_millis(1));
+    let target = format!("http://{}", server.local_addr());
+    let folder = tempfile::tempdir().unwrap();
+    let torn = folder.path().join("torn.jsonl");
+    let header = serde_json::to_string(&Header::new("test")).unwrap();
+    let row = Entry { output_tokens: Some(3), ..Entry::default() };
+    let row = serde_json::to_string(&row).unwrap();
+    fs::write(&torn, [&*header, &row, &row, row.trim_end_matches('}')].join("\n")).unwrap();
+    let flags = ["--json", "--max-lag", "1h", "--models", "*=sim"];
+    let done = run(&[&["replay", torn.to_str().unwrap(), "--target", &target], &flags[..]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap()["sent"], 2);
+    assert!(done.stderr.contains("note: not taken over: its last line is torn (1)\n"), "{}", done.stderr);
 }
 
 #[test]

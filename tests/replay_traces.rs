@@ -154,7 +154,7 @@ fn captured(times: &[u64]) -> tempfile::NamedTempFile {
 #[test]
 fn rows_are_sent_in_the_order_of_their_times_whatever_the_order_of_the_file() {
     let file = captured(&[700, 30, 500, 20]);
-    let (_, rows) = source::open(file.path(), None).unwrap();
+    let (_, rows, _) = source::open(file.path(), None).unwrap();
     let times: Vec<u64> = rows.map(|row| row.unwrap().at / 1_000_000).collect();
     assert_eq!(times, [20, 30, 500, 700]);
 }

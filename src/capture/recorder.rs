@@ -28,7 +28,7 @@ use super::thread::{Writer, log_losses};
 use super::tokens::Tokens;
 use crate::clock::Clock;
 use crate::measure::dialect::Dialect;
-use crate::measure::fetch::Fetch;
+use crate::measure::fetch::{self, Fetch};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
@@ -112,23 +112,34 @@ pub(super) enum Note {
     /// A request was sent.
     Asked { body: Vec<u8>, room: Room, encoding: Vec<u8>, dialect: &'static Dialect, answer: Arc<OnceLock<Asked>> },
     /// A request has ended.
-    Ended(Box<Following>, Record),
+    Ended(Box<dyn Followed>),
     /// Write what there is.
     Stop,
 }
 
 impl Fetch for Note {
-    fn fetch(&self) {
-        if let Self::Ended(following, record) = self {
+    fn fetch(&mut self) {
+        if let Self::Ended(ended) = self
+            && let Some((following, record)) = ended.parts()
+        {
             black_box((following.sent, following.in_flight, following.gaps.len(), following.session.is_some()));
             black_box(following.body.iter().step_by(64).fold(0, |sum: u8, byte| sum.wrapping_add(*byte)));
-            (**record).borrow().fetch();
+            fetch::record(record);
         }
     }
 }
 
-/// A record, as whoever counted it hands it on.
-pub type Record = Box<dyn Borrow<RequestRecord> + Send>;
+/// A request that has ended, as whoever counted it hands it on.
+pub trait Followed: Send {
+    /// What was followed of it, and what it came to; `None` where nobody followed it.
+    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)>;
+}
+
+impl<R: Borrow<RequestRecord> + Send> Followed for (Following, R) {
+    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)> {
+        Some((&mut self.0, self.1.borrow()))
+    }
+}
 
 /// Bodies that are held, and those of them that wait for the thread, in bytes.
 #[derive(Default)]
@@ -318,14 +329,14 @@ impl Capture {
         }
     }
 
-    /// The request has ended, and this is its record, counted.
-    pub fn ended(&self, following: Box<Following>, record: Record) {
+    /// The request has ended, and has been counted.
+    pub fn ended(&self, mut ended: Box<dyn Followed>) {
         // Plain HTTP is no traffic of a model.
-        if (*record).borrow().shape.dialect.is_none() {
+        if ended.parts().is_none_or(|(_, record)| record.shape.dialect.is_none()) {
             return;
         }
         self.counts.joined();
-        if self.queue.try_send(Note::Ended(following, record)).is_err() {
+        if self.queue.try_send(Note::Ended(ended)).is_err() {
             self.counts.left(1);
             self.lost();
         }

@@ -157,8 +157,8 @@ impl Writer {
                 drop((body, room));
                 let _first = answer.set(asked).is_ok();
             }
-            Note::Ended(mut following, record) => {
-                let record = (*record).borrow();
+            Note::Ended(mut ended) => {
+                let Some((following, record)) = ended.parts() else { return };
                 let asked = match (following.answer.take(), record.shape.dialect) {
                     // Whoever was to answer has answered, and is gone: its note came first.
                     (Some(answer), _) => Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default(),
@@ -167,7 +167,7 @@ impl Writer {
                     }
                     _ => Asked::default(),
                 };
-                self.ended(&mut following, record, asked);
+                self.ended(following, record, asked);
             }
             Note::Stop => {}
         }

@@ -117,7 +117,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
         several_times(&self.trace)?;
-        let (header, rows) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
+        let (header, rows, losses) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
         let delta = header.turns == Turns::Delta;
         anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");
         let found = self.read(rows).map_err(anyhow::Error::from_boxed)?;
@@ -150,13 +150,13 @@ impl Args {
             // Where no times are heeded, pauses are none.
             pauses: if self.as_fast_as_possible { 0.0 } else { stretch },
             first: Vec::new(),
-            open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows)| rows)),
+            open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows, _)| rows)),
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
             offered: Value::Null,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: self.sessions.into(),
-            notes: found.notes(),
+            notes: found.notes().chain(losses.unread()).collect(),
         })
     }
 
@@ -227,7 +227,7 @@ struct Found {
 
 impl Found {
     /// What will not be as in the trace.
-    fn notes(&self) -> Vec<String> {
+    fn notes(&self) -> impl Iterator<Item = String> {
         let notes = [
             (
                 self.parts,
@@ -235,7 +235,7 @@ impl Found {
             ),
             (self.unknown, "do not tell their length, and get a prompt of one token"),
         ];
-        notes.iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}")).collect()
+        notes.into_iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}"))
     }
 }
 

@@ -24,6 +24,7 @@ use crate::report::sweep::file::File;
 use crate::report::sweep::{self, Sweep, Wanted};
 use crate::report::text::Screen;
 use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
+use crate::trace::losses::Losses;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -170,7 +171,8 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
                 super::say(&format!("note: {} is not the trace that was sent: its bytes are others", source.display()));
             }
         }
-        let mut production = production(source, window, fold.settings.definitions)?;
+        let (mut production, lost) = production(source, window, fold.settings.definitions)?;
+        lost.unread().iter().for_each(|note| super::say(note));
         report = report.beside(source.display().to_string(), &mut production, percentiles);
     }
     let words = match () {
@@ -185,10 +187,10 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if missed { ExitCode::FAILURE } else { printed })
 }
 
-/// What a part of a trace came to when it was captured.
-pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -> anyhow::Result<Fold> {
+/// What a part of a trace came to when it was captured, and what of the trace is lost.
+pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -> anyhow::Result<(Fold, Losses)> {
     let mut fold = Fold::new(Settings { definitions, ..Settings::default() });
-    let (_, rows) = source::open(trace, None).map_err(anyhow::Error::from_boxed)?;
+    let (_, rows, losses) = source::open(trace, None).map_err(anyhow::Error::from_boxed)?;
     for (row, number) in rows.zip(1_u64..) {
         let row = row.map_err(anyhow::Error::from_boxed)?;
         if part.has(row.at) {
@@ -196,7 +198,7 @@ pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -
             fold.add(&request.with_context(|| format!("{}, request {number}", trace.display()))?)?;
         }
     }
-    Ok(fold)
+    Ok((fold, losses))
 }
 
 impl Args {

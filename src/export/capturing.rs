@@ -1,6 +1,6 @@
 //! The proxy's side of the capture: what the configuration asks for, started; and its counts among the telemetry.
 
-pub use crate::capture::recorder::{Capture, Following};
+pub use crate::capture::recorder::{Capture, Followed, Following};
 
 use crate::capture::counts::{Counts, Fate};
 use crate::capture::recorder::{CaptureError, SessionField, Settings};

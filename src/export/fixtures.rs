@@ -75,7 +75,7 @@ pub(crate) fn record() -> RequestRecord {
         longest_gap: Some(Gap::from_millis(40)),
         gap_count: 4,
         gaps_over: Box::default(),
-        chunk_overheads: [20_000, 30_000].into(),
+        chunk_overheads: [20_000, 30_000][..].into(),
         request_overhead: Some(Gap::from_nanos(40_000)),
         head_overhead: Some(Gap::from_nanos(50_000)),
         request_bytes: 200,

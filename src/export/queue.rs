@@ -5,7 +5,6 @@
 //! dropped and counted. A capture has it from there (`Inbox::hand_on`): one hand-over is half the price of two, and what
 //! is written is what was counted.
 
-use std::borrow::Borrow;
 use std::hint::black_box;
 use std::iter;
 use std::sync::{Arc, OnceLock};
@@ -13,10 +12,10 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use tokio::sync::Notify;
 
-use super::capturing::{Capture, Following};
+use super::capturing::{Capture, Followed, Following};
 use super::drops::{Drops, Loss};
 use super::trace_context::RequestTrace;
-use crate::measure::fetch::{Fetch, together};
+use crate::measure::fetch::{self, Fetch, together};
 use crate::measure::observer::Progress;
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
@@ -36,7 +35,7 @@ pub struct Finished {
     /// Made at its beginning, if tracing is on.
     pub trace: Option<RequestTrace>,
     /// What a capture needs besides, where there is one.
-    pub following: Option<Box<Following>>,
+    pub following: Option<Following>,
 }
 
 impl From<RequestRecord> for Finished {
@@ -45,9 +44,9 @@ impl From<RequestRecord> for Finished {
     }
 }
 
-impl Borrow<RequestRecord> for Finished {
-    fn borrow(&self) -> &RequestRecord {
-        &self.record
+impl Followed for Finished {
+    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)> {
+        Some((self.following.as_mut()?, &self.record))
     }
 }
 
@@ -63,13 +62,13 @@ pub(super) enum Report {
 }
 
 impl Fetch for Report {
-    fn fetch(&self) {
+    fn fetch(&mut self) {
         match self {
             Self::Finished(finished) => {
                 black_box((finished.trace.is_some(), finished.following.is_some()));
-                finished.record.fetch();
+                fetch::record(&finished.record);
             }
-            Self::Replayed(replayed) => replayed.0.fetch(),
+            Self::Replayed(replayed) => fetch::record(&replayed.0),
             Self::Progress(_) => {}
         }
     }
@@ -158,9 +157,9 @@ impl Inbox {
     }
 
     /// Gives a request that has been counted to the capture, where there is one.
-    pub(super) fn hand_on(&self, mut finished: Box<Finished>) {
-        if let (Some(following), Some(capture)) = (finished.following.take(), self.capture()) {
-            capture.ended(following, finished);
+    pub(super) fn hand_on(&self, finished: Box<Finished>) {
+        if let Some(capture) = self.capture() {
+            capture.ended(finished);
         }
     }
 
@@ -209,7 +208,7 @@ mod tests {
         };
         let capture = Arc::new(Capture::start(settings, None, Clock::Monotonic).unwrap());
         let to = Arc::clone(&capture);
-        let asked = move || Finished { following: Some(Box::new(to.follow(|_| None, 0))), ..record().into() };
+        let asked = move || Finished { following: Some(to.follow(|_| None, 0)), ..record().into() };
         (capture, asked)
     }
 

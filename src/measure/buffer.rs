@@ -1,18 +1,23 @@
 //! A list that holds so many and no more, and takes memory by what it is used for.
 //!
-//! Most streams are short, and a few are very long. So the first value makes room for a few, the value that finds that
-//! room taken makes room for all, and from then on nothing is allocated.
+//! Most streams are short, and a few are very long. So the first few are held in place, the value that finds that room
+//! taken makes room for all, and from then on nothing is allocated.
 
-/// Values that the first allocation makes room for.
+use smallvec::SmallVec;
+
+/// Values that are held in place.
 const FEW: usize = 8;
+
+/// A few in place, more elsewhere.
+pub(super) type Few<T> = SmallVec<[T; FEW]>;
 
 /// At most `MOST` values.
 #[derive(Debug)]
-pub(super) struct Buffer<T, const MOST: usize>(Vec<T>);
+pub(super) struct Buffer<T, const MOST: usize>(Few<T>);
 
 impl<T, const MOST: usize> Default for Buffer<T, MOST> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(Few::new())
     }
 }
 
@@ -24,7 +29,7 @@ impl<T: Copy, const MOST: usize> Buffer<T, MOST> {
             return false;
         }
         if held == self.0.capacity() {
-            self.0.reserve_exact(if held < FEW { FEW.min(MOST) } else { MOST } - held);
+            self.0.reserve_exact(MOST - held);
         }
         self.0.push(value);
         true
@@ -43,7 +48,7 @@ impl<T: Copy, const MOST: usize> Buffer<T, MOST> {
     }
 }
 
-impl<T, const MOST: usize> From<Buffer<T, MOST>> for Vec<T> {
+impl<T, const MOST: usize> From<Buffer<T, MOST>> for Few<T> {
     fn from(buffer: Buffer<T, MOST>) -> Self {
         buffer.0
     }
@@ -54,11 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_made_for_a_few_then_for_all_and_then_no_more() {
+    fn a_few_are_held_in_place_then_room_is_made_for_all_and_then_no_more() {
         let mut buffer = Buffer::<u32, 100>::default();
-        assert_eq!(buffer.0.capacity(), 0);
-        let room: Vec<usize> = (0..100).map(|n| (buffer.push(n), buffer.0.capacity()).1).collect();
-        assert_eq!((&room[..8], &room[8..]), (&[8; 8][..], &[100; 92][..]));
+        let room: Vec<_> = (0..100).map(|n| (buffer.push(n), buffer.0.spilled(), buffer.0.capacity())).collect();
+        assert_eq!((&room[..8], &room[8..]), (&[(true, false, 8); 8][..], &[(true, true, 100); 92][..]));
         assert!(!buffer.push(100));
         assert_eq!(buffer.take()[..], (0..100).collect::<Vec<_>>());
         assert_eq!((buffer.len(), buffer.0.capacity()), (0, 100));
@@ -68,6 +72,6 @@ mod tests {
     fn a_small_buffer_takes_no_more_than_it_may_hold() {
         let mut buffer = Buffer::<u8, 3>::default();
         assert_eq!([1, 2, 3, 4].map(|n| buffer.push(n)), [true, true, true, false]);
-        assert_eq!((buffer.take()[..].to_vec(), buffer.0.capacity()), (vec![1, 2, 3], 3));
+        assert_eq!((buffer.take()[..].to_vec(), buffer.0.spilled()), (vec![1, 2, 3], false));
     }
 }

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::buffer::Few;
 use super::shape::RequestShape;
 use super::slo::Slos;
 use super::time::{Gap, Stamp};
@@ -324,7 +325,7 @@ pub struct RequestRecord {
     /// See [`RequestRecord::gap_count`]; in the order of [`Slos::gap_limits`].
     pub gaps_over: Box<[u64]>,
     /// Delays between the arrival of response bytes and their hand-over to the client, the last ones first come.
-    pub chunk_overheads: Vec<u32>,
+    pub chunk_overheads: Few<u32>,
     /// Between the last request byte read and the last one written upstream.
     pub request_overhead: Option<Gap>,
     /// Between the arrival of the response head and its hand-over to the client.

@@ -34,7 +34,7 @@ pub(super) struct Observation {
     trace: Option<RequestTrace>,
     active: ActiveRequest,
     asking: Option<Box<Asking>>,
-    following: Option<Box<Following>>,
+    following: Option<Following>,
     /// The last read of the request.
     last_read: Stamp,
 }
@@ -50,7 +50,7 @@ impl Observation {
         let capture = worker.shared().capture.as_ref().filter(|_| may_speak);
         let following = capture.map(|capture| {
             let open = worker.shared().open.load(Ordering::Relaxed);
-            Box::new(capture.follow(|name| head.value(name), open))
+            capture.follow(|name| head.value(name), open)
         });
         let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at)
             .judged_by(config.slos.clone(), config.stall);

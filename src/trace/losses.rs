@@ -40,6 +40,17 @@ impl Losses {
     pub fn list(&self) -> Vec<(String, u64)> {
         self.0.borrow().iter().map(|(name, count)| (name.clone(), *count)).collect()
     }
+
+    /// A line that says what was lost, and to what; `None` where nothing was.
+    pub fn note(&self, to: &str) -> Option<String> {
+        let list: Vec<String> = self.list().iter().map(|(name, count)| format!("{name} ({count})")).collect();
+        (!list.is_empty()).then(|| format!("note: {to}: {}", list.join(", ")))
+    }
+
+    /// A line that says what an input has and a row cannot hold, or what of it could not be read.
+    pub fn unread(&self) -> Option<String> {
+        self.note("not taken over")
+    }
 }
 
 #[cfg(test)]

@@ -110,10 +110,10 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
 fn hand_over(capture: &Capture, requests: &[(String, Arc<RequestRecord>)]) -> f64 {
     let own = cpu(UsageWho::RUSAGE_THREAD);
     for (body, record) in requests {
-        let mut following = Box::new(capture.follow(|_| None, 7));
+        let mut following = capture.follow(|_| None, 7);
         capture.request(&mut following, body.as_bytes());
         capture.sent(&mut following, record.shape.dialect);
-        capture.ended(following, Box::new(Arc::clone(record)));
+        capture.ended(Box::new((following, Arc::clone(record))));
     }
     let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
     while capture.counts().waiting() > 0 {

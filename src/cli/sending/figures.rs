@@ -98,7 +98,7 @@ impl Figures {
         let report = Report::of(&mut kept.fold, vec![source], &PERCENTILES);
         let Some(trace) = &self.production else { return Ok(report) };
         match production(trace, part, Definitions::default()) {
-            Ok(mut production) => Ok(report.beside(trace.display().to_string(), &mut production, &PERCENTILES)),
+            Ok((mut production, _)) => Ok(report.beside(trace.display().to_string(), &mut production, &PERCENTILES)),
             Err(error) => {
                 crate::cli::say(&format!("note: production does not stand beside the run: {error:#}"));
                 Ok(report)

@@ -285,9 +285,11 @@ fn unanswered(summary: &Summary) -> Option<String> {
         200..300 => "look at --dialect, and with `streamgauge inspect` at what the server sends",
         300..400 => "send to where it points (--target)",
         401 | 403 => "look at --api-key-env and --header",
-        404 | 405 => "look at the path of --target, at --dialect and at --model",
+        404 | 405 => {
+            "look at the path of --target, at --dialect and at the model's name (--model; in a replay --models, since a capture keeps the last part of a path)"
+        }
         429 | 503 => "the server turns everybody away: send less",
-        400..500 => "look at what the server takes: --model, --dialect, --isl, --exact-output off",
+        400..500 => "look at what the server takes: the model's name, --dialect, --isl, --exact-output off",
         _ => "look at the server's log",
     };
     Some(format!("no request has a whole answer: {times} of {} were answered {status}; {remedy}", summary.requests))

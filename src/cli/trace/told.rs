@@ -48,12 +48,13 @@ pub(super) fn blocks(header: &Header) -> Option<String> {
 
 /// What the input has and a row cannot hold.
 pub(super) fn unread(losses: &Losses) {
-    lost("not taken over", losses);
+    losses.unread().iter().for_each(|note| say(note));
 }
 
 /// What was written, and what the format has no place for.
 pub(super) fn converted(converted: &Converted, format: &Format) {
-    lost(&format!("{} has no place for", format.name), &converted.lost);
+    let lost = converted.lost.note(&format!("{} has no place for", format.name));
+    lost.iter().for_each(|note| say(note));
     converted.notes.iter().for_each(|note| say(&format!("note: {note}")));
     say(&format!("note: {} requests written as {}", converted.written, format.name));
 }
@@ -68,12 +69,5 @@ pub(super) fn scaled(scale: Scale, span: u64) {
             "note: the last copy begins {later} after the first, and together they span {span}: over all of that the \
              rate is {reached:.2}x and not {asked}x; a shorter --offset comes nearer"
         ));
-    }
-}
-
-fn lost(what: &str, losses: &Losses) {
-    let list: Vec<String> = losses.list().iter().map(|(name, count)| format!("{name} ({count})")).collect();
-    if !list.is_empty() {
-        say(&format!("note: {what}: {}", list.join(", ")));
     }
 }

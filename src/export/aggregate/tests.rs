@@ -179,7 +179,7 @@ fn progress_moves_the_counters_and_the_end_adds_the_rest() {
         gaps: record().gaps,
         stalls: 2,
         tokens: TokenCount { tokens, source },
-        chunk_overheads: [10_000].into(),
+        chunk_overheads: [10_000][..].into(),
     };
     aggregate.progress(&progress(3, CountSource::Chunks), NOW);
     let during = aggregate.snapshot(NOW);

@@ -28,7 +28,7 @@ enum Next {
     /// Reset, as the upstream did.
     Reset,
     /// Carry bytes, which takes the place of a stream for as long as it lasts.
-    Tunnel(Box<Exchange>, Observation, Permit),
+    Tunnel(Box<Exchange>, Box<Observation>, Permit),
 }
 
 /// Serves a client until either side is done with the connection.
@@ -58,7 +58,7 @@ pub(super) async fn serve(io: Io, seat: Seat) {
             Next::Reset => return client.io.reset(),
             Next::Tunnel(exchange, observation, _permit) => {
                 if let Some(server) = exchange.into_tunnel() {
-                    tunnel::run((client.io, client.inbox), server, observation).await;
+                    tunnel::run((client.io, client.inbox), server, *observation).await;
                 }
                 return;
             }
@@ -144,7 +144,7 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
             refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await
         }
         End::BadRequest(error) => refuse(client, seat, request, &error.into(), Some(observation)).await,
-        End::Switched => Next::Tunnel(Box::new(exchange), observation, permit),
+        End::Switched => Next::Tunnel(Box::new(exchange), Box::new(observation), permit),
     }
 }
 

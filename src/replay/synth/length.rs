@@ -137,7 +137,7 @@ impl Lengths {
 }
 
 fn of_trace(path: &Path) -> Result<Vec<(u32, u32)>, RowError> {
-    let (_, rows) = source::open(path, None)?;
+    let (_, rows, _) = source::open(path, None)?;
     let mut pairs = Vec::new();
     for row in rows.take(MOST_PAIRS) {
         let row = row?;
