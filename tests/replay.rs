@@ -91,6 +91,11 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
                 }
                 5 => _ = conn.closed(),
                 6 => _ = conn.send("HTTP/1.1 junk\r\n\r\n"),
+                8 => {
+                    conn.send(STREAM);
+                    conn.chunk(event("a") + "data: {\"error\":{\"message\":\"no memory\",\"type\":\"internal\"}}\n\n");
+                    conn.send("0\r\n\r\n");
+                }
                 _ => {
                     conn.send(STREAM);
                     conn.chunk(event("a") + "data: [DONE]\n\n");
@@ -99,17 +104,17 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
             }
         }
     });
-    let rows = (1..=7).map(|output| row(output, output)).collect();
+    let rows = (1..=8).map(|output| row(output, output)).collect();
     let settings = Settings { timeout: Some(Gap::from_millis(2_000)), ..completions() };
     let (ended, rows) = replay(rows, upstream.addr, settings);
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
     use Outcome::*;
-    assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success]);
+    assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success, Failed]);
     let troubles: Vec<(&str, u64)> = ended.summary.troubles.iter().map(|(name, count)| (*name, *count)).collect();
-    assert_eq!(troubles, [("closed", 2), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
+    assert_eq!(troubles, [("closed", 2), ("error_event", 1), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
     assert_eq!(ended.summary.statuses.get(&503), Some(&1));
     assert_eq!(ended.summary.ttft_from_sent.unwrap().count, 1, "only the success has a TTFT");
-    assert_eq!(upstream.heads().len(), 7, "nothing is sent twice");
+    assert_eq!(upstream.heads().len(), 8, "nothing is sent twice");
 }
 
 #[test]

@@ -323,6 +323,7 @@ impl Exchange {
         let (record, text) = observer.end_with_text(at, ending);
         let real = job.turn.as_ref().and_then(|turn| turn.real);
         let history = job.turn.and_then(|turn| self.worker.config().encoder.answered(turn, &job.send, &record, text));
+        let failed = record.fault.is_some() && matches!(record.status, Some(200..=299));
         self.kept.keep(&record.gaps);
         let Kept { gaps, lost, reads } = std::mem::take(&mut self.kept);
         let done = Done {
@@ -334,11 +335,11 @@ impl Exchange {
             held: self.held,
             in_flight,
             lost_gaps: lost + u64::from(record.quality.lost_gaps),
+            trouble: trouble.or(failed.then_some(Trouble::ErrorEvent)),
             record,
             gaps,
             connecting: self.connecting,
             reads,
-            trouble,
             real_history: real,
         };
         self.worker.ended(done, self.has_token, history);

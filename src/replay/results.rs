@@ -24,6 +24,8 @@ pub enum Trouble {
     Malformed,
     /// It took longer than a request may.
     Timeout,
+    /// The server says within the reply that it failed.
+    ErrorEvent,
     /// The run was stopped.
     Stopped,
 }
@@ -38,6 +40,7 @@ impl Trouble {
             Self::Reset => "reset",
             Self::Malformed => "malformed",
             Self::Timeout => "timeout",
+            Self::ErrorEvent => "error_event",
             Self::Stopped => "stopped",
         }
     }

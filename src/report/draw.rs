@@ -57,7 +57,7 @@ pub fn is_wide(least: f64, most: f64) -> bool {
 pub fn bins(sorted: Sorted<'_>, unit: Unit) -> Vec<(f64, u64)> {
     let inside = unit.outside(1.0);
     let (least, most) = (unit.outside(sorted.min() as f64), unit.outside(sorted.max() as f64));
-    let mut edge = if most <= least * WIDE { Edge::even(least, most) } else { Edge::growing(least.max(inside)) };
+    let mut edge = if most <= least * WIDE { Edge::even(least, most, unit) } else { Edge::growing(least.max(inside)) };
     let (mut bins, mut before) = (Vec::new(), 0);
     loop {
         let upper = edge.next();
@@ -85,8 +85,14 @@ struct Edge {
 }
 
 impl Edge {
-    fn even(least: f64, most: f64) -> Self {
-        let mut growing = Self::growing(((most - least) / BINS).max(1e-3));
+    /// Edges that are shown as different numbers (see [`value`]).
+    fn even(least: f64, most: f64, unit: Unit) -> Self {
+        let shown = match unit {
+            Unit::Time => 10_f64.powf(most.log10().floor() - 2.0).max(1e-3),
+            Unit::Tokens | Unit::Rate if most < 100.0 => 0.1,
+            Unit::Tokens | Unit::Rate => 1.0,
+        };
+        let mut growing = Self::growing(((most - least) / BINS).max(shown));
         let step = growing.next();
         Self { steps: (least / step).ceil() as u64, step, grows: false }
     }
@@ -192,6 +198,27 @@ mod tests {
         assert_eq!(of(&[0.0, 0.0]), [(0.0, 2)]);
         assert_eq!(of(&[0.0, 1.0]).iter().map(|(_, count)| count).sum::<u64>(), 2);
         assert_eq!(of(&[20.0]), [(20.0, 1)]);
+    }
+
+    #[test]
+    fn no_two_edges_of_a_histogram_are_shown_as_the_same_number() {
+        for (least, most, unit) in [
+            (104.12, 104.93, Unit::Time),
+            (999.1, 1_002.0, Unit::Time),
+            (0.01, 0.011, Unit::Time),
+            (5.01, 5.09, Unit::Rate),
+            (99.9, 101.3, Unit::Rate),
+            (1_999.0, 2_001.0, Unit::Tokens),
+        ] {
+            let mut samples = Samples::default();
+            let inside = |outside: f64| (outside / unit.outside(1.0)).round() as u64;
+            (0..=20).for_each(|part| samples.push(inside(least + (most - least) * f64::from(part) / 20.0)));
+            let bins = bins(samples.sorted().unwrap(), unit);
+            let mut shown: Vec<String> = bins.iter().map(|(edge, _)| value(*edge, unit)).collect();
+            let edges = shown.len();
+            shown.dedup();
+            assert_eq!((shown.len(), bins.iter().map(|(_, count)| count).sum::<u64>()), (edges, 21), "{shown:?}");
+        }
     }
 
     #[test]
