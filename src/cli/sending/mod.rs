@@ -286,7 +286,8 @@ fn unanswered(summary: &Summary) -> Option<String> {
         300..400 => "send to where it points (--target)",
         401 | 403 => "look at --api-key-env and --header",
         404 | 405 => {
-            "look at the path of --target, at --dialect and at the model's name (--model; in a replay --models, since a capture keeps the last part of a path)"
+            "look at the path of --target, at --dialect and at the model's name (--model; in a replay --models, since a \
+             capture keeps the last part of a path)"
         }
         429 | 503 => "the server turns everybody away: send less",
         400..500 => "look at what the server takes: the model's name, --dialect, --isl, --exact-output off",
