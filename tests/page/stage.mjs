@@ -57,8 +57,15 @@ export async function ask(address, model, { tokens = 30, fault = "" } = {}) {
   } catch {}
 }
 
+// A browser that keeps what it keeps among the parts. As it starts, chromium reads its environment in one thread and sets
+// some of it in another, and crashes of that now and then: it has few variables here, and a second try.
 export async function open() {
   const parts = process.env.STREAMGAUGE_PARTS ?? `${process.env.HOME}/.cache/streamgauge-parts`;
   const { chromium } = createRequire(`${parts}/npm/page/`)("playwright-core");
-  return chromium.launch({ executablePath: "/usr/bin/chromium", args: FLAGS });
+  const env = { PATH: process.env.PATH, HOME: `${parts}/home` };
+  const launch = () => chromium.launch({ executablePath: "/usr/bin/chromium", args: FLAGS, env });
+  return launch().catch((error) => {
+    process.stderr.write(`the browser did not start, and is started once more: ${error.message}\n`);
+    return launch();
+  });
 }

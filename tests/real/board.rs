@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::machine::{self, Running, SOON, address, until};
-use super::parts::start;
+use super::parts;
 use super::promql::{PromQl, Sampled};
 use super::support::upstream::Upstream;
 use super::talk::{get, post};
@@ -114,7 +114,7 @@ fn tells(promql: &PromQl, query: &str) -> bool {
 fn every_query_tells_something_about_real_proxies_at_work() {
     let _turn = machine::beside();
     let directory = tempfile::tempdir().unwrap();
-    let [demo_listen, demo_admin, listen, admin, run_admin, nobody, prometheus] = [(); 7].map(|()| address());
+    let [demo_listen, demo_admin, listen, admin, run_admin, nobody] = [(); 6].map(|()| address());
 
     // Clients that leave, replies that break off, an SLO that is missed, and a collector that is not there.
     let demo = [
@@ -136,11 +136,8 @@ fn every_query_tells_something_about_real_proxies_at_work() {
         command.arg(format!("--admin={run_admin}"));
     });
 
-    let targets = [demo_admin, admin, run_admin].map(|target| target.to_string());
-    let port = prometheus.port().to_string();
-    let arguments = [&port, directory.path().to_str().unwrap(), &targets[0], &targets[1], &targets[2]];
-    let _prometheus = start("prometheus", &arguments).ready(prometheus, || get(prometheus, "/-/ready").status() == 200);
-    let promql = PromQl { addr: prometheus, more: "" };
+    let prometheus = parts::prometheus(directory.path(), &[demo_admin, admin, run_admin]);
+    let promql = PromQl { addr: prometheus.addr, more: "" };
 
     // It restarts, which the board shows.
     until("the first life is scraped", SOON, || tells(&promql, &format!("up{{instance=\"{admin}\"}}")));

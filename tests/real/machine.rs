@@ -49,6 +49,9 @@ pub(crate) fn address() -> SocketAddr {
 /// What a test waits for at most, where something happens by itself in a moment.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// What a process may take to start.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
 /// Waits until `is_so`.
 pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
@@ -97,21 +100,25 @@ impl Running {
 
     /// Waits until something listens on `address`, and for `is_ready` after that.
     pub(crate) fn ready(self, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
-        self.ready_within(Duration::from_secs(60), address, is_ready)
+        self.ready_or_ended(MINUTE, address, is_ready).unwrap_or_else(|ended| panic!("{ended}"))
     }
 
-    /// The same for a process that may take this long.
-    pub(crate) fn ready_within(mut self, limit: Duration, address: SocketAddr, is_ready: impl Fn() -> bool) -> Self {
+    /// The same for one that may take `limit`; the error tells how it ended, if it did, and what it said.
+    pub(crate) fn ready_or_ended(
+        mut self,
+        limit: Duration,
+        address: SocketAddr,
+        is_ready: impl Fn() -> bool,
+    ) -> Result<Self, String> {
         let begun = Instant::now();
         while TcpStream::connect(address).is_err() || !is_ready() {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                self.reader.take().unwrap().join().unwrap();
-                panic!("{} ended with {status}:\n{}", self.name, self.log());
+            if let Some((status, _)) = self.ended(Duration::ZERO) {
+                return Err(format!("{} ended with {status}:\n{}", self.name, self.log()));
             }
             assert!(begun.elapsed() < limit, "{} is not ready:\n{}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
-        self
+        Ok(self)
     }
 
     /// What it has written to stderr.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::machine::{Running, address};
-use super::talk::get;
+use super::machine::{MINUTE, Running, address};
+use super::talk::is_up;
 
 /// What heavy parts may take to start, or to do their work.
 const MINUTES: Duration = Duration::from_secs(300);
@@ -25,6 +25,17 @@ pub(crate) fn start(name: &'static str, arguments: &[&str]) -> Running {
     })
 }
 
+/// A part that serves on `addr` and is ready when a GET of `path` is answered with 200. One that crashes as it starts is
+/// started once more, and said so: what is tried here is not how others start.
+fn serve(name: &'static str, addr: SocketAddr, arguments: &[&str], limit: Duration, path: &str) -> Part {
+    let ready = |running: Running| running.ready_or_ended(limit, addr, || is_up(addr, path));
+    let running = ready(start(name, arguments)).or_else(|ended| {
+        eprintln!("{ended}\n{name} is started once more");
+        ready(start(name, arguments))
+    });
+    Part { running: running.unwrap_or_else(|ended| panic!("{ended}")), addr }
+}
+
 /// A program that `tests/parts/setup` has installed, with no arguments yet.
 pub(crate) fn program(name: &str) -> Command {
     let program = folder().join("bin").join(name);
@@ -40,15 +51,16 @@ pub(crate) fn llama() -> Part {
 /// llama-server with the tiny model and these flags too.
 pub(crate) fn llama_with(flags: &[&str]) -> Part {
     let addr = address();
-    let running = start("llama", &[&[addr.port().to_string().as_str(), "--"], flags].concat());
-    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+    serve("llama", addr, &[&[addr.port().to_string().as_str(), "--"], flags].concat(), MINUTE, "/health")
 }
 
-/// Prometheus that scrapes `target` every second and keeps its data in `directory`.
-pub(crate) fn prometheus(directory: &Path, target: &str) -> Part {
+/// Prometheus that scrapes `targets` every second and keeps its data in `directory`.
+pub(crate) fn prometheus(directory: &Path, targets: &[SocketAddr]) -> Part {
     let addr = address();
-    let running = start("prometheus", &[&addr.port().to_string(), directory.to_str().unwrap(), target]);
-    Part { running: running.ready(addr, || get(addr, "/-/ready").status() == 200), addr }
+    let own = [addr.port().to_string(), directory.to_str().unwrap().to_owned()];
+    let arguments: Vec<String> = own.into_iter().chain(targets.iter().map(SocketAddr::to_string)).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    serve("prometheus", addr, &arguments, MINUTE, "/-/ready")
 }
 
 /// An OpenTelemetry collector that passes on.
@@ -72,29 +84,25 @@ pub(crate) fn rotel(to: SocketAddr) -> Rotel {
 pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Part {
     let addr = address();
     let ports = [addr.port(), server.port()].map(|port| port.to_string());
-    let running = start("nginx", &[&ports[0], &ports[1], directory.to_str().unwrap()]);
-    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+    serve("nginx", addr, &[&ports[0], &ports[1], directory.to_str().unwrap()], MINUTE, "/health")
 }
 
 /// VictoriaMetrics that keeps its data in `directory`.
 pub(crate) fn victoria(directory: &Path) -> Part {
     let addr = address();
-    let running = start("victoria", &[&addr.port().to_string(), directory.to_str().unwrap()]);
-    Part { running: running.ready(addr, || get(addr, "/health").status() == 200), addr }
+    serve("victoria", addr, &[&addr.port().to_string(), directory.to_str().unwrap()], MINUTE, "/health")
 }
 
 /// vLLM on the CPU with the tiny model. It takes minutes to start.
 pub(crate) fn vllm() -> Part {
     let addr = address();
-    let running = start("vllm", &[&addr.port().to_string()]);
-    Part { running: running.ready_within(MINUTES, addr, || get(addr, "/health").status() == 200), addr }
+    serve("vllm", addr, &[&addr.port().to_string()], MINUTES, "/health")
 }
 
 /// `transformers serve` on the CPU; its model's name is [`transformers_model`].
 pub(crate) fn transformers() -> Part {
     let addr = address();
-    let running = start("transformers", &[&addr.port().to_string()]);
-    Part { running: running.ready_within(MINUTES, addr, || get(addr, "/health").status() == 200), addr }
+    serve("transformers", addr, &[&addr.port().to_string()], MINUTES, "/health")
 }
 
 /// The folder that parts are installed in.

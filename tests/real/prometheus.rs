@@ -25,8 +25,8 @@ fn prometheus_stores_every_count_of_a_known_run() {
     let known = Known::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
-        let admin = command.get_args().find_map(|flag| flag.to_str()?.strip_prefix("--admin=")).unwrap().to_owned();
-        prometheus = Some(parts::prometheus(directory.path(), &admin));
+        let admin = command.get_args().find_map(|flag| flag.to_str()?.strip_prefix("--admin=")).unwrap();
+        prometheus = Some(parts::prometheus(directory.path(), &[admin.parse().unwrap()]));
     });
     let prometheus = prometheus.unwrap();
     let promql = PromQl { addr: prometheus.addr, more: "" };

@@ -1,11 +1,26 @@
 //! Requests as tests make them, and what comes back.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::parts::program;
 use super::support::client::{Client, Response, chat};
+
+/// Whether a GET is answered with 200: a server that hangs up or says nothing as it starts is not up yet.
+pub(crate) fn is_up(address: SocketAddr, path: &str) -> bool {
+    let status = || -> std::io::Result<[u8; 12]> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+        let mut status = [0; 12];
+        stream.read_exact(&mut status)?;
+        Ok(status)
+    };
+    status().is_ok_and(|status| status == *b"HTTP/1.1 200")
+}
 
 /// One GET on a connection of its own.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Response {
