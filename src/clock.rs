@@ -100,6 +100,23 @@ impl Clock {
     }
 }
 
+/// One moment by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    /// By the monotonic clock.
+    pub stamp: Stamp,
+    /// By the wall clock, in nanoseconds since 1970.
+    pub unix_nanos: u64,
+}
+
+impl ClockReading {
+    /// Now.
+    pub fn now(clock: &Clock) -> Self {
+        let stamp = clock.now();
+        Self { stamp, unix_nanos: clock.unix_nanos(stamp) }
+    }
+}
+
 /// A clock for tests.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
@@ -129,10 +146,28 @@ pub fn rest(gap: Gap) {
     std::thread::sleep(gap.into());
 }
 
+/// The kernel's `CLOCK_MONOTONIC`, in microseconds: what systemd compares the begin of a reload with.
+///
+/// # Errors
+/// Where the system has no such clock.
+pub fn kernel_monotonic_micros() -> io::Result<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(Duration::from(now).as_micros().try_into().unwrap_or(u64::MAX))
+}
+
 /// A moment given in nanoseconds since 1970 as `20261121T101500Z`, for the names of files.
 pub fn moment(unix_nanos: u64) -> String {
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_nanos / 1_000_000_000);
     humantime::format_rfc3339_seconds(moment).to_string().replace(['-', ':'], "")
+}
+
+/// The moment that [`moment`] wrote so, in nanoseconds since 1970.
+pub fn of_moment(text: &str) -> Option<u64> {
+    let part = |range: std::ops::Range<usize>| text.get(range);
+    let (date, time) = ([part(0..4)?, part(4..6)?, part(6..8)?], [part(9..11)?, part(11..13)?, part(13..16)?]);
+    let written = format!("{}T{}", date.join("-"), time.join(":"));
+    let since = humantime::parse_rfc3339(&written).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(Gap::from(since).as_nanos())
 }
 
 /// When a file was last changed, in nanoseconds since 1970.

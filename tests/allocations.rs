@@ -54,6 +54,15 @@ fn event(choice: &str, rest: &str) -> Vec<u8> {
 #[test]
 fn no_chunk_of_any_common_shape_allocates() {
     let text = |text: &str| event(&format!("\"delta\":{{\"content\":\"{text}\"}}"), "");
+    let varying = |n: u32| {
+        let token = format!("\"token\":\"a\",\"logprob\":-0.{n},\"bytes\":[{n}]");
+        let logprobs = format!("\"logprobs\":{{\"content\":[{{{token},\"top_logprobs\":[{{{token}}}]}}]}}");
+        let usage = format!("\"usage\":{{\"prompt_tokens\":3,\"completion_tokens\":{n}}}");
+        event(
+            &format!("\"delta\":{{\"content\":\"a\"}},{logprobs},\"token_ids\":[{n}]"),
+            &format!(",\"n\":{n}.5,{usage}"),
+        )
+    };
     let shapes: Vec<(&str, Vec<Vec<u8>>)> = vec![
         ("steady text", vec![text("a"), text(" word")]),
         ("escapes", vec![text("\\n\\u00e9"), text("\\\"")]),
@@ -76,6 +85,8 @@ fn no_chunk_of_any_common_shape_allocates() {
             "running usage",
             vec![event("\"delta\":{\"content\":\"a\"}", ",\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}")],
         ),
+        ("a growing usage, times and log probabilities", (1..40).map(varying).collect()),
+        ("two skeletons by turns", (1..40).flat_map(|n| [text("a"), varying(n)]).collect()),
         (
             "tool calls",
             vec![event("\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\"}}]}", "")],

@@ -51,7 +51,8 @@ fn tokens(proxy: &Between) -> Vec<(String, String)> {
         Some((source.to_owned(), line.rsplit(' ').next()?.to_owned()))
     };
     for _ in 0..500 {
-        let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+        let page =
+            Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
         let of_tokens = page.lines().filter(|line| line.starts_with("streamgauge_stream_output_tokens_total{"));
         let found: Vec<_> = of_tokens.filter_map(one).collect();
         if !found.is_empty() {
@@ -121,7 +122,8 @@ fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
         let asked = format!("{{\"stream\":true,\"stream_options\":{{\"include_usage\":true{running}}}}}");
         assert_eq!(seen().1, asked, "{provider}");
         assert_eq!(tokens(&proxy), [("usage".to_owned(), "3".to_owned())]);
-        let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+        let page =
+            Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
         let of_chunks =
             |line: &str| line.starts_with("streamgauge_stream_tokens_per_chunk_sum") && line.ends_with(" 3");
         assert_eq!(page.lines().any(of_chunks), knows, "{provider}: who else knows that three came at once? {page}");

@@ -221,6 +221,6 @@ fn a_folder_that_cannot_be_made_is_named_at_the_start() {
         let done = command.arg(format!("--capture={}", path.display())).env_clear().output().unwrap();
         let said = String::from_utf8(done.stderr).unwrap();
         let expected = format!("cannot capture into {} (--capture): {reason}", path.display());
-        assert!(said.contains(&expected) && done.status.code() == Some(1), "{said}");
+        assert!(said.contains(&expected) && done.status.code() == Some(2), "{said}");
     }
 }

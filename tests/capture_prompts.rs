@@ -271,7 +271,7 @@ fn a_tokenizer_that_cannot_be_used_is_named_at_the_start() {
     let done = command.env_clear().output().unwrap();
     let said = String::from_utf8(done.stderr).unwrap();
     let expected = "cannot use /absent.json as the tokenizer of the capture (--capture-tokenizer): No such file";
-    assert!(said.contains(expected) && done.status.code() == Some(1), "{said}");
+    assert!(said.contains(expected) && done.status.code() == Some(2), "{said}");
 }
 
 #[test]

@@ -81,21 +81,21 @@ fn with_rotation_ids_are_of_the_key_of_the_day() {
     assert_ne!(blocks.key, Some(root.id()));
 }
 
-/// A segment that another process has left, of this length, last changed so long after 1970.
-fn left(folder: &Path, number: u32, length: u64, changed: Duration) -> PathBuf {
-    let path = folder.join(format!("{number:08}-20251121T101500Z.jsonl.zst"));
+/// A segment of this length that another process has begun in November of this year, and has changed in 2242 at the latest.
+fn left(folder: &Path, number: u32, length: u64, year: u32) -> PathBuf {
+    let path = folder.join(format!("{number:08}-{year}1121T101500Z.jsonl.zst"));
     let file = File::create(&path).unwrap();
     file.set_len(length).unwrap();
-    file.set_modified(SystemTime::UNIX_EPOCH + changed).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 33)).unwrap();
     path
 }
 
 #[test]
 fn what_is_too_old_or_too_much_is_removed_and_the_rest_stays() {
     let folder = TempDir::new().unwrap();
-    let far = Duration::from_secs(1 << 33);
-    let [old, most, new] = [(1, 10, Duration::from_secs(9)), (2, 900_000, far), (3, 400_000, far)]
-        .map(|(number, length, changed)| left(folder.path(), number, length, changed));
+    // A segment's age is the sum of the steps between them, none of which is as long as what is kept.
+    let [old, most, new] = [(1, 10, 2226), (2, 900_000, 2234), (3, 400_000, 2242)]
+        .map(|(number, length, year)| left(folder.path(), number, length, year));
     let other = folder.path().join("notes.txt");
     fs::write(&other, "not ours").unwrap();
     let kept = || [&old, &most, &new, &other].map(|path| path.exists());

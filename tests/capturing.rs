@@ -246,6 +246,34 @@ fn a_client_that_leaves_is_told_with_what_it_had_got() {
     assert_eq!(row.abort_tokens, Some(3));
 }
 
+/// OpenAI's clients close at `[DONE]` and do not wait for the end of the body; others close at the finish reason.
+#[test]
+fn a_client_that_closes_after_a_finished_stream_has_not_aborted_it() {
+    let (all, folder) = (answer(3), TempDir::new().unwrap());
+    for (name, chunks) in [("done", &all[..]), ("finish", &all[..4]), ("usage", &all[..5])] {
+        let (folder, sent) = (folder.path().join(name), chunks.to_vec());
+        let upstream = Upstream::start(move |mut conn| {
+            conn.request();
+            conn.send(HEAD);
+            sent.iter().for_each(|chunk| _ = conn.chunk(chunk));
+            conn.closed();
+        });
+        let proxy = proxy(upstream.addr, &folder, &[]);
+        let mut client = proxy.client();
+        client.send(chat("{\"stream\":true,\"messages\":[]}")).head();
+        client.has(chunks.last().unwrap());
+        drop(client);
+        until("it is counted", || page(&proxy, "/metrics").contains("stream_terminations_total{"));
+        let metrics = page(&proxy, "/metrics");
+        let ended = metrics.lines().find(|line| line.starts_with("streamgauge_stream_terminations_total{")).unwrap();
+        assert!(ended.contains("reason=\"done\""), "{name}: {ended}");
+        assert!(proxy.stop(PATIENCE));
+        let row = rows(&folder).remove(0);
+        let end = (row.ending, row.outcome, row.abort_tokens);
+        assert_eq!(end, (Some(Ending::DownstreamGone), Some(Outcome::Success), None), "{name}");
+    }
+}
+
 #[test]
 fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
     let folder = TempDir::new().unwrap();
@@ -312,8 +340,10 @@ fn a_disk_that_takes_nothing_costs_records_and_no_stream_and_is_used_again_when_
         panic!("no record was ever counted as {reason}");
     };
     fs::remove_dir_all(&inner).unwrap();
+    // A folder that is only gone is made again.
+    fs::write(&inner, "").unwrap();
     ask_until("disk");
-    fs::create_dir(&inner).unwrap();
+    fs::remove_file(&inner).unwrap();
     ask_until("whole");
     drop(proxy);
     assert!(!rows(&inner).is_empty());

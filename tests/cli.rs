@@ -94,9 +94,10 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 1a0e36cff328764e
+# Streamgauge 0.1.0, configuration 8a1d8ac36e931735
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
+admin_hosts: none  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
 upstream_http: auto  # default
 upstream_connect_timeout: 5s  # default
@@ -125,6 +126,7 @@ tokenizers: []  # default
 max_models: 64  # default
 provider: null  # default
 tail_keep: none  # default
+trace_probes: false  # default
 capture: null  # default
 capture_flush: 1s  # default
 capture_round: \"0\"  # default
@@ -148,7 +150,7 @@ log_level: info  # default
 }
 
 #[test]
-fn a_configuration_that_is_not_valid_ends_with_one_and_says_everything() {
+fn a_configuration_that_is_not_valid_ends_with_two_and_says_everything() {
     let mut command = program(&["proxy", "--check", "--listen=:80"]);
     command.env("STREAMGAUGE_STALL", "0");
     let stderr = "\
@@ -157,7 +159,7 @@ error: the configuration is not valid
   upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000
   STREAMGAUGE_STALL: expected a time from 1ms to 24h, as in 30s, found `0`
 ";
-    assert_eq!(finish(command, b""), Done { code: Some(1), stdout: String::new(), stderr: stderr.to_owned() });
+    assert_eq!(finish(command, b""), Done { code: Some(2), stdout: String::new(), stderr: stderr.to_owned() });
 }
 
 #[test]
@@ -177,14 +179,50 @@ fn check_tries_the_files_that_a_start_would_use() {
             &["--capture=shapes", "--capture-tokenizer=rubbish"],
             "error: cannot use rubbish as the tokenizer of the capture (--capture-tokenizer): ".to_owned(),
         ),
+        (
+            &["--capture=rubbish/shapes"],
+            "error: cannot capture into rubbish/shapes (--capture): it is, or lies in, a file; remedy: ".to_owned(),
+        ),
+        (
+            &["--capture=shapes", "--capture-key=absent"],
+            "error: cannot capture into shapes (--capture): the key in absent: No such file".to_owned(),
+        ),
     ] {
         let mut command = program(&[&["proxy", "--check", "--upstream=https://127.0.0.1:8000"], settings].concat());
         command.current_dir(folder.path());
         let done = finish(command, b"");
-        assert_eq!((done.code, &*done.stdout), (Some(1), ""), "{settings:?}");
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{settings:?}");
         assert!(done.stderr.starts_with(&said), "{}", done.stderr);
     }
+    let mut command = program(&["proxy", "--check", "--upstream=http://127.0.0.1:8000", "--capture=shapes/in"]);
+    command.current_dir(folder.path());
+    assert_eq!(finish(command, b"").code, Some(0), "a folder that can be made");
     assert!(!folder.path().join("shapes").exists(), "nothing is written");
+}
+
+#[test]
+fn a_start_names_version_slos_and_collector_and_a_collector_that_is_not_there() {
+    // Bound and not listening: the port refuses connections, and no other program can take it.
+    let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    closed.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let nobody = closed.local_addr().unwrap().as_socket().unwrap();
+    let mut command = program(&["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--slo=chat: ttft<=1s"]);
+    command.arg("--upstream=http://127.0.0.1:9").arg("--slo=whole: e2e<=9s");
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{nobody}"));
+    let mut child = command.spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap())).map(Result::unwrap);
+    let begun = lines.find(|line| line.contains("forwarding")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    for part in
+        [format!("version=\"{version}\""), "slos=\"chat, whole\"".into(), format!("collector=\"http://{nobody}\"")]
+    {
+        assert!(begun.contains(&part), "{part} in {begun}");
+    }
+    // Metrics go there every minute, and nobody asks anything that would be traced: it is tried all the same.
+    let warned = lines.find(|line| line.contains("the OTLP collector cannot be reached")).unwrap();
+    assert!(warned.contains(&nobody.to_string()) && warned.contains("Connection refused"), "{warned}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
@@ -371,7 +409,7 @@ fn without_trusted_certificates_it_says_once_what_to_do() {
     to_collector.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318");
     for command in [nowhere(&["--upstream=https://localhost:8000"]), to_collector] {
         let done = finish(command, b"");
-        assert_eq!((done.code, &*done.stdout), (Some(1), ""));
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""));
         assert_eq!(
             done.stderr,
             "error: cannot set up TLS: the system has no trusted certificates: install ca-certificates, or name a file \

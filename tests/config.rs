@@ -68,9 +68,10 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 42] = [
+const SAMPLES: [(&str, [&str; 3]); 44] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
+    ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
     ("upstream_http", ["http1", "http2", "http1"]),
     ("upstream_connect_timeout", ["1s", "2s", "1500ms"]),
@@ -97,6 +98,7 @@ const SAMPLES: [(&str, [&str; 3]); 42] = [
     ("max_models", ["1", "2", "1000"]),
     ("provider", ["vllm", "007", "true"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
+    ("trace_probes", ["true", "true", "true"]),
     ("capture", ["/a", "b/c", "/d e"]),
     ("capture_flush", ["10ms", "2s", "1h"]),
     ("capture_round", ["1us", "10ms", "1m"]),
@@ -174,6 +176,7 @@ fn the_defaults_are_those_that_are_documented() {
     let expected = ProxyConfig {
         listen: address("127.0.0.1:8080"),
         admin: address("127.0.0.1:9464"),
+        admin_hosts: Vec::new(),
         upstream: Upstream {
             tls: false,
             host: "127.0.0.1".into(),
@@ -203,6 +206,7 @@ fn the_defaults_are_those_that_are_documented() {
         max_models: 64,
         provider: None,
         tail_keep: TailKeep::default(),
+        trace_probes: false,
         capture: Capture {
             folder: None,
             flush: seconds(1),
@@ -239,6 +243,42 @@ fn certificates_and_lists_are_believed_as_typed() {
     assert_eq!(config.tail_keep, TailKeep { failed: true, slo: false, slow: Some(Gap::from_millis(2_000)) });
     assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["a"]);
     assert!(config.access_log);
+}
+
+#[test]
+fn sizes_and_times_have_the_units_that_people_write() {
+    let sized = |text: &str| {
+        let yaml = format!("upstream: http://a\ncapture: /c\ncapture_keep_bytes: {text}\n");
+        load(&yaml, &[], &[]).ok().map(|loaded| loaded.config.capture.keep_bytes)
+    };
+    for (text, bytes) in [
+        ("10G", 10 << 30),
+        ("10GiB", 10 << 30),
+        ("10Gi", 10 << 30),
+        ("10g", 10 << 30),
+        ("10GB", 10_000_000_000),
+        ("2048K", 2 << 20),
+        ("5M", 5 << 20),
+        ("1T", 1 << 40),
+        ("2000000", 2_000_000),
+        ("2000000B", 2_000_000),
+    ] {
+        assert_eq!(sized(text), Some(bytes), "{text}");
+    }
+    for text in ["10X", "G", "1.5G", "10 G", "10Gb", "99999999999T", "-1G", "é"] {
+        assert_eq!(sized(text), None, "{text}");
+    }
+    let flags =
+        ["--upstream=http://a", "--capture=/c", "--capture-keep-age=7d", "--drain=1h30m", "--max-head-bytes=64K"];
+    let config = load("", &flags, &[]).unwrap().config;
+    assert_eq!(config.capture.keep_age, Gap::from_millis(7 * 86_400_000));
+    assert_eq!((config.drain, config.limits.head_bytes), (Gap::from_millis(5_400_000), 65_536));
+}
+
+#[test]
+fn the_variable_of_the_tests_is_nobodys_slip() {
+    let loaded = load("upstream: http://a\n", &[], &[("STREAMGAUGE_PARTS", "/parts")]).unwrap();
+    assert_eq!(loaded.warnings, [""; 0]);
 }
 
 #[test]
@@ -306,6 +346,11 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
     for (key, typed, expected) in [
         ("listen", ":8080", format!("{address} `:8080`")),
         ("admin", "localhost:9464", format!("{address} `localhost:9464`")),
+        (
+            "admin_hosts",
+            "a/b",
+            "expected host names, in which * stands for any run of characters, or none, found `a/b`".to_owned(),
+        ),
         ("upstream_http", "3", "expected auto, http1 or http2, found `3`".to_owned()),
         ("upstream_connect_timeout", "5", format!("{time} `5`")),
         (
@@ -317,7 +362,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         ("headers", "via,x-real-ip", "expected via, forwarded or none, found `x-real-ip`".to_owned()),
         ("workers", "0", "expected a whole number from 1 to 64, found `0`".to_owned()),
         ("workers", "two", "expected a whole number from 1 to 64, found `two`".to_owned()),
-        ("max_head_bytes", "1023", "expected a whole number from 1024 to 65536, found `1023`".to_owned()),
+        ("max_head_bytes", "1023", "expected bytes from 1024 to 65536, as in 64K or 10G, found `1023`".to_owned()),
         ("head_timeout", "0", format!("{time} `0`")),
         ("idle_timeout", "25h", format!("{time} `25h`")),
         ("max_streams", "-1", "expected a whole number from 1 to 1000000, found `-1`".to_owned()),
@@ -359,9 +404,10 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         (
             "capture_keep_bytes",
             "1000",
-            "expected a whole number from 1048576 to 1099511627776, found `1000`".to_owned(),
+            "expected bytes from 1048576 to 1099511627776, as in 64K or 10G, found `1000`".to_owned(),
         ),
         ("capture_keep_age", "1s", "expected a time from 1m to 87600h, as in 30s, found `1s`".to_owned()),
+        ("trace_probes", "1", "expected true or false, found `1`".to_owned()),
         ("access_log", "yes", "expected true or false, found `yes`".to_owned()),
         ("log_format", "xml", "expected text or json, found `xml`".to_owned()),
         ("log_level", "trace", "expected error, warn, info or debug, found `trace`".to_owned()),
@@ -648,7 +694,7 @@ fn a_block_is_as_long_as_what_it_counts_asks_for() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "15dd13bbfb96504b");
+    assert_eq!(digest(&["--workers=2"]), "0cb84a8a29c69862");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }

@@ -5,7 +5,10 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
-use std::collections::BTreeSet;
+#[path = "deploy/pod.rs"]
+mod pod;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -118,11 +121,12 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
             // Whatever has a model or an SLO is narrowed by the variable; what the whole proxy has is not.
             let whole = [
                 "http_server",
+                "streamgauge_http",
+                "streamgauge_upstream",
                 "streamgauge_proxy",
                 "streamgauge_export",
                 "streamgauge_capture",
                 "streamgauge_replay",
-                "streamgauge_stream_active",
                 "process_",
             ];
             if !whole.iter().any(|of_proxy| query.contains(of_proxy)) {
@@ -172,7 +176,8 @@ const SIDECAR: &str = "deploy/kubernetes/sidecar.yaml";
 
 #[test]
 fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
-    let [deployment, service, monitor] = <[Value; 3]>::try_from(documents(SIDECAR)).unwrap();
+    let [deployment, service] = <[Value; 2]>::try_from(documents(SIDECAR)).unwrap();
+    let monitor = document("deploy/kubernetes/podmonitor.yaml");
     let pod = &deployment["spec"]["template"]["spec"];
     let sidecar = named(&pod["initContainers"], "streamgauge");
     let vllm = named(&pod["containers"], "vllm");
@@ -184,7 +189,10 @@ fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
     assert_eq!(named(&sidecar["ports"], "streamgauge")["containerPort"], admin);
     assert!(texts(&vllm["args"]).contains(&&*format!("--port={upstream}")));
     assert!(texts(&vllm["args"]).contains(&"--host=127.0.0.1"), "nobody goes past the proxy");
-    assert_eq!(service["spec"]["ports"][0]["targetPort"], "http");
+    assert_eq!(
+        service["spec"]["ports"][0]["targetPort"], listen,
+        "by its number, which is known without a sidecar's name"
+    );
     assert_eq!(service["spec"]["ports"][0]["port"], listen, "clients notice nothing");
 
     for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
@@ -201,6 +209,25 @@ fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
     for selector in [&monitor["spec"]["selector"]["matchLabels"], &service["spec"]["selector"]] {
         assert!(selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector}");
     }
+}
+
+#[test]
+fn neither_our_service_nor_anybodys_gives_vllm_a_variable_of_its_own() {
+    let documents = documents(SIDECAR);
+    let clashes = |variables: &BTreeMap<String, String>| {
+        let clash = |name: &&String| ["VLLM_", "STREAMGAUGE_"].iter().any(|prefix| name.starts_with(prefix));
+        variables.keys().filter(clash).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(clashes(&pod::of_services(&documents)), [""; 0], "where other pods have service links");
+    for container in ["streamgauge", "vllm"] {
+        let mut others = documents.clone();
+        others[1]["metadata"]["name"] = "vllm".into();
+        assert_eq!(pod::of_services(&others)["VLLM_PORT"], "tcp://10.96.0.7:8000");
+        assert_eq!(clashes(&pod::environment(&others, container)), [""; 0], "{container}");
+    }
+    let job = read("deploy/kubernetes/load-job.yaml");
+    let service = documents[1]["metadata"]["name"].as_str().unwrap();
+    assert!(job.contains(&format!("--target=http://{service}:{}\n", documents[1]["spec"]["ports"][0]["port"])));
 }
 
 #[test]
@@ -327,6 +354,36 @@ fn the_unit_starts_what_exists_and_waits_for_the_drain() {
     let arguments = arguments.replace("/etc/streamgauge/", "");
     let configuration = checked(&arguments.split(' ').collect::<Vec<_>>(), folder.path());
     assert!(duration(setting(&configuration, "drain")) < duration(&value("TimeoutStopSec").replace("min", "m")));
+}
+
+#[test]
+fn the_unit_has_the_sockets_of_its_settings_and_a_reload_that_takes_over() {
+    let (unit, socket) = (read("deploy/systemd/streamgauge.service"), read("deploy/systemd/streamgauge.socket"));
+    let configuration = checked(&["proxy", "--upstream=http://127.0.0.1:8000"], &root());
+    let listening: Vec<&str> = socket.lines().filter_map(|line| line.strip_prefix("ListenStream=")).collect();
+    assert_eq!(listening, ["listen", "admin"].map(|key| setting(&configuration, key)));
+    for line in ["Type=notify", "ExecReload=/bin/kill -USR2 $MAINPID", "Requires=streamgauge.socket"] {
+        assert!(unit.lines().any(|of_unit| of_unit == line), "{line}");
+    }
+}
+
+#[test]
+fn the_steps_of_the_readme_make_every_file_that_the_unit_needs() {
+    let readme = read("README.md");
+    let steps = readme.split("```sh\n").find(|steps| steps.contains("enable --now streamgauge")).unwrap();
+    let steps = steps.split("```").next().unwrap();
+    let unit = read("deploy/systemd/streamgauge.service");
+    let needed = unit.split("--config=").nth(1).unwrap().split_whitespace().next().unwrap();
+    for file in [needed, "deploy/systemd/streamgauge.service", "deploy/systemd/streamgauge.socket"] {
+        assert!(steps.contains(file), "{file} is missing in\n{steps}");
+    }
+    // What the steps write is a configuration.
+    let yaml = steps.split("<<'END'\n").nth(1).unwrap().split("END\n").next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("streamgauge.yaml"), yaml).unwrap();
+    assert!(
+        checked(&["proxy", "--config=streamgauge.yaml"], folder.path()).contains("upstream: http://127.0.0.1:8000")
+    );
 }
 
 #[test]

@@ -197,6 +197,29 @@ fn sglang_tells_increments_by_the_ids_and_never_by_the_text() {
 }
 
 #[test]
+fn empty_text_beside_an_error_is_no_token_held_back() {
+    let error = json!({"message": "out of memory", "type": "internal_server_error", "code": 500});
+    let event = |path: &str, text: &str| match path {
+        "/v1/chat/completions" => json!({"choices": [{"index": 0, "delta": {"content": text}}]}),
+        "/v1/completions" => json!({"choices": [{"index": 0, "text": text}]}),
+        "/api/chat" => json!({"model": "m", "message": {"content": text}, "done": false}),
+        _ => json!({"text_output": text}),
+    };
+    let read = |path: &str, plain: &[Value]| match path {
+        "/api/chat" => lines(path, plain),
+        path => stream(path, r#"{"stream":true}"#, plain),
+    };
+    for path in ["/v1/chat/completions", "/v1/completions", "/v2/models/m/generate_stream", "/api/chat"] {
+        let (text, empty) = (event(path, "a"), event(path, ""));
+        let mut failed = empty.clone();
+        failed["error"] = error.clone();
+        let inspection = read(path, &[text.clone(), failed]);
+        assert_eq!((events(&inspection), inspection.error.is_some()), ((1, 1), true), "{path}");
+        assert_eq!(events(&read(path, &[text, empty])), (1, 2), "{path}: without the error it is one");
+    }
+}
+
+#[test]
 fn sglang_without_a_tokenizer_answers_with_ids_and_they_are_tokens_like_text() {
     let event = |ids: &[u32], total: u64| json!({"output_ids": ids, "meta_info": {"completion_tokens": total}});
     let read = |events: &[Value]| stream("/generate", r#"{"input_ids":[1],"sampling_params":{}}"#, events);

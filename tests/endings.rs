@@ -228,6 +228,43 @@ fn whatever_came_before_the_server_broke_is_passed_on() {
     }
 }
 
+/// HTTP/1.0 knows no chunks: the body ends with the connection. A FIN would make a broken body a whole one.
+#[test]
+fn an_http10_client_is_reset_where_a_chunked_reply_breaks_off() {
+    let ask = "POST /v1/chat/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
+    for (rest, reset) in [("", true), ("no size\r\n", true), ("0\r\n\r\n", false)] {
+        let (received, has_received) = reports();
+        let upstream = Upstream::start(move |mut conn| {
+            conn.request();
+            conn.send(STREAM);
+            conn.chunk("data: 1\n\n");
+            has_received();
+            conn.send(rest);
+        });
+        let proxy = Between::new(upstream.addr);
+        let mut client = proxy.client();
+        let head = client.send(ask).has("data: 1\n\n").head();
+        received(());
+        let response = client.body_of(head);
+        assert_eq!((response.text().as_str(), response.reset), ("data: 1\n\n", reset), "{rest:?}");
+    }
+}
+
+#[test]
+fn an_http10_client_is_reset_where_the_proxy_stops_in_the_middle_of_its_reply() {
+    let upstream = Upstream::start(|mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        conn.chunk("data: 1\n\n");
+        conn.closed();
+    });
+    let proxy = Between::new(upstream.addr);
+    let mut client = proxy.client();
+    let head = client.send("GET / HTTP/1.0\r\n\r\n").has("data: 1\n\n").head();
+    drop(proxy);
+    assert!(client.body_of(head).reset);
+}
+
 /// NO_ERROR, INTERNAL_ERROR and CANCEL: whatever the reason, the answer is not whole.
 #[test]
 fn a_stream_that_an_http2_server_resets_is_cut_for_the_client_after_all_that_came_before() {
@@ -504,6 +541,8 @@ fn a_second_signal_does_not_wait_for_a_collector() {
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://{}", collector.local_addr().unwrap());
     let mut run = run_to(&format!("http://{}", upstream.addr), &["env", &endpoint], folder.path(), &[]);
+    // The start looks whether the collector can be reached.
+    drop(collector.accept().unwrap());
     kill(run.pid(), Signal::SIGTERM).unwrap();
     // The last export has begun.
     let _held = collector.accept().unwrap();
@@ -528,4 +567,57 @@ fn a_log_that_nobody_reads_holds_up_neither_clients_nor_the_end() {
     kill(Pid::from_raw(run.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     until("it ends", || run.child.try_wait().unwrap().is_some());
     drop(unread);
+}
+
+#[test]
+fn a_line_of_the_access_log_leads_to_the_trace_and_the_reply_and_health_probes_are_only_counted() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    const PROBE: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
+    let reply = r#"{"id": "chatcmpl-7", "model": "tiny", "choices": [{"index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": "secret"}}]}"#;
+    let upstream = Upstream::start(move |mut conn| {
+        while let Some(request) = conn.request() {
+            let (status, body) = match &request.head {
+                head if head.starts_with("GET /health ") => ("200 OK", ""),
+                head if head.contains("overloaded") => ("503 Service Unavailable", "{}"),
+                _ => ("200 OK", reply),
+            };
+            let length = body.len();
+            conn.send(format!(
+                "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            ));
+        }
+    });
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://{}", collector.local_addr().unwrap());
+    for traced in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let more = ["--access-log=true".to_owned(), format!("--trace-probes={traced}")];
+        let url = format!("http://{}", upstream.addr);
+        let run = run_to(&url, &["env", &endpoint], folder.path(), &[&more[0], &more[1]]);
+        let probe = format!("GET /health HTTP/1.1\r\nHost: a\r\n{PROBE}\r\n\r\n");
+        assert_eq!(Client::connect(run.listen).send(probe).response().status(), 200);
+        let passed = upstream.heads().pop().unwrap().contains(PROBE);
+        assert_eq!(passed, !traced, "what is not traced keeps its trace context");
+        let ask = |field: &str, status| {
+            let head = format!(
+                "Host: a\r\ntraceparent: 00-{TRACE}-00f067aa0ba902b7-01\r\n{field}Content-Length: 2\r\n\r\n{{}}"
+            );
+            let request = format!("POST /v1/chat/completions HTTP/1.1\r\n{head}");
+            assert_eq!(Client::connect(run.listen).send(request).response().status(), status);
+        };
+        ask("", 200);
+        ask("X: overloaded\r\n", 503);
+        until("both are logged", || run.said().matches(TRACE).count() == 2);
+        let lines: Vec<Value> = run.said().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let line =
+            |status: u16| lines.iter().find(|line| line["status"] == status && line["trace_id"] == TRACE).unwrap();
+        assert_eq!((&line(200)["response_id"], line(200).get("fault")), (&"chatcmpl-7".into(), None));
+        assert_eq!((&line(503)["fault"], line(503).get("answered_by")), (&"upstream".into(), None));
+        assert_eq!(run.said().contains("/health"), traced, "{}", run.said());
+        assert!(!run.said().contains("secret"));
+        let metrics = run.page("/metrics");
+        let counted = "traffic=\"probe\",status_class=\"2xx\",answered_by=\"upstream\"} 1\n";
+        assert!(metrics.contains(counted) && metrics.contains("http_route=\"/health\""), "{metrics}");
+    }
 }

@@ -65,7 +65,7 @@ fn stopped(mut child: Child) -> Value {
 }
 
 fn get(address: SocketAddr, path: &str, accept: &str) -> (u16, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nhost: h\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
     let response = Client::connect(address).send(request).response();
     (response.status(), response.text())
 }

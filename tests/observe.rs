@@ -204,6 +204,8 @@ fn every_ending_has_its_outcome() {
     assert_eq!(ended(&token, 200, Ending::DownstreamGone).outcome, Outcome::Cancelled);
     assert_eq!(ended(&token, 200, Ending::TimedOut).outcome, Outcome::Failed);
     assert_eq!(ended("data: [DONE]\n\n", 200, Ending::DownstreamGone).outcome, Outcome::Success);
+    assert_eq!(ended(&delta("{}", "\"stop\""), 200, Ending::DownstreamGone).outcome, Outcome::Success);
+    assert_eq!(ended(&delta("{}", "\"stop\""), 200, Ending::UpstreamFailed).outcome, Outcome::Truncated);
     let record = ended(&format!("{token}{fault}"), 200, Ending::Complete);
     assert_eq!(record.outcome, Outcome::Failed, "[DONE] after an error does not make it good");
     assert_eq!(

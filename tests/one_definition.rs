@@ -76,7 +76,8 @@ fn metric(page: &str, name: &str, label: &str) -> f64 {
 /// The proxy's page once it has counted everything.
 fn page(proxy: &Between) -> String {
     for _ in 0..500 {
-        let page = Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+        let page =
+            Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
         if metric(&page, "http_server_request_duration_seconds_count", "") == streams().len() as f64 {
             return page;
         }

@@ -502,7 +502,7 @@ fn an_end_that_a_server_has_not_said_over_tls_is_passed_on_as_none() {
     for whole in [true, false] {
         says_so.store(whole, Relaxed);
         let over_http1 = over_tls(proxy.addr, trusting(&pki, &["http/1.1"]));
-        assert_eq!(over_http1.as_ref().err().map(std::io::Error::kind), (!whole).then_some(ErrorKind::UnexpectedEof));
+        assert_eq!(over_http1.as_ref().err().map(std::io::Error::kind), (!whole).then_some(ErrorKind::ConnectionReset));
         assert_eq!(proxy.last_request()["outcome"], if whole { "success" } else { "truncated" });
         let over_http2 = http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None);
         assert_eq!((&*over_http2.body, over_http2.broken), (&b"all of it"[..], !whole));
@@ -636,10 +636,20 @@ fn a_websockets_bytes_are_counted_both_ways_with_those_that_came_with_the_heads(
 
 #[test]
 fn an_upgrade_to_http2_is_not_offered_to_the_upstream() {
-    let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
-    let mut client = proxy.client();
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n");
-    assert_eq!(client.response().text(), "ok");
-    assert_eq!(upstream.heads(), ["GET / HTTP/1.1\r\nHost: a\r\n\r\n"]);
+    let fields = [
+        "h2c",
+        "websocket, h2c",
+        "websocket\r\nUpgrade: h2c",
+        "h2c\r\nUpgrade: websocket",
+        "websocket\r\nUpgrade: x, H2C/1",
+    ];
+    for upgrade in fields {
+        let upstream = Upstream::answering(OK);
+        let proxy = Between::new(upstream.addr);
+        let mut client = proxy.client();
+        let connection = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk";
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{connection}\r\nUpgrade: {upgrade}\r\n\r\n"));
+        assert_eq!(client.response().text(), "ok", "{upgrade}");
+        assert_eq!(upstream.heads(), ["GET / HTTP/1.1\r\nHost: a\r\n\r\n"], "{upgrade}");
+    }
 }

@@ -137,6 +137,60 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
     assert_eq!(response.field("content-type"), Some("application/json"));
 }
 
+/// How many responses to requests for generation were counted as this.
+fn responses(proxy: &Between, model: &str, class: &str, answered_by: &str, fault: &str) -> f64 {
+    let fault = if fault.is_empty() { String::new() } else { format!(",fault=\"{fault}\"") };
+    proxy.metric(&format!(
+        "streamgauge_http_responses_total{{gen_ai_request_model=\"{model}\",traffic=\"inference\",\
+         status_class=\"{class}\",answered_by=\"{answered_by}\"{fault}}}"
+    ))
+}
+
+#[test]
+fn a_server_that_is_down_is_a_gauge_at_0_and_failures_by_its_fault() {
+    let (_held, nobody) = nobody();
+    let proxy = Between::new(nobody);
+    for _ in 0..3 {
+        assert_eq!(proxy.client().send(chat("{}")).response().status(), 502);
+    }
+    let last = proxy.last_request();
+    assert_eq!((&last["local_reply"], &last["fault"]), (&Value::Bool(true), &"upstream".into()));
+    // A request that names no model has no such label.
+    let counted = "streamgauge_http_responses_total{traffic=\"inference\",status_class=\"5xx\",answered_by=\"proxy\",\
+                   fault=\"upstream\"}";
+    until("all have been counted", || proxy.metric(counted) == 3.0);
+    assert_eq!(proxy.metric("streamgauge_upstream_up"), 0.0);
+    assert_eq!(responses(&proxy, "_other", "5xx", "proxy", "proxy"), 0.0);
+}
+
+#[test]
+fn the_503_of_a_server_and_our_own_are_told_apart() {
+    let body = r#"{"model": "tiny"}"#;
+    let upstream = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            if request.head.contains("/hold") {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n");
+                conn.closed();
+                return;
+            }
+            conn.send("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let theirs = proxy.client().send(chat(body)).response();
+    assert_eq!((theirs.status(), theirs.field("x-streamgauge-error")), (503, None));
+    let last = proxy.last_request();
+    assert_eq!((&last["local_reply"], &last["fault"]), (&Value::Bool(false), &"upstream".into()));
+    let mut held = proxy.client();
+    held.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").has("\r\n\r\n");
+    refused(&proxy.client().send(chat(body)).response(), 503, "ours");
+    until("ours is counted", || responses(&proxy, "_other", "5xx", "proxy", "proxy") == 1.0);
+    assert_eq!(responses(&proxy, "_other", "5xx", "upstream", "upstream"), 1.0);
+    let last = proxy.last_request();
+    assert_eq!((&last["local_reply"], &last["fault"]), (&Value::Bool(true), &"proxy".into()));
+    assert_eq!(proxy.metric("streamgauge_upstream_up"), 1.0, "a server that answers 503 can be reached");
+}
+
 #[test]
 fn a_server_that_comes_and_goes_is_noticed_without_a_request() {
     let (held, nobody) = nobody();
@@ -182,16 +236,45 @@ fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
     let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
     let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
     let mut proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
-    let kept: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
-    let told = |said: &str| said.lines().filter(|line| line.contains("cannot accept")).count();
-    until("it is told", || told(&proxy.said()) == 1);
-    // Several times as long as it takes to try again.
-    std::thread::sleep(Duration::from_millis(500));
-    drop(kept);
-    assert_eq!(Client::connect(proxy.listen).send(chat("{}")).response().text(), "ok");
+    let told = |said: &str| said.lines().filter(|line| line.contains("no more client connections")).count();
+    for _ in 0..3 {
+        let kept: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
+        until("it is told", || told(&proxy.said()) == 1);
+        drop(kept);
+        assert_eq!(Client::connect(proxy.listen).send(chat("{}")).response().text(), "ok");
+    }
     proxy.terminate();
     let said = proxy.said();
     assert!(told(&said) == 1 && said.contains("raise the limit on open files"), "{said}");
+}
+
+/// A kubelet whose probes are not answered kills the pod, and its streams with it.
+#[test]
+fn probes_are_answered_while_clients_and_streams_take_all_the_descriptors_they_may() {
+    let upstream = Upstream::start(|mut conn| {
+        while conn.request().is_some() {
+            conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+            conn.chunk("data: 1\n\n");
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let limited = ["sh", "-c", "ulimit -n 64 && exec \"$@\"", "sh"];
+    let proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
+    let ask = |mut client: Client| {
+        client.send(chat("{\"stream\":true}"));
+        client
+    };
+    let streams: Vec<_> = (0..64).map(|_| ask(Client::connect(proxy.listen))).collect();
+    until("clients wait", || proxy.said().contains("no more client connections"));
+    let mut probes: Vec<_> = (0..12).map(|_| Client::connect(proxy.admin)).collect();
+    for path in ["/livez", "/readyz", "/metrics"] {
+        for probe in &mut probes {
+            let response = probe.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).response();
+            assert_eq!(response.status(), 200, "{path}");
+        }
+    }
+    assert!(upstream.connections() > 4, "{} streams are open", upstream.connections());
+    drop(streams);
 }
 
 #[test]
@@ -203,16 +286,26 @@ fn a_client_with_a_large_prompt_can_send_all_of_it_and_then_reads_why_it_is_refu
 
 #[test]
 fn a_request_for_which_there_is_no_descriptor_is_not_blamed_on_the_server() {
-    let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+    let upstream = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            // Nobody else gets an answer.
+            if request.head.starts_with("POST") {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+                return;
+            }
+        }
+    });
     let folder = tempfile::tempdir().unwrap();
     let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
     let proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
     let mut client = Client::connect(proxy.listen);
     assert_eq!(client.send(chat("{}")).response().text(), "ok");
-    let others: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
-    // Of those that come and go one may be free for a moment.
-    let asked = || client.send(chat("{}")).response();
-    let response = std::iter::repeat_with(asked).find(|response| response.status() != 200).unwrap();
+    let mut others = frames::Frames::connect(proxy.listen);
+    let end = frames::END_HEADERS | frames::END_STREAM;
+    (0..48).for_each(|n| assert!(others.send(frames::HEADERS, end, 2 * n + 1, frames::GET)));
+    // Of its streams some are refused once all connections to the upstream are taken.
+    while others.next().unwrap().kind != frames::HEADERS {}
+    let response = client.send(chat("{}")).response();
     refused(&response, 503, "ours");
     let why = response.field("x-streamgauge-error").unwrap();
     assert!(why.contains(&upstream.addr.to_string()) && why.contains("raise the limit on open files"), "{why}");
@@ -257,7 +350,8 @@ fn an_outage_is_counted_for_the_model_that_was_asked() {
     assert_eq!(http2::request(proxy.addr, None, request, None).status, 502);
     // A name that no answer has confirmed gets no series of its own, but its SLO judges.
     let missed = "slo_requests_total{gen_ai_request_model=\"_other\",slo=\"of-tiny\",result=\"missed\"} 2";
-    let scrape = || Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").response().text();
+    let scrape =
+        || Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
     let counted = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         scrape().lines().any(|line| line.ends_with(missed))
@@ -330,7 +424,8 @@ fn a_head_that_is_too_large_is_a_431() {
     let response = client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(3_000))).response();
     refused(&response, 431, "downstream");
     assert!(response.text().contains("larger than 2000 bytes (--max-head-bytes)"), "{}", response.text());
-    let many = "X: 1\r\n".repeat(300);
+    let many = "X: 1\r\n".repeat(1_100);
+    let proxy = Between::new(upstream.addr);
     let response = proxy.client().send(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).response();
     refused(&response, 431, "downstream");
     assert!(upstream.heads().is_empty());
@@ -421,7 +516,7 @@ fn a_grpc_client_gets_refusals_as_grpc_has_them() {
     let mut admin = Client::connect(proxy.admin);
     let counted = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        let state = admin.send("GET /api/state HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        let state = admin.send("GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
         let state: Value = serde_json::from_slice(&state.body).unwrap();
         (&state["recent"][0]["status"], &state["recent"][0]["outcome"]) == (&502.into(), &"failed".into())
     });

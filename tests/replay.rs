@@ -211,6 +211,36 @@ fn a_captured_client_leaves_again_at_the_token_where_it_left() {
     assert!(left() >= 5, "the server learned of it");
 }
 
+/// Earlier versions wrote an abort for each client that closed first.
+#[test]
+fn a_captured_client_that_closed_after_its_whole_reply_gets_it_whole_again() {
+    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.jsonl");
+    let row = |at: u64, more: &str| {
+        format!(
+            "{{\"at\":{at},\"prompt\":{{\"tokens\":8}},\"status\":200,\"ending\":\"downstream_gone\",\
+             \"output_tokens\":5,\"abort_tokens\":5,\"timing\":{{\"ended\":1000000}}{more}}}\n"
+        )
+    };
+    let rows = [
+        row(0, r#","outcome":"success","finish":"stop""#),
+        row(1, r#","outcome":"success""#),
+        row(2, r#","outcome":"cancelled","finish":"length""#),
+        row(3, r#","outcome":"cancelled","finish":"stop","params":{"n":2}"#),
+        row(4, r#","outcome":"cancelled","finish":"abort""#),
+        row(5, r#","outcome":"cancelled""#),
+    ];
+    let header = serde_json::to_string(&Header::new("streamgauge 0.1.0")).unwrap();
+    std::fs::write(&path, format!("{header}\n{}", rows.concat())).unwrap();
+    let rows: Vec<Entry> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
+    let aborts: Vec<_> = rows.iter().map(|row| row.abort_tokens).collect();
+    assert_eq!(aborts, [None, None, None, Some(5), Some(5), Some(5)]);
+    let (_, rows) = replay(rows[..3].to_vec(), server.local_addr(), completions());
+    let ends: Vec<_> = rows.iter().map(|row| (row.outcome, row.ending, row.output_tokens)).collect();
+    assert_eq!(ends, [(Some(Outcome::Success), Some(Ending::Complete), Some(5)); 3]);
+}
+
 #[test]
 fn a_share_of_clients_can_be_made_to_leave() {
     let (upstream, left) = endless();

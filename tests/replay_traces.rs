@@ -154,8 +154,8 @@ fn captured(times: &[u64]) -> tempfile::NamedTempFile {
 #[test]
 fn rows_are_sent_in_the_order_of_their_times_whatever_the_order_of_the_file() {
     let file = captured(&[700, 30, 500, 20]);
-    let (_, rows, _) = source::open(file.path(), None).unwrap();
-    let times: Vec<u64> = rows.map(|row| row.unwrap().at / 1_000_000).collect();
+    let opened = source::open(file.path(), source::Reading::default()).unwrap();
+    let times: Vec<u64> = opened.rows.map(|row| row.unwrap().at / 1_000_000).collect();
     assert_eq!(times, [20, 30, 500, 700]);
 }
 
@@ -178,4 +178,35 @@ fn the_first_row_is_not_waited_for_unless_the_trace_is_to_begin_elsewhere() {
     };
     assert_eq!(planned(&[]), [0, 40_000_000]);
     assert_eq!(planned(&["--from=86399.99s"]), [10_000_000, 50_000_000]);
+}
+
+#[test]
+fn sessions_without_a_common_clock_are_warned_of_and_can_begin_apart() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces/kv-cache-tester");
+    let begins = |starts: Option<&str>| {
+        let sessions_at = starts.map(|starts| (starts.parse().unwrap(), 3));
+        let opened = source::open(&path, source::Reading { sessions_at, ..source::Reading::default() }).unwrap();
+        let rows: Vec<Entry> = opened.rows.map(Result::unwrap).collect();
+        assert!(rows.is_sorted_by_key(|row| row.at), "rows are in the order of their new times");
+        assert_eq!(rows.len(), 17);
+        rows.into_iter().filter(|row| row.turn == Some(0)).map(|row| row.at).collect::<Vec<u64>>()
+    };
+    assert_eq!(begins(None), [0; 4]);
+    let apart = begins(Some("poisson:0.1"));
+    assert!(apart.windows(2).all(|pair| pair[0] < pair[1]), "{apart:?}");
+    let one = begins(Some("concurrency:1"));
+    assert!(one[0] == 0 && one.windows(2).all(|pair| pair[0] + 10_000_000_000 < pair[1]), "{one:?}");
+    let server = server();
+    let warned = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+        command.arg("replay").arg(&path).args(["--no-audit", "--prompt-overhead=0", "--max-lag=1h"]);
+        command.args(["--models=*=sim", "--duration=100ms"]).args(more);
+        let done = command.arg(format!("--target=http://{}", server.local_addr())).output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success(), "{said}");
+        said.contains(
+            "warning: 4 of 4 sessions begin at the same moment, as if they had no common clock; --sessions-at",
+        )
+    };
+    assert_eq!([warned(&[]), warned(&["--sessions-at=poisson:1"])], [true, false]);
 }

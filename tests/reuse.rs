@@ -1,19 +1,16 @@
 //! No request is lost to connection reuse.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "clippy knows tests by their attribute, and these have helpers; a server looks how late it hangs up"
-)]
+#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
 mod support;
 
+use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use support::captured::until;
-use support::client::chat;
+use support::client::{Response, chat};
 use support::proxy::Between;
 use support::upstream::{Conn, Upstream, reports};
 
@@ -50,57 +47,39 @@ fn answer(conn: &mut Conn) {
     conn.send("0\r\n\r\n");
 }
 
-/// Within this time of its answer a server has to hang up if a connection's rest of 50 ms is to show it.
-const IN_TIME: Duration = Duration::from_millis(40);
-
-/// The connections that a server has not hung up yet, and the longest that one was open after an answer.
-type HangingUp = Arc<Mutex<(usize, Duration)>>;
+/// The connections that a server has not hung up yet.
+type HangingUp = Arc<AtomicUsize>;
 
 /// A server that answers on a connection until `goes_on` says no, which may wait, and then hangs up without a word.
 fn hangs_up(goes_on: impl Fn(&mut Conn) -> bool + Send + Sync + 'static) -> (Upstream, HangingUp) {
     let hanging_up = HangingUp::default();
-    let told = Arc::clone(&hanging_up);
+    let open = Arc::clone(&hanging_up);
     let upstream = Upstream::start(move |mut conn| {
-        told.lock().unwrap().0 += 1;
-        let mut begun = Instant::now();
+        open.fetch_add(1, Ordering::SeqCst);
         if conn.request().is_some() {
-            loop {
-                begun = Instant::now();
+            answer(&mut conn);
+            while goes_on(&mut conn) {
                 answer(&mut conn);
-                if !goes_on(&mut conn) {
-                    break;
-                }
             }
         }
         drop(conn);
-        let (open, longest) = &mut *told.lock().unwrap();
-        (*open, *longest) = (*open - 1, begun.elapsed().max(*longest));
+        open.fetch_sub(1, Ordering::SeqCst);
     });
     (upstream, hanging_up)
 }
 
-/// Fails unless of so many requests none is lost and none is sent twice.
-///
-/// A server that a busy machine keeps from hanging up for as long as a connection rests is, to anybody, one that keeps
-/// its connections. A try in which it did says nothing of what is lost, and there is another.
-fn loses_nothing(server: impl Fn() -> (Upstream, HangingUp), requests: usize, ask: impl Fn(&Between) -> usize) {
-    let tried = || {
-        let (upstream, hanging_up) = server();
-        let proxy = Between::new(upstream.addr);
-        let lost = ask(&proxy);
-        drop(proxy);
-        until("every connection is hung up", || hanging_up.lock().unwrap().0 == 0);
-        let (sent, longest) = (upstream.heads().len(), hanging_up.lock().unwrap().1);
-        assert!(sent <= requests, "{sent} of {requests}: requests were sent twice");
-        assert!((lost, sent) == (0, requests) || longest > IN_TIME, "{lost} of {requests} were lost");
-        lost == 0
-    };
-    assert!((0..20).any(|_| tried()), "the server never hangs up in time");
+/// Fails unless of so many requests none is lost and the server reads none twice.
+fn loses_nothing((upstream, hanging_up): (Upstream, HangingUp), requests: usize, ask: impl Fn(&Between) -> usize) {
+    let proxy = Between::new(upstream.addr);
+    let lost = ask(&proxy);
+    drop(proxy);
+    until("every connection is hung up", || hanging_up.load(Ordering::SeqCst) == 0);
+    assert_eq!((lost, upstream.heads().len()), (0, requests), "lost, and read by the server");
 }
 
 #[test]
 fn a_server_that_hangs_up_after_each_answer_loses_nothing() {
-    loses_nothing(|| hangs_up(|_| false), 2_000, |proxy| lost(proxy, 500));
+    loses_nothing(hangs_up(|_| false), 2_000, |proxy| lost(proxy, 500));
 }
 
 #[test]
@@ -109,7 +88,7 @@ fn a_server_that_hangs_up_a_little_later_each_time_loses_nothing() {
         std::thread::sleep(Duration::from_micros((conn.number as u64 * 37) % 3_000));
         false
     };
-    loses_nothing(|| hangs_up(later), 1_000, |proxy| lost(proxy, 250));
+    loses_nothing(hangs_up(later), 1_000, |proxy| lost(proxy, 250));
 }
 
 #[test]
@@ -119,17 +98,130 @@ fn a_server_that_closes_idle_connections_loses_nothing() {
         conn.request().is_some()
     };
     let pauses = [0, 10, 19, 20, 21, 40, 60, 80];
-    loses_nothing(
-        || hangs_up(waits),
-        pauses.len() * 4 * 20,
-        |proxy| {
-            let after = |pause| {
-                std::thread::sleep(Duration::from_millis(pause));
-                lost(proxy, 20)
-            };
-            pauses.map(after).iter().sum()
-        },
-    );
+    loses_nothing(hangs_up(waits), pauses.len() * 4 * 20, |proxy| {
+        let after = |pause| {
+            std::thread::sleep(Duration::from_millis(pause));
+            lost(proxy, 20)
+        };
+        pauses.map(after).iter().sum()
+    });
+}
+
+/// Requests come a moment after the rest of their connection, and the server hangs up at any time about then.
+#[test]
+fn a_server_that_hangs_up_about_when_a_connection_is_used_again_loses_nothing() {
+    let about_then = |conn: &mut Conn| {
+        std::thread::sleep(Duration::from_micros(47_000 + (conn.number as u64 * 173) % 6_000));
+        false
+    };
+    loses_nothing(hangs_up(about_then), 320, |proxy| {
+        let after_a_rest = |_| {
+            std::thread::sleep(Duration::from_millis(45));
+            lost(proxy, 1)
+        };
+        (0..80).map(after_a_rest).sum()
+    });
+}
+
+/// How a server ends a kept connection over which another request has come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum HangUp {
+    /// It closes, and has not read the request.
+    Unread,
+    /// Its FIN comes first, and the reset a little later.
+    FinThenReset,
+    /// It reads the request, and closes.
+    Read,
+    /// It reads the request, begins to answer, and resets.
+    Answered,
+}
+
+/// The answer to a second request over a connection that the server ends like this; how many connections it had, and
+/// the requests that it read whole.
+fn second_reply(request: &str, hang_up: HangUp, settings: &[(&str, &str)]) -> (Response, usize, usize) {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let upstream = Upstream::start({
+        let ended = Arc::clone(&ended);
+        move |mut conn| {
+            conn.request();
+            answer(&mut conn);
+            if conn.number > 0 {
+                return;
+            }
+            match hang_up {
+                HangUp::Unread => drop(conn.stream.peek(&mut [0])),
+                HangUp::FinThenReset => {
+                    drop(conn.stream.peek(&mut [0]));
+                    conn.stream.shutdown(Shutdown::Write).unwrap();
+                    std::thread::sleep(Duration::from_millis(30));
+                }
+                HangUp::Read => drop(conn.request()),
+                HangUp::Answered => {
+                    conn.request();
+                    conn.send("H");
+                    std::thread::sleep(Duration::from_millis(30));
+                    conn.reset();
+                }
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let proxy = Between::with(upstream.addr, &[&[("workers", "1")], settings].concat());
+    let mut client = proxy.client();
+    assert_eq!(client.send(request).response().status(), 200);
+    std::thread::sleep(Duration::from_millis(100));
+    let response = client.send(request).response();
+    until("the server has hung up", || ended.load(Ordering::SeqCst) == 1);
+    (response, upstream.connections(), upstream.heads().len())
+}
+
+#[test]
+fn a_request_that_a_closing_server_has_not_read_is_sent_again() {
+    let post = chat("{\"model\":\"m\",\"stream\":true,\"messages\":[]}");
+    for settings in [&[][..], &[("ask_usage", "true")]] {
+        for hang_up in [HangUp::Unread, HangUp::FinThenReset] {
+            let (response, connections, read) = second_reply(&post, hang_up, settings);
+            assert_eq!((response.status(), connections, read), (200, 2, 2), "{hang_up:?}");
+            assert_eq!(response.text(), "data: 1\n\ndata: [DONE]\n\n", "{hang_up:?}");
+        }
+    }
+}
+
+#[test]
+fn a_post_that_the_server_has_read_is_not_sent_again() {
+    for hang_up in [HangUp::Read, HangUp::Answered] {
+        let (response, connections, read) = second_reply(&chat("{\"stream\":true}"), hang_up, &[]);
+        assert_eq!((response.status(), connections, read), (502, 1, 2), "{hang_up:?}");
+    }
+}
+
+#[test]
+fn an_idempotent_request_is_sent_again_unless_its_answer_has_begun() {
+    let get = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (response, connections, read) = second_reply(get, HangUp::Read, &[]);
+    assert_eq!((response.status(), connections, read), (200, 2, 3));
+    let (response, connections, read) = second_reply(get, HangUp::Answered, &[]);
+    assert_eq!((response.status(), connections, read), (502, 1, 2));
+}
+
+#[test]
+fn a_request_is_sent_again_once_and_never_from_a_new_connection() {
+    let upstream = Upstream::start(|mut conn| {
+        if conn.number == 0 {
+            conn.request();
+            answer(&mut conn);
+        }
+        // It closes with the request unread.
+        drop(conn.stream.peek(&mut [0]));
+    });
+    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let mut client = proxy.client();
+    assert_eq!(client.send(chat("{}")).response().status(), 200);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(client.send(chat("{}")).response().status(), 502);
+    assert_eq!((upstream.connections(), upstream.heads().len()), (2, 1), "the kept connection, and one more");
+    assert_eq!(proxy.client().send(chat("{}")).response().status(), 502);
+    assert_eq!(upstream.connections(), 3);
 }
 
 #[test]

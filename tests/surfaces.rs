@@ -6,13 +6,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use streamgauge::export::catalog::{Convention, Instrument, Kind, TABLE};
+use streamgauge::export::catalog::{Convention, Instrument, Kind, TABLE, attribute};
 use streamgauge::export::endings::TERMINATIONS;
 use streamgauge::export::prometheus::name;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 4] =
-    ["gen_ai_latest_experimental", "streamgauge.yaml", "streamgauge.json", "streamgauge.service"];
+const NO_METRICS: [&str; 8] = [
+    "gen_ai_latest_experimental",
+    "streamgauge.yaml",
+    "streamgauge.json",
+    "streamgauge.service",
+    "streamgauge.socket",
+    attribute::SLOS_MET,
+    attribute::SLOS_MISSED,
+    attribute::SLO_VIOLATIONS,
+];
 
 /// Attributes of every `gen_ai.*` instrument, as README.md calls them.
 const THE_FIVE: &str =
@@ -39,8 +47,7 @@ fn row(instrument: &Instrument) -> String {
     let labels = labels.join(", ").replace(THE_FIVE, "the five");
     let (otel, prometheus) = (instrument.name, name::sample(instrument));
     let unit = if instrument.unit.is_empty() { String::new() } else { format!("`{}`", instrument.unit) };
-    let note = if instrument.otlp { "" } else { " Not in OTLP." };
-    format!("| `{otel}` | `{prometheus}` | {kind} | {unit} | {labels} | {}{note} |", instrument.description)
+    format!("| `{otel}` | `{prometheus}` | {kind} | {unit} | {labels} | {} |", instrument.description)
 }
 
 /// The rows under a heading, up to the next heading of any depth.
@@ -69,6 +76,7 @@ fn known() -> BTreeSet<String> {
     for instrument in TABLE {
         let family = name::family(instrument);
         known.extend([instrument.name.to_owned(), family.clone(), name::sample(instrument)]);
+        known.insert(name::ingested_sample(instrument));
         if matches!(instrument.kind, Kind::Histogram(_)) {
             known.extend(["bucket", "sum", "count"].map(|part| format!("{family}_{part}")));
         }

@@ -74,7 +74,7 @@ fn ask(proxy: &Between, model: &str) -> String {
 
 /// Everything under a path of the admin port.
 fn page(proxy: &Between, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Client::connect(proxy.admin).send(request).response().text()
 }
 
@@ -226,7 +226,7 @@ fn a_file_that_is_no_tokenizer_is_named_and_nothing_of_it_is_shown() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
         command.args(["proxy", "--upstream=http://127.0.0.1:9", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]);
         let done = command.arg(tokenizer).env_clear().output().unwrap();
-        assert_eq!(done.status.code(), Some(1));
+        assert_eq!(done.status.code(), Some(2));
         String::from_utf8(done.stderr).unwrap()
     };
     let (absent, other) = (folder.path().join("absent.json"), folder.path().join("other.json"));

@@ -95,9 +95,9 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
         all,
         json!({
             "requests": 3, "span_s": 3.0, "rate": 1.0,
-            "input": {"requests": 3, "sum": 26, "mean": null, "p50": 8, "p90": 11, "p99": 11, "min": 6, "max": 12},
+            "input": {"requests": 3, "sum": 26, "mean": null, "p50": 8, "p90": 11.2, "p99": 11.92, "min": 6, "max": 12},
             "input_estimated": 0,
-            "output": {"requests": 3, "sum": 60, "mean": null, "p50": 20, "p90": 28, "p99": 29, "min": 10, "max": 30},
+            "output": {"requests": 3, "sum": 60, "mean": null, "p50": 20, "p90": 28, "p99": 29.8, "min": 10, "max": 30},
             "burstiness": null, "reuse": null,
             "sessions": {"count": 1, "requests": 2, "estimated": false},
             "models": {"llama-a": 2, "qwen-b": 1},
@@ -128,6 +128,8 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
     let folder = TempDir::new().unwrap();
     let row = |at: u64, length: u64, ids: u64| json!({"timestamp": at, "input_length": length, "output_length": 1, "hash_ids": (0..ids).collect::<Vec<_>>()});
     let own = json!({"streamgauge_trace": 1, "source": "t"});
+    let of_512 = json!({"streamgauge_trace": 1, "source": "t", "blocks": {"size": 512, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace"}});
+    let in_ours = |at: u64, length: u64, ids: u64| json!({"at": at, "prompt": {"tokens": length, "blocks": (0..ids).collect::<Vec<_>>()}});
     let grid: Vec<Value> = (0..60_u64).map(|n| row(n / 6 * 3_000, 10, 1)).collect();
     for (lines, warning, sentence, advice) in [
         (
@@ -149,9 +151,9 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
             "check the size of blocks (--block-size)",
         ),
         (
-            vec![row(0, 64, 1), row(1, 100, 2)],
+            vec![of_512.clone(), in_ours(0, 64, 1), in_ours(1, 100, 2)],
             json!({"warning": "impossible_lengths", "rows": 1, "first": 2, "fitting_block_size": 64}),
-            "first row 2; blocks of 64 tokens would fit all",
+            "first row 2; blocks of 64 tokens would fit all, and are taken",
             "say the size with --block-size",
         ),
         (
@@ -170,6 +172,12 @@ fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
         let (first, second) = doubt.split_once("\n  advice: ").unwrap();
         assert!(first.contains(sentence) && second.starts_with(advice), "{doubt}");
     }
+    // What is reckoned is reckoned with the size that fits: 64 of 164 tokens, and not all of the first of two blocks of 512.
+    let path = written(&folder, "t.jsonl", &[of_512, in_ours(0, 64, 1), in_ours(1, 100, 2)]);
+    let told: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
+    assert_eq!((&told["reuse"][0]["token_share"], &told["fitting_block_size"]), (&json!(64.0 / 164.0), &json!(64)));
+    let text = String::from_utf8(trace(&["info", &path]).stdout).unwrap();
+    assert!(text.contains("prefixes       blocks of 64 tokens"), "{text}");
     // The remedies help.
     let unsorted = written(&folder, "t.jsonl", &[row(5, 10, 1), row(3, 10, 1)]);
     let merged = folder.path().join("merged.jsonl").to_str().unwrap().to_owned();

@@ -21,16 +21,19 @@ pub enum Fate {
     Disk,
     /// Not written: a row could not be made of it.
     Encode,
+    /// Not written: its client says that it is a probe, and no part of the traffic.
+    Probe,
 }
 
 impl Fate {
     /// `outcome` and `reason` of each, in order.
-    pub const NAMES: [(&'static str, &'static str); 5] = [
+    pub const NAMES: [(&'static str, &'static str); 6] = [
         ("written", "whole"),
         ("written", "oversize"),
         ("dropped", "queue_full"),
         ("dropped", "disk"),
         ("dropped", "encode"),
+        ("skipped", "probe"),
     ];
 }
 

@@ -243,7 +243,7 @@ pub struct Entry {
     /// When things happened.
     #[serde(skip_serializing_if = "Timing::is_empty")]
     pub timing: Timing,
-    /// Tokens that the client had got when it left.
+    /// Tokens that the client had received when it left an unfinished reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort_tokens: Option<u64>,
     /// Requests in flight when it arrived, itself left out.
@@ -258,6 +258,36 @@ pub struct Entry {
     /// Host and port of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
+}
+
+impl Entry {
+    /// Whether the client left before its reply was finished. A client that closes after the end of the stream has its
+    /// whole reply, whatever `ending` says of the bytes.
+    pub fn is_aborted(&self) -> bool {
+        match self.outcome {
+            Some(outcome) => outcome == Outcome::Cancelled && self.ending == Some(Ending::DownstreamGone),
+            None => self.ending == Some(Ending::DownstreamGone) && !self.has_finish_reason(),
+        }
+    }
+
+    /// Corrects a row of an earlier version, which wrote an abort for each client that closed first.
+    pub(super) fn correct_abort(&mut self) {
+        let closed = self.ending == Some(Ending::DownstreamGone);
+        let success = matches!(self.status, Some(200..=299));
+        if closed && success && self.outcome == Some(Outcome::Cancelled) && self.has_finish_reason() {
+            self.outcome = Some(Outcome::Success);
+        }
+        if closed && !self.is_aborted() {
+            self.abort_tokens = None;
+        }
+    }
+
+    /// Whether the row shows that the server finished the reply. A row holds the finish reason of the first choice
+    /// alone, so that it shows nothing of several.
+    fn has_finish_reason(&self) -> bool {
+        self.params.n.is_none_or(|choices| choices <= 1)
+            && self.finish.is_some_and(|finish| !matches!(finish, FinishReason::Abort | FinishReason::Error))
+    }
 }
 
 /// What a request asks for that changes its cost.

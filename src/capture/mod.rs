@@ -15,7 +15,8 @@
 //! makes many tokens of a text, `--capture-block 64` makes a quarter as many ids, and 512 is what public traces have.
 //!
 //! # The way of a record
-//! A request of no dialect is plain HTTP, and no row.
+//! A request of no dialect is plain HTTP, and no row. Neither is a probe of a load generator
+//! ([`recorder::PROBE_HEADER`]): it is counted, and skipped.
 //!
 //! ```text
 //! stream's task -> Following, record -> whoever counts them -> recorder's thread: digest -> row -> frame -> segments
@@ -45,10 +46,12 @@
 //!   few people use can tell who they are.
 //! * **Images and sounds**: their number, kind, size, and width and height in pixels.
 
+mod ages;
 pub mod blocks;
 mod compact;
 pub mod counts;
 pub mod digest;
+mod error;
 pub mod format;
 pub mod frame;
 pub mod gaps;

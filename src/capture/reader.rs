@@ -351,6 +351,7 @@ impl Segment {
                 Ok(mut entry) => {
                     entry.at = self.moved(entry.at);
                     entry.planned = entry.planned.map(|planned| self.moved(planned));
+                    entry.correct_abort();
                     self.line = line;
                     return Some(Ok(entry));
                 }

@@ -14,19 +14,20 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::hint::black_box;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use super::counts::{Counts, Fate};
+pub use super::error::CaptureError;
 use super::key::Key;
 use super::row::Asked;
 use super::segments::{Folder, Retention};
 use super::thread::{Writer, log_losses};
 use super::tokens::Tokens;
-use crate::clock::Clock;
+use crate::clock::{Clock, ClockReading};
 use crate::measure::dialect::Dialect;
 use crate::measure::fetch::{self, Fetch};
 use crate::measure::record::RequestRecord;
@@ -43,6 +44,9 @@ pub const SHORT: usize = 2 << 10;
 pub const MAX_GAPS: usize = 65_536;
 /// Notes that may wait: a second of the busiest proxy that was measured.
 pub const WAITING: usize = 8_192;
+/// Header of a request that a load generator sends to learn about the server, and not as part of its load: `1`. The
+/// capture skips it and counts it; a trace that had it would not be the load.
+pub const PROBE_HEADER: &str = "x-streamgauge-probe";
 /// How long the end of the process waits for the disk.
 pub const FINISH: Gap = Gap::from_millis(3_000);
 
@@ -76,14 +80,6 @@ pub enum SessionField {
     Header(String),
     /// In a field of the body, a path of keys.
     Body(String),
-}
-
-/// Why there can be no capture.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot capture into {} (--capture): {error}", folder.display())]
-pub struct CaptureError {
-    folder: PathBuf,
-    error: io::Error,
 }
 
 /// Where the proxy hands requests over. See the module.
@@ -223,6 +219,8 @@ pub struct Following {
     pub(super) answer: Option<Arc<OnceLock<Asked>>>,
     /// Its body was too large.
     pub(super) oversize: bool,
+    /// Its client says that it is a probe ([`PROBE_HEADER`]).
+    is_probe: bool,
 }
 
 impl fmt::Debug for Following {
@@ -251,8 +249,36 @@ impl Capture {
     /// # Errors
     /// When the folder or the key cannot be used; the error names the folder.
     pub fn start(settings: Settings, tokens: Option<Tokens>, clock: Clock) -> Result<Self, CaptureError> {
-        let failed = |error| CaptureError { folder: settings.folder.clone(), error };
-        let folder = Folder::open(&settings.folder, settings.retention).map_err(failed)?;
+        Self::start_in(Folder::open, settings, tokens, clock)
+    }
+
+    /// Begins to write into a folder that the process which this one takes over from still writes into.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), but for the other process.
+    pub fn take_over(settings: Settings, tokens: Option<Tokens>, clock: Clock) -> Result<Self, CaptureError> {
+        Self::start_in(Folder::take_over, settings, tokens, clock)
+    }
+
+    /// Whether a capture could begin in this folder with this key. Nothing is left behind; that another process captures
+    /// there is no fault.
+    ///
+    /// # Errors
+    /// When the folder could not be made or written, or the key cannot be read.
+    pub fn check(folder: &Path, key: Option<&Path>) -> Result<(), CaptureError> {
+        let failed = |error| CaptureError::new(folder, error);
+        Folder::check(folder).map_err(failed)?;
+        key.map_or(Ok(()), |key| Key::of_folder(folder, Some(key)).map(drop).map_err(failed))
+    }
+
+    fn start_in(
+        open: impl FnOnce(&Path, Retention, ClockReading) -> io::Result<Folder>,
+        settings: Settings,
+        tokens: Option<Tokens>,
+        clock: Clock,
+    ) -> Result<Self, CaptureError> {
+        let failed = |error| CaptureError::new(&settings.folder, error);
+        let folder = open(&settings.folder, settings.retention, ClockReading::now(&clock)).map_err(failed)?;
         let key = Key::of_folder(&settings.folder, settings.key.as_deref()).map_err(failed)?;
         let (queue, notes) = sync_channel(WAITING);
         let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
@@ -296,13 +322,14 @@ impl Capture {
             encoding: header("content-encoding").unwrap_or_default().to_vec(),
             session,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
+            is_probe: header(PROBE_HEADER).is_some(),
             ..Following::default()
         }
     }
 
     /// A piece of the request's body.
     pub fn request(&self, following: &mut Following, piece: &[u8]) {
-        if following.oversize || following.sent {
+        if following.oversize || following.sent || following.is_probe {
             return;
         }
         let needed = following.body.len() + piece.len();
@@ -332,8 +359,9 @@ impl Capture {
     /// The request has ended, and has been counted.
     pub fn ended(&self, mut ended: Box<dyn Followed>) {
         // Plain HTTP is no traffic of a model.
-        if ended.parts().is_none_or(|(_, record)| record.shape.dialect.is_none()) {
-            return;
+        let Some((following, _)) = ended.parts().filter(|(_, record)| record.shape.dialect.is_some()) else { return };
+        if following.is_probe {
+            return self.counts.add(Fate::Probe, 1);
         }
         self.counts.joined();
         if self.queue.try_send(Note::Ended(ended)).is_err() {

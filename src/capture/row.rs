@@ -10,7 +10,7 @@ use super::names::Names;
 use super::recorder::{Following, MAX_GAPS};
 use super::sessions::Turn;
 use crate::measure::dialect::prompt::Extras;
-use crate::measure::record::{CountSource, Ending, RequestRecord};
+use crate::measure::record::{CountSource, Outcome, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
@@ -124,7 +124,7 @@ pub fn answered(record: &RequestRecord, gaps: &[TokenEvent], lost: u64, after: i
             gaps: (!gaps.is_empty()).then(|| pack(gaps)),
             lost_gaps: (lost > 0).then_some(lost),
         },
-        abort_tokens: (record.ending == Ending::DownstreamGone)
+        abort_tokens: (record.outcome == Outcome::Cancelled)
             .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
         ..Entry::default()
     }

@@ -4,25 +4,36 @@
 //! they were begun. A segment is only ever added to, frame by frame. It is closed at [`SEGMENT_BYTES`] or
 //! [`SEGMENT_AGE`], or at an eighth of what is kept where that is less, for only whole segments are removed; and when
 //! writing fails: what may be torn then stays behind, and the next frame begins another.
+//! Retention counts time by the monotonic clock and by the segments' own times (`ages`): a wall clock that
+//! jumps removes nothing.
 //! So it is when somebody removes the segment that is open, who needs its room: what a file without a name takes is lost.
+//! A folder that was removed is made again for the next segment.
 //!
 //! # When is it on disk?
 //! A frame is handed to the system with one write, and from then on outlives the process, however that ends. A segment
 //! is synced when it is closed; a machine that loses its power loses what the system had not written by itself.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 
-use crate::clock;
-use crate::measure::time::Gap;
+use nix::libc::{EINVAL, EISDIR, EOPNOTSUPP, O_TMPFILE};
+use nix::unistd::{AccessFlags, access};
+
+use super::ages::Ages;
+use crate::clock::{self, ClockReading};
+use crate::measure::time::{Gap, Stamp};
 
 /// A segment is closed at this size.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// A segment is closed at this age, so that retention by age and backups have something to take.
 pub const SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
+const IN_A_FILE: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK: &str = "capture.lock";
 const END: &str = ".jsonl.zst";
 /// Digits of a segment's number, at least.
@@ -38,7 +49,7 @@ const PARTS: u64 = 8;
 pub struct Retention {
     /// Bytes of all segments, the room that the open one may still take among them.
     pub bytes: u64,
-    /// Age of a segment, by its last change.
+    /// Age of a segment since its last change.
     pub age: Gap,
 }
 
@@ -47,8 +58,8 @@ impl Retention {
         SEGMENT_BYTES.min(self.bytes / PARTS)
     }
 
-    fn segment_age(self) -> u64 {
-        SEGMENT_AGE.as_nanos().min(self.age.as_nanos() / PARTS)
+    fn segment_age(self) -> Gap {
+        SEGMENT_AGE.min(self.age.divided_by(PARTS))
     }
 }
 
@@ -58,7 +69,8 @@ pub struct Folder {
     retention: Retention,
     open: Option<Segment>,
     next: u64,
-    _lock: File,
+    ages: Ages,
+    lock: Arc<File>,
 }
 
 struct Segment {
@@ -66,28 +78,79 @@ struct Segment {
     file: File,
     bytes: u64,
     frames: u64,
-    begun: u64,
+    begun: Stamp,
 }
 
 impl Folder {
+    /// Whether a folder, or the one in which it would be made, can be written to. Nothing is left behind.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(path: &Path) -> io::Result<()> {
+        let in_place = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+        // What cannot even be looked at is there.
+        let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
+        let Some(there) = path.ancestors().map(in_place).find(is_there) else { return Ok(()) };
+        match fs::metadata(&there) {
+            Ok(about) if about.is_dir() => {}
+            Err(error) if error.kind() != io::ErrorKind::NotADirectory => return Err(error),
+            _ => return Err(io::Error::new(io::ErrorKind::NotADirectory, IN_A_FILE)),
+        }
+        // A file without a name is gone when it is closed.
+        let without_name = OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(&there);
+        match without_name.map_err(|error| error.raw_os_error()) {
+            Ok(_) => Ok(()),
+            // Not every file system has such files.
+            Err(Some(EOPNOTSUPP | EISDIR | EINVAL)) => Ok(access(&there, AccessFlags::W_OK | AccessFlags::X_OK)?),
+            Err(code) => Err(code.map_or(io::ErrorKind::Other.into(), io::Error::from_raw_os_error)),
+        }
+    }
+
     /// Opens a folder, which is made if it is not there, for this process alone.
     ///
     /// # Errors
     /// When it cannot be made or written, or another process captures into it.
-    pub fn open(path: &Path, retention: Retention) -> io::Result<Self> {
-        fs::create_dir_all(path).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                io::Error::new(error.kind(), "it is, or lies in, a file; remedy: name a folder")
-            }
-            _ => error,
-        })?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),
-            TryLockError::Error(error) => error,
-        })?;
-        let next = segments(path)?.last().map_or(0, |last| last.number + 1);
-        Ok(Self { path: path.to_owned(), retention, open: None, next, _lock: lock })
+    pub fn open(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
+        Self::open_as(path, retention, now, |lock| take(lock))
+    }
+
+    /// Opens a folder that the process which this one takes over from still captures into, each into segments of its own.
+    /// The folder becomes this process's alone when that one ends.
+    ///
+    /// # Errors
+    /// When it cannot be made or written.
+    pub fn take_over(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
+        Self::open_as(path, retention, now, |lock| {
+            let lock = Arc::clone(lock);
+            // It waits for the predecessor's streams, which may take minutes.
+            let wait = move || drop(lock.lock());
+            thread::Builder::new().name("capture-lock".to_owned()).spawn(wait).map(drop)
+        })
+    }
+
+    fn open_as(
+        path: &Path,
+        retention: Retention,
+        now: ClockReading,
+        take: impl FnOnce(&Arc<File>) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let lock = Arc::new(make(path)?);
+        take(&lock)?;
+        let found = segments(path)?;
+        let next = found.last().map_or(0, |last| last.number + 1);
+        let changed = found
+            .iter()
+            .map(|segment| Ok((segment.path.clone(), segment.changed()?)))
+            .collect::<io::Result<Vec<_>>>()?;
+        let (ages, disbelieved) = Ages::found(&changed, now, retention.age);
+        if let Some(step) = disbelieved {
+            tracing::warn!(
+                folder = %path.display(), days = step.as_nanos() / 86_400_000_000_000,
+                "a step in the times of the capture's segments is longer than capture_keep_age; it may be the machine's \
+                 clock that jumped, and ages nothing"
+            );
+        }
+        Ok(Self { path: path.to_owned(), retention, open: None, next, ages, lock })
     }
 
     /// The number of the frame that is written next, in its segment: 0 is a new segment, and needs a header.
@@ -96,23 +159,23 @@ impl Folder {
     }
 
     /// Whether the segment that is open should be closed before more is written.
-    pub fn is_due(&self, unix_nanos: u64) -> bool {
+    pub fn is_due(&self, now: Stamp) -> bool {
         let is_due = |open: &Segment| {
-            open.bytes >= self.retention.segment_bytes()
-                || unix_nanos.saturating_sub(open.begun) >= self.retention.segment_age()
+            open.bytes >= self.retention.segment_bytes() || now.since(open.begun) >= self.retention.segment_age()
         };
         self.open.as_ref().is_some_and(is_due)
     }
 
-    /// Writes a frame at `unix_nanos`; begins a segment if none is open.
+    /// Writes a frame; begins a segment if none is open.
     ///
     /// # Errors
     /// When it cannot be written. The segment is closed then, and the frame can be tried again as the first of another.
-    pub fn write(&mut self, frame: &[u8], unix_nanos: u64) -> io::Result<()> {
+    pub fn write(&mut self, frame: &[u8], now: ClockReading) -> io::Result<()> {
         let mut segment = match self.open.take() {
             Some(segment) => segment,
-            None => self.begin(unix_nanos)?,
+            None => self.begin(now)?,
         };
+        self.ages.set(&segment.path, now.stamp);
         if segment.file.metadata()?.nlink() == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the segment that was being written has been removed"));
         }
@@ -131,11 +194,28 @@ impl Folder {
         Ok(())
     }
 
-    fn begin(&mut self, unix_nanos: u64) -> io::Result<Segment> {
-        let path = self.path.join(format!("{:0NUMBER$}-{}{END}", self.next, clock::moment(unix_nanos)));
-        let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
-        self.next += 1;
-        Ok(Segment { path, file, bytes: 0, frames: 0, begun: unix_nanos })
+    fn begin(&mut self, now: ClockReading) -> io::Result<Segment> {
+        let mut made = false;
+        loop {
+            let path = self.path.join(format!("{:0NUMBER$}-{}{END}", self.next, clock::moment(now.unix_nanos)));
+            let opened = OpenOptions::new().create_new(true).append(true).open(&path);
+            match opened {
+                // The process that this one takes over from, or that takes over, has begun it in the same second.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !made => {
+                    // The lock that was taken lies in the folder that is gone.
+                    let lock = make(&self.path)?;
+                    take(&lock)?;
+                    (self.lock, made) = (Arc::new(lock), true);
+                    tracing::warn!(folder = %self.path.display(), "the capture's folder was removed, and is made again");
+                }
+                opened => {
+                    let file = opened?;
+                    self.next += 1;
+                    return Ok(Segment { path, file, bytes: 0, frames: 0, begun: now.stamp });
+                }
+            }
+        }
     }
 
     /// Closes the segment that is open, and syncs it.
@@ -146,22 +226,32 @@ impl Folder {
         self.open.take().map_or(Ok(()), |segment| segment.file.sync_data())
     }
 
-    /// Removes the oldest segments, as far as retention asks for it.
+    /// Removes the oldest segments, as far as retention asks for it. Logs a jump of the wall clock, which it does not.
     ///
     /// # Errors
     /// When the folder cannot be read, or a segment cannot be removed; those that can be are.
-    pub fn tidy(&self, unix_nanos: u64) -> io::Result<()> {
-        let mut segments = segments(&self.path)?;
+    pub fn tidy(&mut self, now: ClockReading) -> io::Result<()> {
+        if let Some(jump) = self.ages.jump(now) {
+            let seconds = jump / 1_000_000_000;
+            tracing::warn!(
+                seconds,
+                "the machine's clock has jumped, or it slept; no segment of the capture ages by that"
+            );
+        }
+        let mut segments = match segments(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            segments => segments?,
+        };
+        let there: BTreeSet<&Path> = segments.iter().map(|segment| &*segment.path).collect();
+        self.ages.keep(|path| there.contains(path));
         // The one that is being written stays.
         if self.open.is_some() {
             segments.pop();
         }
         let mut kept = self.retention.segment_bytes();
         let mut tidy = |segment: &Named| {
-            let about = fs::metadata(&segment.path)?;
-            kept += about.len();
-            let age = unix_nanos.saturating_sub(clock::changed(&about)?);
-            let goes = kept > self.retention.bytes || age > self.retention.age.as_nanos();
+            kept += fs::metadata(&segment.path)?.len();
+            let goes = kept > self.retention.bytes || self.ages.of(&segment.path, now.stamp) > self.retention.age;
             if goes { fs::remove_file(&segment.path) } else { Ok(()) }
         };
         // One that cannot be removed keeps none of the older ones.
@@ -169,9 +259,36 @@ impl Folder {
     }
 }
 
+/// Makes a folder, if it is not there; the file in it by which a process takes it for itself.
+fn make(path: &Path) -> io::Result<File> {
+    fs::create_dir_all(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => io::Error::new(error.kind(), IN_A_FILE),
+        _ => error,
+    })?;
+    OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))
+}
+
+fn take(lock: &File) -> io::Result<()> {
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),
+        TryLockError::Error(error) => error,
+    })
+}
+
 struct Named {
     number: u64,
     path: PathBuf,
+    /// When it was begun, in nanoseconds since 1970, by its name.
+    begun: Option<u64>,
+}
+
+impl Named {
+    /// When it was last changed, in nanoseconds since 1970. A copy of it was changed when it was copied, but none takes
+    /// more than [`SEGMENT_AGE`] to fill.
+    fn changed(&self) -> io::Result<u64> {
+        let by_name = self.begun.map_or(u64::MAX, |begun| begun.saturating_add(SEGMENT_AGE.as_nanos()));
+        Ok(clock::changed(&fs::metadata(&self.path)?)?.min(by_name))
+    }
 }
 
 /// The segments of a folder, in order. What else lies there is somebody's own, and is not ours to remove.
@@ -182,8 +299,8 @@ fn segments(folder: &Path) -> io::Result<Vec<Named>> {
         let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(END)?.split_once('-'));
         let name =
             name.filter(|(number, begun)| number.len() >= NUMBER && begun.len() == BEGUN && begun.ends_with('Z'));
-        let number = name.and_then(|(number, _)| number.parse().ok());
-        segments.extend(number.map(|number| Named { number, path }));
+        let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, clock::of_moment(begun))));
+        segments.extend(numbered.map(|(number, begun)| Named { number, path, begun }));
     }
     segments.sort_by_key(|segment| segment.number);
     Ok(segments)
@@ -195,6 +312,11 @@ mod tests {
 
     const ALL: Retention = Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) };
 
+    /// Both clocks at the same number.
+    fn at(nanos: u64) -> ClockReading {
+        ClockReading { stamp: Stamp::from_nanos(nanos), unix_nanos: nanos }
+    }
+
     fn names(folder: &Path) -> Vec<String> {
         let name = |segment: &Named| segment.path.file_name().unwrap().to_str().unwrap().to_owned();
         segments(folder).unwrap().iter().map(name).collect()
@@ -204,12 +326,15 @@ mod tests {
     fn segments_are_numbered_on_and_say_when_they_were_begun() {
         let folder = tempfile::tempdir().unwrap();
         for unix in [1_763_720_100, 1_763_720_200] {
-            let mut open = Folder::open(folder.path(), ALL).unwrap();
+            let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
             assert_eq!(open.next_frame(), 0);
-            open.write(b"one", unix * 1_000_000_000).unwrap();
-            open.write(b"two", unix * 1_000_000_000).unwrap();
+            open.write(b"one", at(unix * 1_000_000_000)).unwrap();
+            open.write(b"two", at(unix * 1_000_000_000)).unwrap();
             assert_eq!(open.next_frame(), 2);
-            assert!(!open.is_due((unix + 3_599) * 1_000_000_000) && open.is_due((unix + 3_600) * 1_000_000_000));
+            assert!(
+                !open.is_due(at((unix + 3_599) * 1_000_000_000).stamp)
+                    && open.is_due(at((unix + 3_600) * 1_000_000_000).stamp)
+            );
             open.close().unwrap();
         }
         assert_eq!(
@@ -221,67 +346,112 @@ mod tests {
     #[test]
     fn a_segment_is_due_at_its_size() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), ALL).unwrap();
+        let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
         let half = vec![7; SEGMENT_BYTES as usize / 2];
-        open.write(&half, 1).unwrap();
-        assert!(!open.is_due(1));
-        open.write(&half, 1).unwrap();
-        assert!(open.is_due(1));
+        open.write(&half, at(1)).unwrap();
+        assert!(!open.is_due(at(1).stamp));
+        open.write(&half, at(1)).unwrap();
+        assert!(open.is_due(at(1).stamp));
     }
 
     #[test]
     fn where_little_is_kept_segments_are_small() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }).unwrap();
-        open.write(&[7; 99], 1).unwrap();
-        assert!(!open.is_due(10) && open.is_due(11));
-        open.write(&[7; 1], 1).unwrap();
-        assert!(open.is_due(1));
+        let mut open = Folder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }, at(1)).unwrap();
+        open.write(&[7; 99], at(1)).unwrap();
+        assert!(!open.is_due(at(10).stamp) && open.is_due(at(11).stamp));
+        open.write(&[7; 1], at(1)).unwrap();
+        assert!(open.is_due(at(1).stamp));
     }
 
     #[test]
     fn a_folder_is_one_processes() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Folder::open(folder.path(), ALL).unwrap();
-        let second = Folder::open(folder.path(), ALL).err().unwrap();
+        let first = Folder::open(folder.path(), ALL, at(1)).unwrap();
+        let second = Folder::open(folder.path(), ALL, at(1)).err().unwrap();
         assert_eq!(second.to_string(), "another process captures into it");
         drop(first);
-        assert!(Folder::open(folder.path(), ALL).is_ok());
+        assert!(Folder::open(folder.path(), ALL, at(1)).is_ok());
+    }
+
+    #[test]
+    fn a_successor_captures_beside_its_predecessor_into_segments_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = Folder::open(folder.path(), ALL, at(1)).unwrap();
+        first.write(b"one", at(1_000_000_000)).unwrap();
+        let mut second = Folder::take_over(folder.path(), ALL, at(1)).unwrap();
+        first.close().unwrap();
+        first.write(b"two", at(1_000_000_000)).unwrap();
+        second.write(b"three", at(1_000_000_000)).unwrap();
+        assert_eq!(names(folder.path()).len(), 3);
+        assert!(Folder::open(folder.path(), ALL, at(1)).is_err(), "a third process does not fit");
+        drop(first);
+        // The thread that waits for the lock is the successor's, or nobody's.
+        drop(second);
     }
 
     #[test]
     fn the_oldest_segments_go_when_there_is_too_much_or_they_are_too_old() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }).unwrap();
+        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
         // Room for another of three bytes is kept free.
         for _ in 0..4 {
-            open.write(&[7; 10], 1).unwrap();
+            open.write(&[7; 10], at(1)).unwrap();
             open.close().unwrap();
         }
-        open.tidy(1).unwrap();
+        open.tidy(at(1)).unwrap();
         assert_eq!(names(folder.path()).len(), 2);
         assert!(names(folder.path())[0].starts_with("00000002"));
         open.retention = Retention { bytes: 100, age: Gap::from_millis(1_000) };
-        open.write(&[7; 10], 1).unwrap();
-        open.tidy(u64::MAX).unwrap();
+        open.write(&[7; 10], at(1)).unwrap();
+        open.tidy(at(u64::MAX)).unwrap();
         assert_eq!(names(folder.path()).len(), 1, "the open one stays");
+    }
+
+    #[test]
+    fn a_wall_clock_that_jumps_removes_nothing_and_time_that_passes_does() {
+        const DAY: u64 = 86_400_000_000_000;
+        let folder = tempfile::tempdir().unwrap();
+        let retention = Retention { age: Gap::from_nanos(7 * DAY), ..ALL };
+        let start = clock::changed(&fs::metadata(folder.path()).unwrap()).unwrap();
+        let reading = |days: u64, jumped_days: u64| ClockReading {
+            stamp: Stamp::from_nanos(days * DAY),
+            unix_nanos: start + (days + jumped_days) * DAY,
+        };
+        let mut open = Folder::open(folder.path(), retention, reading(1, 0)).unwrap();
+        for _ in 0..3 {
+            open.write(b"rows", reading(1, 0)).unwrap();
+            open.close().unwrap();
+        }
+        open.tidy(reading(1, 400)).unwrap();
+        assert_eq!(names(folder.path()).len(), 3, "a jump in a running process");
+        drop(open);
+        let mut open = Folder::open(folder.path(), retention, reading(1, 400)).unwrap();
+        open.tidy(reading(1, 400)).unwrap();
+        assert_eq!(names(folder.path()).len(), 3, "and before it started");
+        open.write(b"rows", reading(3, 400)).unwrap();
+        open.close().unwrap();
+        open.tidy(reading(7, 400)).unwrap();
+        assert_eq!(names(folder.path()).len(), 4, "not older than a week");
+        open.tidy(reading(9, 400)).unwrap();
+        assert_eq!(names(folder.path()).len(), 1, "a week and a day have passed");
     }
 
     #[test]
     fn what_is_no_segment_is_never_removed_and_what_cannot_be_removed_keeps_no_other() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }).unwrap();
+        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
         for name in ["2025-traffic.jsonl.zst", "00000000-busy.jsonl.zst", "1-20251121T101500Z.jsonl.zst"] {
             fs::write(folder.path().join(name), [7; 99]).unwrap();
         }
         for _ in 0..4 {
-            open.write(&[7; 10], 1).unwrap();
+            open.write(&[7; 10], at(1)).unwrap();
             open.close().unwrap();
         }
         let second = folder.path().join(&names(folder.path())[1]);
         fs::remove_file(&second).unwrap();
         fs::create_dir(&second).unwrap();
-        assert!(open.tidy(1).is_err());
+        assert!(open.tidy(at(1)).is_err());
         assert!(!folder.path().join("00000000-19700101T000000Z.jsonl.zst").exists());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3 + 3 + 1, "the lock, and what was not ours");
     }
@@ -290,23 +460,40 @@ mod tests {
     fn what_cannot_be_written_can_be_tried_again() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("capture");
-        let mut open = Folder::open(&inner, ALL).unwrap();
+        let mut open = Folder::open(&inner, ALL, at(1)).unwrap();
         fs::remove_dir_all(&inner).unwrap();
-        assert!(open.write(b"one", 1).is_err());
-        fs::create_dir(&inner).unwrap();
-        open.write(b"one", 1).unwrap();
+        fs::write(&inner, "a file").unwrap();
+        assert!(open.write(b"one", at(1)).is_err());
+        fs::remove_file(&inner).unwrap();
+        open.write(b"one", at(1)).unwrap();
         assert_eq!((names(&inner).len(), open.next_frame()), (1, 1));
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_is_made_again_and_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/capture");
+        let mut open = Folder::open(&inner, ALL, at(1)).unwrap();
+        open.write(b"one", at(1)).unwrap();
+        fs::remove_dir_all(folder.path().join("a")).unwrap();
+        open.tidy(at(1)).unwrap();
+        assert!(open.write(b"two", at(1)).is_err(), "its segment is gone");
+        open.write(b"three", at(1)).unwrap();
+        let names = names(&inner);
+        assert!(names.len() == 1 && names[0].starts_with("00000001-"), "{names:?}");
+        assert_eq!(fs::read(inner.join(&names[0])).unwrap(), b"three");
+        assert!(Folder::open(&inner, ALL, at(1)).is_err(), "another process keeps out");
     }
 
     #[test]
     fn a_segment_that_was_removed_takes_nothing_more() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), ALL).unwrap();
-        open.write(b"one", 1).unwrap();
+        let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
+        open.write(b"one", at(1)).unwrap();
         fs::remove_file(folder.path().join(&names(folder.path())[0])).unwrap();
-        let lost = open.write(b"two", 1).unwrap_err();
+        let lost = open.write(b"two", at(1)).unwrap_err();
         assert_eq!(lost.to_string(), "the segment that was being written has been removed");
-        open.write(b"three", 1).unwrap();
+        open.write(b"three", at(1)).unwrap();
         assert_eq!(fs::read(folder.path().join(&names(folder.path())[0])).unwrap(), b"three");
     }
 }

@@ -17,11 +17,12 @@ use super::row::{Asked, Rounding, row};
 use super::segments::Folder;
 use super::sessions::{Kept, Sessions};
 use super::tokens::{MAX_BACKLOG, Tokens};
-use crate::clock::{Clock, rest};
+use crate::clock::{Clock, ClockReading, rest};
+use crate::measure::budget::WorkBudget;
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
 use crate::measure::fetch::together;
-use crate::measure::framing::coding::Decoder;
+use crate::measure::framing::coding::{Decoder, Undecodable};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::{Gap, Stamp};
 
@@ -286,17 +287,17 @@ impl Writer {
     /// Writes the frame that is being filled, and closes the segment when it is time for that, whether anything came or not.
     fn flush(&mut self) {
         self.flushed = self.clock.now();
-        let now = self.clock.unix_nanos(self.flushed);
+        let now = ClockReading { stamp: self.flushed, unix_nanos: self.clock.unix_nanos(self.flushed) };
         if self.filling.rows() > 0 {
             self.write(now);
         }
-        if self.folder.is_due(now) {
+        if self.folder.is_due(now.stamp) {
             self.close();
             self.tidy();
         }
     }
 
-    fn write(&mut self, now: u64) {
+    fn write(&mut self, now: ClockReading) {
         let rows = self.whole + self.oversize;
         let written = self.filling.close(self.folder.next_frame()).and_then(|frame| {
             self.folder.write(&frame, now)?;
@@ -327,8 +328,9 @@ impl Writer {
     }
 
     fn tidy(&mut self) {
-        self.tidied = self.clock.now();
-        if let Err(error) = self.folder.tidy(self.clock.unix_nanos(self.tidied)) {
+        let now = ClockReading::now(&self.clock);
+        self.tidied = now.stamp;
+        if let Err(error) = self.folder.tidy(now) {
             tracing::warn!(%error, "old segments of the capture cannot be removed");
         }
         self.tell();
@@ -362,17 +364,20 @@ fn decoded(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, Undecoded> {
     if decoder.is_identity() {
         return Ok(None);
     }
-    let mut plain = Vec::new();
+    let (mut plain, mut budget) = (Vec::new(), WorkBudget::default());
+    budget.receive(body.len());
     let mut fits = true;
-    let decoded = decoder.push(body, |piece| {
-        fits = fits && plain.len() + piece.len() <= MAX_BODY;
+    let decoded = decoder.push(body, &mut budget, |piece, _| {
+        fits = plain.len() + piece.len() <= MAX_BODY;
         if fits {
             plain.extend_from_slice(piece);
         }
+        fits
     });
     match decoded {
         _ if !fits => Err(Undecoded::TooLarge),
         Ok(()) => Ok(Some(plain)),
-        Err(_) => Err(Undecoded::Unknown),
+        Err(Undecodable::OutOfBudget) => Err(Undecoded::TooLarge),
+        Err(Undecodable::Malformed) => Err(Undecoded::Unknown),
     }
 }

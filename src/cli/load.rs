@@ -9,14 +9,18 @@ use serde_json::Value;
 
 use super::sending::flags::Sending;
 use super::sending::{Wanted, send};
+use super::trace::flags::FormatName;
+use super::trace::told;
 use super::values::{at_least_one, lasting, positive};
 use crate::measure::time::Gap;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::Plan;
+use crate::replay::source::Reading;
 use crate::replay::synth::Synthetic;
 use crate::replay::synth::arrivals::{Arrivals, Law, Stages};
 use crate::replay::synth::length::{Length, Lengths};
 use crate::replay::synth::mixes::{MIXES, Mix};
+use crate::trace::format::Format;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -103,6 +107,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl"], help_heading = "Requests")]
     lengths: Option<PathBuf>,
 
+    /// What the FILE of --lengths is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    #[arg(long, value_name = "FORMAT", requires = "lengths", help_heading = "Requests")]
+    input_format: Option<FormatName>,
+
+    /// Tokens of a block in the FILE of --lengths, where its format leaves that open
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one(), requires = "lengths", help_heading = "Requests")]
+    block_size: Option<u32>,
+
     /// Requests of a session, a number or a law like --isl. The next has all that was said before in its prompt, the
     /// server's real answers too, and then new text of --isl tokens
     #[arg(long, value_name = "LENGTH", default_value = "1", value_parser = length, help_heading = "Requests")]
@@ -145,7 +157,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
-        let lengths = self.lengths()?;
+        let (lengths, notes) = self.lengths()?;
         if let Lengths::Apart(Length::Fixed(isl), _) = lengths {
             let shared = u64::from(self.shared_prefix);
             anyhow::ensure!(shared <= isl, "--shared-prefix {shared} is longer than the prompts of --isl {isl}");
@@ -184,19 +196,35 @@ impl Args {
             tokens_per_byte: None,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: Sessions::Live,
-            notes: Vec::new(),
+            notes,
         })
     }
 
-    fn lengths(&self) -> anyhow::Result<Lengths> {
-        match (&self.lengths, self.mix.as_deref().and_then(Mix::named)) {
-            (Some(file), _) => Lengths::of_file(file).map_err(anyhow::Error::from_boxed).context("--lengths"),
-            (None, Some(mix)) => Ok(mix.lengths(self.isl, self.osl)),
+    /// The lengths, and what their file was taken for.
+    fn lengths(&self) -> anyhow::Result<(Lengths, Vec<String>)> {
+        let lengths = match (&self.lengths, self.mix.as_deref().and_then(Mix::named)) {
+            (Some(file), _) => {
+                let reading = Reading {
+                    format: self.input_format.map(|FormatName(format)| format),
+                    block_size: self.block_size,
+                    ..Reading::default()
+                };
+                let read = Lengths::of_file(file, reading).map_err(anyhow::Error::from_boxed);
+                let (lengths, opened) = read.context("--lengths")?;
+                let by = |format: &'static Format| self.input_format.is_none().then_some(format.by);
+                let taken_as = opened.map_or_else(
+                    || format!("note: {} is taken as lines of ISL,OSL", file.display()),
+                    |(format, header)| told::taken_as(file, format, by(format), &header),
+                );
+                return Ok((lengths, vec![taken_as]));
+            }
+            (None, Some(mix)) => mix.lengths(self.isl, self.osl),
             (None, None) => {
                 let of = |given: Option<Length>, usual| given.unwrap_or(Length::Fixed(usual));
-                Ok(Lengths::Apart(of(self.isl, USUAL_INPUT), of(self.osl, USUAL_OUTPUT)))
+                Lengths::Apart(of(self.isl, USUAL_INPUT), of(self.osl, USUAL_OUTPUT))
             }
-        }
+        };
+        Ok((lengths, Vec::new()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a user may type: one file per verb.
 //!
-//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage; a verb may have more.
+//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage or configuration; a verb may have more.
 
 mod completions;
 mod config;
@@ -12,9 +12,11 @@ mod proxy;
 mod replay;
 mod report;
 mod sending;
+mod service_manager;
 mod sim;
 mod standing;
 mod stop;
+mod successor;
 mod sweep;
 mod trace;
 mod values;
@@ -28,7 +30,8 @@ use anyhow::Context as _;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::Typed;
+use crate::config::{ConfigError, Typed};
+use crate::proxy::StartError;
 
 /// Measures the token streams of LLM inference servers and does not change them.
 ///
@@ -118,8 +121,14 @@ pub fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         say(&format!("error: {error:#}"));
-        ExitCode::FAILURE
+        if is_of_configuration(&error) { ExitCode::from(WRONG_USAGE) } else { ExitCode::FAILURE }
     })
+}
+
+/// Whether something in the configuration has to change before the same command can succeed.
+fn is_of_configuration(error: &anyhow::Error) -> bool {
+    let start = error.downcast_ref::<StartError>();
+    error.is::<ConfigError>() || start.is_some_and(StartError::is_of_configuration)
 }
 
 /// The whole command line.

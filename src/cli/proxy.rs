@@ -9,10 +9,13 @@ use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging::{self, Logging};
+use super::service_manager;
 use super::stop::Stop;
+use super::successor::Successor;
 use crate::clock::Clock;
 use crate::config::{Loaded, Source, Typed};
 use crate::measure::time::Gap;
+use crate::net::inherited::Inherited;
 use crate::net::tls::Watched;
 use crate::proxy::{LOOK_EVERY, Proxy};
 
@@ -40,7 +43,7 @@ const ABOUT_SETTINGS: &str = "\
 Every setting is a flag (--upstream-http), a key of the configuration file (upstream_http) and an environment variable \
 (STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, --route is routes and \
 STREAMGAUGE_ROUTES, several of them parted by `;`. A flag goes before the \
-environment, the environment before the file. Times are written 250ms, 30s, 10m. Where telemetry is pushed to is told \
+environment, the environment before the file. Times are written 250ms, 30s, 1h30m, 7d; sizes 65536, 64K, 10G. Where telemetry is pushed to is told \
 by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 
 Examples:
@@ -51,6 +54,8 @@ Examples:
     streamgauge proxy --config streamgauge.yaml --check";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Before the first thread, and before the environment is read.
+    let inherited = Inherited::of_process().context("cannot use the sockets of LISTEN_FDS")?;
     let source = Source::of_process(args.settings, args.config);
     let loaded = source.load()?;
     if args.check {
@@ -60,7 +65,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let logging = logging::start(loaded.config.log).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    start(loaded, source, &logging)
+    start(loaded, source, &logging, inherited)
 }
 
 /// The effective configuration as a configuration file that would give it again.
@@ -71,29 +76,59 @@ fn explain(loaded: &Loaded) -> String {
     head + &config.explain(&loaded.settings) + &otlp
 }
 
-/// Runs the proxy until it is told to stop.
-fn start(loaded: Loaded, source: Source, logging: &Logging) -> anyhow::Result<ExitCode> {
+/// Runs the proxy until it is told to stop, or another process has taken over and the last stream has ended.
+fn start(loaded: Loaded, source: Source, logging: &Logging, mut inherited: Inherited) -> anyhow::Result<ExitCode> {
     super::raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { Signals::new() })?;
-    let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp)?;
+    let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, &mut inherited)?;
+    for address in inherited.unused() {
+        tracing::warn!(
+            "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nobody answers there"
+        );
+    }
+    let slos: Vec<&str> = loaded.config.slos.iter().map(|slo| slo.name()).collect();
     tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
         listen = %proxy.listen_addr(),
         admin = %proxy.admin_addr(),
         upstream = %loaded.config.upstream,
+        slos = or_none(&slos.join(", ")),
+        collector = or_none(&loaded.otlp.collectors()),
         "forwarding"
     );
+    if let Err(error) = inherited.serving() {
+        tracing::warn!(%error, "the process to take over from is gone");
+    }
+    service_manager::ready();
     runtime.block_on(async {
-        let drain = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
-        proxy.drain();
+        let (end, drain) = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
         let patience = humantime::format_duration(drain.into());
-        tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
+        match end {
+            End::Stopped => {
+                service_manager::stopping();
+                proxy.drain();
+                tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
+            }
+            End::SucceededBy(process) => {
+                proxy.leave_to_successor();
+                service_manager::succeeded_by(process);
+                tracing::info!("process {process} has taken over; open streams may finish here within {patience}");
+            }
+        }
         let deadline = Clock::Monotonic.now().after(drain);
+        // Who stops the service signals every process of it, this one for the first time.
+        let mut signalled = matches!(end, End::Stopped);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
                 () = Clock::Monotonic.sleep(DRAINED_EVERY) => {}
-                () = signals.stop.asked() => break,
+                () = signals.stop.asked() => {
+                    if signalled {
+                        break;
+                    }
+                    signalled = true;
+                }
             }
         }
         // Telemetry may wait for a collector; whoever asks again does not.
@@ -106,28 +141,72 @@ fn start(loaded: Loaded, source: Source, logging: &Logging) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
+fn or_none(list: &str) -> &str {
+    if list.is_empty() { "none" } else { list }
+}
+
 /// The signals that a proxy heeds.
 struct Signals {
     hang_up: Signal,
+    /// Another process is to take over.
+    take_over: Signal,
     stop: Stop,
 }
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { hang_up: signal(SignalKind::hangup())?, stop: Stop::new()? })
+        let (hang_up, take_over) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined2())?);
+        Ok(Self { hang_up, take_over, stop: Stop::new()? })
     }
 }
 
-/// Reloads on SIGHUP and when the configuration file changes; returns when told to stop, with how long open streams may
-/// go on.
-async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap, signals: &mut Signals) -> Gap {
+/// Why a proxy no longer takes connections.
+enum End {
+    /// It was told to stop.
+    Stopped,
+    /// This process has taken over.
+    SucceededBy(u32),
+}
+
+/// Reloads on SIGHUP and when the configuration file changes, and starts a successor on SIGUSR2. Returns when told to stop
+/// or when a successor serves, with how long open streams may go on.
+async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap, signals: &mut Signals) -> (End, Gap) {
     let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
+    let mut successor: Option<Successor> = None;
     loop {
+        let mut told = false;
         tokio::select! {
-            // What is loaded now need not be loaded again at the next look.
-            _ = signals.hang_up.recv() => drop(file.changed()),
+            _ = signals.hang_up.recv() => {
+                service_manager::reloading();
+                told = true;
+                // What is loaded now need not be loaded again at the next look.
+                file.changed();
+            }
+            _ = signals.take_over.recv() => {
+                if successor.is_none() {
+                    successor = succeed(proxy);
+                } else {
+                    tracing::warn!("another process is already about to take over");
+                }
+                continue;
+            }
+            serving = serving(&mut successor) => {
+                let Some(successor) = successor.take() else { continue };
+                if serving.is_ok() {
+                    return (End::SucceededBy(successor.id()), drain);
+                }
+                tracing::error!("process {} ended before it could take over; this one goes on", successor.id());
+                successor.give_up();
+                service_manager::ready();
+                continue;
+            }
             () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
-            () = signals.stop.asked() => return drain,
+            () = signals.stop.asked() => {
+                if let Some(successor) = successor {
+                    successor.give_up();
+                }
+                return (End::Stopped, drain);
+            }
         }
         match source.load() {
             Ok(loaded) => {
@@ -136,6 +215,33 @@ async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap
             }
             Err(error) => tracing::error!("the old configuration stays in force: {error}"),
         }
+        if told {
+            service_manager::ready();
+        }
+    }
+}
+
+/// Starts a process that takes over.
+fn succeed(proxy: &Proxy) -> Option<Successor> {
+    service_manager::reloading();
+    match proxy.listeners().and_then(Successor::start) {
+        Ok(successor) => {
+            tracing::info!("process {} is about to take over", successor.id());
+            Some(successor)
+        }
+        Err(error) => {
+            tracing::error!("no process can take over, this one goes on: {error}");
+            service_manager::ready();
+            None
+        }
+    }
+}
+
+/// Waits until the successor serves or has given up; where there is none, for ever.
+async fn serving(successor: &mut Option<Successor>) -> std::io::Result<()> {
+    match successor {
+        Some(successor) => successor.serving().await,
+        None => std::future::pending().await,
     }
 }
 

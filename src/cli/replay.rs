@@ -12,13 +12,17 @@ use serde_json::Value;
 
 use super::sending::flags::Sending;
 use super::sending::{Wanted, send};
+use super::trace::flags::FormatName;
+use super::trace::told;
 use super::values::{at_least_one, gap, lasting, positive};
 use crate::capture::format::{Part, Turns};
 use crate::measure::time::Gap;
 use crate::replay::request::{Form, USUAL_DIALECT};
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::schedule::{Models, Plan, RowError, Rows};
-use crate::replay::source;
+use crate::replay::source::{self, Reading, TraceSource};
+use crate::trace::info::absurd_rate;
+use crate::trace::session_starts::SessionStarts;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -54,6 +58,14 @@ pub(crate) struct Args {
     /// The trace: a capture, or any format that `streamgauge trace convert` reads
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
+
+    /// What the trace is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    #[arg(long, value_name = "FORMAT", help_heading = "Requests")]
+    input_format: Option<FormatName>,
+
+    /// Tokens of a block in the trace, where its format leaves that open
+    #[arg(long, value_name = "TOKENS", value_parser = at_least_one(), help_heading = "Requests")]
+    block_size: Option<u32>,
 
     #[command(flatten)]
     pub(super) sending: Sending,
@@ -107,6 +119,11 @@ pub(crate) struct Args {
     /// When a session's next turn is sent: so long after the answer before it as in the trace, or at the trace's times
     #[arg(long, value_name = "WHEN", default_value = "live", help_heading = "Requests")]
     sessions: Pace,
+
+    /// When sessions begin, in the trace's time: `poisson:RATE`, so many in a second, or `concurrency:N`, so many at a time
+    /// by the trace's own times. For traces whose sessions have no common clock, and all begin at 0
+    #[arg(long, value_name = "START", conflicts_with_all = ["as_fast_as_possible", "spread"], help_heading = "Timing")]
+    sessions_at: Option<SessionStarts>,
 }
 
 /// Sends the trace.
@@ -117,9 +134,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 impl Args {
     pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
         several_times(&self.trace)?;
-        let (header, rows, losses) = source::open(&self.trace, self.spread_by()).map_err(anyhow::Error::from_boxed)?;
-        let delta = header.turns == Turns::Delta;
-        anyhow::ensure!(!delta, "the trace's turns hold only what was added; convert it to whole turns first");
+        let reading = Reading {
+            format: self.input_format.map(|FormatName(format)| format),
+            block_size: self.block_size,
+            spread_by: self.spread.then_some(self.sending.seed),
+            sessions_at: self.sessions_at.map(|starts| (starts, self.sending.seed)),
+        };
+        let opened = source::open(&self.trace, reading).map_err(anyhow::Error::from_boxed)?;
+        let TraceSource { header, rows, losses, format, read } = opened;
+        let by = self.input_format.is_none().then_some(format.by);
+        let taken_as = told::taken_as(&self.trace, format, by, &read);
+        let made_whole = (read.turns == Turns::Delta).then(|| told::MADE_WHOLE.to_owned());
         let found = self.read(rows).map_err(anyhow::Error::from_boxed)?;
         let shown = self.trace.display();
         let first = found.first;
@@ -140,7 +165,13 @@ impl Args {
             models: Models::new(self.models.clone()),
             seed: self.sending.seed,
         };
-        let (trace, spread_by) = (self.trace.clone(), self.spread_by());
+        let trace = self.trace.clone();
+        let doubt = absurd_rate(&header, found.rows, (found.last - first) as f64 / 1e9);
+        let doubt = doubt.map(|doubt| format!("warning: {}; {}", doubt.text(), doubt.advice()));
+        let together = (!self.as_fast_as_possible).then(|| found.begin_together()).flatten();
+        let doubt = doubt.into_iter().chain(together);
+        let notes =
+            [taken_as].into_iter().chain(made_whole).chain(doubt).chain(found.notes()).chain(losses.unread()).collect();
         Ok(Wanted {
             name: shown.to_string(),
             production: (found.answered > 0).then(|| self.trace.clone()),
@@ -150,18 +181,14 @@ impl Args {
             // Where no times are heeded, pauses are none.
             pauses: if self.as_fast_as_possible { 0.0 } else { stretch },
             first: Vec::new(),
-            open: Arc::new(move || source::open(&trace, spread_by).map(|(_, rows, _)| rows)),
+            open: Arc::new(move || source::open(&trace, reading).map(|opened| opened.rows)),
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
             offered: Value::Null,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: self.sessions.into(),
-            notes: found.notes().chain(losses.unread()).collect(),
+            notes,
         })
-    }
-
-    fn spread_by(&self) -> Option<u64> {
-        self.spread.then_some(self.sending.seed)
     }
 
     fn read(&self, rows: Rows) -> Result<Found, RowError> {
@@ -174,6 +201,13 @@ impl Args {
                 continue;
             }
             found.rows += 1;
+            if entry.turn == Some(0) && entry.session.is_some() {
+                found.sessions += 1;
+                if found.first.is_none_or(|first| entry.at < first) {
+                    found.sessions_at_first = 0;
+                }
+                found.sessions_at_first += u64::from(found.first.is_none_or(|first| entry.at <= first));
+            }
             found.first = Some(found.first.map_or(entry.at, |first| first.min(entry.at)));
             found.last = found.last.max(entry.at);
             // Tokens of images are not of bytes of text.
@@ -223,9 +257,23 @@ struct Found {
     parts: u64,
     answered: u64,
     unknown: u64,
+    /// Sessions that begin, and those of them that begin with the first row.
+    sessions: u64,
+    sessions_at_first: u64,
 }
 
 impl Found {
+    /// A warning where sessions begin all at once, which no users do.
+    fn begin_together(&self) -> Option<String> {
+        let (all, together) = (self.sessions, self.sessions_at_first);
+        (together > 1 && together * 2 >= all).then(|| {
+            format!(
+                "warning: {together} of {all} sessions begin at the same moment, as if they had no common clock; \
+                 --sessions-at poisson:RATE or concurrency:N lets them begin apart"
+            )
+        })
+    }
+
     /// What will not be as in the trace.
     fn notes(&self) -> impl Iterator<Item = String> {
         let notes = [

@@ -15,7 +15,7 @@ use super::sending::flags::condition;
 use super::values::gap;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
-use crate::replay::source;
+use crate::replay::source::{self, Reading, TraceSource};
 use crate::report::definitions::Definitions;
 use crate::report::fold::{Fold, Key, Settings};
 use crate::report::request::Request;
@@ -190,7 +190,8 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
 /// What a part of a trace came to when it was captured, and what of the trace is lost.
 pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -> anyhow::Result<(Fold, Losses)> {
     let mut fold = Fold::new(Settings { definitions, ..Settings::default() });
-    let (_, rows, losses) = source::open(trace, None).map_err(anyhow::Error::from_boxed)?;
+    let opened = source::open(trace, Reading::default()).map_err(anyhow::Error::from_boxed)?;
+    let TraceSource { rows, losses, .. } = opened;
     for (row, number) in rows.zip(1_u64..) {
         let row = row.map_err(anyhow::Error::from_boxed)?;
         if part.has(row.at) {

@@ -6,7 +6,7 @@ use crate::measure::time::{Gap, NotADuration};
 
 /// A time with its unit.
 pub(super) fn gap(text: &str) -> Result<Gap, NotADuration> {
-    humantime::parse_duration(text).map(Gap::from).map_err(|_| NotADuration)
+    text.parse().or_else(|_| humantime::parse_duration(text).map(Gap::from).map_err(|_| NotADuration))
 }
 
 /// A time that is not none.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_value_that_is_none_is_told_with_one_that_is() {
-        let unit = "expected a number with a unit: ns, us, ms, s, m or h (as in 250ms or 1.5s)";
+        let unit = "expected a number with a unit: ns, us, ms, s, m, h or d (as in 250ms or 1h30m)";
         assert_eq!((gap("soon").map_err(|error| error.to_string()), gap("0s")), (Err(unit.into()), Ok(Gap::ZERO)));
         assert_eq!((lasting("30s"), lasting("30")), (Ok(Gap::from_millis(30_000)), Err(unit.into())));
         assert!(lasting("0s").is_err() && positive("0").is_err());

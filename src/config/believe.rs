@@ -54,6 +54,7 @@ impl Reader<'_> {
                 self.wrong("upstream", format!("is the proxy's own `{own}` address; name the inference server's"));
             }
         }
+        let admin_hosts = self.admin_hosts();
         let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
         let workers = self.number("workers");
         let limits = self.limits();
@@ -61,6 +62,7 @@ impl Reader<'_> {
         let tokenizers = self.tokenizers();
         let max_models = self.number("max_models");
         let provider = self.provider();
+        let trace_probes = self.truth("trace_probes");
         let capture = self.capture();
         let access_log = self.truth("access_log");
         let ask_usage = self.truth("ask_usage");
@@ -68,6 +70,7 @@ impl Reader<'_> {
         Some(ProxyConfig {
             listen: listen?,
             admin: admin?,
+            admin_hosts: admin_hosts?,
             upstream: upstream?,
             tls,
             headers: headers?,
@@ -82,6 +85,7 @@ impl Reader<'_> {
             max_models: max_models?,
             provider,
             tail_keep: tail_keep?,
+            trace_probes: trace_probes?,
             capture: capture?,
             access_log: access_log?,
             log: Log { format: log.0?, level: log.1? },
@@ -142,6 +146,14 @@ impl Reader<'_> {
         None
     }
 
+    fn admin_hosts(&mut self) -> Option<Vec<String>> {
+        let expected = "expected host names, in which * stands for any run of characters, or none";
+        self.words("admin_hosts", expected, |names: &mut Vec<String>, word| {
+            let is_pattern = word != NONE && is_host(&word.replace('*', "x"));
+            is_pattern.then(|| names.push(word.to_ascii_lowercase()))
+        })
+    }
+
     fn headers(&mut self) -> Option<AddHeaders> {
         self.words("headers", "expected via, forwarded or none", |headers: &mut AddHeaders, word| {
             match word {
@@ -190,7 +202,7 @@ impl Reader<'_> {
     }
 
     fn limits(&mut self) -> Option<Limits> {
-        let head_bytes = self.number("max_head_bytes");
+        let head_bytes = self.bytes("max_head_bytes");
         let head_timeout = self.time("head_timeout", defaults::PATIENCE);
         let idle_timeout = self.time("idle_timeout", defaults::PATIENCE);
         let streams = self.number("max_streams");
@@ -223,7 +235,7 @@ impl Reader<'_> {
         let names = self.number("capture_names");
         let rotate = self.truth("capture_key_rotate");
         let session = self.session();
-        let (keep_bytes, keep_age) = (self.number("capture_keep_bytes"), self.time("capture_keep_age", defaults::KEEP));
+        let (keep_bytes, keep_age) = (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::KEEP));
         if folder.is_none() && self.problems.len() == before {
             self.nothing_of_a_capture(default);
         }
@@ -311,6 +323,13 @@ impl Reader<'_> {
         self.value(key, &expected, |text| text.parse().ok().filter(|number| bounds.contains(number)))
     }
 
+    /// A count of bytes, with a unit or without one.
+    fn bytes(&mut self, key: &'static str) -> Option<usize> {
+        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
+        let expected = format!("expected bytes from {} to {}, as in 64K or 10G", bounds.start(), bounds.end());
+        self.value(key, &expected, |text| bytes(text).filter(|number| bounds.contains(number)))
+    }
+
     fn time(&mut self, key: &'static str, bounds: RangeInclusive<Gap>) -> Option<Gap> {
         let (least, most) = (typed_time(*bounds.start()), typed_time(*bounds.end()));
         let expected = format!("expected a time from {least} to {most}, as in 30s");
@@ -351,6 +370,20 @@ impl Reader<'_> {
         }
         Some(all)
     }
+}
+
+/// `65536`, `64K`, `64KiB`; with a `B` alone the unit is a power of 1,000 (`10GB`).
+fn bytes(text: &str) -> Option<usize> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let power = |letter: &str| "KMGT".find(&letter.to_ascii_uppercase()).map(|at| at as u32 + 1);
+    let scale = match (unit.get(..1), unit.get(1..)) {
+        (None, _) | (Some("B"), Some("")) => 1,
+        (Some(letter), Some("" | "i" | "iB")) => 1024_usize.checked_pow(power(letter)?)?,
+        (Some(letter), Some("B")) => 1000_usize.checked_pow(power(letter)?)?,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(scale)
 }
 
 /// Whether a connection to `upstream` would come back to `own`.

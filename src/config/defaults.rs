@@ -9,6 +9,7 @@ use crate::measure::time::Gap;
 pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("listen", "127.0.0.1:8080"),
     ("admin", "127.0.0.1:9464"),
+    ("admin_hosts", NONE),
     ("upstream_http", "auto"),
     ("upstream_connect_timeout", "5s"),
     ("headers", NONE),
@@ -22,6 +23,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("stall", "1s"),
     ("max_models", "64"),
     ("tail_keep", NONE),
+    ("trace_probes", "false"),
     ("capture_flush", "1s"),
     ("capture_round", "0"),
     ("capture_key_rotate", "false"),

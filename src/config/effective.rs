@@ -52,6 +52,7 @@ impl ProxyConfig {
         vec![
             ("listen", json!(self.listen.to_string())),
             ("admin", json!(self.admin.to_string())),
+            ("admin_hosts", json!(list(&self.admin_hosts))),
             ("upstream", json!(upstream.to_string())),
             ("upstream_http", json!(upstream.http)),
             ("upstream_connect_timeout", json!(typed_time(upstream.connect_timeout))),
@@ -78,6 +79,7 @@ impl ProxyConfig {
             ("max_models", json!(self.max_models)),
             ("provider", json!(self.provider)),
             ("tail_keep", json!(self.tail_keep.to_string())),
+            ("trace_probes", json!(self.trace_probes)),
             ("capture", path(self.capture.folder.as_ref())),
             ("capture_flush", json!(typed_time(self.capture.flush))),
             ("capture_round", json!(typed_time(self.capture.round))),
@@ -183,18 +185,18 @@ pub(super) fn typed_time(time: Gap) -> String {
 impl fmt::Display for AddHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [self.via.then(|| "via".to_owned()), self.forwarded.then(|| "forwarded".to_owned())];
-        f.write_str(&list(words))
+        f.write_str(&list(&words.into_iter().flatten().collect::<Vec<_>>()))
     }
 }
 
 impl fmt::Display for TailKeep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slow = self.slow.map(|slow| format!("slow={}", typed_time(slow)));
-        f.write_str(&list([self.failed.then(|| "failed".to_owned()), self.slo.then(|| "slo".to_owned()), slow]))
+        let words = [self.failed.then(|| "failed".to_owned()), self.slo.then(|| "slo".to_owned()), slow];
+        f.write_str(&list(&words.into_iter().flatten().collect::<Vec<_>>()))
     }
 }
 
-fn list<const N: usize>(words: [Option<String>; N]) -> String {
-    let words: Vec<String> = words.into_iter().flatten().collect();
+fn list(words: &[String]) -> String {
     if words.is_empty() { NONE.to_owned() } else { words.join(",") }
 }

@@ -7,6 +7,9 @@ use super::typed::{PREFIX, SETTINGS};
 /// The variable that names the configuration file.
 pub(super) const CONFIG_FILE: &str = "STREAMGAUGE_CONFIG";
 
+/// The variable that names the folder of the parts that `tests/real` is run with.
+const PARTS: &str = "STREAMGAUGE_PARTS";
+
 /// What the environment says. A variable that is set to nothing is not set.
 pub(super) fn read(variables: &[(String, String)]) -> Settings {
     let mut settings = Settings::default();
@@ -26,7 +29,10 @@ pub(super) fn read(variables: &[(String, String)]) -> Settings {
 pub(super) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let known = || SETTINGS.iter().map(|setting| &*setting.variable).chain([CONFIG_FILE]);
     let unknown = variables.iter().filter(|(name, value)| {
-        name.starts_with(PREFIX) && !known().any(|known| known == name) && !is_of_kubernetes(name, value)
+        name.starts_with(PREFIX)
+            && !known().any(|known| known == name)
+            && name != PARTS
+            && !is_of_kubernetes(name, value)
     });
     let warn = |(name, _): &(String, String)| {
         let bare = name.trim_start_matches(PREFIX);

@@ -21,6 +21,9 @@ pub struct ProxyConfig {
     pub listen: SocketAddr,
     /// Where metrics, health and the live page are. 9464 is the port that OpenTelemetry gives Prometheus exporters.
     pub admin: SocketAddr,
+    /// Host names that the admin port answers to beside IP addresses and `localhost`, in lower case, `*` for any run of
+    /// characters. None by default: whoever owns another name could read the port from a browser (DNS rebinding).
+    pub admin_hosts: Vec<String>,
     /// The inference server.
     pub upstream: Upstream,
     /// TLS to clients; `None` is plain text.
@@ -53,6 +56,8 @@ pub struct ProxyConfig {
     pub provider: Option<String>,
     /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
     pub tail_keep: TailKeep,
+    /// Whether health probes are traced and logged too. Off: a kubelet asks every few seconds, and all answers are alike.
+    pub trace_probes: bool,
     /// What is written of the traffic; nothing by default.
     pub capture: Capture,
     /// Whether each request is logged in one line. Off: metrics and traces tell more for less.

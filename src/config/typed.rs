@@ -26,6 +26,11 @@ pub struct Typed {
     #[arg(long, help_heading = "Addresses", value_name = "IP:PORT")]
     pub admin: Option<String>,
 
+    /// Host names that the admin port answers to beside IP addresses and localhost, as in 'gauge,*.svc'; none
+    #[arg(long, help_heading = "Addresses", value_name = "LIST")]
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub admin_hosts: Vec<String>,
+
     /// URL of the inference server, as in `http://127.0.0.1:8000`; required
     #[arg(long, help_heading = "Upstream", value_name = "URL")]
     pub upstream: Option<String>,
@@ -79,9 +84,10 @@ pub struct Typed {
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub workers: Option<u64>,
 
-    /// Largest request head, in bytes; a reply's may have 65536
+    /// Largest request head, in bytes or as in 64K; a reply's may have 65536
     #[arg(long, help_heading = "Forwarding", value_name = "BYTES")]
-    pub max_head_bytes: Option<u64>,
+    #[schemars(extend("type" = ["integer", "string", "null"]))]
+    pub max_head_bytes: Option<String>,
 
     /// Time for a client to send a whole request head
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
@@ -135,6 +141,10 @@ pub struct Typed {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub tail_keep: Vec<String>,
 
+    /// Trace and log health probes too, which are otherwise only counted
+    #[arg(long, help_heading = "Measurement", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub trace_probes: Option<bool>,
+
     /// Directory that the shape of the traffic is written to, never its text
     #[arg(long, help_heading = "Capture", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub capture: Option<String>,
@@ -171,9 +181,10 @@ pub struct Typed {
     #[arg(long, help_heading = "Capture", value_name = "COUNT")]
     pub capture_names: Option<u64>,
 
-    /// Size of all that is kept; the oldest segments go first
+    /// Size of all that is kept, in bytes or as in 10G; the oldest segments go first
     #[arg(long, help_heading = "Capture", value_name = "BYTES")]
-    pub capture_keep_bytes: Option<u64>,
+    #[schemars(extend("type" = ["integer", "string", "null"]))]
+    pub capture_keep_bytes: Option<String>,
 
     /// Age of what is kept
     #[arg(long, help_heading = "Capture", value_name = "TIME")]

@@ -23,11 +23,11 @@ pub enum CannotCapture {
     Tokenizer(#[from] TokenizerError),
 }
 
-/// Begins to capture, if that is configured.
+/// Begins to capture, if that is configured; as a `successor` beside the process that it takes over from.
 ///
 /// # Errors
 /// When the folder, its key or the tokenizer cannot be used.
-pub fn start(config: &config::Capture, clock: Clock) -> Result<Option<Capture>, CannotCapture> {
+pub fn start(config: &config::Capture, clock: Clock, successor: bool) -> Result<Option<Capture>, CannotCapture> {
     let Some(folder) = config.folder.clone() else { return Ok(None) };
     let tokens = config.tokenizer.as_deref().map(of_capture).transpose()?;
     let session = match &config.session {
@@ -46,7 +46,17 @@ pub fn start(config: &config::Capture, clock: Clock) -> Result<Option<Capture>, 
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };
-    Ok(Some(Capture::start(settings, tokens, clock)?))
+    let start = if successor { Capture::take_over } else { Capture::start };
+    Ok(Some(start(settings, tokens, clock)?))
+}
+
+/// Whether the capture that is configured could be written, tokenizer aside. Nothing is left behind.
+///
+/// # Errors
+/// When the folder or its key cannot be used.
+pub fn check(config: &config::Capture) -> Result<(), CannotCapture> {
+    let Some(folder) = &config.folder else { return Ok(()) };
+    Ok(Capture::check(folder, config.key.as_deref())?)
 }
 
 /// Adds the counts to a snapshot: all of them from the start, so that the first loss is an increase.

@@ -44,6 +44,12 @@ pub mod attribute {
     pub const HTTP_ROUTE: &str = "http.route";
     /// `http`, `https`.
     pub const URL_SCHEME: &str = "url.scheme";
+    /// On a SERVER span: the SLOs that the request met.
+    pub const SLOS_MET: &str = "streamgauge.slo.met";
+    /// On a SERVER span: the SLOs that the request missed.
+    pub const SLOS_MISSED: &str = "streamgauge.slo.missed";
+    /// On a SERVER span: the objectives that it missed, each behind its SLO's name and a dot.
+    pub const SLO_VIOLATIONS: &str = "streamgauge.slo.violations";
     /// Stands alone on the series that takes what no longer fits.
     pub const OVERFLOW: &str = "otel.metric.overflow";
 }
@@ -114,8 +120,6 @@ pub struct Instrument {
     pub only_in: Option<Convention>,
     /// Its name in the Prometheus ecosystem (without `_total`), where that is not the translated one.
     pub prometheus: Option<&'static str>,
-    /// Whether OTLP carries it.
-    pub otlp: bool,
 }
 
 impl Instrument {
@@ -126,7 +130,7 @@ impl Instrument {
         description: &'static str,
         attributes: &'static [&'static str],
     ) -> Self {
-        Self { name, kind, unit, description, attributes, only_in: None, prometheus: None, otlp: true }
+        Self { name, kind, unit, description, attributes, only_in: None, prometheus: None }
     }
 
     const fn only_in(self, convention: Convention) -> Self {
@@ -135,10 +139,6 @@ impl Instrument {
 
     const fn in_prometheus(self, name: &'static str) -> Self {
         Self { prometheus: Some(name), ..self }
-    }
-
-    const fn not_in_otlp(self) -> Self {
-        Self { otlp: false, ..self }
     }
 
     /// Whether it is exported under this set of names.
@@ -214,8 +214,10 @@ const ITL: &[f64] = &[
     5.0, 10.0,
 ];
 const CHUNK: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0];
-const OVERHEAD: &[f64] =
-    &[0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05];
+const OVERHEAD: &[f64] = &[
+    0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    2.5, 5.0, 10.0,
+];
 /// From what a good clock does to what nobody would call a schedule.
 const LAG: &[f64] = &[0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
@@ -251,6 +253,9 @@ catalog! {
         "The number of output tokens used for reasoning (e.g. chain-of-thought, extended thinking).", only_in(Latest);
     HttpDuration = seconds(HTTP, |_| false), "http.server.request.duration", "s", HTTP_REQUEST,
         "Duration of HTTP server requests.";
+    HttpResponses = Counter, "streamgauge.http.responses", "{response}",
+        &[MODEL, "traffic", "status_class", "answered_by", "fault"],
+        "Requests that ended, by the class of their status, by who answered, and by whose fault they failed.";
     HttpActive = UpDownCounter, "http.server.active_requests", "{request}", &[HTTP_METHOD, URL_SCHEME],
         "Number of active HTTP server requests.";
     InterTokenLatency = seconds(ITL, |m| matches!(m, Metric::Itl(_))),
@@ -267,8 +272,8 @@ catalog! {
         "Streams that ended, by how, and whether a token had come.";
     StreamTokens = Counter, "streamgauge.stream.output_tokens", "{token}", &[MODEL, "source"],
         "Output tokens, counted while they stream, by where the count comes from.";
-    ActiveStreams = Gauge, "streamgauge.stream.active", "{stream}", &["phase"],
-        "Open streams, before and after their first token.";
+    ActiveStreams = Gauge, "streamgauge.stream.active", "{stream}", &["phase", MODEL],
+        "Open streams, before and after their first token; without a model as long as none is known.";
     SloRequests = Counter, "streamgauge.slo.requests", "{request}", &[MODEL, "slo", "result"],
         "Requests judged by an SLO.";
     SloViolations = Counter, "streamgauge.slo.violations", "{violation}", &[MODEL, "slo", "objective"],
@@ -277,10 +282,12 @@ catalog! {
         "Output tokens of requests that met an SLO.";
     ProxyOverhead = seconds(OVERHEAD, |_| false), "streamgauge.proxy.overhead", "s", &["stage"],
         "Time between the arrival of bytes and their hand-over to the other side.";
+    UpstreamUp = Gauge, "streamgauge.upstream.up", "", &[],
+        "1 if the last attempt to connect to the upstream succeeded, 0 if it failed.";
     UpstreamConnections = Gauge, "streamgauge.proxy.upstream_connections", "{connection}", &["state"],
         "Open connections to the upstream.";
     CaptureRecords = Counter, "streamgauge.capture.records", "{record}", &["outcome", "reason"],
-        "Records of the capture, written or lost, and why.";
+        "Records of the capture, written, lost or skipped, and why.";
     CaptureSize = Counter, "streamgauge.capture.size", "By", &[],
         "Bytes that the capture has written.";
     CaptureQueue = Gauge, "streamgauge.capture.queue_depth", "{record}", &[],
@@ -304,7 +311,7 @@ catalog! {
     ProcessFiles = UpDownCounter, "process.unix.file_descriptor.count", "{file_descriptor}", &[],
         "Open file descriptors.", in_prometheus("process_open_fds");
     ProcessStart = Gauge, "process.start_time", "s", &[],
-        "Start time of the process in seconds since 1970.", not_in_otlp();
+        "Start time of the process in seconds since 1970.";
 }
 
 impl Id {
@@ -341,7 +348,7 @@ mod tests {
         assert_eq!(bounds(Id::TokenUsage), fourfold);
         assert_eq!((bounds(Id::TimeToFirstToken).len(), bounds(Id::TimeToPhase).len()), (22, 22));
         assert_eq!((bounds(Id::TimePerOutputToken).len(), bounds(Id::HttpDuration).len()), (15, 18));
-        assert_eq!((bounds(Id::InterTokenLatency).len(), bounds(Id::ProxyOverhead).len()), (21, 12));
+        assert_eq!((bounds(Id::InterTokenLatency).len(), bounds(Id::ProxyOverhead).len()), (21, 19));
         assert_eq!(bounds(Id::ReplayLag).len(), 12);
         assert_eq!(bounds(Id::TokensPerChunk), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0]);
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::admin::Admin;
@@ -13,12 +14,14 @@ use super::capturing::Capture;
 use super::drops::Drops;
 use super::figures::Cut;
 use super::gauges::Gauges;
+use super::identity::identified;
+use super::otlp::first_contact;
 use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
 use super::queue::{Inbox, Reporter};
 use super::telemetry::Telemetry;
 pub use super::telemetry::{ACCESS, Rules};
 use crate::clock::Clock;
-use crate::config::otlp::{Otlp, Sampler};
+use crate::config::otlp::{Exporter, Otlp, Sampler};
 use crate::measure::time::Gap;
 
 /// See the module.
@@ -29,6 +32,9 @@ pub struct ControlPlane {
     metrics: Option<MetricsExporter>,
     spans: Option<SpanExporter>,
     upstream: Option<String>,
+    admin_left: watch::Sender<bool>,
+    /// An exporter for each collector.
+    collectors: Vec<Exporter>,
 }
 
 /// Changes the rules of a control plane that runs, and reads its figures.
@@ -51,18 +57,33 @@ impl ControlPlane {
     /// Connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
     pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<String>, clock: Clock) -> Self {
         let drops = Arc::<Drops>::default();
-        let convention = rules.aggregate.convention;
+        let (convention, resource) = (rules.aggregate.convention, identified(&otlp.resource));
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
         if let Some(of_metrics) = &otlp.metrics {
-            metrics = Some(MetricsExporter::new(of_metrics, &otlp.resource, convention, &clock, &drops));
+            metrics = Some(MetricsExporter::new(of_metrics, &resource, convention, &clock, &drops));
         }
         if let Some(of_traces) = &otlp.traces {
-            let (exporter, waiting) = SpanExporter::new(of_traces, &otlp.resource, convention, &clock, &drops);
+            let (exporter, waiting) = SpanExporter::new(of_traces, &resource, convention, &clock, &drops);
             (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
         }
+        let collectors = otlp.exporters().into_iter().cloned().collect();
         let (reporter, inbox) = Inbox::new(Arc::clone(&drops));
         let telemetry = Telemetry::new(rules, inbox, queue, drops, clock);
-        Self { telemetry: Arc::new(telemetry), reporter, sampler, metrics, spans, upstream }
+        Self {
+            telemetry: Arc::new(telemetry),
+            reporter,
+            sampler,
+            metrics,
+            spans,
+            upstream,
+            admin_left: watch::Sender::new(false),
+            collectors,
+        }
+    }
+
+    /// Told `true`, the admin port is left to another process: nothing more is accepted there, and connections end.
+    pub fn admin_left(&self) -> watch::Sender<bool> {
+        self.admin_left.clone()
     }
 
     /// Changes the rules while it runs.
@@ -97,13 +118,16 @@ impl ControlPlane {
 
     /// Runs until `stop`, and then at most `flush` longer, for the last exports. Belongs on a runtime with one thread.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, upstream, .. } = self;
+        let Self { telemetry, metrics, spans, upstream, admin_left, collectors, .. } = self;
         let (order, ordered) = Stop::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
+        for collector in collectors {
+            forever.spawn(first_contact(collector, telemetry.clock.clone()));
+        }
         if let Some(listener) = admin {
-            forever.spawn(Admin::new(Arc::clone(&telemetry), upstream).serve(listener));
+            forever.spawn(Admin::new(Arc::clone(&telemetry), upstream).serve(listener, admin_left.subscribe()));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);

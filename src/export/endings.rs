@@ -30,6 +30,35 @@ pub fn http_error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
     }
 }
 
+/// The status as an attribute value: a known one as it is, any other as the `x00` of its class, which is what a client
+/// has to take it for (RFC 9110 section 15). A server that makes statuses up so adds no series.
+pub fn known_status(status: u16) -> u16 {
+    let is_registered = http::StatusCode::from_u16(status).is_ok_and(|status| status.canonical_reason().is_some());
+    match status {
+        _ if is_registered || UNREGISTERED.contains(&status) => status,
+        100..=599 => status / 100 * 100,
+        // Invalid ones are to be processed as 5xx.
+        _ => 500,
+    }
+}
+
+/// Statuses that nobody has registered and many send: nginx's and Cloudflare's for a connection that broke, Anthropic's
+/// for a service that is overloaded.
+const UNREGISTERED: [u16; 9] = [499, 520, 521, 522, 523, 524, 525, 526, 529];
+
+/// The class of a status, as it is exported.
+pub fn status_class(status: Option<u16>) -> &'static str {
+    match status {
+        None => "none",
+        Some(100..=199) => "1xx",
+        Some(200..=299) => "2xx",
+        Some(300..=399) => "3xx",
+        Some(400..=499) => "4xx",
+        Some(500..=599) => "5xx",
+        Some(_) => "other",
+    }
+}
+
 /// How a stream ended. Absent for what was no stream; a stream that was asked for and never got a response head was
 /// one.
 pub fn termination(record: &RequestRecord) -> Option<&'static str> {
@@ -65,7 +94,7 @@ fn reason(record: &RequestRecord) -> &'static str {
 }
 
 fn code(status: u16) -> Cow<'static, str> {
-    if status < 600 { status.to_string().into() } else { OTHER.into() }
+    if status < 600 { known_status(status).to_string().into() } else { OTHER.into() }
 }
 
 #[cfg(test)]

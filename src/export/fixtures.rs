@@ -53,6 +53,7 @@ pub(crate) fn record() -> RequestRecord {
             ended: received.after(Gap::from_millis(305)),
         },
         status: Some(200),
+        local_reply: None,
         ending: Ending::Complete,
         outcome: Outcome::Success,
         streamed: true,

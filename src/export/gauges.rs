@@ -1,5 +1,6 @@
 //! What is true right now: levels that the proxy moves and a scrape reads.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -7,6 +8,7 @@ use ahash::AHashMap;
 
 use super::capturing;
 use super::catalog::Id;
+use super::figures::Streams;
 use super::levels::{Levels, METHODS, Open};
 use super::running::Running;
 use super::snapshot::{Data, Snapshot};
@@ -143,10 +145,24 @@ impl Gauges {
         sum
     }
 
-    /// Adds the exported levels to a snapshot.
-    pub(super) fn observe(&self, snapshot: &mut Snapshot, scheme: &'static str, created: u64) {
-        let (waiting, streaming) = self.streams();
-        for (phase, level) in [("waiting", waiting), ("streaming", streaming)] {
+    /// Adds the exported levels to a snapshot. `models` are the streams of those that are shown; the others' have no model.
+    pub(super) fn observe(
+        &self,
+        snapshot: &mut Snapshot,
+        scheme: &'static str,
+        created: u64,
+        models: &BTreeMap<Box<str>, Streams>,
+    ) {
+        let (mut waiting, mut streaming) = self.streams();
+        for (model, streams) in models {
+            let of_model = [("waiting", streams.waiting), ("streaming", streams.streaming)];
+            for (phase, level) in of_model {
+                snapshot.observe(Id::ActiveStreams, [phase.into(), (&**model).into()], created, Data::Level(level));
+            }
+            (waiting, streaming) = (waiting - streams.waiting, streaming - streams.streaming);
+        }
+        // Between the two readings a stream may have ended.
+        for (phase, level) in [("waiting", waiting.max(0)), ("streaming", streaming.max(0))] {
             snapshot.observe(Id::ActiveStreams, [phase.into()], created, Data::Level(level));
         }
         if let Some(running) = self.running() {
@@ -158,6 +174,14 @@ impl Gauges {
             if active != 0 || matches!(*method, "GET" | "POST") {
                 snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, Data::Level(active));
             }
+        }
+        let up = match self.upstream() {
+            Upstream::Unknown => None,
+            Upstream::Unreachable => Some(0),
+            Upstream::Reachable => Some(1),
+        };
+        if let Some(up) = up {
+            snapshot.observe(Id::UpstreamUp, [], created, Data::Level(up));
         }
         let (idle, busy) = self.connections();
         for (state, level) in [("idle", idle), ("active", busy)] {
@@ -223,10 +247,18 @@ mod tests {
     fn the_upstream_is_unknown_until_somebody_tried() {
         let gauges = Gauges::default();
         assert_eq!(gauges.upstream(), Upstream::Unknown);
+        let exported = || {
+            let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
+            gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
+            snapshot.points(Id::UpstreamUp).first().map(|point| format!("{:?}", point.data))
+        };
+        assert_eq!(exported(), None, "neither up nor down");
         gauges.set_upstream(Err("refused".to_owned()));
         assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Unreachable, Some("refused".to_owned())));
+        assert_eq!(exported().as_deref(), Some("Level(0)"));
         gauges.set_upstream(Ok(()));
         assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Reachable, None));
+        assert_eq!(exported().as_deref(), Some("Level(1)"));
     }
 
     #[test]
@@ -237,7 +269,7 @@ mod tests {
         stream.is_stream(false);
         let _connection = levels.connection();
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        gauges.observe(&mut snapshot, "http", 0);
+        gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
         let levels: Vec<_> = [Id::HttpActive, Id::ActiveStreams, Id::UpstreamConnections]
             .iter()
             .flat_map(|id| snapshot.points(*id))

@@ -47,6 +47,7 @@ impl Kind {
         let (one, other) = (&*self.shape, &*record.shape);
         self.status == record.status
             && one.dialect == other.dialect
+            && one.probe == other.probe
             && one.method == other.method
             && one.server == other.server
     }

@@ -35,6 +35,7 @@ pub mod figures;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gauges;
+mod identity;
 mod kinds;
 pub mod labels;
 pub mod levels;

@@ -4,7 +4,11 @@
 //! streams its tokens; until then, and when [`Models::new`]'s limit is reached, the request counts under
 //! [`OVERFLOW`]. So a client that makes up names fills nothing unless the server plays along, and then only up to the
 //! limit. Of a name that is a path the last segment is shown.
+//!
+//! What a reader could not see, or would take for something else, is escaped as Rust does it (`\u{200b}`): control
+//! characters, those that turn the direction of text or have no width, and a model that is really called `_other`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -42,7 +46,7 @@ impl Models {
         if !answered || self.admitted.len() >= self.most {
             return symbols.text(OVERFLOW);
         }
-        let sym = symbols.text(shortened(model));
+        let sym = symbols.text(&visible(shortened(model)));
         self.admitted.insert(model.into(), sym);
         sym
     }
@@ -54,6 +58,31 @@ impl Models {
             _ => OVERFLOW.into(),
         }
     }
+}
+
+/// A model's name with everything escaped that cannot be seen.
+pub(super) fn visible(name: &str) -> Cow<'_, str> {
+    if name == OVERFLOW {
+        return Cow::Borrowed(r"\u{5f}other");
+    }
+    if !name.contains(is_invisible) {
+        return Cow::Borrowed(name);
+    }
+    let mut escaped = String::with_capacity(name.len() + 16);
+    for letter in name.chars() {
+        if is_invisible(letter) { escaped.extend(letter.escape_unicode()) } else { escaped.push(letter) }
+    }
+    Cow::Owned(escaped)
+}
+
+/// Control characters, line separators, and what Unicode calls format characters: without a width, or for the direction
+/// of text (UAX #9).
+fn is_invisible(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -79,6 +108,29 @@ mod tests {
         let shown = ["tiny", "large"].map(|model| models.shown(model, &symbols));
         assert_eq!(shown, ["tiny".into(), OVERFLOW.into()]);
         assert!(symbols.value(tiny).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_seen_of_a_name_is_escaped() {
+        for (name, shown) in [
+            ("qwen3 8b \u{e9}\u{6a21}\u{578b}", "qwen3 8b \u{e9}\u{6a21}\u{578b}"),
+            ("a\u{200b}b", r"a\u{200b}b"),
+            ("a\u{202e}b\u{2066}", r"a\u{202e}b\u{2066}"),
+            ("a\n\u{1b}[31m\u{85}", r"a\u{a}\u{1b}[31m\u{85}"),
+            ("\u{feff}a\u{ad}\u{e0041}", r"\u{feff}a\u{ad}\u{e0041}"),
+        ] {
+            assert_eq!(visible(name), shown);
+        }
+    }
+
+    #[test]
+    fn a_model_called_as_the_overflow_is_not_counted_with_it() {
+        let (mut symbols, mut models) = (Symbols::default(), Models::new(2));
+        let overflow = models.admit(Some("unknown"), false, &mut symbols);
+        let called_so = models.admit(Some(OVERFLOW), true, &mut symbols);
+        assert_ne!(called_so, overflow);
+        assert_eq!(&*models.shown(OVERFLOW, &symbols), r"\u{5f}other");
+        assert_eq!(models.admit(Some("/models/_other"), true, &mut symbols), called_so);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The state of the control runtime: what has been reported, and everything that is read beside it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::spawn_blocking;
@@ -12,6 +12,7 @@ use super::drops::Drops;
 use super::figures::{Cut, InFlight, Streams};
 use super::gauges::Gauges;
 use super::levels::known_method;
+use super::models::visible;
 use super::otlp::run::SpanQueue;
 use super::otlp::traces::RequestSpans;
 use super::process;
@@ -21,6 +22,7 @@ use super::snapshot::{Moment, Snapshot};
 use super::trace_context::RequestTrace;
 use crate::clock::Clock;
 use crate::config::TailKeep;
+use crate::measure::failure::FailureOrigin;
 use crate::measure::record::{Quality, RequestRecord, TokenCount, Unread};
 use crate::measure::time::Gap;
 
@@ -39,6 +41,10 @@ pub struct Rules {
     pub tail_keep: TailKeep,
     /// Whether each request is logged in one line.
     pub access_log: bool,
+    /// Whether health probes are logged and remembered too.
+    pub trace_probes: bool,
+    /// Names that the admin port answers to, as patterns in lower case, beside addresses and `localhost`.
+    pub admin_hosts: Arc<[String]>,
     /// A digest of the configuration in force, by which two processes can be compared; for `/api/state`.
     pub config_digest: String,
 }
@@ -52,6 +58,10 @@ pub(super) struct Recent {
     pub(super) model: Option<Arc<str>>,
     pub(super) route: &'static str,
     pub(super) status: Option<u16>,
+    /// Whether the proxy made the response itself.
+    pub(super) local_reply: bool,
+    /// Whose fault a failure is.
+    pub(super) fault: Option<&'static str>,
     pub(super) outcome: &'static str,
     pub(super) ttft: Option<Gap>,
     pub(super) duration: Gap,
@@ -62,15 +72,20 @@ pub(super) struct Recent {
 
 impl Recent {
     /// The access line.
-    fn log(&self, record: &RequestRecord) {
+    fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
         let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
         tracing::info!(
             target: ACCESS,
+            trace_id = trace.map(|trace| tracing::field::display(trace.trace_id)),
+            response_id = record.response_id.as_deref().map(visible).as_deref(),
             method = known_method(&record.shape.method),
             route = self.route,
             model = self.model.as_deref(),
             status = self.status,
+            // Absent where the server answered.
+            answered_by = self.local_reply.then_some("proxy"),
             outcome = self.outcome,
+            fault = self.fault,
             ttft_ms = millis(self.ttft),
             tpot_ms = millis(record.tpot()),
             duration_ms = self.duration.as_millis(),
@@ -79,6 +94,7 @@ impl Recent {
             // Where all is well these are not there.
             malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
             unread = self.quality.unread.map(Unread::name),
+            request_unread = self.quality.request_unread.map(Unread::name),
             write_blocked_ms = millis(Some(self.quality.write_blocked).filter(|blocked| *blocked > Gap::ZERO)),
             request_bytes = record.request_bytes,
             response_bytes = record.response_bytes,
@@ -106,12 +122,19 @@ struct State {
     aggregate: Aggregate,
     tail_keep: TailKeep,
     access_log: bool,
+    trace_probes: bool,
+    admin_hosts: Arc<[String]>,
     config_digest: String,
     recent: VecDeque<Recent>,
+    /// The names, as they are shown, of models that have had an open stream.
+    streamed: BTreeSet<Box<str>>,
 }
 
 impl State {
-    fn remember(&mut self, record: &RequestRecord, moment: Moment) {
+    fn remember(&mut self, record: &RequestRecord, trace: Option<&RequestTrace>, moment: Moment) {
+        if record.shape.probe.is_some() && !self.trace_probes {
+            return;
+        }
         if self.recent.len() == MOST_RECENT {
             self.recent.pop_front();
         }
@@ -120,6 +143,8 @@ impl State {
             model: record.shape.model.as_deref().map(|model| self.aggregate.shown(model)),
             route: record.shape.route(),
             status: record.status,
+            local_reply: record.local_reply.is_some(),
+            fault: record.failure_origin().map(FailureOrigin::name),
             outcome: record.outcome.name(),
             ttft: record.ttft(),
             duration: record.duration(),
@@ -127,7 +152,7 @@ impl State {
             quality: record.quality,
         };
         if self.access_log {
-            recent.log(record);
+            recent.log(record, trace);
         }
         self.recent.push_back(recent);
     }
@@ -142,9 +167,11 @@ impl Telemetry {
         drops: Arc<Drops>,
         clock: Clock,
     ) -> Self {
-        let Rules { aggregate, tail_keep, access_log, config_digest } = rules;
+        let Rules { aggregate, tail_keep, access_log, trace_probes, admin_hosts, config_digest } = rules;
         let (aggregate, recent) = (Aggregate::new(aggregate), VecDeque::with_capacity(MOST_RECENT));
-        let state = State { aggregate, tail_keep, access_log, config_digest, recent };
+        let streamed = BTreeSet::new();
+        let state =
+            State { aggregate, tail_keep, access_log, trace_probes, admin_hosts, config_digest, recent, streamed };
         let started = Moment::now(&clock);
         Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
     }
@@ -155,7 +182,13 @@ impl Telemetry {
         let mut state = self.lock();
         state.aggregate.apply(rules.aggregate);
         (state.tail_keep, state.access_log) = (rules.tail_keep, rules.access_log);
-        state.config_digest = rules.config_digest;
+        state.trace_probes = rules.trace_probes;
+        (state.admin_hosts, state.config_digest) = (rules.admin_hosts, rules.config_digest);
+    }
+
+    /// Names that the admin port answers to.
+    pub(super) fn admin_hosts(&self) -> Arc<[String]> {
+        Arc::clone(&self.lock().admin_hosts)
     }
 
     /// The digest of the configuration in force.
@@ -179,7 +212,7 @@ impl Telemetry {
                 Report::Replayed(replayed) => {
                     let (record, lag) = &*replayed;
                     state.aggregate.replayed(record, *lag, moment);
-                    state.remember(record, moment);
+                    state.remember(record, None, moment);
                 }
                 Report::Finished(finished) => {
                     self.finished(&mut state, &finished.record, finished.trace.as_ref(), moment);
@@ -195,17 +228,25 @@ impl Telemetry {
         if let (Some(trace), Some(queue)) = (kept, &self.spans) {
             queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
         }
-        state.remember(record, moment);
+        state.remember(record, trace, moment);
     }
 
     /// Everything there is to export, what has been reported up to now included.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.drain();
-        let state = self.lock();
+        let mut open = self.in_flight().streams_by_model;
+        let mut state = self.lock();
+        if self.gauges.running().is_none() {
+            state.aggregate.begin(self.started);
+        }
         let mut snapshot = state.aggregate.snapshot(Moment::now(&self.clock));
         let scheme = state.aggregate.settings().scheme;
+        // A model whose streams have ended has none, and not what it had last.
+        state.streamed.extend(open.keys().cloned());
+        let models =
+            state.streamed.iter().map(|model| (model.clone(), open.remove(model).unwrap_or_default())).collect();
         drop(state);
-        self.gauges.observe(&mut snapshot, scheme, self.started.unix);
+        self.gauges.observe(&mut snapshot, scheme, self.started.unix, &models);
         self.drops.observe(&mut snapshot, self.started.unix);
         process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix);
         snapshot

@@ -4,8 +4,12 @@
 //! skipped. The walker is handed from callback to callback; each takes exactly the value that it stands before.
 //!
 //! It checks structure. Numbers and the inside of strings are taken as they stand; that all is text is checked once.
+//!
+//! A walk may record where the values stand that decide nothing but themselves: see `value_span`.
 
 use std::ops::Range;
+
+use super::value_span::{MAX_VALUES, ValueKind, ValueSpan, ValueSpans};
 
 /// Nesting beyond this is not an event that any server sends.
 const MAX_DEPTH: usize = 64;
@@ -17,6 +21,7 @@ pub struct Walk<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    recorded: Option<ValueSpans>,
 }
 
 /// What a field shows.
@@ -42,13 +47,28 @@ impl Shown {
 impl<'a> Walk<'a> {
     /// A walk from the beginning of `bytes`, if they are text.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        std::str::from_utf8(bytes).ok().map(|text| Self { text, at: 0, depth: 0 })
+        std::str::from_utf8(bytes).ok().map(|text| Self { text, at: 0, depth: 0, recorded: None })
+    }
+
+    /// The same walk, which notes values in `spans` from here on.
+    pub(super) fn recording(self, spans: ValueSpans) -> Self {
+        Self { recorded: Some(spans), ..self }
+    }
+
+    /// What was noted, if the walk records.
+    pub(super) fn into_recorded(self) -> Option<ValueSpans> {
+        self.recorded
     }
 
     /// Nothing but white space may follow.
     pub fn end(mut self) -> Option<()> {
+        self.is_at_end().then_some(())
+    }
+
+    /// Whether nothing but white space follows.
+    pub fn is_at_end(&mut self) -> bool {
         self.white();
-        (self.at == self.text.len()).then_some(())
+        self.at == self.text.len()
     }
 
     /// Where the next value begins.
@@ -121,18 +141,27 @@ impl<'a> Walk<'a> {
         Some(Some(entries))
     }
 
-    /// Takes any value, and says what it shows.
+    /// As [`length`](Self::length); an array of numbers is recorded under `slot`, which stands for its length.
+    pub fn length_in(&mut self, slot: u8) -> Option<Option<u32>> {
+        let start = self.position();
+        let length = self.unrecorded(Self::length)?;
+        self.record(start..self.at, ValueKind::Numbers, slot);
+        Some(length)
+    }
+
+    /// Takes any value, and says what it shows. The caller may look at no more than that in a walk that records.
     pub fn shown(&mut self) -> Option<Shown> {
         self.white();
         let start = self.at;
         match self.next()? {
             b'"' => {
                 let inside = self.string()?;
+                self.record(inside.clone(), ValueKind::ShownString, 0);
                 Some(if inside.is_empty() { Shown::Empty } else { Shown::String(inside) })
             }
             b'n' => self.skip().map(|()| Shown::Null),
             b'[' | b'{' => {
-                self.skip()?;
+                self.unrecorded(Self::skip)?;
                 let empty = self.text.get(start + 1..self.at - 1)?.trim_ascii().is_empty();
                 Some(if empty { Shown::Empty } else { Shown::Other })
             }
@@ -142,7 +171,7 @@ impl<'a> Walk<'a> {
 
     /// Takes any value; the inside of a string, escapes and all, and `None` inside for anything else.
     pub fn text(&mut self) -> Option<Option<&'a str>> {
-        match self.shown()? {
+        match self.unrecorded(Self::shown)? {
             Shown::String(inside) => self.text.get(inside).map(Some),
             Shown::Empty | Shown::Null | Shown::Other => Some(None),
         }
@@ -153,32 +182,118 @@ impl<'a> Walk<'a> {
         self.raw().map(whole)
     }
 
+    /// As [`number`](Self::number); a number is recorded under `slot`, which stands for it.
+    pub fn number_in(&mut self, slot: u8) -> Option<Option<u64>> {
+        let start = self.position();
+        let number = self.number()?;
+        self.record(start..self.at, ValueKind::Number, slot);
+        Some(number)
+    }
+
+    /// Takes any value; the length of the inside of a string, and `None` inside for anything else. A string is recorded
+    /// under `slot`, which stands for its length.
+    pub fn text_length_in(&mut self, slot: u8) -> Option<Option<u64>> {
+        let start = self.position();
+        Some(match self.unrecorded(Self::shown)? {
+            Shown::String(inside) => {
+                self.record(inside.clone(), ValueKind::String, slot);
+                Some(inside.len() as u64)
+            }
+            Shown::Empty if self.text.as_bytes().get(start) == Some(&b'"') => {
+                self.record(start + 1..start + 1, ValueKind::String, slot);
+                Some(0)
+            }
+            Shown::Empty => Some(0),
+            Shown::Null | Shown::Other => None,
+        })
+    }
+
     /// Takes any value as it stands.
     pub fn raw(&mut self) -> Option<&'a str> {
         self.white();
         let start = self.at;
-        self.skip()?;
+        self.unrecorded(Self::skip)?;
         self.text.get(start..self.at)
     }
 
     /// Takes any value and forgets it.
     pub fn skip(&mut self) -> Option<()> {
         self.white();
+        let start = self.at;
         match self.next()? {
-            b'"' => self.string().map(drop),
-            b'{' => self.object(|_, walk| walk.skip()),
-            b'[' => self.array(Self::skip),
+            b'"' => {
+                let inside = self.string()?;
+                self.record(inside, ValueKind::String, 0);
+                Some(())
+            }
+            b'{' => self.object(|key, walk| {
+                walk.record_key(key);
+                walk.skip()
+            }),
+            b'[' => {
+                let before = self.recorded.as_ref().map_or(0, Vec::len);
+                self.array(Self::skip)?;
+                self.record_numbers(start..self.at, before);
+                Some(())
+            }
             b'-' | b'0'..=b'9' => {
                 let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
                 let rest = self.rest();
                 self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
                 // The end of `-Infinity`.
                 self.word("Infinity");
+                self.record(start..self.at, ValueKind::Number, 0);
                 Some(())
             }
             // JSON lacks the last two, and Python writes them.
             _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.word(word)).then_some(()),
         }
+    }
+
+    /// Notes the value at `place`, if the walk records and the value is plainly of that kind.
+    #[inline]
+    fn record(&mut self, place: Range<usize>, kind: ValueKind, slot: u8) {
+        if self.recorded.is_some() {
+            self.note(place, kind, slot);
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, place: Range<usize>, kind: ValueKind, slot: u8) {
+        let Range { start, end } = place;
+        let is_plain = self.text.as_bytes().get(start..).and_then(|rest| kind.end(rest)) == Some(end - start);
+        if let Some(spans) = self.recorded.as_mut().filter(|spans| is_plain && spans.len() <= MAX_VALUES) {
+            spans.push(ValueSpan { start, end, kind, slot });
+        }
+    }
+
+    /// Notes a key of an object that is skipped: nobody looks at it.
+    #[inline]
+    fn record_key(&mut self, key: &[u8]) {
+        if self.recorded.is_some() {
+            let start = key.as_ptr() as usize - self.text.as_ptr() as usize;
+            self.note(start..start + key.len(), ValueKind::String, 0);
+        }
+    }
+
+    /// Notes an array of numbers as one value, in the place of all that were noted since there were `before`.
+    #[inline]
+    fn record_numbers(&mut self, place: Range<usize>, before: usize) {
+        if let Some(spans) = &mut self.recorded
+            && ValueKind::Numbers.end(&self.text.as_bytes()[place.start..]) == Some(place.len())
+        {
+            spans.truncate(before);
+            self.note(place, ValueKind::Numbers, 0);
+        }
+    }
+
+    /// Takes a value of which nothing is noted, for its reader looks at more than its kind.
+    #[inline]
+    fn unrecorded<T>(&mut self, take: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let recorded = self.recorded.take();
+        let taken = take(self);
+        self.recorded = recorded;
+        taken
     }
 
     /// What has not been walked.

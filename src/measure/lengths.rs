@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::near::Near;
 use super::spread::percentile;
@@ -21,16 +21,28 @@ pub struct Distribution {
     pub sum: u64,
     /// Tokens per request.
     pub mean: f64,
-    /// Half of them are at most this long; likewise below. By the rule of [`crate::measure::spread`], rounded down.
-    pub p50: u64,
+    /// Half of them are at most this long; likewise below. By the rule of [`crate::measure::spread`].
+    #[serde(serialize_with = "plain_number")]
+    pub p50: f64,
     /// 90 %.
-    pub p90: u64,
+    #[serde(serialize_with = "plain_number")]
+    pub p90: f64,
     /// 99 %.
-    pub p99: u64,
+    #[serde(serialize_with = "plain_number")]
+    pub p99: f64,
     /// The shortest.
     pub min: u64,
     /// The longest.
     pub max: u64,
+}
+
+/// A number without a fraction where it has none.
+fn plain_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.fract() == 0.0 && *value < 9e15 {
+        serializer.serialize_u64(*value as u64)
+    } else {
+        value.serialize(serializer)
+    }
 }
 
 /// Times, in milliseconds.
@@ -100,7 +112,8 @@ impl Lengths {
             at.map_or(max, |(length, _)| *length) as f64
         };
         // A length that lost its lowest bits may be below the shortest.
-        let percentile = |percent| (percentile(self.requests, percent, nth).unwrap_or_default() as u64).clamp(min, max);
+        let (shortest, longest) = (min as f64, max as f64);
+        let percentile = |percent| percentile(self.requests, percent, nth).unwrap_or_default().clamp(shortest, longest);
         Some(Distribution {
             requests: self.requests,
             sum: self.sum,
@@ -116,14 +129,14 @@ impl Lengths {
     /// The same of nanoseconds.
     pub fn times(&self) -> Option<Times> {
         let of = self.distribution()?;
-        let millis = |nanos: u64| nanos as f64 / 1e6;
+        let millis = |nanos: f64| nanos / 1e6;
         Some(Times {
             count: of.requests,
             mean_ms: of.mean / 1e6,
             p50_ms: millis(of.p50),
             p90_ms: millis(of.p90),
             p99_ms: millis(of.p99),
-            max_ms: millis(of.max),
+            max_ms: millis(of.max as f64),
         })
     }
 
@@ -176,7 +189,10 @@ mod tests {
         let mut lengths = Lengths::default();
         (1..=100).for_each(|length| lengths.take(length));
         let d = lengths.distribution().unwrap();
-        assert_eq!((d.p50, d.p90, d.p99, d.min, d.max, d.sum), (50, 90, 99, 1, 100, 5050));
+        assert_eq!((d.p50, d.min, d.max, d.sum), (50.5, 1, 100, 5050));
+        assert!((d.p90 - 90.1).abs() < 1e-9 && (d.p99 - 99.01).abs() < 1e-9, "{d:?}");
+        let told = serde_json::to_value(d).unwrap();
+        assert_eq!((&told["p50"], &told["max"]), (&50.5.into(), &100.into()));
         lengths.take(u64::MAX);
         assert_eq!(lengths.distribution().unwrap().max, u64::MAX);
     }
@@ -187,7 +203,7 @@ mod tests {
             let mut lengths = Lengths::default();
             lengths.take(length);
             let d = lengths.distribution().unwrap();
-            assert_eq!([d.min, d.p50, d.p99, d.max], [length; 4]);
+            assert_eq!(([d.min, d.max], [d.p50, d.p99]), ([length; 2], [length as f64; 2]));
         }
     }
 

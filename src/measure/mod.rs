@@ -25,10 +25,12 @@
 //!
 //! **Successes only** feed the latencies of tokens: TTFT of failures is never mixed into that of successes.
 
+pub mod budget;
 mod buffer;
 pub mod dialect;
 pub mod difference;
 mod document;
+pub mod failure;
 pub mod fetch;
 pub mod framing;
 pub mod histogram;
@@ -50,3 +52,5 @@ mod tally;
 pub mod text;
 pub mod time;
 pub mod timeline;
+mod unread;
+mod value_span;

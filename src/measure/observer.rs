@@ -12,16 +12,18 @@
 //! has been handed on; [`end`](StreamObserver::end) once, whatever happened.
 //!
 //! # Memory
-//! Per request about 1 KiB; for a stream 3 KiB more (the timeline, one event's skeleton). An event that is cut by a read
+//! Per request about 1 KiB; for a stream 3 to 6 KiB more (the timeline, one event's skeleton). An event that is cut by a read
 //! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream, but for the
 //! text of one whose tokens are to be counted here, which has bounds of its own: [`text`](super::text).
 
 use std::sync::{Arc, LazyLock};
 
+use super::budget::{WorkBudget, price};
 use super::buffer::Buffer;
 use super::dialect::{self, Delta, Dialect, Field, Reader, field, leads, recognize};
-use super::framing::coding::{Decoder, Undecodable};
-use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse, Unframed};
+use super::failure::FailureOrigin;
+use super::framing::coding::{Decoder, decode};
+use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse};
 use super::record::{
     CountSource, Ending, Fault, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread,
 };
@@ -88,12 +90,17 @@ pub struct StreamObserver {
     stall: Gap,
     times: Times,
     status: Option<u16>,
+    local_reply: Option<FailureOrigin>,
     body: Body,
     tally: Tally,
     timeline: Option<TokenTimeline>,
     /// Collects the text of a stream whose tokens nobody else counts.
     text: Option<Box<Collector>>,
     quality: Quality,
+    /// What observing the response may cost.
+    budget: WorkBudget,
+    /// What observing the request cost, once that is settled.
+    request_work: u64,
     request_bytes: u64,
     response_bytes: u64,
     chunk_overheads: Buffer<u32, MAX_OVERHEADS>,
@@ -142,11 +149,14 @@ impl StreamObserver {
             stall: DEFAULT_STALL,
             times: Times { intended, received, ended: received, ..Times::default() },
             status: None,
+            local_reply: None,
             body: Body::Opaque,
             tally: Tally::default(),
             timeline: None,
             text: None,
             quality: Quality::default(),
+            budget: WorkBudget::default(),
+            request_work: 0,
             request_bytes: 0,
             response_bytes: 0,
             chunk_overheads: Buffer::default(),
@@ -187,7 +197,11 @@ impl StreamObserver {
 
     fn settle(&mut self) -> Arc<RequestShape> {
         let shape = match &mut self.request {
-            Request::Reading(reader) => Arc::new(reader.take()),
+            Request::Reading(reader) => {
+                self.quality.request_unread = reader.unread();
+                self.request_work = reader.budget().spent();
+                Arc::new(reader.take())
+            }
             Request::Settled(shape) => Arc::clone(shape),
         };
         self.request = Request::Settled(Arc::clone(&shape));
@@ -241,9 +255,9 @@ impl StreamObserver {
         }
     }
 
-    /// Somebody other than the server answered, with this status.
-    pub fn refused(&mut self, status: u16) {
-        self.status = Some(status);
+    /// The proxy answered instead of the server, with this status, and it was this side's fault.
+    pub fn refused(&mut self, status: u16, origin: FailureOrigin) {
+        (self.status, self.local_reply) = (Some(status), Some(origin));
     }
 
     /// How a gRPC call ended, by its `grpc-status`: anything but `0` is an error, whatever the HTTP status says.
@@ -287,28 +301,29 @@ impl StreamObserver {
         self.times.first_byte.get_or_insert(at);
         self.response_bytes += chunk.len() as u64;
         let (tally, times, timeline, text) = (&mut self.tally, &mut self.times, &mut self.timeline, &mut self.text);
-        let limits = self.slos.gap_limits();
+        let (limits, budget) = (self.slos.gap_limits(), &mut self.budget);
+        budget.receive(chunk.len());
         let read = match &mut self.body {
             Body::Opaque => Ok(()),
-            Body::Events { decoder, framer, reader } => read_through(decoder, chunk, |plain| {
-                let each = |event: Event<'_>| {
-                    let meaning = tally.event(&event, at, reader.as_mut(), watch);
-                    note(meaning, at, times, timeline.as_mut(), limits);
-                    collect(text, meaning, &event);
-                };
-                framer.push(plain, each).map_err(|lost| match lost {
-                    Unframed::TooLarge => Unread::TooLarge,
-                    Unframed::Malformed => Unread::Malformed,
-                    Unframed::Coding => Unread::Coding,
+            Body::Events { decoder, framer, reader } => {
+                decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
+                    let each = |event: Event<'_>, budget: &mut WorkBudget| {
+                        let meaning = tally.event(&event, at, reader.as_mut(), watch);
+                        note(meaning, at, times, timeline.as_mut(), limits);
+                        collect(text, meaning, &event, budget);
+                    };
+                    Ok(framer.push(plain, budget, each)?)
                 })
-            }),
-            Body::Document { decoder, scan, fields, reply } => read_through(decoder, chunk, |plain| {
-                scan.push(plain, &mut ReplyFields { fields, reply, tally, watch });
-                if text.as_mut().is_some_and(|text| text.document(plain).is_err()) {
-                    *text = None;
-                }
-                if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
-            }),
+            }
+            Body::Document { decoder, scan, fields, reply } => {
+                decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
+                    scan.push_paid(plain, budget, &mut ReplyFields { fields, reply, tally, watch })?;
+                    if text.as_mut().is_some_and(|text| text.document(plain).is_err()) {
+                        *text = None;
+                    }
+                    if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
+                })
+            }
         };
         if let Err(unread) = read {
             self.quality.unread = Some(unread);
@@ -354,6 +369,16 @@ impl StreamObserver {
     pub fn write_blocked(&mut self, blocked: Gap) {
         let total = self.quality.write_blocked.as_nanos().saturating_add(blocked.as_nanos());
         self.quality.write_blocked = Gap::from_nanos(total);
+    }
+
+    /// All work that observing the request and its response has asked for so far, in units of the
+    /// [`budget`](super::budget).
+    pub fn work(&self) -> u64 {
+        let request = match &self.request {
+            Request::Reading(reader) => reader.budget().spent(),
+            Request::Settled(_) => self.request_work,
+        };
+        request.saturating_add(self.budget.spent())
     }
 
     /// Whether the answer is a stream of events.
@@ -416,13 +441,15 @@ impl StreamObserver {
         let shape = self.settle();
         // A stream that could not be read to its end is taken at its framing's word.
         let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
-        let finished = self.tally.is_finished(shape.choices) || unmarked && !self.cut_short;
-        let outcome = Outcome::decide(ending, self.status, self.tally.fault.is_some(), finished, self.tally.terminated);
+        let declared = self.tally.is_finished(shape.choices);
+        let finished = declared || unmarked && !self.cut_short;
+        let outcome = Outcome::decide(ending, self.status, self.tally.fault.is_some(), finished, declared);
         RequestRecord {
             shape,
             slos: self.slos,
             times: Times { ended: at, ..self.times },
             status: self.status,
+            local_reply: self.local_reply,
             ending,
             outcome,
             streamed,
@@ -463,7 +490,7 @@ impl StreamObserver {
                 {
                     let meaning = self.tally.event(&event, at, reader.as_mut(), watch);
                     note(meaning, at, &mut self.times, self.timeline.as_mut(), self.slos.gap_limits());
-                    collect(&mut self.text, meaning, &event);
+                    collect(&mut self.text, meaning, &event, &mut self.budget);
                 }
                 self.tally.comments = framer.comments();
             }
@@ -475,18 +502,6 @@ impl StreamObserver {
         }
         self.recognized();
     }
-}
-
-/// Hands `chunk` to `read`, decoded if it has to be.
-fn read_through(
-    decoder: &mut Option<Box<Decoder>>,
-    chunk: &[u8],
-    mut read: impl FnMut(&[u8]) -> Result<(), Unread>,
-) -> Result<(), Unread> {
-    let Some(decoder) = decoder else { return read(chunk) };
-    let mut so_far = Ok(());
-    let decoded = decoder.push(chunk, |plain| so_far = so_far.and_then(|()| read(plain)));
-    so_far.and(decoded.map_err(|Undecodable| Unread::Coding))
 }
 
 /// Notes what one event means for the times.
@@ -510,10 +525,10 @@ fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut To
 }
 
 /// Takes the text of an event that shows some, where that is wanted; too much of it is wanted no more.
-fn collect(text: &mut Option<Box<Collector>>, meaning: Meaning, event: &Event<'_>) {
+fn collect(text: &mut Option<Box<Collector>>, meaning: Meaning, event: &Event<'_>, budget: &mut WorkBudget) {
     if let Some(collector) = text
         && meaning.is_token()
-        && collector.event(event.data).is_err()
+        && (budget.charge_bytes(event.data.len(), price::EVENT_BYTE).is_err() || collector.event(event.data).is_err())
     {
         *text = None;
     }

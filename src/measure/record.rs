@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::buffer::Few;
+use super::failure::FailureOrigin;
 use super::shape::RequestShape;
 use super::slo::Slos;
 use super::time::{Gap, Stamp};
 use super::timeline::TokenEvent;
+pub use super::unread::Unread;
 
 /// A number of output tokens, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +165,7 @@ pub enum Outcome {
     Success,
     /// The upstream stopped without saying that it was finished.
     Truncated,
-    /// The client left before the end.
+    /// The client left before the reply was finished.
     Cancelled,
     /// Turned away with a 4xx.
     Refused,
@@ -172,13 +174,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The rule. `status` is `None` when no response head arrived; `finished` means that every choice had a finish
-    /// reason or the dialect's terminal event came; `terminated` that the terminal event came.
+    /// The rule. `status` is `None` when no response head arrived. `declared` means that the reply itself said that it was
+    /// finished: every choice had a finish reason, or the dialect's terminal event came. `finished` also holds where a
+    /// reply has no such mark and its framing ended cleanly.
     ///
-    /// A client that hangs up after the terminal event got its whole answer: many do not wait for the body's end.
-    pub fn decide(ending: Ending, status: Option<u16>, fault: bool, finished: bool, terminated: bool) -> Self {
+    /// A client that closes after that mark has its whole answer. Many clients do: OpenAI's closes at `[DONE]` and does
+    /// not wait for the end of the body, and others close at the finish reason.
+    pub fn decide(ending: Ending, status: Option<u16>, fault: bool, finished: bool, declared: bool) -> Self {
         match (ending, status) {
-            (Ending::DownstreamGone, Some(200..=299)) if terminated && !fault => Self::Success,
+            (Ending::DownstreamGone, Some(200..=299)) if declared && !fault => Self::Success,
             (Ending::DownstreamGone, _) => Self::Cancelled,
             (Ending::TimedOut, _) | (_, None | Some(500..)) => Self::Failed,
             (_, Some(400..=499)) => Self::Refused,
@@ -216,34 +220,14 @@ pub enum StampSource {
 pub struct Quality {
     /// Events of a known dialect that made no sense.
     pub malformed_events: u32,
-    /// Why reading stopped before the body did.
+    /// Why reading of the reply stopped before its body did.
     pub unread: Option<Unread>,
+    /// The same of the request: what is known of it is what came before.
+    pub request_unread: Option<Unread>,
     /// Gaps that found the timeline full and were not kept.
     pub lost_gaps: u32,
     /// How long the client would not take bytes: while it is blocked the upstream is read late.
     pub write_blocked: Gap,
-}
-
-/// Why a body was forwarded but not understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unread {
-    /// Its `Content-Encoding` or `grpc-encoding` is unknown, or the bytes do not follow it.
-    Coding,
-    /// An event outgrew the bound.
-    TooLarge,
-    /// It is not JSON.
-    Malformed,
-}
-
-impl Unread {
-    /// The name it is exported by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Coding => "coding",
-            Self::TooLarge => "too_large",
-            Self::Malformed => "malformed",
-        }
-    }
 }
 
 /// The points of one request on the monotonic line.
@@ -284,6 +268,8 @@ pub struct RequestRecord {
     pub times: Times,
     /// Response status; `None` if no head arrived.
     pub status: Option<u16>,
+    /// Set if the proxy made the response itself: whose fault that was. `None` if the server answered, or nobody did.
+    pub local_reply: Option<FailureOrigin>,
     /// How the bytes stopped.
     pub ending: Ending,
     /// What that means.
@@ -410,6 +396,7 @@ mod tests {
         assert_eq!(decide(UpstreamFailed, None, false, false, false), Failed);
         assert_eq!(decide(DownstreamGone, Some(200), false, true, false), Cancelled);
         assert_eq!(decide(DownstreamGone, Some(200), false, true, true), Success);
+        assert_eq!(decide(DownstreamGone, Some(200), true, true, true), Cancelled);
         assert_eq!(decide(DownstreamGone, None, false, false, false), Cancelled);
         assert_eq!(decide(TimedOut, None, false, false, false), Failed);
     }

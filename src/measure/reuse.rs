@@ -50,6 +50,7 @@ pub struct Cache {
 }
 
 /// A request's prompt, as a cache sees it.
+#[derive(Clone, Copy)]
 pub struct Seen<'a> {
     /// Its blocks, chained: an id stands for everything before it too.
     pub ids: &'a [u64],
@@ -65,6 +66,8 @@ pub struct Reuse {
     endless: Endless,
     bounded: Option<Lru>,
     sums: [Sums; 2],
+    /// The same for blocks of other sizes, in tokens: hits do not depend on the size, what they come to does.
+    of_sizes: Vec<(u64, [Sums; 2])>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -111,7 +114,13 @@ impl Reuse {
     /// Of an endless cache, and of one of so many blocks.
     pub fn new(cache_blocks: Option<usize>) -> Self {
         let bounded = cache_blocks.map(|blocks| Lru::new(blocks.min(LARGEST)));
-        Self { endless: Endless::default(), bounded, sums: [Sums::default(); 2] }
+        Self { endless: Endless::default(), bounded, sums: [Sums::default(); 2], of_sizes: Vec::new() }
+    }
+
+    /// The same, which can also tell what it comes to with blocks of these sizes.
+    pub fn with_sizes(mut self, sizes: impl Iterator<Item = u64>) -> Self {
+        self.of_sizes = sizes.map(|size| (size, [Sums::default(); 2])).collect();
+        self
     }
 
     /// The same for one of two traces that are read side by side: each keeps a quarter of the blocks.
@@ -123,20 +132,34 @@ impl Reuse {
     /// One prompt more.
     pub fn take(&mut self, seen: &Seen<'_>) {
         let (hit, estimated) = self.endless.take(seen.ids);
-        self.sums[0].take(seen, hit, estimated);
-        if let Some(lru) = &mut self.bounded {
-            self.sums[1].take(seen, lru.take(seen.ids), 0);
+        let in_bounded = self.bounded.as_mut().map(|lru| lru.take(seen.ids));
+        let all = self.of_sizes.iter_mut().map(|(size, sums)| (*size, sums));
+        for (block, sums) in all.chain([(seen.block, &mut self.sums)]) {
+            let seen = Seen { block, ..*seen };
+            sums[0].take(&seen, hit, estimated);
+            if let Some(hit) = in_bounded {
+                sums[1].take(&seen, hit, 0);
+            }
         }
     }
 
     /// What the caches would have had, the endless one first; none without a block.
     pub fn caches(&self) -> Vec<Cache> {
-        if self.sums[0].asked == 0 {
+        self.caches_of(&self.sums)
+    }
+
+    /// The same if blocks were of this size, one of those that it was made with.
+    pub fn caches_with(&self, size: u64) -> Option<Vec<Cache>> {
+        self.of_sizes.iter().find(|(other, _)| *other == size).map(|(_, sums)| self.caches_of(sums))
+    }
+
+    fn caches_of(&self, sums: &[Sums; 2]) -> Vec<Cache> {
+        if sums[0].asked == 0 {
             return Vec::new();
         }
         let distinct = self.endless.distinct();
-        let mut caches = vec![self.sums[0].cache(None, distinct, 1 << self.endless.halvings)];
-        caches.extend(self.bounded.as_ref().map(|lru| self.sums[1].cache(Some(lru.room as u64), distinct, 1)));
+        let mut caches = vec![sums[0].cache(None, distinct, 1 << self.endless.halvings)];
+        caches.extend(self.bounded.as_ref().map(|lru| sums[1].cache(Some(lru.room as u64), distinct, 1)));
         caches
     }
 }

@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 
+use super::budget::{OutOfBudget, WorkBudget, price};
 use super::json::whole;
 use super::path::{Path, Step};
 
@@ -14,6 +15,8 @@ use super::path::{Path, Step};
 const MAX_VALUE: usize = 256;
 /// Room made at first: keys and most values.
 const USUAL_VALUE: usize = 64;
+/// Bytes that are walked before they are paid for.
+const PIECE: usize = 16 << 10;
 /// Nesting beyond this is not a document that any server sends.
 const MAX_DEPTH: usize = 128;
 
@@ -170,17 +173,36 @@ impl JsonScan {
         }
     }
 
-    /// Walks one read.
-    pub fn push(&mut self, bytes: &[u8], fields: &mut impl Fields) {
-        let mut at = 0;
+    /// Walks one read; returns how many steps that took: brackets, commas, runs of text.
+    pub fn push(&mut self, bytes: &[u8], fields: &mut impl Fields) -> usize {
+        let (mut at, mut steps) = (0, 0);
         while at < bytes.len() {
+            steps += 1;
             at += match self.state {
                 State::InString | State::InKey => self.string(&bytes[at..], fields),
                 State::InWord => self.word(&bytes[at..], fields),
-                State::Broken => return,
+                State::Broken => break,
                 _ => self.byte(bytes[at], fields),
             };
         }
+        steps
+    }
+
+    /// As [`push`](Self::push), paid for in pieces.
+    ///
+    /// # Errors
+    /// Where the budget is exhausted: what comes after that is not walked.
+    pub fn push_paid(
+        &mut self,
+        bytes: &[u8],
+        budget: &mut WorkBudget,
+        fields: &mut impl Fields,
+    ) -> Result<(), OutOfBudget> {
+        for piece in bytes.chunks(PIECE) {
+            let steps = self.push(piece, fields) as u64;
+            budget.charge(steps * price::JSON_STEP + piece.len() as u64 / price::JSON_BYTES_PER_UNIT)?;
+        }
+        Ok(())
     }
 
     /// Walks inside a string up to its closing quote; returns how many bytes that took.

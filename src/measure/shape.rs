@@ -5,9 +5,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::dialect::{Dialect, Routes, Shared, field, leads};
-use super::framing::coding::Decoder;
+use super::budget::WorkBudget;
+use super::dialect::{Dialect, Routes, Shared, field, health, leads};
+use super::framing::coding::{Decoder, decode};
 use super::framing::{Event, Framer, Grpc};
+use super::record::Unread;
 use super::scan::{Fields, JsonScan, Scalar};
 
 /// The shape of one request.
@@ -17,6 +19,8 @@ pub struct RequestShape {
     pub dialect: Option<&'static Dialect>,
     /// The path that several dialects share, while nothing has told which it is.
     pub shared: Option<&'static Shared>,
+    /// The path of a health probe; `None` for other requests.
+    pub probe: Option<&'static str>,
     /// HTTP method.
     pub method: Cow<'static, str>,
     /// The model asked for, cut at 256 bytes.
@@ -58,6 +62,9 @@ impl RequestShape {
                 None => shape.shared = Shared::for_path(path),
             }
         }
+        if shape.dialect.is_none() {
+            shape.probe = health::probe(&shape.method, path);
+        }
         shape
     }
 
@@ -66,10 +73,10 @@ impl RequestShape {
         matches!(&*self.method, "POST" | "PUT" | "")
     }
 
-    /// The route under which the request is counted: the dialect's, empty for plain HTTP. Never the path itself, which
-    /// may carry ids.
+    /// The route under which the request is counted: the dialect's, a health probe's path, empty for other plain HTTP.
+    /// Never the path itself, which may carry ids.
     pub fn route(&self) -> &'static str {
-        self.dialect.map_or("", |dialect| dialect.route)
+        self.dialect.map_or_else(|| self.probe.unwrap_or_default(), |dialect| dialect.route)
     }
 }
 
@@ -89,7 +96,10 @@ pub struct ShapeReader {
     /// The messages of a gRPC request.
     messages: Option<Framer>,
     decoder: Option<Box<Decoder>>,
+    budget: WorkBudget,
+    /// Nothing could be told of its body, or nothing more.
     unreadable: bool,
+    unread: Option<Unread>,
 }
 
 impl ShapeReader {
@@ -99,9 +109,12 @@ impl ShapeReader {
         let messages = shape.dialect.and_then(|dialect| dialect.message);
         let messages = messages.map(|_| Framer::Grpc(Grpc::encoded(encoding)));
         let decoder = Decoder::for_encoding(if messages.is_some() { b"" } else { encoding });
-        let unreadable = decoder.is_none() || shape.dialect.is_none() && shape.shared.is_none();
+        let plain_http = shape.dialect.is_none() && shape.shared.is_none();
+        let unread = (decoder.is_none() && !plain_http).then_some(Unread::Coding);
+        let unreadable = plain_http || unread.is_some();
         let decoder = decoder.filter(|decoder| !decoder.is_identity()).map(Box::new);
-        Self { shape, scan: JsonScan::default(), messages, decoder, unreadable }
+        let budget = WorkBudget::default();
+        Self { shape, scan: JsonScan::default(), messages, decoder, budget, unreadable, unread }
     }
 
     /// One read of the body.
@@ -109,23 +122,26 @@ impl ShapeReader {
         if self.unreadable {
             return;
         }
-        let Self { shape, scan, messages, decoder, .. } = self;
-        let mut read = |plain: &[u8]| match messages {
-            None => {
-                scan.push(plain, &mut Body(shape));
-                true
-            }
-            Some(messages) => messages.push(plain, |event| message(shape, &event)).is_ok(),
-        };
-        let mut readable = true;
-        let decoded = match decoder {
-            None => {
-                readable = read(bytes);
-                Ok(())
-            }
-            Some(decoder) => decoder.push(bytes, |plain| readable = readable && read(plain)),
-        };
-        self.unreadable = !readable || decoded.is_err();
+        let Self { shape, scan, messages, decoder, budget, .. } = self;
+        budget.receive(bytes.len());
+        let read = decode(decoder.as_deref_mut(), bytes, budget, |plain, budget| match messages {
+            None => Ok(scan.push_paid(plain, budget, &mut Body(shape))?),
+            Some(messages) => Ok(messages.push(plain, budget, |event, _| message(shape, &event))?),
+        });
+        if let Err(unread) = read {
+            (self.unreadable, self.unread) = (true, Some(unread));
+            (self.messages, self.decoder) = (None, None);
+        }
+    }
+
+    /// Why nothing more was read of a body that could tell something.
+    pub fn unread(&self) -> Option<Unread> {
+        self.unread
+    }
+
+    /// What observing the body may still cost, and has cost.
+    pub fn budget(&self) -> &WorkBudget {
+        &self.budget
     }
 
     /// What is known so far.

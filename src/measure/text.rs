@@ -24,6 +24,8 @@ pub const MAX_ALL: usize = 64 << 20;
 const SHARE: usize = 16 << 10;
 /// Texts that are told apart (choices, and in each answer, reasoning, tools).
 const MAX_PARTS: usize = 256;
+/// Texts taken last that may be the same text under another name.
+const MAX_NEAR: usize = 64;
 
 /// Where the events of a dialect have generated text.
 #[derive(Debug)]
@@ -163,7 +165,7 @@ impl Collector {
     fn take(&mut self, data: &[u8], groups: &[&[&str]]) -> Result<(), Full> {
         let found = Found::of(data, self.fields.choice, groups);
         for (at, group, range) in &found.texts {
-            let choice = found.choices.iter().find(|(element, _)| element == at).map_or(0, |(_, choice)| *choice);
+            let choice = found.choice(*at);
             self.text.push(choice, *group, &unescaped(&data[range.clone()]))?;
         }
         Ok(())
@@ -191,6 +193,12 @@ impl Found {
         // An event that is not JSON has shown no token.
         let _walked = Walk::new(data).and_then(|mut walk| found.walk(&mut walk, &paths, None));
         found
+    }
+
+    /// The number of the choice that this element is; 0 where none was given. Elements were walked in their order.
+    fn choice(&self, element: usize) -> u64 {
+        let at = self.choices.partition_point(|(walked, _)| *walked < element);
+        self.choices.get(at).filter(|(walked, _)| *walked == element).map_or(0, |(_, choice)| *choice)
     }
 
     /// Walks a value that these paths lead through, each cut to what is still before it.
@@ -224,7 +232,9 @@ impl Found {
             return Some(());
         };
         if let Shown::String(range) = walk.shown()? {
-            let mut taken = self.taken.iter().filter(|taken| (taken.0, taken.1) == (element, group));
+            // What was taken of the same element stands near the end: a document may have elements by the ten thousand.
+            let latest = self.taken.iter().rev().take(MAX_NEAR);
+            let mut taken = latest.filter(|taken| (taken.0, taken.1) == (element, group));
             match taken.next() {
                 None => self.taken.push((element, group, name)),
                 Some(taken) if taken.2 == name => {}

@@ -141,7 +141,7 @@ pub struct NotADuration;
 
 impl fmt::Display for NotADuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a number with a unit: ns, us, ms, s, m or h (as in 250ms or 1.5s)")
+        f.write_str("expected a number with a unit: ns, us, ms, s, m, h or d (as in 250ms or 1h30m)")
     }
 }
 
@@ -150,22 +150,30 @@ impl std::error::Error for NotADuration {}
 impl FromStr for Gap {
     type Err = NotADuration;
 
-    /// A number with a unit: `250ms`, `1.5s`, `10m`. A bare `0` needs none.
+    /// Numbers with units, from the largest to the smallest: `250ms`, `1.5s`, `1h30m`, `7d`. A bare `0` needs none.
     fn from_str(text: &str) -> Result<Self, NotADuration> {
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let scale = match unit {
-            "ns" => 1.0,
-            "us" | "µs" | "μs" => 1e3,
-            "ms" => 1e6,
-            "s" => 1e9,
-            "m" => 60e9,
-            "h" => 3_600e9,
-            "" if number == "0" => 0.0,
-            _ => return Err(NotADuration),
-        };
-        let nanos = number.parse::<f64>().map_err(|_| NotADuration)? * scale;
-        if nanos < 9e18 { Ok(Self(nanos.round() as u64)) } else { Err(NotADuration) }
+        let (mut rest, mut sum, mut before) = (text, 0.0, f64::INFINITY);
+        while !rest.is_empty() && text != "0" {
+            let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
+            let (number, more) = rest.split_at(rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()));
+            let (unit, more) = more.split_at(more.find(is_of_number).unwrap_or(more.len()));
+            let scale = match unit {
+                "ns" => 1.0,
+                "us" | "µs" | "μs" => 1e3,
+                "ms" => 1e6,
+                "s" => 1e9,
+                "m" => 60e9,
+                "h" => 3_600e9,
+                "d" => 86_400e9,
+                _ => return Err(NotADuration),
+            };
+            if scale >= before {
+                return Err(NotADuration);
+            }
+            sum += number.parse::<f64>().map_err(|_| NotADuration)? * scale;
+            (rest, before) = (more, scale);
+        }
+        if sum < 9e18 && !text.is_empty() { Ok(Self(sum.round() as u64)) } else { Err(NotADuration) }
     }
 }
 
@@ -196,7 +204,12 @@ mod tests {
         assert_eq!(nanos("10µs"), Ok(10_000));
         assert_eq!(nanos("2h"), Ok(7_200_000_000_000));
         assert_eq!(nanos("0"), Ok(0));
-        for bad in ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "5 parsecs", "999999999h"] {
+        assert_eq!(nanos("1h30m"), Ok(5_400_000_000_000));
+        assert_eq!(nanos("7d"), nanos("168h"));
+        assert_eq!(nanos("1d2h3m4.5s"), Ok(93_784_500_000_000));
+        for bad in
+            ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "5 parsecs", "999999999h", "30m1h", "1h2h", "1h30", "00"]
+        {
             assert_eq!(nanos(bad), Err(NotADuration), "{bad}");
         }
     }

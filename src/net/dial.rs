@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::io::Io;
+use super::socket::Socket;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
@@ -51,7 +52,7 @@ impl Dialer {
         keep_asking(&socket);
         let Some((config, name)) = tls else { return Ok(Io::plain(socket)) };
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(config).connect(name, socket).await?;
+        let stream = TlsConnector::from(config).connect(name, Socket::new(socket)).await?;
         Ok(Io::tls(TlsStream::Client(stream)))
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -14,10 +14,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
+use super::socket::Socket;
 use super::stamped;
 use crate::clock::{self, Clock};
 use crate::measure::record::StampSource;
-use crate::measure::time::Stamp;
+use crate::measure::time::{Gap, Stamp};
 
 /// The most that one read takes. Each thread has one buffer of this size and no connection has any: an open stream
 /// that waits holds no read buffer.
@@ -60,9 +61,9 @@ impl Arrival {
 #[derive(Debug)]
 pub enum Io {
     /// TCP, with the kernel's receive timestamps where it gives them.
-    Plain(TcpStream),
+    Plain(Socket),
     /// TLS over TCP. Bytes are stamped when they have been decrypted.
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<Socket>>),
 }
 
 impl Io {
@@ -70,20 +71,42 @@ impl Io {
     pub fn plain(socket: TcpStream) -> Self {
         prepare(&socket);
         stamped::enable(&socket);
-        Self::Plain(socket)
+        Self::Plain(Socket::new(socket))
     }
 
     /// A TLS connection whose handshake is done.
-    pub fn tls(stream: TlsStream<TcpStream>) -> Self {
-        prepare(stream.get_ref().0);
+    pub fn tls(stream: TlsStream<Socket>) -> Self {
+        prepare(stream.get_ref().0.tcp());
         Self::Tls(Box::new(stream))
     }
 
     /// The socket underneath.
     pub fn socket(&self) -> &TcpStream {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Plain(socket) => socket.tcp(),
+            Self::Tls(stream) => stream.get_ref().0.tcp(),
+        }
+    }
+
+    /// Ready when the other side has closed its sending half or reset the connection, whatever lies unread before that.
+    pub fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Plain(socket) => socket.poll_peer_closed(cx),
+            Self::Tls(stream) => match &mut **stream {
+                TlsStream::Client(stream) => stream.get_mut().0.poll_peer_closed(cx),
+                TlsStream::Server(stream) => stream.get_mut().0.poll_peer_closed(cx),
+            },
+        }
+    }
+
+    /// As [`poll_peer_closed`](Self::poll_peer_closed), for a reset alone. One that follows a FIN may go unnoticed.
+    pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        ready!(self.poll_peer_closed(cx));
+        let readiness = pin!(self.socket().ready(Interest::WRITABLE)).poll(&mut Context::from_waker(Waker::noop()));
+        match readiness {
+            Poll::Ready(Ok(readiness)) if !readiness.is_write_closed() => Poll::Pending,
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => Poll::Pending,
         }
     }
 
@@ -192,10 +215,21 @@ impl Io {
         }
     }
 
+    /// Whether the other side resets the connection within this time.
+    pub async fn is_reset(&self, within: Gap) -> bool {
+        let error = Clock::Monotonic.timeout(within, self.socket().ready(Interest::ERROR)).await;
+        matches!(error, Some(Ok(readiness)) if readiness.is_error())
+    }
+
     /// Closes with a reset instead of a FIN, so that the other side sees the same kind of end that we saw.
     pub fn reset(self) {
+        self.set_reset_on_close(true);
+    }
+
+    /// Makes every close a reset, or in order again: the kernel's own at the end of this process as well.
+    pub fn set_reset_on_close(&self, reset: bool) {
         // Failing to set it leaves an orderly close, which is the next best end.
-        let _set = SockRef::from(self.socket()).set_linger(Some(std::time::Duration::ZERO)).is_ok();
+        let _set = SockRef::from(self.socket()).set_linger(reset.then_some(std::time::Duration::ZERO)).is_ok();
     }
 }
 

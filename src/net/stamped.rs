@@ -15,6 +15,8 @@ use nix::sys::time::TimeSpec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::socket::Socket;
+
 /// Room for one `SCM_TIMESTAMPING` message: a header and three timespecs.
 const CONTROL: usize = 96;
 
@@ -45,10 +47,15 @@ pub(super) fn enable(socket: &TcpStream) -> bool {
 /// A short read means that the socket is empty: the runtime's readiness is cleared with it, so that the next poll
 /// waits for the reactor and costs no system call.
 pub(super) fn poll_read(
-    socket: &TcpStream,
+    socket: &mut Socket,
     cx: &mut Context<'_>,
     buffer: &mut [u8],
 ) -> Poll<io::Result<(usize, Option<u64>)>> {
+    let room = buffer.len();
+    if let Some(read) = ready!(socket.poll_unread(cx, |tcp| receive(tcp, buffer), |(n, _)| *n == room))? {
+        return Poll::Ready(Ok(read));
+    }
+    let socket = socket.tcp();
     loop {
         ready!(socket.poll_read_ready(cx))?;
         let mut read = None;

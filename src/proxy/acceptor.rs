@@ -1,11 +1,13 @@
 //! Takes connections and gives each to the worker that has the fewest.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::Drain;
 use super::worker::{Accepted, Counted, Handle};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
@@ -15,18 +17,36 @@ const OUT_OF_DESCRIPTORS: Gap = Gap::from_millis(100);
 /// How often that is told.
 const TELL_EVERY: Gap = Gap::from_millis(60_000);
 
-/// Accepts until dropped. At most as many connections as `places` has permits are open; the next one waits in the
-/// kernel's queue.
-pub(super) async fn run(listener: TcpListener, workers: Vec<Handle>, places: Arc<Semaphore>) {
+/// Accepts until draining begins, and hands on everything that it has accepted. At most `max_connections` are open; the
+/// next one waits in the kernel's queue. `remedy` says what to raise.
+pub(super) async fn run(
+    listener: TcpListener,
+    workers: Vec<Handle>,
+    (max_connections, remedy): (usize, &'static str),
+    mut draining: watch::Receiver<Drain>,
+) {
+    let places = Arc::new(Semaphore::new(max_connections));
     let mut told: Option<Stamp> = None;
+    let mut is_time_to_tell = || {
+        let now = Clock::Monotonic.now();
+        let is_time = told.is_none_or(|at| now.since(at) >= TELL_EVERY);
+        if is_time {
+            told = Some(now);
+        }
+        is_time
+    };
     loop {
-        let Ok(permit) = Arc::clone(&places).acquire_owned().await else { return };
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
+        if places.available_permits() == 0 && is_time_to_tell() {
+            tracing::warn!(max_connections, remedy, "no more client connections are accepted until one closes");
+        }
+        let accepted = tokio::select! {
+            _ = draining.wait_for(|drain| *drain != Drain::Serving) => return,
+            accepted = accept(&listener, &places) => accepted,
+        };
+        let (socket, permit) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                let now = Clock::Monotonic.now();
-                if told.is_none_or(|at| now.since(at) >= TELL_EVERY) {
-                    told = Some(now);
+                if is_time_to_tell() {
                     tracing::warn!(%error, "cannot accept connections, which wait; raise the limit on open files if this repeats");
                 }
                 Clock::Monotonic.sleep(OUT_OF_DESCRIPTORS).await;
@@ -43,4 +63,13 @@ pub(super) async fn run(listener: TcpListener, workers: Vec<Handle>, places: Arc
             }
         }
     }
+}
+
+/// The next connection, and its place among those allowed. Nothing is lost where this is dropped.
+async fn accept(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> io::Result<(tokio::net::TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    Ok((listener.accept().await?.0, permit))
 }

@@ -18,7 +18,9 @@
 
 mod acceptor;
 mod asking;
+mod descriptors;
 mod downstream;
+mod flow_control;
 mod forward;
 mod observation;
 mod probe;
@@ -39,6 +41,9 @@ enum Drain {
     Serving,
     /// No new connections; open streams finish.
     Draining,
+    /// The same beside a successor, which has the listening sockets and the admin port. Nobody waits for this process, so
+    /// that connections in use end with a reply and not under a request.
+    TakenOver,
     /// Time is up: what is still open is cut.
     Stop,
     /// Every worker has ended and reported its last; telemetry is flushed.

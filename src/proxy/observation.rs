@@ -7,8 +7,12 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use tokio::task::coop;
 
 use super::asking::Asking;
+use super::refusal::Refusal;
 use super::upstream::Exchange;
 use super::worker::Worker;
 use crate::clock::Clock;
@@ -27,9 +31,15 @@ use crate::net::io::Arrival;
 /// Where gRPC says how a call ended: among the trailers, or in the head of an answer that has nothing else.
 const GRPC_STATUS: &str = "grpc-status";
 
+/// Work of observing that counts as one operation of its task, in units of nanoseconds: tokio lets a task do 128 before
+/// the others have their turn, so that one that had much to understand gives way as one that moved many bytes does.
+const WORK_PER_OPERATION: u64 = 4_000;
+
 /// See the module.
 pub(super) struct Observation {
     observer: Option<Box<StreamObserver>>,
+    /// Work of the observer that its task has given way for.
+    work: u64,
     worker: Rc<Worker>,
     trace: Option<RequestTrace>,
     active: ActiveRequest,
@@ -45,6 +55,7 @@ impl Observation {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
         shape.server = Some(worker.upstream().server());
+        let is_traced = shape.probe.is_none() || config.trace_probes;
         let asking = Asking::begin(&config, shape.dialect, head);
         let may_speak = shape.dialect.is_some() || shape.shared.is_some();
         let capture = worker.shared().capture.as_ref().filter(|_| may_speak);
@@ -58,9 +69,11 @@ impl Observation {
             .shared()
             .sampler
             .as_ref()
+            .filter(|_| is_traced)
             .map(|sampler| RequestTrace::begin(sampler, head.get(Known::Traceparent), head.get(Known::Tracestate)));
         Self {
             observer: Some(observer),
+            work: 0,
             worker: Rc::clone(worker),
             trace,
             active: worker.levels().request(head.method()),
@@ -103,6 +116,7 @@ impl Observation {
         if let Some(observer) = &mut self.observer {
             observer.request(payload);
         }
+        self.give_way();
         if let (Some(following), Some(capture)) = (&mut self.following, &self.worker.shared().capture) {
             capture.request(following, payload);
         }
@@ -112,6 +126,17 @@ impl Observation {
     pub(super) fn asked(&mut self, payload: &[u8]) {
         if let Some(observer) = &mut self.observer {
             observer.asked(payload);
+        }
+        self.give_way();
+    }
+
+    /// Counts what observing has cost as operations of the task.
+    fn give_way(&mut self) {
+        let work = self.observer.as_ref().map_or(0, |observer| observer.work());
+        let operations = work.saturating_sub(self.work) / WORK_PER_OPERATION;
+        if operations > 0 {
+            self.work += operations * WORK_PER_OPERATION;
+            count(operations);
         }
     }
 
@@ -184,7 +209,9 @@ impl Observation {
         if observer.has_token() {
             self.active.is_stream(true);
         }
-        if let Some(progress) = observer.progress(now) {
+        let progress = observer.progress(now);
+        self.give_way();
+        if let Some(progress) = progress {
             if let Some(following) = &mut self.following {
                 following.progress(&progress.gaps);
             }
@@ -192,10 +219,10 @@ impl Observation {
         }
     }
 
-    /// We answered in the upstream's stead, with this status.
-    pub(super) fn refused(&mut self, status: u16) {
+    /// The proxy answered in the upstream's stead.
+    pub(super) fn refused(&mut self, refusal: &Refusal) {
         if let Some(observer) = &mut self.observer {
-            observer.refused(status);
+            observer.refused(refusal.status, refusal.fault.origin());
         }
     }
 
@@ -216,6 +243,18 @@ impl Observation {
         match (text, &self.worker.shared().tokenizing) {
             (Some(text), Some(tokenizing)) => tokenizing.finished(finished, text),
             _ => self.worker.reporter().finished(finished),
+        }
+    }
+}
+
+/// Counts operations of the task at hand, until it is its neighbours' turn: its next read or write then waits for that.
+fn count(operations: u64) {
+    // Whoever reads or writes next is woken by that.
+    let mut cx = Context::from_waker(Waker::noop());
+    for _ in 0..operations {
+        match coop::poll_proceed(&mut cx) {
+            Poll::Ready(operation) => operation.made_progress(),
+            Poll::Pending => break,
         }
     }
 }

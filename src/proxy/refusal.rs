@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::upstream::Broken;
 use crate::measure::dialect::Dialect;
+use crate::measure::failure::FailureOrigin;
 use crate::measure::record::Ending;
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Head, HeadError};
@@ -21,6 +22,17 @@ pub(super) enum Fault {
     Upstream,
     /// A limit of ours.
     Ours,
+}
+
+impl Fault {
+    /// The same, as records say it.
+    pub(super) fn origin(self) -> FailureOrigin {
+        match self {
+            Self::Downstream => FailureOrigin::Client,
+            Self::Upstream => FailureOrigin::Upstream,
+            Self::Ours => FailureOrigin::Proxy,
+        }
+    }
 }
 
 impl fmt::Display for Fault {

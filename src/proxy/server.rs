@@ -2,18 +2,19 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Socket, Type};
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::Drain;
 use super::acceptor;
+use super::descriptors::ConnectionLimits;
 use super::probe;
 use super::reload::{self, Certificates};
 use super::shared::Shared;
@@ -29,6 +30,7 @@ use crate::export::figures::Cut;
 use crate::export::otlp;
 use crate::export::tokenizing::{TokenizerError, Tokenizing};
 use crate::measure::time::Gap;
+use crate::net::inherited::{Inherited, NAMES};
 use crate::net::io::ask_for_stamps;
 use crate::net::tls::TlsError;
 
@@ -70,6 +72,17 @@ pub enum StartError {
     Thread(io::Error),
 }
 
+impl StartError {
+    /// Whether a setting, or a file that a setting names, has to change; else the system refuses for now.
+    pub fn is_of_configuration(&self) -> bool {
+        match self {
+            Self::Tls(_) | Self::Tokenizer(_) | Self::Capture(CannotCapture::Tokenizer(_)) => true,
+            Self::Capture(CannotCapture::Folder(error)) => !error.is_busy(),
+            Self::Listen { .. } | Self::Thread(_) => false,
+        }
+    }
+}
+
 /// A running proxy.
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -78,6 +91,8 @@ pub struct Proxy {
     drain: watch::Sender<Drain>,
     listen: SocketAddr,
     admin: SocketAddr,
+    /// The listening sockets once more, for a successor; until draining begins.
+    listeners: Mutex<Option<[TcpListener; 2]>>,
     workers: Vec<JoinHandle<()>>,
     control: JoinHandle<()>,
 }
@@ -88,8 +103,16 @@ impl Proxy {
     /// # Errors
     /// [`StartError`], which names what to change.
     pub fn start(config: ProxyConfig, otlp: &Otlp) -> Result<Self, StartError> {
-        let (listener, listen) = bind(config.listen, "listen")?;
-        let (admin_listener, admin) = bind(config.admin, "admin")?;
+        Self::start_on(config, otlp, &mut Inherited::default())
+    }
+
+    /// Starts a proxy on sockets that this process was started with; where none of them fits, on new ones.
+    ///
+    /// # Errors
+    /// [`StartError`], which names what to change.
+    pub fn start_on(config: ProxyConfig, otlp: &Otlp, inherited: &mut Inherited) -> Result<Self, StartError> {
+        let (listener, listen) = open(inherited, config.listen, NAMES[0])?;
+        let (admin_listener, admin) = open(inherited, config.admin, NAMES[1])?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let plane =
             ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic);
@@ -103,11 +126,13 @@ impl Proxy {
             gauges: plane.gauges(),
             reporter: plane.reporter(),
             tokenizing: Tokenizing::start(&config.tokenizers, plane.reporter())?,
-            capture: capturing::start(&config.capture, Clock::Monotonic)?.map(Arc::new),
+            capture: capturing::start(&config.capture, Clock::Monotonic, inherited.has_predecessor())?.map(Arc::new),
             sampler: plane.sampler(),
             renew: Notify::new(),
             beat: Notify::new(),
             open: AtomicUsize::default(),
+            connecting: AtomicUsize::default(),
+            max_upstream_connections: AtomicUsize::new(usize::MAX),
             config: ArcSwap::from_pointee(config),
         });
         if let Some(capture) = &shared.capture {
@@ -125,18 +150,27 @@ impl Proxy {
                 Ok(())
             })?);
         }
-        let places = Arc::new(Semaphore::new(config.limits.connections));
+        let again = || Ok([listener.try_clone()?, admin_listener.try_clone()?]);
+        let listeners = Mutex::new(Some(again().map_err(StartError::Thread)?));
+        // Every thread has its descriptors by now, but for the one that keeps the rest.
+        let limits = ConnectionLimits::of_process();
+        shared.max_upstream_connections.store(limits.upstream, Ordering::Relaxed);
+        let most = match config.limits.connections {
+            configured if configured <= limits.clients => (configured, "raise --max-connections"),
+            _ => (limits.clients, "raise the limit on open files"),
+        };
         let control = {
             let shared = Arc::clone(&shared);
-            let accepting = Accepting { listener, workers: handles, places };
+            let accepting = Accepting { listener, workers: handles, most };
             let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
             thread("control".to_owned(), body)?
         };
-        Ok(Self { shared, controls, convention, drain, listen, admin, workers, control })
+        Ok(Self { shared, controls, convention, drain, listen, admin, listeners, workers, control })
     }
 
-    /// Reads the certificates and tokenizers that a configuration names, as [`start`](Self::start) does, and those
-    /// certificates that only an exporter needs. Listens nowhere and writes nothing.
+    /// Reads the certificates, keys and tokenizers that a configuration names, as [`start`](Self::start) does, and those
+    /// certificates that only an exporter needs; tries whether the capture could be written. Listens nowhere and leaves
+    /// nothing behind.
     ///
     /// # Errors
     /// [`StartError`], which names what to change.
@@ -144,6 +178,7 @@ impl Proxy {
         otlp::check(otlp)?;
         Certificates::load(config)?;
         let capture = &config.capture;
+        capturing::check(capture)?;
         Tokenizing::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;
         Ok(())
     }
@@ -173,10 +208,32 @@ impl Proxy {
         self.controls.cut()
     }
 
+    /// The sockets that clients and scrapers connect to, in the order of [`NAMES`], for a process that takes over.
+    ///
+    /// # Errors
+    /// When the system refuses, or draining has begun.
+    pub fn listeners(&self) -> io::Result<[TcpListener; 2]> {
+        match &*self.listeners.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some([listen, admin]) => Ok([listen.try_clone()?, admin.try_clone()?]),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.
     pub fn drain(&self) {
+        self.begin_to_drain(Drain::Draining);
+    }
+
+    /// Begins to stop beside a process that has taken over the sockets of [`listeners`](Self::listeners): as
+    /// [`drain`](Self::drain), but the admin port is left at once, and a connection that was just in use may ask again.
+    pub fn leave_to_successor(&self) {
+        self.begin_to_drain(Drain::TakenOver);
+    }
+
+    fn begin_to_drain(&self, how: Drain) {
+        drop(self.listeners.lock().unwrap_or_else(PoisonError::into_inner).take());
         // A receiver lives in every thread; without one there is nothing left to stop.
-        let _told = self.drain.send(Drain::Draining).is_ok();
+        let _told = self.drain.send(how).is_ok();
     }
 
     /// Whether the last stream has ended since [`drain`](Self::drain).
@@ -197,6 +254,17 @@ impl Proxy {
         let _told = self.drain.send(Drain::Flush).is_ok();
         join(self.control);
     }
+}
+
+/// The socket that listens on an address: an inherited one, or else a new one.
+fn open(
+    inherited: &mut Inherited,
+    address: SocketAddr,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), StartError> {
+    let Some(listener) = inherited.take(flag, address) else { return bind(address, flag) };
+    let address = listener.local_addr().map_err(|error| StartError::Listen { address, flag, error })?;
+    Ok((listener, address))
 }
 
 fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
@@ -251,6 +319,8 @@ fn rules(config: &ProxyConfig, convention: Convention) -> Rules {
         },
         tail_keep: config.tail_keep,
         access_log: config.access_log,
+        trace_probes: config.trace_probes,
+        admin_hosts: config.admin_hosts.clone().into(),
         config_digest: config.digest(),
     }
 }
@@ -259,7 +329,8 @@ fn rules(config: &ProxyConfig, convention: Convention) -> Rules {
 struct Accepting {
     listener: TcpListener,
     workers: Vec<Handle>,
-    places: Arc<Semaphore>,
+    /// How many connections may be open, and what to raise for more.
+    most: (usize, &'static str),
 }
 
 /// The control thread: accepts until draining begins, and looks after everything that is not a request.
@@ -272,15 +343,17 @@ async fn control(
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
     let admin = tokio::net::TcpListener::from_std(admin)?;
-    let accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.places));
+    // Its end is the end of its listener, and tells the workers that no connection will come.
+    let _accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.most, draining.clone()));
+    let admin_left = plane.admin_left();
     let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
     let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
     let probing = probe::run(Arc::clone(&shared));
     let stopped = async move {
         shared.gauges.set_ready(true);
-        let _begun = draining.wait_for(|drain| *drain != Drain::Serving).await.is_ok();
+        let begun = draining.wait_for(|drain| *drain != Drain::Serving).await.map_or(Drain::Stop, |drain| *drain);
         shared.gauges.set_ready(false);
-        accepting.abort();
+        admin_left.send_replace(begun == Drain::TakenOver);
         let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
         renewing.abort();
         beating.abort();

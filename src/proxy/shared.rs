@@ -33,4 +33,8 @@ pub(super) struct Shared {
     pub(super) beat: Notify,
     /// Streams that are open, on all workers.
     pub(super) open: AtomicUsize,
+    /// Connections to the upstream that are being made, on all workers.
+    pub(super) connecting: AtomicUsize,
+    /// More than this would take the admin port's descriptors. Written once, before the first connection.
+    pub(super) max_upstream_connections: AtomicUsize,
 }

@@ -31,6 +31,10 @@ use crate::measure::time::{Gap, Stamp};
 /// How often workers look at what waits: time limits of connections are kept to this.
 const BEAT: Gap = Gap::from_millis(250);
 
+/// How long a connection that was in use is kept for another request beside a successor: a reply can tell the client to
+/// close, and a close between two requests may meet the next one on its way.
+const IDLE_BESIDE_SUCCESSOR: Gap = Gap::from_millis(5_000);
+
 /// A connection on its way from the acceptor to a worker.
 pub(super) struct Accepted {
     pub(super) socket: std::net::TcpStream,
@@ -67,7 +71,8 @@ pub(super) struct Worker {
     levels: Arc<Levels>,
     upstream: Upstream,
     connections: Arc<AtomicUsize>,
-    draining: Cell<bool>,
+    /// While draining: how long after its last reply a connection may still ask.
+    draining: Cell<Option<Gap>>,
     stopped: Cell<bool>,
     /// The last beat.
     looked: Cell<Stamp>,
@@ -106,6 +111,11 @@ impl Worker {
 
     /// Whether connections should end as soon as they owe no answer.
     pub(super) fn is_draining(&self) -> bool {
+        self.draining.get().is_some()
+    }
+
+    /// While draining: how long after its last reply a connection may still ask.
+    pub(super) fn may_ask_for(&self) -> Option<Gap> {
         self.draining.get()
     }
 
@@ -114,8 +124,8 @@ impl Worker {
         self.stopped.get()
     }
 
-    fn drain(&self) {
-        self.draining.set(true);
+    fn drain(&self, how: Drain) {
+        self.draining.set(Some(if how == Drain::TakenOver { IDLE_BESIDE_SUCCESSOR } else { Gap::ZERO }));
         self.wake(|_| true);
     }
 
@@ -212,7 +222,7 @@ pub(super) async fn run(
         levels,
         upstream: Upstream::new(connector),
         connections,
-        draining: Cell::new(false),
+        draining: Cell::new(None),
         stopped: Cell::new(false),
         looked: Cell::default(),
         seats: RefCell::default(),
@@ -222,7 +232,7 @@ pub(super) async fn run(
     serve(&worker, inbox, drain).await;
 }
 
-/// Takes connections until draining begins, then waits for the last one to end, or for the order to stop.
+/// Takes connections as long as the acceptor hands them on, then waits for the last one to end, or for the order to stop.
 async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut drain: watch::Receiver<Drain>) {
     loop {
         tokio::select! {
@@ -230,17 +240,14 @@ async fn serve(worker: &Rc<Worker>, mut inbox: mpsc::Receiver<Accepted>, mut dra
                 Some(accepted) => begin(worker, accepted),
                 None => break,
             },
-            begun = drain.wait_for(|drain| *drain != Drain::Serving) => {
-                if begun.is_ok() {
-                    break;
-                }
+            begun = drain.wait_for(|drain| *drain != Drain::Serving), if !worker.is_draining() => {
+                worker.drain(begun.map_or(Drain::Stop, |drain| *drain));
             }
         }
     }
-    worker.drain();
-    inbox.close();
-    while let Some(accepted) = inbox.recv().await {
-        begin(worker, accepted);
+    if !worker.is_draining() {
+        let how = *drain.borrow();
+        worker.drain(how);
     }
     let clock = Clock::Monotonic;
     while worker.connections.load(Ordering::Relaxed) > 0 && *drain.borrow() != Drain::Stop {

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use super::target::{Connector, Target};
+use crate::capture::recorder::PROBE_HEADER;
 use crate::net::io::Stamped;
 
 /// What is asked for.
@@ -69,6 +70,7 @@ pub(super) async fn ask(connector: &Connector, question: Question<'_>, most: usi
 impl Question<'_> {
     fn request(self) -> Request<Full<Bytes>> {
         let own = [
+            (HeaderName::from_static(PROBE_HEADER), "1".to_owned()),
             (HOST, self.target.authority()),
             (ACCEPT, self.accept.to_owned()),
             (ACCEPT_ENCODING, "identity".to_owned()),

@@ -6,7 +6,8 @@ use super::request::{ExactOutput, Form, USUAL_DIALECT, wire};
 use super::schedule::{Planned, stretched};
 use super::target::Target;
 use crate::capture::format::Wanted;
-use crate::measure::record::{Ending, RequestRecord};
+use crate::capture::recorder::PROBE_HEADER;
+use crate::measure::record::RequestRecord;
 use crate::measure::slo::glob;
 use crate::measure::text::ReplyText;
 use crate::measure::time::Gap;
@@ -80,6 +81,12 @@ impl Encoder {
         self
     }
 
+    /// Marks every request as a probe, which a capture skips.
+    pub fn for_probes(mut self) -> Self {
+        self.fields.push((PROBE_HEADER.to_owned(), "1".to_owned()));
+        self
+    }
+
     /// The form of a row's request.
     ///
     /// # Errors
@@ -127,7 +134,7 @@ impl Encoder {
         let (entry, leave) = (&send.entry, self.leave(send));
         Wanted {
             input_tokens: Some(self.content.tokens(&send.entry)),
-            output_tokens: entry.output_tokens.filter(|_| entry.ending != Some(Ending::DownstreamGone)),
+            output_tokens: entry.output_tokens.filter(|_| !entry.is_aborted()),
             think: entry.think.map(|think| stretched(think, stretch).as_nanos()),
             abort_tokens: leave.and_then(|leave| if let Leave::Tokens(tokens) = leave { Some(tokens) } else { None }),
             abort_after: leave
@@ -138,7 +145,7 @@ impl Encoder {
     /// When the client of a row leaves.
     pub fn leave(&self, send: &Planned) -> Option<Leave> {
         let entry = &send.entry;
-        let left = entry.ending == Some(Ending::DownstreamGone);
+        let left = entry.is_aborted();
         let after_send = || {
             let ended = entry.timing.ended?;
             Some(Leave::After(Gap::from_nanos(ended.saturating_sub(entry.timing.sent.unwrap_or(0)))))

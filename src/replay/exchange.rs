@@ -171,7 +171,7 @@ impl Exchange {
         if self.planned <= Clock::Monotonic.now() {
             return None;
         }
-        let given = self.worker.pen().write(self.planned, job.send.number, socket, job.wire.take()?);
+        let given = self.worker.pen().write(self.planned, job.send.number, socket.tcp(), job.wire.take()?);
         given.map_err(|wire| job.wire = Some(wire)).ok()
     }
 

@@ -18,6 +18,7 @@
 
 mod ask;
 mod bodies;
+mod counters;
 mod due;
 pub mod encode;
 pub mod engine;
@@ -29,6 +30,7 @@ pub mod media;
 pub mod output;
 mod pen;
 mod pool;
+pub mod priority;
 mod records;
 mod reply;
 pub mod request;

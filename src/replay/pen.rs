@@ -9,26 +9,26 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use nix::errno::Errno;
 use nix::sys::prctl::set_timerslack;
 use nix::sys::socket::{MsgFlags, recv, send};
-use thread_priority::ThreadPriority;
-use thread_priority::unix::{
-    RealtimeThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
-};
 use tokio::sync::oneshot;
 
 use super::due::Due;
 use super::exchange::Wire;
+use super::priority::ask_for_real_time;
 use crate::clock::Clock;
 use crate::measure::time::Stamp;
 
 /// See the module. All sending threads of a run share one.
 pub(super) struct Pen {
     strokes: Mutex<Strokes>,
+    /// Requests that wait here.
+    waiting: AtomicUsize,
     /// There is an earlier stroke than all before, or there will be no more.
     changed: Condvar,
 }
@@ -63,11 +63,11 @@ impl Pen {
     /// # Errors
     /// When the system gives no thread.
     pub(super) fn start() -> io::Result<(Arc<Self>, JoinHandle<bool>)> {
-        let pen = Arc::new(Self { strokes: Mutex::default(), changed: Condvar::new() });
+        let pen = Arc::new(Self { strokes: Mutex::default(), waiting: AtomicUsize::new(0), changed: Condvar::new() });
         let thread = thread::Builder::new().name("pen".to_owned()).spawn({
             let pen = Arc::clone(&pen);
             move || {
-                let urgent = ask_for_priority();
+                let urgent = ask_for_real_time();
                 // Without priority a thread is woken up to 50 µs late unless it says otherwise, and where that is refused.
                 _ = set_timerslack(1).is_ok();
                 pen.write_all();
@@ -96,12 +96,18 @@ impl Pen {
         if !strokes.lifted {
             let is_next = strokes.due.peek().is_none_or(|Reverse(next)| at < next.at);
             strokes.due.push(Reverse(Due { at, number, what: Stroke { socket, wire, told } }));
+            self.waiting.store(strokes.due.len(), Relaxed);
             drop(strokes);
             if is_next {
                 self.changed.notify_one();
             }
         }
         Ok(written)
+    }
+
+    /// Requests that wait for their moment.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
     }
 
     /// Nothing more is written.
@@ -126,6 +132,7 @@ impl Pen {
                 continue;
             }
             let due = strokes.due.pop();
+            self.waiting.store(strokes.due.len(), Relaxed);
             drop(strokes);
             if let Some(Reverse(due)) = due {
                 due.what.write();
@@ -150,12 +157,6 @@ impl Stroke {
         // Whoever does not listen any more was told to stop at once.
         _ = told.send(Written { wire, began, sent, bytes }).is_ok();
     }
-}
-
-/// Asks for the least of the real-time priorities: it comes before whatever has none.
-fn ask_for_priority() -> bool {
-    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
-    set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).is_ok()
 }
 
 #[cfg(test)]

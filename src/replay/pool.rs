@@ -85,6 +85,12 @@ impl Pool {
         }
     }
 
+    /// Whether there is a connection that may be used now.
+    pub(super) fn has_ready(&self, now: Stamp) -> bool {
+        let rested = |idle: &Idle| now.since(idle.since) >= REST;
+        !self.fresh.borrow().is_empty() || self.used.borrow().front().is_some_and(rested)
+    }
+
     /// Takes back a connection whose reply was whole.
     pub(super) fn give(&self, io: Io, session: Option<&str>, now: Stamp) {
         let idle = Idle { io, since: now };

@@ -16,7 +16,6 @@ use super::media::Media;
 use super::target::Target;
 use crate::capture::format::{Entry, PartKind};
 use crate::measure::dialect::{self, Dialect};
-use crate::measure::record::Ending;
 use crate::trace::chance::mix;
 
 /// How a dialect's requests look.
@@ -105,9 +104,7 @@ const BEYOND: u64 = 256;
 pub fn limit(entry: &Entry) -> Option<u64> {
     let (asked, choices) = (entry.params.max_tokens, entry.params.n.unwrap_or(1).max(1));
     let limit = match entry.output_tokens.map(|all| all.div_ceil(choices)) {
-        Some(got) if entry.ending == Some(Ending::DownstreamGone) => {
-            asked.filter(|asked| *asked > got).or(Some(got.saturating_add(BEYOND)))
-        }
+        Some(got) if entry.is_aborted() => asked.filter(|asked| *asked > got).or(Some(got.saturating_add(BEYOND))),
         output => output.or(asked),
     };
     limit.map(|tokens| tokens.max(1))
@@ -232,6 +229,7 @@ mod tests {
     use super::*;
     use crate::capture::format::Params;
     use crate::measure::dialect::prompt::{Extras, RequestBody};
+    use crate::measure::record::Ending;
     use crate::measure::shape::{RequestShape, ShapeReader};
 
     fn entry() -> Entry {

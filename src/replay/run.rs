@@ -12,7 +12,6 @@
 //! records behind; then the lag says so.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -20,12 +19,14 @@ use std::thread::{self, JoinHandle};
 use rustls::ClientConfig;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+pub use super::counters::Counters;
 use super::encode::Encoder;
 use super::feed::feed;
 use super::measured::Measured;
 use super::output::Output;
 use super::pen::Pen;
 use super::pool::Connections;
+use super::priority::{CoreTime, ask_for_highest};
 use super::records::collect;
 use super::results::Done;
 use super::schedule::{Planned, RowError};
@@ -119,62 +120,6 @@ pub enum Order {
     Halt,
 }
 
-/// Counts while the run goes on.
-#[derive(Debug, Default)]
-pub struct Counters {
-    planned: AtomicU64,
-    sent: AtomicU64,
-    in_flight: AtomicU32,
-    streaming: AtomicU32,
-    simulated: AtomicBool,
-}
-
-impl Counters {
-    /// Requests that have been due and sent.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Relaxed)
-    }
-
-    /// Requests without an end yet.
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
-    }
-
-    /// Those of them that have a first token.
-    pub fn streaming(&self) -> u32 {
-        self.streaming.load(Relaxed)
-    }
-
-    pub(super) fn planned(&self) {
-        self.planned.fetch_add(1, Relaxed);
-    }
-
-    /// One more is sent: how many were before, and how many of them are in flight.
-    pub(super) fn opened(&self) -> (u64, u32) {
-        (self.sent.fetch_add(1, Relaxed), self.in_flight.fetch_add(1, Relaxed))
-    }
-
-    /// Whether a reply has said that its server is simulated.
-    pub fn simulated(&self) -> bool {
-        self.simulated.load(Relaxed)
-    }
-
-    pub(super) fn is_simulated(&self) {
-        self.simulated.store(true, Relaxed);
-    }
-
-    pub(super) fn has_token(&self) {
-        self.streaming.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn ended(&self, had_token: bool) {
-        self.in_flight.fetch_sub(1, Relaxed);
-        if had_token {
-            self.streaming.fetch_sub(1, Relaxed);
-        }
-    }
-}
-
 /// Where a run stands.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -201,6 +146,8 @@ pub struct Ended {
     pub sent: u64,
     /// Whether requests were written by a thread of real-time priority, for which the system asks for a privilege.
     pub real_time: bool,
+    /// What the sending threads had of the cores.
+    pub core_time: CoreTime,
     /// Whether it was stopped before its end.
     pub stopped: bool,
     /// What went wrong first; the figures are of what was sent until then.
@@ -257,6 +204,25 @@ impl Run {
     /// # Errors
     /// When the system gives no threads.
     pub fn start_watched<S>(
+        config: Config,
+        schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
+        output: Option<Output>,
+        watcher: Option<Watcher>,
+    ) -> io::Result<Self>
+    where
+        S: Iterator<Item = Result<Planned, RowError>>,
+    {
+        // Threads begin with the priority of the one that makes them. A new one that had to ask for its own would first
+        // wait for a core, and time zero would pass meanwhile.
+        let starter = thread::Builder::new().name("start".to_owned()).spawn(move || {
+            // Without it the threads are as all others are.
+            _ = ask_for_highest();
+            Self::start_threads(config, schedule, output, watcher)
+        })?;
+        starter.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a run panicked")))
+    }
+
+    fn start_threads<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
         output: Option<Output>,
@@ -324,9 +290,9 @@ impl Run {
         let summary = self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(LOOKED_AT));
         Progress {
             age: self.age(),
-            read: self.counters.planned.load(Relaxed),
-            sent: self.counters.sent.load(Relaxed),
-            in_flight: self.counters.in_flight.load(Relaxed),
+            read: self.counters.read(),
+            sent: self.counters.sent(),
+            in_flight: self.counters.in_flight(),
             summary,
         }
     }
@@ -361,8 +327,9 @@ impl Run {
         Ended {
             summary: self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
             began_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
-            sent: self.counters.sent.load(Relaxed),
+            sent: self.counters.sent(),
             real_time: matches!(penned, Ok(true)),
+            core_time: self.counters.core_time(),
             stopped: matches!(*self.order.borrow(), Order::Drain | Order::Halt),
             broken: fed.and(worked).and(penned).and(written).err(),
         }

@@ -5,6 +5,8 @@
 //! pacer is the runtime's root future, is polled before any other task when its timer fires, and waits on one absolute
 //! timer. Everything else is done by tasks of this thread in between.
 
+mod lead;
+
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -15,11 +17,13 @@ use std::sync::mpsc::SyncSender;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
+use self::lead::{LEAD, MIN_LEAD};
 use super::due::Due;
 use super::exchange::{Exchange, Job, Wire};
 use super::history::{History, Silent};
 use super::pen::Pen;
 use super::pool::{Connections, Pool};
+use super::priority::CoreTime;
 use super::results::Done;
 use super::run::{Config, Counters, Loop, Order, Sessions};
 use super::session::Session;
@@ -35,9 +39,6 @@ const MOST_SAID: usize = 256 << 20;
 /// How far ahead connections are made.
 const WARM_AHEAD: Gap = Gap::from_millis(200);
 const WARM_EVERY: Gap = Gap::from_millis(10);
-/// How long before its time a request is given to the pen: what this thread may be late by without being seen, and less
-/// than a server takes to hang up on a connection that was looked at.
-const LEAD: Gap = Gap::from_millis(20);
 /// Tasks polled between two looks at timers and sockets: what a due moment waits for at most.
 const TASKS_BETWEEN_LOOKS: u32 = 4;
 
@@ -48,8 +49,8 @@ pub(super) struct Worker {
     pools: Vec<Rc<Pool>>,
     done: SyncSender<Box<Done>>,
     pen: Arc<Pen>,
-    /// How long before its time a request is begun with.
-    lead: Gap,
+    /// How long before its time a request is begun with, at least and at most.
+    lead: (Gap, Gap),
     queue: RefCell<BinaryHeap<Reverse<Due<Job>>>>,
     sessions: RefCell<HashMap<String, Session>>,
     /// What was said in sessions that nobody speaks in.
@@ -208,10 +209,6 @@ impl Worker {
         self.changed.notify_one();
     }
 
-    fn next_due(&self) -> Option<Stamp> {
-        self.queue.borrow().peek().map(|Reverse(due)| due.at)
-    }
-
     /// Begins with a request that is due, or is going to be.
     fn fire(self: &Rc<Self>, job: Job, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
         let session = job.send.entry.session.clone();
@@ -265,7 +262,7 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
         };
         let pools = config.targets.iter().map(pool).collect();
         let waits = config.arrivals == Loop::Closed || config.slots.is_some();
-        let lead = if waits || config.tls.is_some() { Gap::ZERO } else { LEAD };
+        let lead = if waits || config.tls.is_some() { (Gap::ZERO, Gap::ZERO) } else { (MIN_LEAD, LEAD) };
         let silent = Silent::new(MOST_SAID / config.workers.max(1));
         let worker = Rc::new(Worker {
             until: config.until.map(|until| begin.after(until)),
@@ -286,7 +283,9 @@ pub(super) fn work(seat: Seat) -> io::Result<()> {
             closing: Cell::new(false),
         });
         tokio::task::spawn_local(warm(Rc::downgrade(&worker)));
-        pace(&worker, inbox, order).await
+        let paced = pace(&worker, inbox, order).await;
+        worker.counters.had_cores(CoreTime::of_this_thread());
+        paced
     })
 }
 
@@ -311,8 +310,8 @@ async fn pace(
             }
         }
         let now = Clock::Monotonic.now();
-        let next = worker.next_due();
-        if next.is_some_and(|at| at <= now.after(worker.lead)) {
+        let next = worker.next_due(now);
+        if next.is_some_and(|(at, lead)| at <= now.after(lead)) {
             let mut held = false;
             let slot = match &slots {
                 None => None,
@@ -351,9 +350,7 @@ async fn pace(
         if fed && worker.is_finished() || *order.borrow() == Order::Halt {
             return Ok(());
         }
-        // Half of the lead: the other half of it is begun with at one go.
-        let early = Gap::from_nanos(worker.lead.as_nanos() / 2);
-        let wake = next.filter(|_| !worker.closing.get()).map(|at| at.before(early));
+        let wake = next.filter(|_| !worker.closing.get()).map(|(at, _)| worker.next_look(now, at));
         let room = !fed && worker.queue.borrow().len() < most;
         tokio::select! {
             biased;

@@ -2,8 +2,10 @@
 //!
 //! # Memory
 //! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
-//! slice and its group where those are asked for: ten million gaps take at most 135 MB (a gap and a
-//! latency each), three times that with both. Groups and slices are limited in number.
+//! slice and its group where those are asked for, three times as much with both. Groups and slices are limited in number.
+//!
+//! * A gap takes at most 9 bytes, for itself and its latency: ten million take 90 MB.
+//! * A request takes at most [`MAX_REQUEST_BYTES`] besides, mostly half of that: some of its times are longer than 4.29 s.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +18,15 @@ use super::request::Request;
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
 use crate::measure::slo::{Judged, Slos, Verdict};
-use crate::measure::spread::Samples;
+use crate::measure::spread::{Samples, push};
 use crate::measure::time::{Gap, Stamp, widened};
 
 /// Groups that are told apart; what comes later is of the last, `(others)`.
 pub const MOST_GROUPS: usize = 256;
 /// Slices that are told apart.
 pub const MOST_SLICES: u64 = 10_000;
+/// What a request takes beside its gaps, in bytes: a dozen values, and its place in the curve of the load.
+pub const MAX_REQUEST_BYTES: usize = 128;
 /// Parts of the curve of the load.
 const PARTS: usize = 60;
 /// The name of an outcome that a row does not tell.
@@ -201,7 +205,7 @@ impl Figures {
         self.window = Some(widened(self.window, begin, request.ended.unwrap_or(begin)));
         if let Some(in_flight) = request.in_flight {
             let took = request.ended.map(|ended| ended.since(request.sent));
-            self.load.push(Sent::new(request.sent, in_flight, took));
+            push(&mut self.load, Sent::new(request.sent, in_flight, took));
         }
         if let Some(planned) = request.planned {
             self.samples[Metric::Lag as usize].push(request.sent.since(planned).as_nanos());
@@ -330,8 +334,13 @@ mod tests {
     use crate::capture::gaps::pack;
     use crate::measure::timeline::TokenEvent;
 
+    fn bytes(fold: &Fold) -> usize {
+        let samples: usize = fold.whole.samples.iter().map(Samples::bytes).sum();
+        samples + fold.whole.load.capacity() * size_of::<Sent>()
+    }
+
     #[test]
-    fn ten_million_gaps_take_at_most_135_megabytes() {
+    fn a_gap_takes_at_most_9_bytes() {
         let events: Vec<_> = (0..1_000_000).map(|gap| TokenEvent::new(Gap::from_nanos(gap * 1_000), Some(1))).collect();
         let row = Entry {
             stream: Some(true),
@@ -342,8 +351,46 @@ mod tests {
         let request = Request::of(row, 0, None).unwrap();
         let mut fold = Fold::default();
         (0..10).for_each(|_| fold.add(&request).unwrap());
-        let bytes: usize = fold.whole.samples.iter().map(Samples::bytes).sum();
         assert_eq!(fold.whole.samples[Metric::Itl as usize].len(), 10_000_000);
-        assert!(bytes <= 135_000_000, "{bytes}");
+        assert!(bytes(&fold) <= 90_100_000, "{}", bytes(&fold));
+    }
+
+    #[test]
+    fn a_request_takes_no_more_than_is_said() {
+        use crate::measure::record::CountSource;
+        // Everything that can be known of a run's request, in times that are long and in times that are short.
+        let of = |unit: u64| {
+            let events = [TokenEvent::new(Gap::from_nanos(unit), Some(300))];
+            let timing = Timing {
+                sent: Some(unit),
+                evidence: Some(2 * unit),
+                first_token: Some(2 * unit),
+                first_output: Some(2 * unit),
+                ended: Some(4 * unit),
+                first_tokens: Some(300),
+                gaps: Some(pack(&events)),
+                ..Timing::default()
+            };
+            let mut row = Entry {
+                at: 3 * unit,
+                planned: Some(unit),
+                stream: Some(true),
+                status: Some(200),
+                outcome: Some(Outcome::Success),
+                output_tokens: Some(600),
+                output_source: Some(CountSource::Usage),
+                in_flight: Some(9),
+                timing,
+                ..Entry::default()
+            };
+            row.prompt.tokens = Some(5_000);
+            let request = Request::of(row, 0, None).unwrap();
+            let mut fold = Fold::default();
+            (0..100_000).for_each(|_| fold.add(&request).unwrap());
+            assert!(fold.whole.samples.iter().all(|samples| samples.len() >= 100_000), "every number is known");
+            bytes(&fold).div_ceil(100_000)
+        };
+        let (short, long) = (of(10_000_000), of(5_000_000_000));
+        assert!(short <= 90 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
     }
 }

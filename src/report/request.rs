@@ -4,7 +4,7 @@ use crate::capture::blocks::{block_tokens, chained};
 use crate::capture::format::{Blocks, Entry, Transfer, Wanted};
 use crate::capture::gaps::{NotGaps, unpack};
 use crate::measure::dialect;
-use crate::measure::record::{CountSource, Ending, Outcome, TokenCount};
+use crate::measure::record::{CountSource, Outcome, TokenCount};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
@@ -84,6 +84,7 @@ impl Request {
     /// When its gaps are not as they are written.
     pub fn of(row: Entry, shift: u64, blocks: Option<&Blocks>) -> Result<Self, NotGaps> {
         let ids = blocks.map(|blocks| chained(blocks, &row).collect()).unwrap_or_default();
+        let aborted = row.is_aborted();
         let timing = row.timing;
         let events = timing.gaps.as_deref().map(unpack).transpose()?.unwrap_or_default();
         let on_line = |at: u64| Stamp::from_nanos(at.saturating_add(shift));
@@ -116,7 +117,7 @@ impl Request {
             think: row.think,
             wanted: row.wanted,
             transfer: row.transfer.map(|transfer| *transfer).unwrap_or_default(),
-            left: row.abort_tokens.filter(|_| row.ending == Some(Ending::DownstreamGone)),
+            left: row.abort_tokens.filter(|_| aborted),
             outcome: row.outcome,
             status: row.status,
             session: row.session.map(|session| (session, row.turn.unwrap_or(0))),

@@ -75,6 +75,19 @@ impl Reblocked {
         Self::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
     }
 
+    /// The ids of the first `part` tokens of a request's prompt. A block that is cut is another one than it was.
+    pub fn ids_of_part(&mut self, entry: &Entry, tokens: u64, part: u64) -> Vec<u64> {
+        let mut ids = self.ids(entry, tokens);
+        let size = u64::from(self.to.size.max(1));
+        let rest = part % size;
+        ids.truncate(usize::try_from(expected_ids(&self.to, part)).unwrap_or(usize::MAX));
+        if self.to.last == LastBlock::Kept && rest > 0 && part < tokens {
+            let is_last = ids.len() as u64 == part / size + 1;
+            ids.last_mut().filter(|_| is_last).into_iter().for_each(|id| *id = mixed(*id, rest));
+        }
+        ids
+    }
+
     /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no
     /// other request has.
     pub fn ids(&mut self, entry: &Entry, tokens: u64) -> Vec<u64> {

@@ -1,30 +1,25 @@
 //! Two traces side by side: the figures of each, and how far the rows of one are from those of the other.
 //!
-//! # Which row is which
-//! Rows are put in order of time, and joined by it: the first with the first, and so on to the end of the shorter trace.
-//! Rows of the first trace that come within [`MOMENT`] have no order that a second trace could keep: for lengths they
-//! are joined with as many rows of the second by length, the shortest with the shortest.
+//! Which row of one is which of the other says `join`.
 //!
 //! # Formulas
-//! Times count from the first row of each trace. The arrival error of a pair is `|b - a|`. The KS distance is
+//! Times count from the first row of each trace, or from the first joined rows where a shift leaves some out. The arrival error of a pair is `|b - a|`. The KS distance is
 //! that of all rows of both ([`crate::measure::difference`]).
 
 use serde::Serialize;
 
 use super::Trace;
 use super::blocks::prompt_tokens;
+use super::chance::name_hash;
 use super::error::Error;
 use super::info::{Info, Pass};
+pub use super::join::MOMENT;
+use super::join::{Joiner, Row, Sums, Which};
 use super::merge::{Align, merge};
 use crate::capture::format::{Entry, Header};
 use crate::capture::gaps;
-use crate::measure::difference::{Difference, Errors, OverTime};
+use crate::measure::difference::{Difference, OverTime};
 use crate::measure::lengths::{Lengths, Times};
-
-/// Rows this close, in nanoseconds, come in one moment.
-pub const MOMENT: u64 = 1_000_000;
-/// Rows of one moment that are joined by length.
-const MOST_OF_MOMENT: usize = 1 << 12;
 
 /// Two traces side by side.
 #[derive(Clone, Debug, Serialize)]
@@ -33,8 +28,12 @@ pub struct Diff {
     pub a: Side,
     /// The second.
     pub b: Side,
-    /// Rows that were joined: as many as the shorter trace has.
+    /// Rows that were joined.
     pub joined: u64,
+    /// Of these by session and turn.
+    pub joined_by_turn: u64,
+    /// First rows of each trace that have no counterpart.
+    pub skipped: [u64; 2],
     /// How far the arrivals of joined rows are apart, in milliseconds; absent where no row is joined.
     pub arrival_error: Option<Times>,
     /// Arrivals over time.
@@ -69,44 +68,24 @@ pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<Diff, Error> {
         Ok((Folded::new(&header), entries))
     };
     let ((mut a, mut a_rows), (mut b, mut b_rows)) = (fold(a)?, fold(b)?);
-    let mut joined = Joined::default();
-    let (mut moment, mut next) = (Vec::new(), None);
-    loop {
-        let first = match next.take() {
-            Some(row) => Some(row),
-            None => a.next(&mut a_rows)?,
+    let mut joiner = Joiner::new();
+    while let Some(which) = joiner.wants() {
+        let row = match which {
+            Which::A => a.next(&mut a_rows)?,
+            Which::B => b.next(&mut b_rows)?,
         };
-        let Some(first) = first else { break };
-        let from = first.at;
-        moment.push(first);
-        while moment.len() < MOST_OF_MOMENT {
-            match a.next(&mut a_rows)? {
-                Some(row) if row.at.abs_diff(from) <= MOMENT => moment.push(row),
-                other => {
-                    next = other;
-                    break;
-                }
-            }
-        }
-        let mut others = Vec::with_capacity(moment.len());
-        while others.len() < moment.len() {
-            let Some(row) = b.next(&mut b_rows)? else { break };
-            others.push(row);
-        }
-        joined.take(&mut moment, &mut others);
-        moment.clear();
+        joiner.take(which, row);
     }
-    while b.next(&mut b_rows)?.is_some() {}
-    Ok(joined.finish(a, b))
-}
-
-/// What is kept of a row until it is joined.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    /// From the first row on.
-    at: u64,
-    input: Option<u64>,
-    output: Option<u64>,
+    let Sums { joined, by_turn, skipped, arrivals, input, output, seconds } = joiner.sums;
+    let input = input.finish(&a.pass.input, &b.pass.input);
+    let output = output.finish(&a.pass.output, &b.pass.output);
+    let over_time = match &seconds {
+        Some([a, b]) => OverTime::of(a, b),
+        None => OverTime::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds),
+    };
+    let arrival_error = arrivals.times();
+    let (a, b) = (a.finish(), b.finish());
+    Ok(Diff { a, b, joined, joined_by_turn: by_turn, skipped, arrival_error, over_time, input, output })
 }
 
 /// The figures of one trace, as far as it has been read.
@@ -142,7 +121,13 @@ impl Folded {
         for gap in entry.timing.gaps.as_deref().and_then(|packed| gaps::unpack(packed).ok()).unwrap_or_default() {
             self.itl.take(gap.latency().0.as_nanos());
         }
-        Row { at: entry.at, input: prompt_tokens(&entry), output: entry.output_tokens }
+        Row {
+            at: entry.at,
+            input: prompt_tokens(&entry),
+            output: entry.output_tokens,
+            session: entry.session.as_deref().map(name_hash),
+            turn: entry.turn,
+        }
     }
 
     fn finish(self) -> Side {
@@ -154,48 +139,6 @@ impl Folded {
             itl: self.itl.times(),
             info: self.pass.finish(),
         }
-    }
-}
-
-/// How far joined rows are apart.
-struct Joined {
-    rows: u64,
-    arrivals: Lengths,
-    input: Errors,
-    output: Errors,
-}
-
-impl Default for Joined {
-    fn default() -> Self {
-        let arrivals = Lengths::of_times();
-        Self { rows: 0, arrivals, input: Errors::default(), output: Errors::default() }
-    }
-}
-
-impl Joined {
-    /// Joins the rows of a moment with as many of the other trace, or with all that it still has.
-    fn take(&mut self, moment: &mut [Row], others: &mut [Row]) {
-        for (a, b) in moment.iter().zip(others.iter()) {
-            self.rows += 1;
-            self.arrivals.take(a.at.abs_diff(b.at));
-        }
-        // Where the other trace ends, the rows that have none of it are the last ones.
-        let moment = &mut moment[..others.len()];
-        for rows in [&mut *moment, &mut *others] {
-            rows.sort_by_key(|row| (row.input, row.output));
-        }
-        for (a, b) in moment.iter().zip(others.iter()) {
-            self.input.take(a.input, b.input);
-            self.output.take(a.output, b.output);
-        }
-    }
-
-    fn finish(self, a: Folded, b: Folded) -> Diff {
-        let input = self.input.finish(&a.pass.input, &b.pass.input);
-        let output = self.output.finish(&a.pass.output, &b.pass.output);
-        let over_time = OverTime::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds);
-        let arrival_error = self.arrivals.times();
-        Diff { a: a.finish(), b: b.finish(), joined: self.rows, arrival_error, over_time, input, output }
     }
 }
 
@@ -269,6 +212,85 @@ mod tests {
         }
         let of = diff(trace(&long), trace(&[])).unwrap();
         assert_eq!((of.joined, of.arrival_error, of.input), (0, None, None));
+    }
+
+    /// Rows of (milliseconds, session, turn, output).
+    fn sessions(rows: &[(u64, &str, u32, u64)]) -> (String, Trace) {
+        let row = |&(at, session, turn, output): &(u64, &str, u32, u64)| {
+            let session = Some(session.to_owned()).filter(|name| !name.is_empty());
+            let turn = session.as_ref().map(|_| turn);
+            Ok(Entry { at: at * MS, session, turn, output_tokens: Some(output), ..Entry::default() })
+        };
+        let entries: Vec<_> = rows.iter().map(row).collect();
+        let entries = Box::new(entries.into_iter());
+        ("t".to_owned(), Trace { header: Header::new("t"), entries, losses: Losses::default() })
+    }
+
+    fn exact_outputs(of: &Diff) -> (u64, u64, f64) {
+        (of.joined, of.joined_by_turn, of.output.map_or(0.0, |output| output.exact_share))
+    }
+
+    #[test]
+    fn turns_that_drift_are_joined_by_the_first_turns_of_their_sessions() {
+        let a =
+            [(0, "x", 0, 1), (20, "y", 0, 2), (100, "x", 1, 3), (110, "y", 1, 4), (120, "z", 3, 5), (130, "z", 5, 6)];
+        // Named anew, and the answers took long: other turns come first, and one has not come.
+        let b = [
+            (0, "q", 0, 1),
+            (20, "r", 0, 2),
+            (119, "p", 3, 5),
+            (990, "r", 1, 4),
+            (1_500, "q", 1, 3),
+            (3_000, "p", 5, 6),
+        ];
+        assert_eq!(exact_outputs(&diff(sessions(&a), sessions(&b)).unwrap()), (6, 3, 1.0));
+        assert_eq!(exact_outputs(&diff(sessions(&b), sessions(&a)).unwrap()), (6, 3, 1.0));
+        let lost = diff(sessions(&a), sessions(&b[..5])).unwrap();
+        assert_eq!((exact_outputs(&lost), lost.a.info.requests), ((5, 2, 1.0), 6));
+    }
+
+    #[test]
+    fn sessions_of_the_same_names_are_joined_by_them_whenever_they_came() {
+        let a = [(0, "x", 0, 1), (20, "y", 0, 2), (100, "x", 1, 3), (110, "y", 1, 4), (115, "", 0, 9)];
+        let b = [(0, "y", 0, 2), (20, "x", 0, 1), (60, "y", 1, 4), (70, "", 0, 9), (800, "x", 1, 3)];
+        assert_eq!(exact_outputs(&diff(sessions(&a), sessions(&b)).unwrap()), (5, 4, 1.0));
+    }
+
+    #[test]
+    fn what_only_one_trace_has_at_its_beginning_shifts_the_other() {
+        let rows: Vec<(u64, u64, u64)> = (0..50).map(|n| (n * 37 + n % 7, 100 + n % 13, n % 11)).collect();
+        let later: Vec<(u64, u64, u64)> =
+            rows.iter().map(|(at, input, output)| (at + 3_000, *input, *output)).collect();
+        let probed = [&[(0, 34, 1), (40, 134, 1)][..], &later].concat();
+        for swap in [false, true] {
+            let (a, b) = (trace(&rows), trace(&probed));
+            let of = if swap { diff(b, a) } else { diff(a, b) }.unwrap();
+            assert_eq!((of.joined, of.skipped), (50, if swap { [2, 0] } else { [0, 2] }));
+            let exact = |of: Option<Difference>| of.map(|of| of.exact_share);
+            assert_eq!((exact(of.input), exact(of.output)), (Some(1.0), Some(1.0)));
+            assert_eq!(of.arrival_error.unwrap().max_ms, 0.0);
+            assert_eq!(of.over_time.moved_share, 2.0 / 102.0);
+        }
+    }
+
+    #[test]
+    fn rows_that_one_trace_lacks_in_between_cost_no_others() {
+        let rows: Vec<(u64, u64, u64)> = (0..400).map(|n| (n * 37 + n % 7, 100 + n % 13, n % 11)).collect();
+        let lost: Vec<_> = rows.iter().enumerate().filter(|(n, _)| n % 100 != 50).map(|(_, row)| *row).collect();
+        for (a, b) in [(&rows, &lost), (&lost, &rows)] {
+            let of = diff(trace(a), trace(b)).unwrap();
+            assert_eq!((of.joined, of.input.unwrap().exact_share, of.arrival_error.unwrap().max_ms), (396, 1.0, 0.0));
+        }
+    }
+
+    #[test]
+    fn a_session_of_many_turns_and_a_moment_of_many_rows_are_joined() {
+        let rows: Vec<(u64, u64, u64)> = (0..20_000).map(|n| (n / 9_000, 1, n)).collect();
+        let of = diff(trace(&rows), trace(&rows)).unwrap();
+        assert_eq!(exact_outputs(&of), (20_000, 0, 1.0));
+        let of_session = |name, from: u64| (0..20_000).map(move |n| (from + n, name, n as u32, n)).collect::<Vec<_>>();
+        let (a, b) = (of_session("x", 0), of_session("y", 7));
+        assert_eq!(exact_outputs(&diff(sessions(&a), sessions(&b)).unwrap()), (20_000, 19_999, 1.0));
     }
 
     #[test]

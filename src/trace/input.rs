@@ -1,7 +1,7 @@
 //! Bytes of a trace: from a file or a pipe, decompressed, line by line, with a bound on every line.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,9 @@ pub struct Stream {
     pub folder: Option<PathBuf>,
     /// What it begins with: all of it, or so much that a format can be told.
     pub sample: Vec<u8>,
+    is_packed: bool,
+    /// Where it can be read once more; a pipe cannot.
+    again: Option<PathBuf>,
     /// Whether it is packed in the frames of a capture, each of which can be read without the others.
     pub in_frames: bool,
     rest: Box<dyn BufRead + Send>,
@@ -55,6 +58,7 @@ impl Source {
         let file = BufReader::with_capacity(BUFFER, File::open(path).map_err(error)?);
         let mut stream = Stream::new(&name, Box::new(file))?;
         stream.folder = path.parent().map(Path::to_owned);
+        stream.again = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|_| path.to_owned());
         Ok(Self::Stream(stream))
     }
 }
@@ -76,6 +80,8 @@ impl Stream {
             [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(compressed))),
             _ => Box::new(compressed),
         };
+        let is_packed =
+            matches!(*magic.as_slice(), [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] | [0x1f, 0x8b, ..]);
         let mut sample = Vec::new();
         if let Err(torn) = sampled(&mut rest, &mut sample) {
             if sample.is_empty() {
@@ -84,7 +90,7 @@ impl Stream {
             // A capture whose end a kill has torn is known by what is before; who reads on finds the end.
             rest = Box::new(BufReader::with_capacity(0, Torn(torn)));
         }
-        Ok(Self { name: name.to_owned(), folder: None, sample, in_frames, rest })
+        Ok(Self { name: name.to_owned(), folder: None, sample, is_packed, again: None, in_frames, rest })
     }
 
     /// The whole lines of the sample, blank ones left out; an unfinished one only where there is no other.
@@ -92,6 +98,16 @@ impl Stream {
         let whole = self.sample.len() < SAMPLE;
         let end = memchr::memrchr(b'\n', &self.sample).filter(|_| !whole).unwrap_or(self.sample.len());
         self.sample[..end].split(|byte| *byte == b'\n').map(trimmed).filter(|line| !line.is_empty())
+    }
+
+    /// Whole lines from all over a file on disk, behind the sample: a few parts of equal length. Of a packed file, which can
+    /// only be read from its beginning, one part that follows the sample. None of a pipe.
+    pub fn parts(&self) -> Vec<Vec<u8>> {
+        let whole = self.sample.len() < SAMPLE;
+        let Some(path) = self.again.as_deref().filter(|_| !whole) else { return Vec::new() };
+        let parts =
+            if self.is_packed { following(path, self.sample.len()) } else { spread_over(path, self.sample.len()) };
+        parts.unwrap_or_default()
     }
 
     /// Its lines.
@@ -117,6 +133,42 @@ impl Stream {
         }
         Ok(bytes)
     }
+}
+
+/// Parts of a file that are looked at behind its sample, and bytes of each; and bytes of the one part of a packed file.
+const PARTS: (u64, usize) = (16, 64 << 10);
+const PACKED_PART: usize = 4 << 20;
+
+/// Parts of a file from behind its first bytes to its end.
+fn spread_over(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
+    let (number, length) = PARTS;
+    let mut file = File::open(path)?;
+    let rest = (file.metadata()?.len().saturating_sub(first as u64)).saturating_sub(length as u64);
+    let mut parts = Vec::new();
+    for part in 1..=number {
+        file.seek(SeekFrom::Start(first as u64 + rest / number * part))?;
+        let mut bytes = Vec::new();
+        file.by_ref().take(length as u64).read_to_end(&mut bytes)?;
+        parts.extend(whole_lines(&bytes));
+    }
+    Ok(parts)
+}
+
+/// What follows the first bytes of a packed file.
+fn following(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
+    let file = BufReader::with_capacity(BUFFER, File::open(path)?);
+    let Ok(stream) = Stream::new("", Box::new(file)) else { return Ok(Vec::new()) };
+    let mut bytes = Vec::new();
+    let mut rest = stream.bytes();
+    io::copy(&mut rest.by_ref().take(first as u64), &mut io::sink())?;
+    rest.take(PACKED_PART as u64).read_to_end(&mut bytes)?;
+    Ok(whole_lines(&bytes).into_iter().collect())
+}
+
+/// Without the pieces of lines at both ends; `None` where nothing else is there.
+fn whole_lines(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (begin, end) = (memchr(b'\n', bytes)?, memchr::memrchr(b'\n', bytes)?);
+    (begin < end).then(|| bytes[begin + 1..=end].to_vec())
 }
 
 /// Takes in what a format is told by.

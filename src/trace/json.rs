@@ -59,6 +59,7 @@ plainly_taken! {
     Option<bool>: "true or false",
     Option<String>: "a text",
     Option<Number>: "a number",
+    Option<WrittenNumber>: "a number",
     Option<Id>: "a text or a number",
     Option<Content>: "a text, or a list",
     Option<Vec<f64>>: "a list of numbers",
@@ -355,6 +356,42 @@ impl<'de> Deserialize<'de> for Number {
             fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
                 let value: f64 = value.trim().parse().map_err(|_| E::custom("not a number"))?;
                 if value.is_finite() { Ok(Number(value)) } else { Err(E::custom("not a number")) }
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// A number, and whether it was written with a fraction, as `12.0` is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct WrittenNumber {
+    /// What it is.
+    pub value: f64,
+    /// Whether it has a fraction or an exponent.
+    pub has_fraction: bool,
+}
+
+impl<'de> Deserialize<'de> for WrittenNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = WrittenNumber;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number")
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<WrittenNumber, E> {
+                Ok(WrittenNumber { value: value as f64, has_fraction: false })
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<WrittenNumber, E> {
+                Ok(WrittenNumber { value: value as f64, has_fraction: false })
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<WrittenNumber, E> {
+                Ok(WrittenNumber { value, has_fraction: true })
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<WrittenNumber, E> {
+                let value = text.trim().parse().ok().filter(|value: &f64| value.is_finite());
+                let value = value.ok_or_else(|| E::custom("not a number"))?;
+                Ok(WrittenNumber { value, has_fraction: !text.trim().bytes().all(|byte| byte.is_ascii_digit()) })
             }
         }
         deserializer.deserialize_any(Words)

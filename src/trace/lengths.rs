@@ -5,7 +5,6 @@
 
 use super::Trace;
 use crate::capture::format::{BlockUnit, LastBlock, Timing};
-use crate::measure::record::Ending;
 
 /// By what lengths are multiplied.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +49,7 @@ pub fn scale(trace: Trace, lengths: Lengths) -> Result<Trace, String> {
     let output = move |length: u64| (length as f64 * lengths.output).round() as u64;
     let entries = entries.map(move |entry| {
         let mut entry = entry?;
+        let aborted = entry.is_aborted();
         let prompt = &mut entry.prompt;
         // Nothing stays nothing, and something something.
         let least = |by: &dyn Fn(u64) -> u64, length: Option<u64>| length.map(|length| by(length).max(length.min(1)));
@@ -70,7 +70,7 @@ pub fn scale(trace: Trace, lengths: Lengths) -> Result<Trace, String> {
         entry.transfer = None;
         if lengths.output != 1.0 {
             // When a client left is its own; when tokens came is not.
-            let left = entry.timing.ended.filter(|_| entry.ending == Some(Ending::DownstreamGone));
+            let left = entry.timing.ended.filter(|_| aborted);
             entry.timing =
                 Timing { sent: entry.timing.sent.filter(|_| left.is_some()), ended: left, ..Timing::default() };
         }

@@ -6,8 +6,8 @@
 //! written or sent, [`content`] makes one from block ids and lengths.
 //!
 //! What is done with traces: [`info`] tells what is in one, [`diff`] how far two are
-//! apart, [`cut`], [`scale`], [`lengths`], [`merge`], [`anonymize`] and
-//! [`spread`] make one of others.
+//! apart, [`cut`], [`scale`], [`lengths`], [`merge`], [`anonymize`],
+//! [`spread`], [`session_starts`] and [`whole_turns`] make one of others.
 
 pub mod anonymize;
 pub mod blocks;
@@ -20,6 +20,7 @@ pub mod fields;
 pub mod format;
 pub mod info;
 pub mod input;
+mod join;
 mod json;
 pub mod lengths;
 pub mod losses;
@@ -27,8 +28,10 @@ pub mod merge;
 pub mod output;
 mod plain;
 pub mod scale;
+pub mod session_starts;
 pub mod sessions;
 pub mod spread;
+pub mod whole_turns;
 pub mod words;
 
 use crate::capture::format::{Entry, Header};

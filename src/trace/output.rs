@@ -39,7 +39,7 @@ enum State {
 
 enum Pack {
     Zstd(zstd::Encoder<'static, File>),
-    Gzip(GzEncoder<File>),
+    Gzip(Box<GzEncoder<File>>),
 }
 
 impl Pack {
@@ -50,7 +50,7 @@ impl Pack {
     }
 
     fn gzip(file: File) -> io::Result<Self> {
-        Ok(Self::Gzip(GzEncoder::new(file, flate2::Compression::default())))
+        Ok(Self::Gzip(Box::new(GzEncoder::new(file, flate2::Compression::default()))))
     }
 
     fn finish(self) -> io::Result<File> {

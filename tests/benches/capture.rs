@@ -103,7 +103,7 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };
-    capturing::start(&config, Clock::Monotonic).unwrap().unwrap()
+    capturing::start(&config, Clock::Monotonic, false).unwrap().unwrap()
 }
 
 /// Hands the requests over, and waits until they are written.

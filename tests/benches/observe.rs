@@ -27,6 +27,15 @@ fn event(delta: &str, rest: &str) -> Vec<u8> {
     .into_bytes()
 }
 
+/// An event with the log probability of its token, as OpenAI and vLLM write it.
+fn top_1(word: &str, n: u32) -> Vec<u8> {
+    let token = format!("\"token\":\"{word}\",\"logprob\":-0.{:06},\"bytes\":[{},116]", 7_919 * (n + 1), 32 + n);
+    let logprobs = format!("{{\"content\":[{{{token},\"top_logprobs\":[{{{token}}}]}}]}}");
+    String::from_utf8_lossy(&event(&format!("{{\"content\":\"{word}\"}}"), ""))
+        .replace("\"logprobs\":null", &format!("\"logprobs\":{logprobs}"))
+        .into_bytes()
+}
+
 /// (name, the reads that are fed round and round, events in them).
 fn shapes() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
     let text = |text: &str| event(&format!("{{\"content\":\"{text}\"}}"), "");
@@ -39,12 +48,23 @@ fn shapes() -> Vec<(&'static str, Vec<Vec<u8>>, u64)> {
         )
     };
     let changing: Vec<_> = (0..8u64).map(|n| event("{\"content\":\" a\"}", &format!(",\"n\":{n}"))).collect();
+    // Of two kinds by turns: what was learned of one never matches the other.
+    let alternating: Vec<_> = (0..8u64)
+        .map(|n| event("{\"content\":\" a\"}", if n % 2 == 0 { ",\"created_at\":7" } else { ",\"service_tier\":7" }))
+        .collect();
     vec![
         ("steady", steady.clone(), 8),
         ("steady-burst", vec![steady.concat().repeat(16)], 128),
         (RELAYED, vec![steady.iter().flat_map(|event| chunked(event)).collect::<Vec<u8>>().repeat(16)], 128),
-        ("parsed", changing, 8),
+        ("varying-number", changing, 8),
         ("running-usage", (1..9).map(usage).collect(), 8),
+        ("top-1-logprobs", words.iter().zip(0..).map(|(word, n)| top_1(word, n)).collect(), 8),
+        (
+            "token-ids",
+            (1..9).map(|n| event("{\"content\":\" a\"}", &format!(",\"token_ids\":[{}]", n * 1_237))).collect(),
+            8,
+        ),
+        ("alternating", alternating, 8),
         ("comment", vec![b": keep-alive\n\n".to_vec()], 1),
     ]
 }

@@ -45,6 +45,18 @@ const cells = (page, table, row) =>
 const value = (text) => Number(text.replace(/[,% ]/g, ""));
 
 const checks = {
+  async "a quarter of an hour with little traffic is drawn without stripes"() {
+    const { averaged, secondsOfMark, secondsOfPoint } = await import("../../src/export/admin/page/figures.js");
+    // A request every eight seconds: marks of 30 s touch one another. With traffic in every second they are as narrow as
+    // can be seen, and a minute is drawn second by second.
+    assert.deepEqual([secondsOfMark(900, 112, 600), secondsOfMark(900, 900, 600), secondsOfMark(60, 60, 600)], [30, 5, 1]);
+    assert.deepEqual([secondsOfPoint(900), secondsOfPoint(60)], [15, 1]);
+    const comb = Array.from({ length: 900 }, (_, at) => (at % 8 === 0 ? 1 : 0));
+    const line = averaged(comb, secondsOfPoint(900)).slice(15);
+    assert.ok(Math.min(...line) > 0.06 && Math.max(...line) < 0.14, `${Math.min(...line)} ${Math.max(...line)}`);
+    assert.deepEqual(averaged([2, 4, null, 0], 2), [2, 3, 2, 0]);
+  },
+
   async "what it shows is what a scrape says"({ browser, admin }) {
     // Nobody asks any more: the counts stand still, and the page catches up with them.
     const scrape = await (await fetch(`http://${admin}/metrics`)).text();
@@ -111,6 +123,18 @@ const checks = {
     await page.reload();
     await until(page, (before) => Number(document.body.dataset.seconds) >= before, before);
     assert.equal(await page.locator("#model").evaluate((select) => select.selectedOptions[0].textContent), HOSTILE);
+    await page.context().close();
+  },
+
+  async "a server that answers 503 is failing, and the page says by whose fault"({ browser, admin, address, model }) {
+    const page = await visit(browser, admin);
+    for (let i = 0; i < 7; i++) await stage.ask(address, model, { fault: "status=503" });
+    await until(page, () => document.getElementById("connection").textContent === "Failing");
+    assert.match(await page.locator("#upstream-fails").textContent(), /^Upstream fails: .* answers 5xx/);
+    assert.equal((await cells(page, "responses", "5xx"))[1], "7");
+    assert.equal(await page.locator("#proxy-fails").count(), 0);
+    await until(page, () => document.getElementById("connection").textContent === "Live");
+    assert.equal(await page.locator("#upstream-fails").count(), 0);
     await page.context().close();
   },
 

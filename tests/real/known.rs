@@ -31,6 +31,13 @@ pub(crate) const EXPECTED: &[Expected] = &[
     ("http_server_request_duration_seconds_count", &[("error_type", "upstream_reset")], 1.0),
     ("http_server_request_duration_seconds_count", &[("error_type", "client_disconnect")], 2.0),
     ("http_server_active_requests", &[], 0.0),
+    ("streamgauge_http_responses_total", &[], 25.0),
+    (
+        "streamgauge_http_responses_total",
+        &[("status_class", "5xx"), ("answered_by", "upstream"), ("fault", "upstream")],
+        1.0,
+    ),
+    ("streamgauge_upstream_up", &[], 1.0),
     ("gen_ai_server_request_duration_seconds_count", &[("gen_ai_provider_name", "openai")], 24.0),
     ("gen_ai_server_request_duration_seconds_count", &[("error_type", ""), ("gen_ai_request_model", MODEL)], 18.0),
     ("gen_ai_server_request_duration_seconds_count", &[("error_type", "error_event")], 1.0),

@@ -18,6 +18,8 @@
 
 #[path = "../exposition/parse.rs"]
 mod parse;
+#[path = "../deploy/pod.rs"]
+mod pod;
 #[path = "../support/mod.rs"]
 mod support;
 

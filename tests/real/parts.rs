@@ -1,5 +1,6 @@
 //! The real parts of `tests/parts`, and our own simulated server.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -97,6 +98,17 @@ pub(crate) fn victoria(directory: &Path) -> Part {
 pub(crate) fn vllm() -> Part {
     let addr = address();
     serve("vllm", addr, &[&addr.port().to_string()], MINUTES, "/health")
+}
+
+/// The same with these variables too, started once; the error tells how it ended instead of serving.
+pub(crate) fn vllm_with(environment: &BTreeMap<String, String>) -> Result<Part, String> {
+    let addr = address();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts/start");
+    let running = Running::start("vllm", &script, |command| {
+        command.envs(environment).args(["vllm", &addr.port().to_string()]);
+    });
+    let running = running.ready_or_ended(MINUTES, addr, || is_up(addr, "/health"))?;
+    Ok(Part { running, addr })
 }
 
 /// `transformers serve` on the CPU; its model's name is [`transformers_model`].

@@ -1,4 +1,4 @@
-//! The end of a pod of `deploy/kubernetes/sidecar.yaml`: what vLLM waits for before it stops.
+//! A pod of `deploy/kubernetes/sidecar.yaml`: what vLLM is started with, and what it waits for before it stops.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +10,18 @@ use serde_json::{Value, json};
 use super::gauge::Gauge;
 use super::machine::{self, SOON, until};
 use super::parts;
+use super::pod;
 use super::support::client::Client;
-use super::talk::request;
+use super::talk::{post, request};
+
+fn documents() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/sidecar.yaml");
+    serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap()
+}
 
 /// The script of vLLM's `preStop`, for another admin port, and at once: nobody's clients need to hear of it here.
 fn script(admin: u16) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/sidecar.yaml");
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap();
+    let documents = documents();
     let vllm = &documents[0]["spec"]["template"]["spec"]["containers"][0];
     let script = vllm["lifecycle"]["preStop"]["exec"]["command"][4].as_str().unwrap();
     assert!(script.starts_with("sleep 5;") && script.contains("127.0.0.1:9464/"), "{script}");
@@ -45,4 +50,24 @@ fn a_pod_that_stops_waits_for_its_open_streams_and_no_longer() {
     assert!(waiting.try_wait().unwrap().is_none(), "it does not wait for the stream");
     drop(client);
     until("the last stream has ended, and the wait with it", SOON, || waiting.try_wait().unwrap().is_some());
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn vllm_starts_with_the_environment_that_the_manifest_gives_it() {
+    let _turn = machine::beside();
+    let mut documents = documents();
+    let mut environment = pod::environment(&documents, "vllm");
+    // The tiny model is no model of a cache.
+    environment.remove("HF_HOME");
+    let vllm = parts::vllm_with(&environment).unwrap_or_else(|ended| panic!("{ended}"));
+    let gauge = Gauge::to(vllm.addr);
+    let asked = json!({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "How deep?"}]});
+    assert_eq!(post(gauge.addr, "/v1/chat/completions", &asked).status(), 200);
+    drop(vllm);
+    // A Service of vLLM's own name, with service links, is what keeps it from starting.
+    documents[1]["metadata"]["name"] = "vllm".into();
+    environment.extend(pod::of_services(&documents));
+    let ended = parts::vllm_with(&environment).err().unwrap();
+    assert!(ended.contains("VLLM_PORT"), "{ended}");
 }

@@ -62,7 +62,7 @@ pub fn rows(folder: &Path) -> Vec<Entry> {
 }
 
 pub fn page(proxy: &Between, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Client::connect(proxy.admin).send(request).response().text()
 }
 
@@ -123,7 +123,7 @@ impl Run {
     }
 
     pub fn page(&self, path: &str) -> String {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         Client::connect(self.admin).send(request).response().text()
     }
 

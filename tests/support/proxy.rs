@@ -57,7 +57,7 @@ impl Between {
 
     /// Whether it says that it is ready, and what it says.
     pub fn ready(&self) -> (bool, String) {
-        let response = Client::connect(self.admin).send("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        let response = Client::connect(self.admin).send("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
         (response.status() == 200, response.text())
     }
 
@@ -76,11 +76,20 @@ impl Between {
         Client::connect(self.addr)
     }
 
+    /// The value of a series, as `/metrics` has it: the line that begins with this; 0 if there is none.
+    pub fn metric(&self, series: &str) -> f64 {
+        let mut client = Client::connect(self.admin);
+        let scrape = client.send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").response();
+        let text = scrape.text();
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or(0.0)
+    }
+
     /// The last request, as `/api/state` shows it.
     pub fn last_request(&self) -> Value {
         for _ in 0..2_000 {
             let mut client = Client::connect(self.admin);
-            client.send("GET /api/state HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            client.send("GET /api/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             let state: Value = serde_json::from_slice(&client.response().body).unwrap();
             if let Some(last) = state["recent"].get(0) {
                 return last.clone();

@@ -136,6 +136,7 @@ fn complete(reply: &Reply<'_>) -> &'static str {
     match reply.unread {
         Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
         Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
+        Some(Unread::Budget) => "no: understanding it costs more than its bytes allow, and the rest was not read",
         Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.events + inspection.comments == 0 && inspection.complete => {

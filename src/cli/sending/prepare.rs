@@ -197,13 +197,14 @@ pub(in crate::cli) fn prepare(args: &Sending, wanted: Wanted) -> Result<Prepared
         (Overhead::Tokens(added), words) => without_asking(words.unwrap_or_default(), added, content),
         (Overhead::Auto, words) => {
             let words = words.map_or_else(|| of_servers(args, &targets, &first, &models, tls.clone()), Ok)?;
-            calibrate(&models, words, content, |content| Ok(config(encoder(content)?, None)))?
+            calibrate(&models, words, content, |content| Ok(config(encoder(content)?.for_probes(), None)))?
         }
     };
     let Calibrated { content, added, words, said } = calibrated;
     notes.extend(said);
     if !wanted.first.is_empty() {
-        notes.push(warm(&wanted.first, targets.len(), || Ok(config(encoder(content.clone())?, None)))?);
+        let config = || Ok(config(encoder(content.clone())?.for_probes(), None));
+        notes.push(warm(&wanted.first, targets.len(), config)?);
     }
     let config = config(encoder(content)?, begin);
     let window = window(&wanted, measured.window());

@@ -43,7 +43,17 @@ pub(super) fn render(diff: &Diff, names: [&str; 2]) -> String {
         }
     }
     let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], shown(table));
-    text += &format!("{} rows joined in order of time, within {} by length\n", diff.joined, Gap::from_nanos(MOMENT));
+    let (joined, by_turn, moment) = (diff.joined, diff.joined_by_turn, Gap::from_nanos(MOMENT));
+    text += &match by_turn {
+        0 => format!("{joined} rows joined in order of time, within {moment} by length\n"),
+        _ => format!(
+            "{joined} rows joined: {by_turn} by session and turn, {} in order of time, within {moment} by length\n",
+            joined - by_turn
+        ),
+    };
+    for (skipped, name) in diff.skipped.iter().zip(["A", "B"]).filter(|(skipped, _)| **skipped > 0) {
+        text += &format!("the first {skipped} rows of {name} have no counterpart and are left out of the comparison\n");
+    }
     if let Some(error) = diff.arrival_error {
         let of = |millis| gap(millis).to_string();
         text += &format!(
@@ -77,8 +87,8 @@ fn shown(table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn tokens(of: Option<Distribution>, which: fn(Distribution) -> u64) -> Option<String> {
-    of.map(|of| which(of).to_string())
+fn tokens(of: Option<Distribution>, which: fn(Distribution) -> f64) -> Option<String> {
+    of.map(|of| ((which(of) * 10.0).round() / 10.0).to_string())
 }
 
 fn time(of: Option<Times>, which: fn(Times) -> f64) -> Option<String> {

@@ -11,11 +11,13 @@ use anyhow::Context as _;
 use clap::ValueHint;
 
 use super::told;
+use crate::capture::format::Turns;
 use crate::trace::Trace;
 use crate::trace::format::{self, Format, Options, TABLE, WriteError};
 use crate::trace::input::Source;
 use crate::trace::output;
 use crate::trace::scale::MOST;
+use crate::trace::whole_turns::whole_turns;
 
 /// A trace to read.
 #[derive(Debug, clap::Args)]
@@ -58,7 +60,7 @@ pub(super) struct Output {
 
 /// A format, by its name.
 #[derive(Clone, Copy)]
-pub(super) struct FormatName(pub(super) &'static Format);
+pub(in crate::cli) struct FormatName(pub(in crate::cli) &'static Format);
 
 impl std::fmt::Debug for FormatName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,6 +123,14 @@ pub(super) fn stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The trace with whole prompts; says so where it had none.
+pub(super) fn made_whole(trace: Trace) -> Trace {
+    if trace.header.turns == Turns::Delta {
+        crate::cli::say(told::MADE_WHOLE);
+    }
+    whole_turns(trace)
+}
+
 /// Opens a trace, and says what it is taken for.
 pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<Opened> {
     open_at(path, named, reading, None)
@@ -178,11 +188,16 @@ fn is_same(read: &Path, written: &Path) -> bool {
 }
 
 /// Writes a trace that is read from these files, and says what was lost.
-pub(super) fn written(
+fn written(trace: Trace, format: &'static Format, path: &Path, from: &[impl AsRef<Path>]) -> anyhow::Result<ExitCode> {
+    written_for(trace, format, (path, from), 0)
+}
+
+/// Writes a trace for a server whose chat template adds `overhead` tokens to every prompt.
+pub(super) fn written_for(
     mut trace: Trace,
     format: &'static Format,
-    path: &Path,
-    from: &[impl AsRef<Path>],
+    (path, from): (&Path, &[impl AsRef<Path>]),
+    overhead: u64,
 ) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(format.write.is_some(), "{} cannot be written: {}", format.name, format.but);
     anyhow::ensure!(
@@ -195,7 +210,7 @@ pub(super) fn written(
     } else {
         output::create(path).with_context(|| format!("cannot write {}", path.display()))?
     };
-    match format::convert(&mut trace, format, out) {
+    match format::convert_for(&mut trace, format, out, overhead) {
         Ok(converted) => {
             told::unread(&trace.losses);
             told::converted(&converted, format);

@@ -1,9 +1,9 @@
 //! `streamgauge trace`: what is in a trace, and one trace made of others.
 
 mod diff;
-mod flags;
+pub(super) mod flags;
 mod picture;
-mod told;
+pub(super) mod told;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -115,6 +115,15 @@ struct ConvertArgs {
     /// What to write
     #[arg(long, value_name = "FORMAT", default_value = "streamgauge")]
     to: FormatName,
+
+    /// Make prompts whole where later turns hold only what was added: each then has the prompts and answers before it
+    #[arg(long)]
+    whole_turns: bool,
+
+    /// Tokens that the chat template of the server adds to every prompt, where a tool of others will send the trace as
+    /// chats: prompts are written so much shorter, as `streamgauge replay` sends them
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    prompt_overhead: u64,
 
     #[command(flatten)]
     reading: flags::Reading,
@@ -260,8 +269,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.verb {
         Verb::Info(args) => info(args),
         Verb::Convert(args) => {
-            let input = flags::open(&args.trace, args.from, &args.reading)?;
-            flags::written(input.trace, args.to.0, &args.output, &[&args.trace])
+            let mut trace = flags::open(&args.trace, args.from, &args.reading)?.trace;
+            if args.whole_turns {
+                trace = flags::made_whole(trace);
+            }
+            flags::written_for(trace, args.to.0, (&args.output, &[&args.trace]), args.prompt_overhead)
         }
         Verb::Cut(args) => {
             anyhow::ensure!(
@@ -311,6 +323,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let mut input = args.input.open()?;
+    input.trace = flags::made_whole(input.trace);
     let cache = args.cache_tokens.and_then(|tokens| info::cache_blocks(&input.trace.header, tokens));
     let cache = args.cache_blocks.or(cache);
     anyhow::ensure!(
@@ -331,7 +344,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
 fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let open = |path: &PathBuf| {
         let input = flags::open(path, args.input_format, &args.reading)?;
-        anyhow::Ok((path.display().to_string(), input.trace))
+        anyhow::Ok((path.display().to_string(), flags::made_whole(input.trace)))
     };
     flags::stdin_once(&[&args.a, &args.b])?;
     let (a, b) = (open(&args.a)?, open(&args.b)?);

@@ -54,7 +54,11 @@ fn lines(info: &Info, header: &Header) -> Vec<(&'static str, String)> {
         lines.push(("", format!("dispersion {} at 1 s, {} at 10 s", of(b.dispersion_1s), of(b.dispersion_10s))));
         lines.push(("", format!("peak {} times the mean at 1 s, {} at 10 s", of(b.peak_1s), of(b.peak_10s))));
     }
-    lines.extend(told::blocks(header).map(|blocks| ("prefixes", blocks)));
+    let mut header = header.clone();
+    if let Some((blocks, size)) = header.blocks.as_mut().zip(info.fitting_block_size) {
+        blocks.size = size;
+    }
+    lines.extend(told::blocks(&header).map(|blocks| ("prefixes", blocks)));
     lines.extend(info.reuse.iter().map(|cache| ("", reuse(cache))));
     if let Some(sessions) = info.sessions {
         let about = if sessions.estimated { "about " } else { "" };
@@ -87,11 +91,18 @@ fn distribution(d: &Distribution) -> String {
     format!(
         "{} in all; mean {mean:.0}, p50 {}, p90 {}, p99 {}, max {}",
         grouped(sum),
-        grouped(p50),
-        grouped(p90),
-        grouped(p99),
+        tenths(p50),
+        tenths(p90),
+        tenths(p99),
         grouped(max)
     )
+}
+
+/// A length to a tenth of a token, where it is not whole.
+fn tenths(length: f64) -> String {
+    let tenths = (length * 10.0).round() as u64;
+    let whole = grouped(tenths / 10);
+    if tenths.is_multiple_of(10) { whole } else { format!("{whole}.{}", tenths % 10) }
 }
 
 fn reuse(cache: &Cache) -> String {
@@ -169,6 +180,11 @@ fn span(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_between_two_lengths_is_told_to_a_tenth() {
+        assert_eq!([1_234.0, 1_234.04, 1_234.56, 0.5].map(tenths), ["1,234", "1,234", "1,234.6", "0.5"]);
+    }
 
     #[test]
     fn a_span_is_told_as_closely_as_the_rate_beside_it() {

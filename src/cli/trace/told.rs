@@ -16,13 +16,17 @@ pub(super) fn name(path: &Path) -> Cow<'_, str> {
 }
 
 /// What a file is taken for, by what, and what its times and ids are.
-pub(super) fn taken_as(path: &Path, format: &Format, by: Option<&str>, header: &Header) -> String {
+pub(in crate::cli) fn taken_as(path: &Path, format: &Format, by: Option<&str>, header: &Header) -> String {
     let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
     let blocks = blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
     let turns = if header.turns == Turns::Delta { "; later turns hold only what was added" } else { "" };
     let name = name(path);
     format!("note: {name} is taken as {}{by}; times in {}{blocks}{turns}", format.name, format.times)
 }
+
+/// That prompts are made of turns which hold only what was added.
+pub(in crate::cli) const MADE_WHOLE: &str =
+    "note: prompts are made whole: each has the prompts and answers before it in its session";
 
 /// What the block ids of a trace are.
 pub(super) fn blocks(header: &Header) -> Option<String> {

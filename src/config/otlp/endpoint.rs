@@ -18,6 +18,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Scheme, host and port.
+    pub fn origin(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{scheme}://{host}:{}", self.port)
+    }
+
     /// The endpoint of a URL. The error does not quote it, for it may hold a token.
     ///
     /// `path` is appended to the URL's own, for the base that all signals share. A URL without a path has `/`.

@@ -131,6 +131,20 @@ impl Otlp {
         (Self { metrics, traces, off, resource, latest_gen_ai }, environment.warnings)
     }
 
+    /// Where telemetry goes, each place once.
+    pub fn collectors(&self) -> String {
+        self.exporters().iter().map(|exporter| exporter.endpoint.origin()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// An exporter for each collector: of two signals with one collector only the first.
+    pub fn exporters(&self) -> Vec<&Exporter> {
+        let metrics = self.metrics.as_ref().map(|metrics| &metrics.exporter);
+        let traces = self.traces.as_ref().map(|traces| &traces.exporter);
+        let mut exporters: Vec<&Exporter> = metrics.into_iter().chain(traces).collect();
+        exporters.dedup_by_key(|exporter| exporter.endpoint.origin());
+        exporters
+    }
+
     /// A line for each signal, for people.
     pub fn explain(&self) -> String {
         let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));

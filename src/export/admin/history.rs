@@ -21,11 +21,13 @@
 //! ```json
 //! F = {
 //!   "open": [3, 1, 2], "requests": 4, "tokens": 310, "ttft": D, "itl": D, "tpot": D,
-//!   "ended": {"done": 4}, "slos": {"interactive": [3, 1, 0, 280]}
+//!   "ended": {"done": 4}, "responses": {"2xx": 3, "5xx": 1}, "failures": {"upstream": 1}, "slos": {"interactive": [3, 1, 0, 280]}
 //! }
 //! ```
 //! `open` is requests, streams that wait for a first token, and streams that have one, at the second's end; the four
-//! of an SLO are requests that met it, missed it, do not count, and the output tokens of those that met it. D is a
+//! of an SLO are requests that met it, missed it, do not count, and the output tokens of those that met it. `responses` are
+//! requests by the class of their status, `failures` by whose fault they failed (`upstream`, `proxy`, `client`); those of
+//! all models have plain HTTP too. D is a
 //! [`Distribution`](crate::export::figures::second::Distribution), in seconds. Requests count when they end, tokens and
 //! gaps as they come.
 //!

@@ -15,14 +15,16 @@
 //! W = {
 //!   "seconds": 1.0, "requests": 4, "requests_per_s": 4.0, "tokens": 310, "tokens_per_s": 310.0,
 //!   "ttft_ms": {"p50": 12.1, "p90": 20.3, "p99": 44.0}, "itl_ms": Q, "tpot_ms": Q,
-//!   "terminations": {"done": 4, "client_disconnect": 1}
+//!   "terminations": {"done": 4, "client_disconnect": 1},
+//!   "responses": {"2xx": 4, "5xx": 1}, "failures": {"upstream": 1}
 //! }
 //! S = {
 //!   "met": 4, "missed": 1, "excluded": 0, "met_ratio": 0.8,
 //!   "goodput_requests_per_s": 4.0, "goodput_tokens_per_s": 280.0
 //! }
 //! ```
-//! A quantile or a ratio of nothing is `null`. Requests count when they end, tokens and gaps as they come. Models and
+//! A quantile or a ratio of nothing is `null`. Requests count when they end, tokens and gaps as they come. `responses` are the
+//! requests by the class of their status, `failures` by whose fault they failed; in `all` they have plain HTTP too. Models and
 //! SLOs appear while something happens to them. The figures are differences of the same counts that are scraped
 //! ([`figures`](crate::export::figures)), and are of the same moments as the history's seconds. They are not kept while
 //! nobody listens, so the ten seconds begin with the first listener.

@@ -14,6 +14,9 @@
 //! Of a run, which sends and forwards nothing (`streamgauge replay`, `load`), all of it is the run's: `/readyz` is 200 while
 //! it sends.
 //!
+//! A request that is for another host than an IP address, `localhost` or a configured name is answered 421: see
+//! `host`.
+//!
 //! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
 //! in number and in age (where there is no place for one more, that which has asked for nothing the longest gives its
 //! up, so that nobody who only holds places keeps a scraper or a kubelet out), a live reader that does not keep up is
@@ -21,6 +24,7 @@
 
 mod body;
 pub mod history;
+mod host;
 pub mod live;
 pub mod page;
 mod routes;
@@ -36,7 +40,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::history::History;
 use self::live::Live;
@@ -91,10 +95,18 @@ impl Admin {
         Self { telemetry, live: Live::default(), history: History::default(), upstream, turns: AtomicU64::new(0) }
     }
 
-    /// Serves forever.
-    pub(super) async fn serve(self, listener: TcpListener) {
+    /// Serves forever, or until another process has the port: until `left` is true.
+    pub(super) async fn serve(self, listener: TcpListener, left: watch::Receiver<bool>) {
         let admin = Arc::new(self);
-        tokio::join!(admin.tell_each_second(), Arc::clone(&admin).accept(listener));
+        let mut leaving = left.clone();
+        let accepting = async {
+            tokio::select! {
+                () = Arc::clone(&admin).accept(listener, left) => {}
+                // Who else could say so is gone: then it is served forever.
+                Ok(_) = leaving.wait_for(|left| *left) => {}
+            }
+        };
+        tokio::join!(admin.tell_each_second(), accepting);
     }
 
     /// Takes the figures once a second, for the history and for whoever listens.
@@ -113,26 +125,27 @@ impl Admin {
         }
     }
 
-    async fn accept(self: Arc<Self>, listener: TcpListener) {
+    async fn accept(self: Arc<Self>, listener: TcpListener, left: watch::Receiver<bool>) {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         let mut seats = Vec::<Weak<Seat>>::new();
         loop {
-            let Ok((socket, _)) = listener.accept().await else {
-                self.telemetry.clock.sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
+            let accepted = listener.accept().await;
             seats.retain(|seat| seat.strong_count() > 0);
-            if places.available_permits() == 0 {
+            if places.available_permits() == 0 || accepted.is_err() {
                 let taken = seats.iter().filter_map(Weak::upgrade).filter(|seat| !seat.is_stream.load(Relaxed));
                 if let Some(seat) = taken.min_by_key(|seat| seat.turn.load(Relaxed)) {
                     seat.cut.notify_one();
                 }
             }
+            let Ok((socket, _)) = accepted else {
+                self.telemetry.clock.sleep(ACCEPT_PAUSE).await;
+                continue;
+            };
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let seat = Arc::<Seat>::default();
             self.turn_of(&seat);
             seats.push(Arc::downgrade(&seat));
-            tokio::spawn(Arc::clone(&self).connection(socket, seat, place));
+            tokio::spawn(Arc::clone(&self).connection(socket, seat, left.clone(), place));
         }
     }
 
@@ -140,7 +153,13 @@ impl Admin {
         seat.turn.store(self.turns.fetch_add(1, Relaxed), Relaxed);
     }
 
-    async fn connection(self: Arc<Self>, socket: TcpStream, seat: Arc<Seat>, _place: OwnedSemaphorePermit) {
+    async fn connection(
+        self: Arc<Self>,
+        socket: TcpStream,
+        seat: Arc<Seat>,
+        mut left: watch::Receiver<bool>,
+        _place: OwnedSemaphorePermit,
+    ) {
         // A kernel that refuses costs memory, not correctness.
         let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).is_ok();
         let clock = self.telemetry.clock.clone();
@@ -156,6 +175,7 @@ impl Admin {
         tokio::select! {
             _ended = connection.as_mut() => return,
             () = seat.cut.notified() => return,
+            Ok(_) = left.wait_for(|left| *left) => if seat.is_stream.load(Relaxed) { return },
             () = clock.sleep(MOST_AGE) => {}
         }
         let is_stream = seat.is_stream.load(Relaxed);

@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::body::Body;
 use super::history::Asked;
 use super::page::{self, Asset};
 use super::state::State;
-use super::{Admin, Seat};
+use super::{Admin, Seat, host};
 use crate::export::prometheus::{accepts_gzip, negotiate};
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -37,6 +38,10 @@ const PATHS: [(&str, &str); 7] = [
 impl Admin {
     /// The reply to a request.
     pub(super) fn answer<B>(&self, request: &Request<B>, seat: &Arc<Seat>) -> Response<Body> {
+        if !host::is_allowed(request, &self.telemetry.admin_hosts()) {
+            let told = json!({"error": "this port answers IP addresses, localhost and the names of --admin-hosts"});
+            return json_reply(StatusCode::MISDIRECTED_REQUEST, &told);
+        }
         let is_head = *request.method() == Method::HEAD;
         if !is_head && *request.method() != Method::GET {
             let mut refused = json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD"}));
@@ -120,6 +125,8 @@ fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Respo
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A name that a client made up is in some of these: no browser is to take it for a script or a page.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -9,17 +9,18 @@
 //!   "upstream_connections": {"idle": 1, "active": 3},
 //!   "recent": [{
 //!     "ended_unix_ms": 1750000012345, "model": "tiny", "route": "/v1/chat/completions", "status": 200,
-//!     "outcome": "success", "ttft_ms": 12.3, "duration_ms": 456.7, "output_tokens": 64, "output_tokens_from": "usage",
-//!     "malformed_events": 0, "unread": null, "write_blocked_ms": 0.0
+//!     "outcome": "success", "local_reply": false, "fault": null, "ttft_ms": 12.3, "duration_ms": 456.7, "output_tokens": 64, "output_tokens_from": "usage",
+//!     "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0
 //!   }]
 //! }
 //! ```
 //!
 //! Of a run (`streamgauge replay`, `load`) there is `replay` as in `/api/history`.
 //!
-//! `recent` begins with the latest; a value that is not known is `null`. `malformed_events` counts events that made no
+//! `recent` begins with the latest; a value that is not known is `null`. `local_reply` is true if the proxy answered
+//! instead of the server; `fault` says whose fault a failure is (`upstream`, `proxy`, `client`). `malformed_events` counts events that made no
 //! sense in a known dialect; `unread` says why nothing more of a reply was understood (`coding`, `too_large`,
-//! `malformed`); in `write_blocked_ms` the client took no bytes, and gaps are its own. `state` is `unknown`, `reachable` or
+//! `malformed`, `budget`), `request_unread` the same of a request; in `write_blocked_ms` the client took no bytes, and gaps are its own. `state` is `unknown`, `reachable` or
 //! `unreachable`.
 
 use serde::Serialize;
@@ -65,12 +66,15 @@ struct Request {
     route: &'static str,
     status: Option<u16>,
     outcome: &'static str,
+    local_reply: bool,
+    fault: Option<&'static str>,
     ttft_ms: Option<f64>,
     duration_ms: f64,
     output_tokens: Option<u64>,
     output_tokens_from: Option<&'static str>,
     malformed_events: u32,
     unread: Option<&'static str>,
+    request_unread: Option<&'static str>,
     write_blocked_ms: f64,
 }
 
@@ -101,12 +105,15 @@ impl Request {
             route: recent.route,
             status: recent.status,
             outcome: recent.outcome,
+            local_reply: recent.local_reply,
+            fault: recent.fault,
             ttft_ms: recent.ttft.map(Gap::as_millis),
             duration_ms: recent.duration.as_millis(),
             output_tokens: recent.output_tokens.map(|count| count.tokens),
             output_tokens_from: recent.output_tokens.map(|count| count.source.name()),
             malformed_events: recent.quality.malformed_events,
             unread: recent.quality.unread.map(Unread::name),
+            request_unread: recent.quality.request_unread.map(Unread::name),
             write_blocked_ms: recent.quality.write_blocked.as_millis(),
         }
     }

@@ -70,7 +70,7 @@ impl Plane {
     }
 
     async fn get(&self, path: &str, fields: &str) -> Reply {
-        self.send(&format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{fields}\r\n")).await
+        self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n")).await
     }
 }
 
@@ -111,6 +111,31 @@ async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
     let mut plain = Vec::new();
     flate2::read::GzDecoder::new(&zipped.body[..]).read_to_end(&mut plain).unwrap();
     assert!(plain.windows(22).any(|window| window == b"streamgauge_build_info"));
+}
+
+#[tokio::test]
+async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
+    let rules = Rules { admin_hosts: ["gauge".to_owned()].into(), ..Rules::default() };
+    let plane = start(rules).await;
+    plane.reporter.finished(record().into());
+    let asked = async |path: &str, host: &str| {
+        plane
+            .send(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\naccept: text/html\r\n\r\n"))
+            .await
+    };
+    let paths =
+        ["/", "/metrics", "/livez", "/readyz", "/api/state", "/api/live", "/api/history", "/page/page.js", "/no"];
+    for path in paths {
+        let refused = asked(path, "evil.example:9464").await;
+        assert_eq!(refused.status, 421, "{path}");
+        assert!(!String::from_utf8_lossy(&refused.body).contains("tiny"), "{path}");
+        assert!(refused.head.contains("x-content-type-options: nosniff\r\n"), "{path}: {}", refused.head);
+    }
+    for path in paths.into_iter().filter(|path| *path != "/api/live") {
+        let reply = asked(path, "gauge:9464").await;
+        assert_ne!(reply.status, 421, "{path}");
+        assert!(reply.head.contains("x-content-type-options: nosniff\r\n"), "{path}: {}", reply.head);
+    }
 }
 
 #[tokio::test]
@@ -158,9 +183,10 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     let mut second = recent[1].clone();
     second.as_object_mut().unwrap().remove("ended_unix_ms");
     let expected = serde_json::json!({
-        "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "ttft_ms": 200.0,
+        "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "local_reply": false,
+        "fault": null, "ttft_ms": 200.0,
         "duration_ms": 305.0, "output_tokens": 6, "output_tokens_from": "usage",
-        "malformed_events": 0, "unread": null, "write_blocked_ms": 0.0,
+        "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0,
     });
     assert_eq!(second, expected);
 }
@@ -186,7 +212,7 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
     plane.reporter.finished(record().into());
     kept(&plane, 1).await;
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
-    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut text = String::new();
     let mut buffer = [0; 4096];
     let n = socket.read(&mut buffer).await.unwrap();
@@ -331,7 +357,7 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     };
     let expected = serde_json::json!({
         "open": [1, 1, 0], "requests": 4, "tokens": 24, "ttft": [-19, 4], "itl": [-54, 8, -12, 4, -2, 4],
-        "tpot": [-45, 4], "ended": {"done": 4},
+        "tpot": [-45, 4], "ended": {"done": 4}, "responses": {"2xx": 4},
     });
     assert_eq!(second["figures"], expected);
     assert_eq!((&told["models"], &told["models_left_out"]), (&serde_json::json!(["tiny"]), &0.into()));
@@ -379,7 +405,7 @@ async fn a_live_reader_that_does_not_read_is_cut_off() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(1024).unwrap();
     let mut socket = socket.connect(plane.address).await.unwrap();
-    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let cut = async {
         // What we send to a connection that is closed is answered with a reset.
         while socket.try_write(b"\r\n").is_ok() {
@@ -400,14 +426,14 @@ fn shape_of(model: usize) -> std::sync::Arc<RequestShape> {
 async fn only_reading_is_allowed_and_unknown_paths_are_told() {
     let plane = start(Rules::default()).await;
     let posted =
-        plane.send("POST /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
+        plane.send("POST /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
     assert_eq!(posted.status, 405);
     assert!(posted.head.contains("allow: get, head\r\n"));
     let unknown = plane.get("/nothing?here", "").await;
     assert_eq!((unknown.status, unknown.json()["error"].as_str()), (404, Some("no such path")));
     let index = plane.get("/", "").await;
     assert!(String::from_utf8(index.body).unwrap().contains("\n/metrics     metrics, for Prometheus\n"));
-    let head = plane.send("HEAD /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    let head = plane.send("HEAD /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert_eq!((head.status, head.body.len()), (200, 0));
     assert!(head.head.contains("content-length: "));
 }
@@ -417,11 +443,11 @@ async fn whoever_has_asked_for_nothing_the_longest_makes_room_for_one_more() {
     let plane = start(Rules::default()).await;
     let connect = async || TcpStream::connect(plane.address).await.unwrap();
     let ask = async |socket: &mut TcpStream| {
-        socket.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        socket.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         socket.read(&mut [0; 512]).await.unwrap()
     };
     let mut live = connect().await;
-    live.write_all(b"GET /api/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    live.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert!(live.read(&mut [0; 8]).await.unwrap() > 0);
     let (mut scraper, mut silent) = (connect().await, Vec::new());
     for _ in 2..super::MOST_CONNECTIONS {

@@ -5,7 +5,7 @@
 //!
 //! | instrument | taken from |
 //! |---|---|
-//! | `http.*` | every request that was served; those of a run are not |
+//! | `http.*`, `streamgauge.http.responses` | every request that was served; those of a run are not |
 //! | `replay.*` | every request of a run |
 //! | everything below | requests of a dialect |
 //! | request duration | all, with `error.type` where there was no whole answer |
@@ -17,16 +17,19 @@
 //! | `slo.*` | the record's own verdicts |
 //! | `proxy.overhead` | all |
 
+mod responses;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+use ahash::AHashSet;
+
 pub use settings::{DEFAULT_MAX_MODELS, Settings};
 
 use super::catalog::Id;
-use super::endings::{error_type, http_error_type, termination};
+use super::endings::{error_type, http_error_type, known_status, termination};
 use super::kinds::{GenAi, KindAt, Kinds};
 use super::labels::{Sym, Symbols};
 use super::levels::known_method;
@@ -48,6 +51,8 @@ pub struct Aggregate {
     symbols: Symbols,
     models: Models,
     kinds: Kinds,
+    /// Models whose responses have been [announced](Aggregate::announce).
+    announced: AHashSet<Sym>,
     /// By [`Id`].
     series: Vec<Series>,
 }
@@ -71,7 +76,14 @@ impl Aggregate {
     pub fn new(settings: Settings) -> Self {
         let series = Id::all().map(|id| Series::new(id, settings.convention, &settings.slos)).collect();
         let models = Models::new(settings.max_models);
-        Self { settings, symbols: Symbols::default(), models, kinds: Kinds::default(), series }
+        Self {
+            settings,
+            symbols: Symbols::default(),
+            models,
+            kinds: Kinds::default(),
+            announced: AHashSet::new(),
+            series,
+        }
     }
 
     /// From now on it counts like this. Histograms whose bounds move with an SLO begin again, which every reader of
@@ -98,6 +110,7 @@ impl Aggregate {
         let exemplar = kept.map(|trace| (trace, moment.unix_of(record.times.ended)));
         let (entry, gen_ai) = self.entry(record, Entry { moment, exemplar, model: Sym::default(), kind: None });
         self.http(record, entry);
+        self.response(record, entry);
         self.measured(record, gen_ai, entry);
     }
 
@@ -182,7 +195,7 @@ impl Aggregate {
                 symbols.text(known_method(&record.shape.method)),
                 symbols.text(scheme),
                 if route.is_empty() { Sym::default() } else { symbols.text(route) },
-                record.status.map_or(Sym::default(), |status| symbols.number(i64::from(status))),
+                record.status.map_or(Sym::default(), |status| symbols.number(i64::from(known_status(status)))),
                 http_error_type(record).map_or(Sym::default(), |error| symbols.text(&error)),
             ]
         });

@@ -7,6 +7,7 @@ use crate::export::fixtures::{NOW, record, shape};
 use crate::export::labels::Value;
 use crate::export::snapshot::{Data, Point};
 use crate::measure::dialect;
+use crate::measure::failure::FailureOrigin;
 use crate::measure::record::{CountSource, Ending, Fault, Usage};
 use crate::measure::slo::Slos;
 
@@ -263,7 +264,67 @@ fn plain_http_feeds_http_and_nothing_else() {
     assert_eq!(http, rows(expected));
     assert_eq!(series(&snapshot, Id::RequestDuration, &[])[0].1, 1);
     let alone = of(&[RequestRecord { shape: Arc::default(), ..record() }]);
-    assert_eq!(alone.families.len(), 1);
+    let families: Vec<Id> = alone.families.iter().map(|family| family.id).collect();
+    assert_eq!(families, [Id::HttpDuration, Id::HttpResponses]);
+}
+
+/// The responses that were counted, as `model traffic status_class answered_by fault`.
+fn responses(snapshot: &Snapshot) -> Vec<(String, u64)> {
+    let names = ["gen_ai.request.model", "traffic", "status_class", "answered_by", "fault"];
+    let counted = series(snapshot, Id::HttpResponses, &names).into_iter();
+    counted.map(|(labels, count, _)| (labels, count)).filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn a_response_counts_by_who_answered_and_whose_fault_it_is() {
+    use FailureOrigin::{Client, Proxy, Upstream};
+    let local = |status, origin| RequestRecord { local_reply: Some(origin), ..failed(Ending::Complete, Some(status)) };
+    let cases = [
+        (record(), "tiny inference 2xx upstream -"),
+        (failed(Ending::Complete, Some(200)), "tiny inference 2xx upstream upstream"),
+        (failed(Ending::DownstreamGone, Some(200)), "tiny inference 2xx upstream client"),
+        (failed(Ending::TimedOut, Some(200)), "tiny inference 2xx upstream proxy"),
+        (failed(Ending::Complete, Some(404)), "_other inference 4xx upstream client"),
+        (failed(Ending::Complete, Some(503)), "_other inference 5xx upstream upstream"),
+        (failed(Ending::DownstreamGone, Some(503)), "_other inference 5xx upstream upstream"),
+        (local(502, Upstream), "_other inference 5xx proxy upstream"),
+        (local(503, Proxy), "_other inference 5xx proxy proxy"),
+        (local(400, Client), "_other inference 4xx proxy client"),
+        (failed(Ending::DownstreamGone, None), "_other inference none - client"),
+        (failed(Ending::UpstreamFailed, None), "_other inference none - upstream"),
+        (
+            RequestRecord { shape: Arc::default(), ..failed(Ending::Complete, Some(503)) },
+            "- other 5xx upstream upstream",
+        ),
+    ];
+    for (record, expected) in cases {
+        assert_eq!(responses(&of(&[record])), [(expected.to_owned(), 1)]);
+    }
+}
+
+#[test]
+fn the_usual_series_of_responses_are_there_before_the_first_failure() {
+    let mut aggregate = Aggregate::new(Settings::default());
+    aggregate.begin(NOW);
+    let points = |aggregate: &Aggregate| aggregate.snapshot(NOW).points(Id::HttpResponses).len();
+    assert_eq!((points(&aggregate), responses(&aggregate.snapshot(NOW))), (5, vec![]));
+    (0..3).for_each(|_| aggregate.finished(&record(), None, NOW));
+    aggregate.begin(NOW);
+    assert_eq!(points(&aggregate), 10, "five of the model, too");
+    assert_eq!(responses(&aggregate.snapshot(NOW)), [("tiny inference 2xx upstream -".to_owned(), 3)]);
+}
+
+#[test]
+fn a_server_that_makes_statuses_up_adds_no_series() {
+    let answered = |status| failed(Ending::Complete, Some(status));
+    let records: Vec<_> = (200..999).map(answered).collect();
+    let snapshot = of(&records);
+    let known = |id, label: &str| series(&snapshot, id, &[label]).into_iter().map(|row| row.0).collect::<Vec<_>>();
+    let statuses = known(Id::HttpDuration, "http.response.status_code");
+    assert!(statuses.len() < 80, "{statuses:?}");
+    assert!(["200", "404", "499", "529", "400", "500"].iter().all(|status| statuses.iter().any(|is| is == status)));
+    assert!(!["299", "430", "599", "600"].iter().any(|status| statuses.iter().any(|is| is == status)));
+    assert!(known(Id::RequestDuration, "error.type").len() < 80);
 }
 
 #[test]

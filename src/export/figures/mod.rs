@@ -78,6 +78,11 @@ pub struct Window {
     pub tpot_ms: Option<Quantiles>,
     /// Streams that ended, by how; no key has zero.
     pub terminations: BTreeMap<String, u64>,
+    /// Requests that ended, by the class of their status (`2xx`, …; `none` if no response began); no key has zero. Those
+    /// that ask for no generation count too, and for no model.
+    pub responses: BTreeMap<String, u64>,
+    /// Those of them that failed, by whose fault it was (`upstream`, `proxy`, `client`); no key has zero.
+    pub failures: BTreeMap<String, u64>,
 }
 
 /// Three points of a distribution.
@@ -116,6 +121,8 @@ struct Counts {
     itl: Option<Histogram>,
     tpot: Option<Histogram>,
     terminations: BTreeMap<Arc<str>, u64>,
+    responses: BTreeMap<Arc<str>, u64>,
+    failures: BTreeMap<Arc<str>, u64>,
     slos: BTreeMap<Arc<str>, Verdicts>,
 }
 
@@ -129,7 +136,8 @@ struct Verdicts {
 
 impl Cut {
     /// The instruments that it is a fold of.
-    pub(super) const COUNTED: [Id; 8] = [
+    pub(super) const COUNTED: [Id; 9] = [
+        Id::HttpResponses,
         Id::RequestDuration,
         Id::StreamTokens,
         Id::TimeToFirstToken,
@@ -152,7 +160,9 @@ impl Cut {
             for point in snapshot.points(id) {
                 // A request that names no model is one of the others.
                 let name = text(point, attribute::MODEL).unwrap_or_else(|| OVERFLOW.into());
-                cut.models.entry(name).or_default().add(id, point);
+                if !is_plain_http(point) {
+                    cut.models.entry(name).or_default().add(id, point);
+                }
                 cut.all.add(id, point);
             }
         }
@@ -190,9 +200,6 @@ impl Cut {
     /// What happened since `then`: to one model, or to all of them together.
     pub fn window(&self, model: Option<&str>, then: &Self) -> Window {
         let (now, before) = (self.counts(model), then.counts(model));
-        let terminations = now.terminations.iter().map(|(reason, count)| {
-            (reason.to_string(), count.saturating_sub(before.terminations.get(reason).copied().unwrap_or(0)))
-        });
         let seconds = self.at.since(then.at).as_secs();
         let (requests, tokens) =
             (now.requests.saturating_sub(before.requests), now.tokens.saturating_sub(before.tokens));
@@ -205,7 +212,9 @@ impl Cut {
             ttft_ms: Quantiles::between(now.ttft.as_ref(), before.ttft.as_ref()),
             itl_ms: Quantiles::between(now.itl.as_ref(), before.itl.as_ref()),
             tpot_ms: Quantiles::between(now.tpot.as_ref(), before.tpot.as_ref()),
-            terminations: terminations.filter(|(_, count)| *count > 0).collect(),
+            terminations: moved(&now.terminations, &before.terminations),
+            responses: moved(&now.responses, &before.responses),
+            failures: moved(&now.failures, &before.failures),
         }
     }
 
@@ -238,6 +247,8 @@ impl Counts {
         itl: None,
         tpot: None,
         terminations: BTreeMap::new(),
+        responses: BTreeMap::new(),
+        failures: BTreeMap::new(),
         slos: BTreeMap::new(),
     };
 
@@ -248,6 +259,12 @@ impl Counts {
             (Id::InterTokenLatency, Data::Histogram(histogram, _)) => merge(&mut self.itl, histogram),
             (Id::TimePerOutputToken, Data::Histogram(histogram, _)) => merge(&mut self.tpot, histogram),
             (Id::StreamTokens, Data::Count(count)) => self.tokens += count,
+            (Id::HttpResponses, Data::Count(count)) => {
+                *self.responses.entry(text(point, "status_class").unwrap_or_default()).or_default() += count;
+                if let Some(fault) = text(point, "fault") {
+                    *self.failures.entry(fault).or_default() += count;
+                }
+            }
             (Id::Terminations, Data::Count(count)) => {
                 *self.terminations.entry(text(point, "reason").unwrap_or_default()).or_default() += count;
             }
@@ -284,6 +301,21 @@ fn grown<'a>(now: Option<&'a Histogram>, before: Option<&Histogram>) -> Option<C
     let now = now?;
     let since = before.and_then(|before| now.since(before).ok());
     Some(since.map_or(Cow::Borrowed(now), Cow::Owned))
+}
+
+/// Counts that have grown since they were `before`, and by how much.
+fn moved<Name: for<'a> From<&'a str> + Ord>(
+    now: &BTreeMap<Arc<str>, u64>,
+    before: &BTreeMap<Arc<str>, u64>,
+) -> BTreeMap<Name, u64> {
+    let more = |name, count: &u64| count.saturating_sub(before.get(name).copied().unwrap_or_default());
+    let each = now.iter().map(|(name, count)| (Name::from(&**name), more(name, count)));
+    each.filter(|(_, more)| *more > 0).collect()
+}
+
+/// Whether the series counts requests that ask for no generation: they belong to no model.
+fn is_plain_http(point: &Point) -> bool {
+    text(point, "traffic").is_some_and(|traffic| &*traffic != "inference")
 }
 
 fn merge(sum: &mut Option<Histogram>, more: &Histogram) {

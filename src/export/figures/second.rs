@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Counts, Cut, grown};
+use super::{Counts, Cut, grown, moved};
 use crate::measure::histogram::Histogram;
 
 /// What happened between two cuts, to one model or to all. What there was none of is left out.
@@ -31,6 +31,12 @@ pub struct Second {
     /// Streams that ended, by how.
     #[serde(skip_serializing_if = "is_default")]
     pub ended: BTreeMap<Box<str>, u64>,
+    /// Requests that ended, by the class of their status.
+    #[serde(skip_serializing_if = "is_default")]
+    pub responses: BTreeMap<Box<str>, u64>,
+    /// Those of them that failed, by whose fault it was.
+    #[serde(skip_serializing_if = "is_default")]
+    pub failures: BTreeMap<Box<str>, u64>,
     /// By SLO: requests that met it, that missed it, that do not count, and the output tokens of those that met it.
     #[serde(skip_serializing_if = "is_default")]
     pub slos: BTreeMap<Box<str>, [u64; 4]>,
@@ -48,9 +54,6 @@ impl Cut {
     pub fn second(&self, model: Option<&str>, then: &Self) -> Second {
         let (now, before) = (self.counts(model), then.counts(model));
         let counted = |now: u64, before: u64| now.saturating_sub(before);
-        let ended = now.terminations.iter().map(|(how, count)| {
-            ((**how).into(), counted(*count, before.terminations.get(how).copied().unwrap_or_default()))
-        });
         let slos = now.slos.iter().map(|(slo, now)| {
             let before = before.slos.get(slo).copied().unwrap_or_default();
             let verdicts = [
@@ -74,7 +77,9 @@ impl Cut {
             ttft: distribution(|counts| &counts.ttft),
             itl: distribution(|counts| &counts.itl),
             tpot: distribution(|counts| &counts.tpot),
-            ended: ended.filter(|(_, count)| *count > 0).collect(),
+            ended: moved(&now.terminations, &before.terminations),
+            responses: moved(&now.responses, &before.responses),
+            failures: moved(&now.failures, &before.failures),
             slos: slos.filter(|(_, verdicts)| verdicts != &[0; 4]).collect(),
         }
     }
@@ -163,7 +168,8 @@ mod tests {
         // 200 ms; gaps of 10, 20 for two tokens, 30 and 40 ms; 105 ms for 5 tokens.
         let expected = serde_json::json!({
             "open": [2, 0, 1], "requests": 3, "tokens": 18, "ttft": [-19, 3],
-            "itl": [-54, 6, -12, 3, -2, 3], "tpot": [-45, 3], "ended": {"done": 3}, "slos": {"fast": [3, 0, 0, 18]},
+            "itl": [-54, 6, -12, 3, -2, 3], "tpot": [-45, 3], "ended": {"done": 3}, "responses": {"2xx": 3},
+            "slos": {"fast": [3, 0, 0, 18]},
         });
         assert_eq!(told(Some("tiny")), expected);
         assert_eq!(

@@ -13,7 +13,9 @@ use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
+use crate::clock::Clock;
 use crate::config::otlp::{Endpoint, Exporter, Otlp, Protocol};
+use crate::measure::time::Gap;
 use crate::net::tls::{self, Identity, TlsError, Watched};
 
 /// A connection, plain or TLS.
@@ -24,6 +26,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// A connection as hyper and tonic take it.
 pub(super) type Io = TokioIo<Box<dyn Stream>>;
 
+/// How long a collector may take to accept the first connection.
+const FIRST_CONTACT: Gap = Gap::from_millis(1_000);
 const FILES: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY name the files";
 
 /// Connects to one collector.
@@ -93,6 +97,17 @@ impl Connector {
         let explained = |error| io::Error::other(tls::explained(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
         Ok(TokioIo::new(Box::new(stream.map_err(explained)?)))
     }
+}
+
+/// Tries at once whether a collector can be reached, and logs when it cannot: the first export may be a minute away.
+pub(crate) async fn first_contact(exporter: Exporter, clock: Clock) {
+    let endpoint = exporter.endpoint.origin();
+    let why = match clock.timeout(FIRST_CONTACT, Connector::new(&exporter).connect()).await {
+        Some(Ok(_)) => return,
+        Some(Err(error)) => error.to_string(),
+        None => format!("no connection within {FIRST_CONTACT}"),
+    };
+    tracing::warn!(endpoint, why, "the OTLP collector cannot be reached; exports go on trying");
 }
 
 /// Whether the certificates that the exporters name can be used.

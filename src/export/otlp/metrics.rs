@@ -66,9 +66,6 @@ impl Encoder {
         let mut metrics = Vec::with_capacity(snapshot.families.len());
         for family in &snapshot.families {
             let instrument = family.id.instrument();
-            if !instrument.otlp {
-                continue;
-            }
             if self.is_delta(instrument.kind) {
                 for point in &family.points {
                     base.points.insert((family.id, Arc::clone(&point.labels)), point.data.clone());
@@ -356,7 +353,7 @@ mod tests {
             let active = sum(&export, Id::HttpActive);
             assert_eq!((active.aggregation_temporality, active.is_monotonic), (2, false));
             assert!(matches!(metric(&export, Id::ActiveStreams), Some(metric::Data::Gauge(_))));
-            assert!(metric(&export, Id::ProcessStart).is_none());
+            assert!(matches!(metric(&export, Id::ProcessStart), Some(metric::Data::Gauge(_))));
         }
     }
 

@@ -11,6 +11,7 @@ pub mod traces;
 mod wire;
 
 pub use connect::check;
+pub(super) use connect::first_contact;
 
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));

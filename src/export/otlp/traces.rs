@@ -6,6 +6,8 @@
 //!
 //! It is past 400 lines with its tests: what the two spans of a request say is one list.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
@@ -19,9 +21,11 @@ use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
 use crate::export::endings::{error_type, http_error_type};
 use crate::export::levels::known_method;
+use crate::export::models::visible;
 use crate::export::snapshot::Moment;
 use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::RequestRecord;
+use crate::measure::slo::Verdict;
 
 /// W3C's sampled bit, and that it is known whether the parent was remote.
 const SAMPLED: u32 = 0x01;
@@ -95,12 +99,12 @@ impl RequestSpans {
         });
         nested(&mut out, scope_spans::SPANS, |out| {
             common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
-            let (error, model) = (error_type(record), record.shape.model.as_deref().map(shortened));
+            let (error, model) = (error_type(record), record.shape.model.as_deref().map(shown));
             match record.shape.dialect {
-                Some(dialect) => name(out, dialect.operation, model.unwrap_or_default()),
+                Some(dialect) => name(out, dialect.operation, model.as_deref().unwrap_or_default()),
                 None => name(out, span_method(record), ""),
             }
-            client_attributes(&mut Attributes(out), record, model, settings, error.as_deref());
+            client_attributes(&mut Attributes(out), record, model.as_deref(), settings, error.as_deref());
             events(out, record, moment);
             status(out, error.is_some());
         });
@@ -127,6 +131,11 @@ pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Conven
     bytes(&mut out, of_schema, schema);
     bytes(&mut out, of_schema, schema);
     out.into()
+}
+
+/// A model's name as a span has it.
+fn shown(name: &str) -> Cow<'_, str> {
+    visible(shortened(name))
 }
 
 /// A span's name: what was done, and to what if there is something.
@@ -206,6 +215,25 @@ fn server_attributes(
     attributes.text(attribute::URL_SCHEME, Some(settings.scheme));
     attributes.text(attribute::HTTP_ROUTE, Some(record.shape.route()).filter(|route| !route.is_empty()));
     attributes.text(attribute::ERROR_TYPE, error);
+    slo_attributes(attributes, record);
+}
+
+/// What the SLOs found; those that the request does not count for are in no list.
+fn slo_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
+    let (mut met, mut missed, mut violations) = (Vec::new(), Vec::new(), Vec::new());
+    for (slo, verdict) in record.slos.verdicts(record) {
+        match verdict {
+            Verdict::Met => met.push(slo.name()),
+            Verdict::Missed(objectives) => {
+                missed.push(slo.name());
+                violations.extend(objectives.into_iter().map(|objective| format!("{}.{objective}", slo.name())));
+            }
+            Verdict::Excluded => {}
+        }
+    }
+    attributes.texts(attribute::SLOS_MET, met.into_iter());
+    attributes.texts(attribute::SLOS_MISSED, missed.into_iter());
+    attributes.texts(attribute::SLO_VIOLATIONS, violations.iter().map(String::as_str));
 }
 
 fn http_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord, status: Option<u16>) {
@@ -243,8 +271,8 @@ fn client_attributes(
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
     // Most servers answer under the name that they were asked for.
     let same = record.response_model == shape.model;
-    attributes
-        .text("gen_ai.response.model", if same { model } else { record.response_model.as_deref().map(shortened) });
+    let answered = record.response_model.as_deref().filter(|_| !same).map(shown);
+    attributes.text("gen_ai.response.model", if same { model } else { answered.as_deref() });
     let reasons = record.choices.iter().filter_map(|choice| choice.finish.as_ref()).map(|(reason, _)| reason.name());
     attributes.texts("gen_ai.response.finish_reasons", reasons);
     let first_chunk = record.times.first_byte.filter(|_| record.streamed);
@@ -281,8 +309,8 @@ mod tests {
     use std::sync::Arc;
 
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-    use opentelemetry_proto::tonic::common::v1::KeyValue;
     use opentelemetry_proto::tonic::common::v1::any_value::Value;
+    use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
     use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 
     use super::*;
@@ -290,6 +318,7 @@ mod tests {
     use crate::export::fixtures::{NOW, record, shape};
     use crate::measure::record::{Choice, Ending, FinishReason, Outcome};
     use crate::measure::shape::RequestShape;
+    use crate::measure::slo::Slos;
 
     const PARENT: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -312,6 +341,34 @@ mod tests {
             format!("{}={}", attribute.key, inner.map_or(String::new(), value))
         };
         span.attributes.iter().map(one).collect()
+    }
+
+    #[test]
+    fn the_server_span_has_the_verdict_of_each_slo_and_the_objectives_missed() {
+        let slos = ["chat: ttft<=1s", "strict: ttft<=1ms e2e<=1ms", "other[model=huge]: ttft<=1s"];
+        let slos = Slos::new(slos.map(|slo| slo.parse().unwrap()).to_vec()).unwrap();
+        let record = RequestRecord { slos: Arc::new(slos), ..record() };
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let [server, client] = spans(&record, &trace);
+        let lists: Vec<_> = server.attributes.iter().filter(|one| one.key.starts_with("streamgauge.")).collect();
+        let text = |any: &AnyValue| match &any.value {
+            Some(Value::StringValue(text)) => text.clone(),
+            other => panic!("{other:?}"),
+        };
+        let list = |one: &&KeyValue| match &one.value.as_ref().unwrap().value {
+            Some(Value::ArrayValue(list)) => {
+                (one.key.clone(), list.values.iter().map(text).collect::<Vec<_>>().join(" "))
+            }
+            other => panic!("{other:?}"),
+        };
+        let expected = [
+            ("streamgauge.slo.met", "chat"),
+            ("streamgauge.slo.missed", "strict"),
+            ("streamgauge.slo.violations", "strict.ttft strict.e2e"),
+        ];
+        let expected = expected.map(|(key, list)| (key.to_owned(), list.to_owned()));
+        assert_eq!(lists.iter().map(list).collect::<Vec<_>>(), expected);
+        assert!(client.attributes.iter().all(|one| !one.key.starts_with("streamgauge.")));
     }
 
     #[test]

@@ -16,6 +16,11 @@ pub fn family(instrument: &Instrument) -> String {
     }
 }
 
+/// The name of an instrument's one sample where a backend translates what it gets over OTLP.
+pub fn ingested_sample(instrument: &Instrument) -> String {
+    sample(&Instrument { prometheus: None, ..*instrument })
+}
+
 /// A family's name as its one sample's name has it.
 pub fn sample(instrument: &Instrument) -> String {
     let family = family(instrument);

@@ -5,8 +5,6 @@
 //! name has no delta of its own), signatures and citations are not tokens, and unknown types are passed over. The usage
 //! of `message_start` has a placeholder for the output; that of `message_delta` is cumulative, and the last one counts.
 
-use std::ops::Range;
-
 use super::fault::Fault;
 use super::reply::{is_report, sum};
 use super::skeleton::Skeleton;
@@ -111,12 +109,14 @@ struct Parts<'a> {
     id: Option<&'a str>,
     model: Option<&'a str>,
     delta: Block<'a>,
+    /// It has counts.
+    counts: bool,
     fault: Option<Fault<'a>>,
 }
 
 #[derive(Default)]
 struct Block<'a> {
-    output: Option<(OutputKind, Option<Range<usize>>)>,
+    output: Option<OutputKind>,
     stop_reason: Option<&'a str>,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Block<'a> {
                 _ => return walk.skip(),
             };
             match walk.shown()? {
-                Shown::String(place) => block.output = Some((kind, Some(place))),
+                Shown::String(_) => block.output = Some(kind),
                 Shown::Null | Shown::Empty | Shown::Other => {}
             }
             Some(())
@@ -144,10 +144,17 @@ impl<'a> Block<'a> {
     }
 }
 
+impl Parts<'_> {
+    /// What it shows, if it says by itself what it is and nothing else.
+    fn steady(&self) -> Option<OutputKind> {
+        let shows_text_only = self.kind == Some("content_block_delta") && self.fault.is_none() && !self.counts;
+        self.delta.output.filter(|_| shows_text_only)
+    }
+}
+
 impl Messages {
-    fn read<'a>(&mut self, data: &'a [u8]) -> Option<Parts<'a>> {
+    fn read<'a>(&mut self, walk: &mut Walk<'a>) -> Option<Parts<'a>> {
         let (mut parts, mut counts) = (Parts::default(), self.counts);
-        let mut walk = Walk::new(data)?;
         walk.object(|key, walk| {
             match key {
                 b"type" => parts.kind = walk.text()?,
@@ -155,19 +162,25 @@ impl Messages {
                     match key {
                         b"id" => parts.id = walk.text()?,
                         b"model" => parts.model = walk.text()?,
-                        b"usage" => counts.read(walk)?,
+                        b"usage" => {
+                            parts.counts = true;
+                            counts.read(walk)?;
+                        }
                         _ => walk.skip()?,
                     }
                     Some(())
                 })?,
                 b"delta" if walk.is_object() => parts.delta = Block::read(walk)?,
-                b"usage" => counts.read(walk)?,
+                b"usage" => {
+                    parts.counts = true;
+                    counts.read(walk)?;
+                }
                 b"error" => parts.fault = Fault::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
         })?;
-        walk.end()?;
+        walk.is_at_end().then_some(())?;
         self.counts = counts;
         Some(parts)
     }
@@ -182,14 +195,16 @@ impl Messages {
 
 impl Reader for Messages {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if let Some(kind) = self.skeleton.meaning_of(event.data) {
+        if let Some(&kind) = self.skeleton.meaning_of(event.data, |_, _, _| ()) {
             return sink.delta(0, Delta::Output { kind, tokens: None });
         }
-        self.skeleton.forget();
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(parts) = self.read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let parts = self.read(&mut walk);
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        let Some(parts) = parts else { return sink.delta(0, Delta::Malformed) };
         if let Some(fault) = parts.fault {
             return fault.tell(sink);
         }
@@ -201,11 +216,8 @@ impl Reader for Messages {
                 self.usage(None, sink);
             }
             b"content_block_delta" => {
-                if let Some((kind, place)) = parts.delta.output {
+                if let Some(kind) = parts.delta.output {
                     sink.delta(0, Delta::Output { kind, tokens: None });
-                    if let Some(place) = place {
-                        self.skeleton.learn(event.data, place, None, kind);
-                    }
                 }
             }
             b"message_delta" => {

@@ -15,6 +15,8 @@ pub struct HideUsage {
     asked: Asked,
     /// The beginning of an event.
     held: Vec<u8>,
+    /// Where its last line begins: what comes before is not looked at again.
+    line: usize,
     /// An event was too large to be looked at; everything goes through from there on.
     given_up: bool,
 }
@@ -22,7 +24,7 @@ pub struct HideUsage {
 impl HideUsage {
     /// Hides what was asked for.
     pub fn new(asked: Asked) -> Self {
-        Self { asked, held: Vec::new(), given_up: false }
+        Self { asked, held: Vec::new(), line: 0, given_up: false }
     }
 
     /// Edits what one read brought: `payload` is replaced by what the client may see. `last` if the body ends here.
@@ -30,12 +32,22 @@ impl HideUsage {
         if self.given_up {
             return;
         }
+        let mut line = 0;
         if !self.held.is_empty() {
             self.held.append(payload);
+            line = std::mem::take(&mut self.line);
+            if let (Err(begun), false) = (block(&self.held, line, last), last || self.held.len() > MAX_EVENT) {
+                self.line = begun;
+                return;
+            }
             std::mem::swap(&mut self.held, payload);
         }
         let (mut from, mut kept) = (0, 0);
-        while let Some(len) = block(&payload[from..], last) {
+        let begun = loop {
+            let len = match block(&payload[from..], std::mem::take(&mut line), last) {
+                Ok(len) => len,
+                Err(begun) => break begun,
+            };
             let shown = self.shown(&payload[from..from + len]);
             for piece in shown.into_iter().flatten() {
                 let piece = from + piece.start..from + piece.end;
@@ -44,7 +56,7 @@ impl HideUsage {
                 kept += len;
             }
             from += len;
-        }
+        };
         let rest = payload.len() - from;
         if last || rest > MAX_EVENT {
             (self.given_up, self.held) = (true, Vec::new());
@@ -52,6 +64,7 @@ impl HideUsage {
             payload.truncate(kept + rest);
         } else {
             self.held.extend_from_slice(&payload[from..]);
+            self.line = begun;
             payload.truncate(kept);
         }
     }
@@ -117,19 +130,21 @@ impl Report {
     }
 }
 
-/// The length of the first event in `bytes`, its blank line included; `None` if it is not whole. At the end of a body
-/// a CR cannot be followed by its LF any more.
-fn block(bytes: &[u8], last: bool) -> Option<usize> {
-    let mut line = 0;
+/// The length of the first event in `bytes`, its blank line included. Lines before `line`, where one begins, are known
+/// not to end it. At the end of a body a CR cannot be followed by its LF any more.
+///
+/// # Errors
+/// Where the event is not whole: the beginning of its last line, from which to look on when more has come.
+fn block(bytes: &[u8], mut line: usize, last: bool) -> Result<usize, usize> {
     loop {
-        let end = line + memchr::memchr2(b'\n', b'\r', &bytes[line..])?;
+        let end = line + memchr::memchr2(b'\n', b'\r', &bytes[line..]).ok_or(line)?;
         let next = match (bytes[end], bytes.get(end + 1)) {
             (b'\r', Some(b'\n')) => end + 2,
-            (b'\r', None) if !last => return None,
+            (b'\r', None) if !last => return Err(line),
             _ => end + 1,
         };
         if end == line {
-            return Some(next);
+            return Ok(next);
         }
         line = next;
     }

@@ -8,8 +8,10 @@
 
 use super::fault::Fault;
 use super::reply::Shares;
+use super::skeleton::Skeleton;
 use super::{
-    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, recognize,
+    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, believed, finish_reason,
+    recognize,
 };
 use crate::measure::framing::Event;
 use crate::measure::json::{Shown, Walk};
@@ -63,19 +65,28 @@ const REPLY: &[(&str, Field)] = &[
 struct Completion {
     predicted: Counters,
     shares: Shares,
+    skeleton: Skeleton<Parts<'static>>,
 }
 
 impl Completion {
     fn new(shape: &RequestShape) -> Self {
-        Self { predicted: Counters::default(), shares: Shares::new(shape) }
+        Self { predicted: Counters::default(), shares: Shares::new(shape), skeleton: Skeleton::default() }
     }
 }
 
+/// The values of an event that mean something and may vary: slots of its skeleton.
+const INDEX: u8 = 1;
+const IDS: u8 = 2;
+const PREDICTED: u8 = 3;
+const EVALUATED: u8 = 4;
+const CACHED: u8 = 5;
+
 /// What matters of one event.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Parts<'a> {
     index: u32,
-    content: Option<Shown>,
+    /// Whether its content shows something, if it has one.
+    content: Option<bool>,
     ids: Option<u32>,
     probabilities: Option<u32>,
     stop: bool,
@@ -89,22 +100,25 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn read(data: &'a [u8]) -> Option<Self> {
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut parts = Self::default();
         walk.object(|key, walk| {
             match key {
-                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
-                b"content" => parts.content = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
-                b"tokens" => parts.ids = walk.length()?,
+                b"index" => parts.put(INDEX, walk.number_in(INDEX)?),
+                b"content" => {
+                    let shown = walk.shown()?;
+                    parts.content = (shown != Shown::Null).then(|| shown.is_content());
+                }
+                b"tokens" => parts.ids = walk.length_in(IDS)?,
                 b"completion_probabilities" => parts.probabilities = walk.length()?,
                 b"stop" => parts.stop = walk.raw()? == "true",
                 b"stop_type" => parts.stop_type = walk.text()?,
                 b"model" => parts.model = walk.text()?,
-                b"tokens_predicted" => parts.predicted = count(walk)?,
-                b"tokens_evaluated" => parts.evaluated = count(walk)?,
+                b"tokens_predicted" => parts.put(PREDICTED, walk.number_in(PREDICTED)?),
+                b"tokens_evaluated" => parts.put(EVALUATED, walk.number_in(EVALUATED)?),
                 b"timings" => walk.object(|key, walk| {
                     match key {
-                        b"cache_n" => parts.cached = count(walk)?,
+                        b"cache_n" => parts.put(CACHED, walk.number_in(CACHED)?),
                         _ => walk.skip()?,
                     }
                     Some(())
@@ -115,17 +129,51 @@ impl<'a> Parts<'a> {
             }
             Some(())
         })?;
-        walk.end()?;
-        Some(parts)
+        walk.is_at_end().then_some(parts)
+    }
+
+    /// What the next events may share of it, unless it is the last.
+    fn steady(&self) -> Option<Parts<'static>> {
+        let &Self { index, content, ids, probabilities, predicted, evaluated, cached, progress, .. } = self;
+        let steady =
+            Parts { index, content, ids, probabilities, predicted, evaluated, cached, progress, ..Parts::default() };
+        (!self.stop && self.fault.is_none()).then_some(steady)
+    }
+
+    /// An event that differs from this one in the value of `slot`.
+    fn put(&mut self, slot: u8, value: Option<u64>) {
+        let count = believed(value);
+        match slot {
+            INDEX => self.index = count.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+            IDS => self.ids = value.and_then(|ids| u32::try_from(ids).ok()),
+            PREDICTED => self.predicted = count,
+            EVALUATED => self.evaluated = count,
+            CACHED => self.cached = count,
+            _ => {}
+        }
     }
 }
 
 impl Reader for Completion {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if let Some(&parts) = self.skeleton.meaning_of(event.data, Parts::put) {
+            return self.tell(&parts, sink);
+        }
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let parts = Parts::read(&mut walk);
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        match parts {
+            Some(parts) => self.tell(&parts, sink),
+            None => sink.delta(0, Delta::Malformed),
+        }
+    }
+}
+
+impl Completion {
+    fn tell(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
         if let Some(fault) = parts.fault {
             return fault.tell(sink);
         }
@@ -137,7 +185,7 @@ impl Reader for Completion {
         // The last event may list all tokens of the answer again: the counter goes before the lists.
         let listed = [parts.ids, parts.probabilities].into_iter().flatten().find(|entries| *entries > 0);
         let tokens = grown.map(Counted::growth).or(listed.filter(|_| !parts.stop).map(Counted::listed));
-        let shows = parts.content.as_ref().is_some_and(Shown::is_content);
+        let shows = parts.content == Some(true);
         let held_back = parts.content.is_some() && tokens.is_none() && !parts.stop && !parts.progress;
         if shows {
             sink.delta(choice, Delta::Output { kind: OutputKind::Text, tokens });

@@ -3,14 +3,13 @@
 //! An event is walked once and only what matters is looked at, so that a server's extra or odd field cannot make it
 //! unreadable, and nothing is copied or unescaped.
 
-use std::ops::Range;
-
 use super::fault::Fault;
-use super::reply::{Shares, is_report};
+use super::openai_usage::{Counts, usage};
+use super::reply::Shares;
 use super::skeleton::Skeleton;
-use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, believed, finish_reason, segment_of};
+use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, finish_reason, segment_of};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json::Walk;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -25,11 +24,9 @@ struct Chunk<'a> {
     first: Option<Choice<'a>>,
     /// Engines send one choice per event; more cost an allocation.
     more: Vec<Choice<'a>>,
-    usage: Option<Usage>,
+    usage: Option<Counts>,
     fault: Option<Fault<'a>>,
     error_type: Option<&'a str>,
-    /// OpenAI's random padding: where it stands in the event.
-    padding: Option<Range<usize>>,
     /// vLLM, when ids were asked for: the length of the prompt, on the first event.
     prompt: Option<u32>,
 }
@@ -38,8 +35,8 @@ struct Chunk<'a> {
 #[derive(Default)]
 pub(super) struct Choice<'a> {
     pub(super) index: u32,
-    /// Generated text, and where it stands if it is one string.
-    pub(super) output: Option<(OutputKind, Option<Range<usize>>)>,
+    /// Generated text.
+    pub(super) output: Option<OutputKind>,
     /// Proof of a token without text.
     pub(super) evidence: bool,
     pub(super) finish: Option<&'a str>,
@@ -55,10 +52,10 @@ impl<'a> Choice<'a> {
     /// Takes a field that the dialects share; anything else is skipped.
     pub(super) fn field(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
         match key {
-            b"index" => self.index = walk.number()?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+            b"index" => self.index = index(walk.number_in(INDEX)?),
             b"finish_reason" => self.finish = walk.text()?,
             // vLLM says `token_ids`, LMDeploy `output_ids`.
-            b"token_ids" | b"output_ids" if walk.is_array() => self.ids = walk.length()?,
+            b"token_ids" | b"output_ids" if walk.is_array() => self.ids = walk.length_in(IDS)?,
             b"prompt_token_ids" if walk.is_array() => self.prompt = walk.length()?,
             // Chat has them under `content` (and `refusal`), completions list the `tokens`.
             b"logprobs" if walk.is_object() => walk.object(|key, walk| {
@@ -85,9 +82,8 @@ impl<'a> Choice<'a> {
 pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
 
 impl<'a> Chunk<'a> {
-    fn read(data: &'a [u8], choice: ReadChoice) -> Option<Self> {
+    fn read(walk: &mut Walk<'a>, choice: ReadChoice) -> Option<Self> {
         let mut chunk = Self::default();
-        let mut walk = Walk::new(data)?;
         walk.object(|key, walk| {
             match key {
                 // vLLM's token API says `request_id`.
@@ -102,61 +98,68 @@ impl<'a> Chunk<'a> {
                     }
                     Some(())
                 })?,
-                b"usage" if walk.is_object() => chunk.usage = usage(walk)?,
+                b"usage" if walk.is_object() => chunk.usage = Some(usage(walk)?),
                 b"error" => chunk.fault = Fault::read(walk)?,
                 b"error_type" => chunk.error_type = walk.text()?,
                 b"prompt_token_ids" if walk.is_array() => chunk.prompt = walk.length()?,
-                b"obfuscation" => {
-                    let at = walk.position();
-                    chunk.padding = match walk.shown()? {
-                        Shown::String(inside) => Some(inside),
-                        // Empty padding is padding too: between its quotes.
-                        Shown::Empty => Some(at + 1..at + 1),
-                        Shown::Null | Shown::Other => None,
-                    };
-                }
                 _ => walk.skip()?,
             }
             Some(())
         })?;
-        walk.end()?;
-        Some(chunk)
+        walk.is_at_end().then_some(chunk)
+    }
+
+    /// What the next events share of it with this one, if it shows a token of one choice and nothing that comes once.
+    fn steady(&self) -> Option<Steady> {
+        let only = self.first.as_ref().filter(|_| self.more.is_empty())?;
+        let &Choice { index, output, evidence, finish, ids, logprobs, prompt } = only;
+        let comes_once = finish.is_some() || self.fault.is_some() || prompt.or(self.prompt).is_some();
+        let steady = Steady { index, output, evidence, ids, logprobs, usage: self.usage };
+        Some(steady).filter(|steady| !comes_once && (output.is_some() || evidence) && steady.is_sure())
     }
 }
 
-/// A usage object, unless it says nothing: some servers put zeros on every event.
-fn usage(walk: &mut Walk<'_>) -> Option<Option<Usage>> {
-    let mut usage = Usage::default();
-    let mut cache_hits = None;
-    walk.object(|key, walk| {
-        match key {
-            b"prompt_tokens" => usage.input = believed(walk.number()?),
-            b"completion_tokens" => usage.output = believed(walk.number()?),
-            b"prompt_tokens_details" => walk.object(|key, walk| {
-                match key {
-                    b"cached_tokens" => usage.cached = believed(walk.number()?).or(usage.cached),
-                    _ => walk.skip()?,
-                }
-                Some(())
-            })?,
-            b"completion_tokens_details" => walk.object(|key, walk| {
-                match key {
-                    b"reasoning_tokens" => usage.reasoning = believed(walk.number()?).or(usage.reasoning),
-                    _ => walk.skip()?,
-                }
-                Some(())
-            })?,
-            // SGLang, at top level.
-            b"reasoning_tokens" => usage.reasoning = usage.reasoning.or(believed(walk.number()?)),
-            // DeepSeek.
-            b"prompt_cache_hit_tokens" => cache_hits = believed(walk.number()?),
-            _ => walk.skip()?,
-        }
-        Some(())
-    })?;
-    usage.cached = usage.cached.or(cache_hits);
-    Some(Some(usage).filter(is_report))
+/// What matters of an event that shows a token of one choice, without what is told of a stream once.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    index: u32,
+    output: Option<OutputKind>,
+    evidence: bool,
+    ids: Option<u32>,
+    logprobs: Option<u32>,
+    usage: Option<Counts>,
 }
+
+impl Steady {
+    /// An event that differs from this one in the value of `slot`.
+    fn put(&mut self, slot: u8, value: Option<u64>) {
+        match slot {
+            INDEX => self.index = index(value),
+            IDS => self.ids = value.and_then(|ids| u32::try_from(ids).ok()),
+            count => self.usage.iter_mut().for_each(|usage| usage.set(count, value)),
+        }
+    }
+
+    /// Whether there is no doubt what it shows: with an empty list of ids that is decided by other fields.
+    fn is_sure(&self) -> bool {
+        self.ids != Some(0)
+    }
+
+    fn chunk(&self) -> Chunk<'static> {
+        let &Self { index, output, evidence, ids, logprobs, usage } = self;
+        let only = Choice { index, output, evidence, finish: None, ids, logprobs, prompt: None };
+        Chunk { first: Some(only), usage, ..Chunk::default() }
+    }
+}
+
+/// The number of a choice, 0 where it is none.
+fn index(number: Option<u64>) -> u32 {
+    number.and_then(|index| u32::try_from(index).ok()).unwrap_or(0)
+}
+
+/// The values of an event that mean something and may vary: slots of its skeleton, beside those of [`Counts`].
+const INDEX: u8 = 1;
+const IDS: u8 = 2;
 
 /// The state of one stream.
 pub(super) struct Stream {
@@ -169,7 +172,7 @@ pub(super) struct Stream {
     shares: Shares,
     /// The log probabilities may be the prompt's, and count nothing.
     echoes: bool,
-    skeleton: Skeleton<(u32, OutputKind)>,
+    skeleton: Skeleton<Steady>,
     identified: bool,
 }
 
@@ -198,24 +201,37 @@ impl Stream {
             // Side channels (tool dispatch, ids, progress) repeat or announce; they are not tokens.
             _ => return,
         }
-        if let Some((choice, kind)) = self.skeleton.meaning_of(event.data) {
-            return sink.delta(choice, Delta::Output { kind, tokens: None });
+        let is_error = event.name == b"error";
+        if !is_error
+            && let Some(steady) = self.skeleton.meaning_of(event.data, Steady::put)
+            && steady.is_sure()
+        {
+            if let &Steady { index, output: Some(kind), ids: None, logprobs: None, usage: None, .. } = steady {
+                return sink.delta(index, Delta::Output { kind, tokens: None });
+            }
+            let chunk = steady.chunk();
+            return self.choices(&chunk, sink);
         }
-        self.skeleton.forget();
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(mut chunk) = Chunk::read(event.data, choice) else { return sink.delta(0, Delta::Malformed) };
-        if self.echoes {
+        let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let mut chunk = Chunk::read(&mut walk, choice);
+        if let Some(chunk) = chunk.as_mut().filter(|_| self.echoes) {
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.logprobs = None);
         }
+        let steady = chunk.as_ref().filter(|_| !is_error).and_then(Chunk::steady);
+        self.skeleton.parsed(event.data, walk, steady);
+        let Some(mut chunk) = chunk else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        let named = || (event.name == b"error").then(|| Fault::named(event.data));
+        let named = || is_error.then(|| Fault::named(event.data));
         if let Some(fault) = chunk.fault.or_else(named) {
             fault.of_kind(chunk.error_type).tell(sink);
+            // The empty text beside an error belongs to no token.
+            chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.evidence = false);
         }
         self.prompt(&chunk, sink);
-        self.choices(event.data, &chunk, sink);
+        self.choices(&chunk, sink);
     }
 
     fn identify(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
@@ -242,15 +258,16 @@ impl Stream {
         }
     }
 
-    fn choices(&mut self, data: &[u8], chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+    fn choices(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+        let usage = chunk.usage.and_then(Counts::report);
         let Some(only) = &chunk.first else {
-            if let Some(usage) = chunk.usage {
+            if let Some(usage) = usage {
                 sink.delta(0, Delta::Usage(usage));
             }
             return;
         };
         let single = chunk.more.is_empty();
-        let total = chunk.usage.and_then(|usage| usage.output).filter(|_| single);
+        let total = usage.and_then(|usage| usage.output).filter(|_| single);
         let (mut finished, mut all_over) = (false, true);
         for choice in std::iter::once(only).chain(&chunk.more) {
             let over = self.finished.contains(&choice.index);
@@ -261,7 +278,7 @@ impl Stream {
             }
             all_over &= over;
             let tokens = choice.counted(growth);
-            if let Some((kind, _)) = choice.output {
+            if let Some(kind) = choice.output {
                 sink.delta(choice.index, Delta::Output { kind, tokens });
             } else if choice.evidence || tokens.is_some_and(|counted| counted.tokens > 0) {
                 sink.delta(choice.index, Delta::Evidence { tokens });
@@ -276,7 +293,7 @@ impl Stream {
                 sink.delta(choice.index, Delta::Finish(reason, raw));
             }
         }
-        if let Some(usage) = chunk.usage {
+        if let Some(usage) = usage {
             // Beside a choice stand its own counts, and after its end those of the whole reply.
             let usage = if single && !all_over { self.shares.add(only.index, usage) } else { usage };
             match (!all_over && self.continuous, finished || all_over) {
@@ -285,10 +302,6 @@ impl Stream {
                 (false, true) => sink.delta(0, Delta::Usage(usage)),
                 (false, false) => {}
             }
-        } else if let (Some((kind, Some(text))), true, None, None) = (&only.output, single, only.finish, &chunk.fault)
-            && only.counted(None).is_none()
-        {
-            self.skeleton.learn(data, text.clone(), chunk.padding.clone(), (only.index, *kind));
         }
     }
 

@@ -5,8 +5,6 @@
 //! Generated text is a non-empty `content`, `reasoning`, `reasoning_content`, tool name or arguments, `refusal` or
 //! `audio`; an empty `content` without a role is a token whose text is held back.
 
-use std::ops::Range;
-
 use super::openai::{self, Choice, Stream};
 use super::{Dialect, OutputKind, Reader, Sink, USUAL};
 use crate::measure::framing::Event;
@@ -85,7 +83,7 @@ impl Delta {
         let mut delta = Self::default();
         walk.object(|key, walk| {
             match key {
-                b"role" => delta.role = walk.shown()? != Shown::Null,
+                b"role" => delta.role = walk.raw()? != "null",
                 b"content" => delta.content = some(walk.shown()?),
                 // vLLM and Ollama say `reasoning`, most others `reasoning_content`; some send both, one of them empty.
                 b"reasoning" | b"reasoning_content" => {
@@ -113,30 +111,20 @@ impl Delta {
         !self.role && self.content.is_some()
     }
 
-    /// What kind of text the delta shows, and where it stands if that is one string. Output wins over reasoning when
-    /// an event has both.
-    fn output(self) -> Option<(OutputKind, Option<Range<usize>>)> {
+    /// What kind of text the delta shows. Output wins over reasoning when an event has both.
+    fn output(&self) -> Option<OutputKind> {
         let shows = |shown: &Option<Shown>| shown.as_ref().is_some_and(Shown::is_content);
-        let (text, reasoning, refusal) = (shows(&self.content), shows(&self.reasoning), shows(&self.refusal));
-        let alone = [text, reasoning, refusal, self.tool, self.audio].into_iter().filter(|shows| *shows).count() == 1;
-        let (kind, shown) = if text {
-            (OutputKind::Text, self.content)
+        if shows(&self.content) {
+            Some(OutputKind::Text)
         } else if self.tool {
-            (OutputKind::Tool, None)
-        } else if refusal {
-            (OutputKind::Refusal, self.refusal)
+            Some(OutputKind::Tool)
+        } else if shows(&self.refusal) {
+            Some(OutputKind::Refusal)
         } else if self.audio {
-            (OutputKind::Audio, None)
-        } else if reasoning {
-            (OutputKind::Reasoning, self.reasoning)
+            Some(OutputKind::Audio)
         } else {
-            return None;
-        };
-        let place = match shown {
-            Some(Shown::String(place)) if alone => Some(place),
-            _ => None,
-        };
-        Some((kind, place))
+            shows(&self.reasoning).then_some(OutputKind::Reasoning)
+        }
     }
 }
 

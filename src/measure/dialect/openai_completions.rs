@@ -48,7 +48,7 @@ pub(super) fn text(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> {
     let shown = walk.shown()?;
     choice.evidence = shown != Shown::Null;
     choice.output = match shown {
-        Shown::String(place) => Some((OutputKind::Text, Some(place))),
+        Shown::String(_) => Some(OutputKind::Text),
         Shown::Null | Shown::Empty | Shown::Other => None,
     };
     Some(())

@@ -9,9 +9,12 @@
 
 use super::fault::Fault;
 use super::reply::Shares;
-use super::{Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use super::skeleton::Skeleton;
+use super::{
+    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, believed, finish_reason,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json::Walk;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -66,6 +69,7 @@ pub(super) struct Generate {
     text: Counters,
     ids: Counters,
     shares: Shares,
+    skeleton: Skeleton<Parts<'static>>,
     identified: bool,
 }
 
@@ -73,7 +77,8 @@ impl Generate {
     pub(super) fn new(shape: &RequestShape) -> Self {
         let counters = Counters::default;
         let (tokens, text, ids) = (counters(), counters(), counters());
-        Self { increments: None, tokens, text, ids, shares: Shares::new(shape), identified: false }
+        let (shares, skeleton) = (Shares::new(shape), Skeleton::default());
+        Self { increments: None, tokens, text, ids, shares, skeleton, identified: false }
     }
 
     /// A stream whose text and ids are known to be increments.
@@ -82,8 +87,17 @@ impl Generate {
     }
 }
 
+/// The values of an event that mean something and may vary: slots of its skeleton.
+const INDEX: u8 = 1;
+const TEXT: u8 = 2;
+const IDS: u8 = 3;
+const PROMPT: u8 = 4;
+const TOKENS: u8 = 5;
+const CACHED: u8 = 6;
+const REASONING: u8 = 7;
+
 /// What matters of one event.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Parts<'a> {
     index: u32,
     /// Bytes of the text, escapes and all; `None` of a server that has no tokenizer and so no text.
@@ -99,27 +113,42 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn read(data: &'a [u8]) -> Option<Self> {
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
+    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+        let mut parts = Self::default();
         walk.object(|key, walk| {
             match key {
-                b"index" => parts.index = count(walk)?.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
-                b"text" => {
-                    parts.text = match walk.shown()? {
-                        Shown::String(place) => Some(place.len() as u64),
-                        Shown::Empty => Some(0),
-                        Shown::Null | Shown::Other => None,
-                    }
-                }
-                b"output_ids" => parts.ids = walk.length()?,
+                b"index" => parts.put(INDEX, walk.number_in(INDEX)?),
+                b"text" => parts.text = walk.text_length_in(TEXT)?,
+                b"output_ids" => parts.ids = walk.length_in(IDS)?,
                 b"meta_info" => parts.meta_info(walk)?,
                 b"error" => parts.fault = Fault::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
         })?;
-        walk.end()?;
-        Some(parts)
+        walk.is_at_end().then_some(parts)
+    }
+
+    /// What the next events may share of it, unless it ends something.
+    fn steady(&self) -> Option<Parts<'static>> {
+        let &Self { index, text, ids, id: _, finish, prompt, tokens, cached, reasoning, fault } = self;
+        let parts = Parts { index, text, ids, id: None, finish: None, prompt, tokens, cached, reasoning, fault: None };
+        (finish.is_none() && fault.is_none()).then_some(parts)
+    }
+
+    /// An event that differs from this one in the value of `slot`.
+    fn put(&mut self, slot: u8, value: Option<u64>) {
+        let count = believed(value);
+        match slot {
+            INDEX => self.index = count.and_then(|index| u32::try_from(index).ok()).unwrap_or(0),
+            TEXT => self.text = value,
+            IDS => self.ids = value.and_then(|ids| u32::try_from(ids).ok()),
+            PROMPT => self.prompt = count,
+            TOKENS => self.tokens = count,
+            CACHED => self.cached = count,
+            REASONING => self.reasoning = count,
+            _ => {}
+        }
     }
 
     fn meta_info(&mut self, walk: &mut Walk<'a>) -> Option<()> {
@@ -134,10 +163,10 @@ impl<'a> Parts<'a> {
                     Some(())
                 })?,
                 b"finish_reason" => self.finish = walk.text()?,
-                b"prompt_tokens" => self.prompt = count(walk)?,
-                b"completion_tokens" => self.tokens = count(walk)?,
-                b"cached_tokens" => self.cached = count(walk)?,
-                b"reasoning_tokens" => self.reasoning = count(walk)?,
+                b"prompt_tokens" => self.put(PROMPT, walk.number_in(PROMPT)?),
+                b"completion_tokens" => self.put(TOKENS, walk.number_in(TOKENS)?),
+                b"cached_tokens" => self.put(CACHED, walk.number_in(CACHED)?),
+                b"reasoning_tokens" => self.put(REASONING, walk.number_in(REASONING)?),
                 _ => walk.skip()?,
             }
             Some(())
@@ -176,10 +205,24 @@ impl Generate {
 
 impl Reader for Generate {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+        if let Some(&parts) = self.skeleton.meaning_of(event.data, Parts::put) {
+            return self.tell(&parts, sink);
+        }
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let parts = Parts::read(&mut walk);
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        match parts {
+            Some(parts) => self.tell(&parts, sink),
+            None => sink.delta(0, Delta::Malformed),
+        }
+    }
+}
+
+impl Generate {
+    fn tell(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
         if let Some(fault) = parts.fault {
             return fault.tell(sink);
         }
@@ -188,7 +231,7 @@ impl Reader for Generate {
         {
             sink.delta(0, Delta::Id(id));
         }
-        let (tokens, shows) = self.growth(&parts);
+        let (tokens, shows) = self.growth(parts);
         if let Some(total) = parts.tokens {
             sink.delta(parts.index, Delta::Total(total));
         }

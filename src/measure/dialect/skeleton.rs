@@ -1,162 +1,283 @@
 //! Steady events are nearly free.
 //!
-//! The events of one stream differ from the one before in one string. After a full parse has shown that an event means
-//! exactly one thing, its bytes around that string (its *skeleton*) are kept; an event that has the same bytes around a
-//! valid, non-empty JSON string means the same, and is not parsed. OpenAI pads each event with a second random string,
-//! `obfuscation`: a skeleton may have one such hole beside the text's.
+//! The events of one stream differ from the one before in a few values: the text, and with some servers numbers and
+//! short arrays (running usage, times, log probabilities, token ids). After a full parse, the bytes of an event around
+//! those values (its *skeleton*) and what was read from it are kept. An event that has the same bytes, and around them
+//! values of the same kinds, would be read the same way: it is not parsed, and only the numbers that mean something to
+//! the dialect are read from it. What an event says of the stream is decided afterwards, by the same code in both cases.
 //!
-//! Correct first: any other difference, and anything that is not plainly a JSON string, is a mismatch, and a mismatch
-//! is parsed in full.
+//! Correct first: any other difference, and anything that is not plainly a value of its kind, is a mismatch, and a
+//! mismatch is parsed in full. A value is left open once it has differed between two events of the same skeleton.
+//!
+//! # Cost
+//! Learning costs about what a parse does. [`Credit`] bounds it: where events never match, one in 64 is learned. Memory
+//! is one event of at most [`MAX_EVENT`] bytes and its [`MAX_VALUES`] values, twice.
 
-use std::ops::Range;
+use crate::measure::json::Walk;
+use crate::measure::value_span::{MAX_VALUES, ValueKind, ValueSpans};
+
+/// The longest event that is learned, in bytes.
+const MAX_EVENT: usize = 8 << 10;
+/// Keys of one object of an event that is learned.
+const MAX_KEYS: usize = 32;
 
 /// The bytes that an event must have for its meaning to be known, and the meaning `M`.
 #[derive(Debug)]
 pub(super) struct Skeleton<M> {
-    /// Bytes before the first hole, between the holes, after the last; quotes included.
-    fixed: [Vec<u8>; 3],
-    holes: usize,
-    /// Which hole holds the text.
-    text: usize,
+    /// The event that was learned.
+    event: Vec<u8>,
+    /// Its values.
+    values: ValueSpans,
+    /// Those that may differ.
+    open: ValueSpans,
     meaning: Option<M>,
+    /// Memory for the values of the next event.
+    spare: ValueSpans,
+    credit: Credit,
 }
 
 impl<M> Default for Skeleton<M> {
     fn default() -> Self {
-        Self { fixed: Default::default(), holes: 0, text: 0, meaning: None }
+        Self {
+            event: Vec::new(),
+            values: Vec::new(),
+            open: Vec::new(),
+            meaning: None,
+            spare: Vec::new(),
+            credit: Credit(Credit::MAX),
+        }
     }
 }
 
-impl<M: Copy> Skeleton<M> {
-    /// The meaning of `data`, if only its text differs from the event that was learned.
-    pub(super) fn meaning_of(&self, data: &[u8]) -> Option<M> {
-        let meaning = self.meaning?;
-        let mut rest = data;
-        for hole in 0..self.holes {
-            rest = rest.strip_prefix(&self.fixed[hole][..])?;
-            let end = string_end(rest)?;
-            if hole == self.text && end == 0 {
+impl<M> Skeleton<M> {
+    /// The meaning of `data`, if only open values differ from the event that was learned. `put` is told what stands in
+    /// each open value that has a slot.
+    #[inline]
+    pub(super) fn meaning_of(&mut self, data: &[u8], mut put: impl FnMut(&mut M, u8, Option<u64>)) -> Option<&M> {
+        let meaning = self.meaning.as_mut()?;
+        let (mut rest, mut from) = (data, 0);
+        for value in &self.open {
+            rest = rest.strip_prefix(self.event.get(from..value.start)?)?;
+            let (inside, behind) = rest.split_at_checked(value.kind.end(rest)?)?;
+            if value.slot != 0 {
+                // What a mismatch leaves behind here is overwritten before it is told.
+                put(meaning, value.slot, value.kind.reading(inside));
+            }
+            (rest, from) = (behind, value.end);
+        }
+        if rest != self.event.get(from..)? {
+            return None;
+        }
+        self.credit.hit();
+        Some(meaning)
+    }
+
+    /// A walk over an event that has to be parsed. [`parsed`](Self::parsed) takes it back.
+    pub(super) fn walk<'a>(&mut self, data: &'a [u8]) -> Option<Walk<'a>> {
+        let walk = Walk::new(data)?;
+        if !self.credit.may_learn() || data.len() > MAX_EVENT {
+            return Some(walk);
+        }
+        let mut spans = std::mem::take(&mut self.spare);
+        spans.clear();
+        Some(walk.recording(spans))
+    }
+
+    /// `data` was parsed by `walk`; it is learned where it has a `meaning` that the next events may share.
+    pub(super) fn parsed(&mut self, data: &[u8], walk: Walk<'_>, meaning: Option<M>) {
+        let Some(values) = walk.into_recorded() else { return };
+        self.spare = values;
+        if let Some(meaning) = meaning
+            && self.spare.len() <= MAX_VALUES
+            && are_keys_unique(data)
+        {
+            self.learn(data, meaning);
+        }
+    }
+
+    fn learn(&mut self, data: &[u8], meaning: M) {
+        self.credit.learned();
+        let is_same = self.has_skeleton_of(data);
+        let (mut before, mut open) = (self.open.iter().peekable(), 0_u64);
+        for (at, value) in self.spare.iter().enumerate() {
+            let old = self.values.get(at).filter(|_| is_same);
+            let was_open = old.is_some_and(|old| before.next_if(|open| open.start == old.start).is_some());
+            let differs = || old.is_some_and(|old| self.event[old.range()] != data[value.range()]);
+            open |= u64::from(was_open || value.kind == ValueKind::ShownString || differs()) << at;
+        }
+        std::mem::swap(&mut self.values, &mut self.spare);
+        let is_open = |at: &usize| open >> *at & 1 == 1;
+        self.open.clear();
+        self.open.extend(self.values.iter().enumerate().filter(|(at, _)| is_open(at)).map(|(_, value)| *value));
+        self.event.clear();
+        self.event.extend_from_slice(data);
+        self.meaning = Some(meaning);
+    }
+
+    /// Whether `data`, whose values are in `spare`, differs from the event that was learned in values only.
+    fn has_skeleton_of(&self, data: &[u8]) -> bool {
+        if self.meaning.is_none() || self.values.len() != self.spare.len() {
+            return false;
+        }
+        let (mut old_from, mut new_from) = (0, 0);
+        for (old, new) in self.values.iter().zip(&self.spare) {
+            let is_same_value = (old.kind, old.slot) == (new.kind, new.slot);
+            if !is_same_value || self.event[old_from..old.start] != data[new_from..new.start] {
+                return false;
+            }
+            (old_from, new_from) = (old.end, new.end);
+        }
+        self.event[old_from..] == data[new_from..]
+    }
+}
+
+/// What may be spent on learning, in 64ths of the price of one event. Events that were recognized earn it; so do, more
+/// slowly, those that were not, for a stream may settle late.
+#[derive(Debug)]
+struct Credit(u16);
+
+impl Credit {
+    const PRICE: u16 = 64;
+    const MAX: u16 = 16 * Self::PRICE;
+
+    fn earn(&mut self, parts: u16) {
+        self.0 = (self.0 + parts).min(Self::MAX);
+    }
+
+    fn hit(&mut self) {
+        self.earn(Self::PRICE / 4);
+    }
+
+    /// An event was not recognized: whether it may be learned.
+    fn may_learn(&mut self) -> bool {
+        self.earn(1);
+        self.0 >= Self::PRICE
+    }
+
+    fn learned(&mut self) {
+        self.0 = self.0.saturating_sub(Self::PRICE);
+    }
+}
+
+/// Whether no object of a text has a key twice: the later of two would stand for both, however the earlier one varied.
+fn are_keys_unique(data: &[u8]) -> bool {
+    fn walk_value(walk: &mut Walk<'_>) -> Option<()> {
+        if walk.is_array() {
+            return walk.array(walk_value);
+        }
+        if !walk.is_object() {
+            return walk.skip();
+        }
+        let mut keys: [&[u8]; MAX_KEYS] = [&[]; MAX_KEYS];
+        let mut count = 0;
+        walk.object(|key, walk| {
+            if keys[..count].contains(&key) {
                 return None;
             }
-            rest = &rest[end..];
-        }
-        (rest == &self.fixed[self.holes][..]).then_some(meaning)
+            *keys.get_mut(count)? = key;
+            count += 1;
+            walk_value(walk)
+        })
     }
-
-    /// Learns an event of this meaning whose text (and padding, if it has any) lies at these ranges of `data`, each
-    /// inside its quotes.
-    pub(super) fn learn(&mut self, data: &[u8], text: Range<usize>, padding: Option<Range<usize>>, meaning: M) {
-        self.meaning = Some(meaning);
-        self.text = usize::from(padding.as_ref().is_some_and(|padding| padding.start < text.start));
-        let (first, second) = match padding {
-            Some(padding) if self.text == 1 => (padding, Some(text)),
-            padding => (text, padding),
-        };
-        self.holes = 1 + usize::from(second.is_some());
-        let mut from = 0;
-        for (hole, range) in [Some(first), second].into_iter().flatten().enumerate() {
-            replace(&mut self.fixed[hole], &data[from..range.start]);
-            from = range.end;
-        }
-        replace(&mut self.fixed[self.holes], &data[from..]);
-    }
-
-    /// Forgets: the next event is parsed in full.
-    pub(super) fn forget(&mut self) {
-        self.meaning = None;
-    }
-}
-
-fn replace(kept: &mut Vec<u8>, bytes: &[u8]) {
-    kept.clear();
-    kept.extend_from_slice(bytes);
-}
-
-/// Where the JSON string that `bytes` begin inside of ends (the place of its closing quote); `None` unless everything
-/// before that is valid inside a JSON string.
-fn string_end(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    loop {
-        match *bytes.get(at)? {
-            b'"' => break,
-            b'\\' => match *bytes.get(at + 1)? {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at += 2,
-                b'u' => {
-                    let digits = bytes.get(at + 2..at + 6)?;
-                    if !digits.iter().all(u8::is_ascii_hexdigit) {
-                        return None;
-                    }
-                    at += 6;
-                }
-                _ => return None,
-            },
-            0..0x20 => return None,
-            _ => at += 1,
-        }
-    }
-    std::str::from_utf8(&bytes[..at]).is_ok().then_some(at)
+    Walk::new(data).and_then(|mut walk| walk_value(&mut walk)).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn learned(event: &str, text: &str, padding: Option<&str>) -> Skeleton<u8> {
-        let range = |needle: &str| {
-            let at = event.find(needle).unwrap();
-            at..at + needle.len()
-        };
+    const NUMBER: u8 = 1;
+
+    /// Reads `n` as a number that means something, `text` as one that is shown, and nothing else.
+    fn read(skeleton: &mut Skeleton<Option<u64>>, event: &str) -> bool {
+        let known = skeleton.meaning_of(event.as_bytes(), |meaning, _, number| *meaning = number).copied();
+        let mut walk = skeleton.walk(event.as_bytes()).unwrap();
+        let mut parsed = None;
+        let whole = walk.object(|key, walk| {
+            match key {
+                b"n" => parsed = walk.number_in(NUMBER)?,
+                b"text" => _ = walk.shown()?,
+                _ => walk.skip()?,
+            }
+            Some(())
+        });
+        let is_json = whole.is_some() && walk.is_at_end();
+        if let Some(known) = known {
+            assert!(is_json, "{event}");
+            assert_eq!(known, parsed, "{event}");
+            return true;
+        }
+        skeleton.parsed(event.as_bytes(), walk, is_json.then_some(parsed));
+        false
+    }
+
+    /// Which of the events are recognized.
+    fn recognized(events: &[&str]) -> Vec<bool> {
         let mut skeleton = Skeleton::default();
-        skeleton.learn(event.as_bytes(), range(text), padding.map(range), 7);
-        skeleton
+        events.iter().map(|event| read(&mut skeleton, event)).collect()
     }
 
     #[test]
-    fn an_event_that_differs_in_its_text_only_has_the_meaning() {
-        let skeleton = learned(r#"{"c":"one","i":0}"#, "one", None);
-        for same in [r#"{"c":"two","i":0}"#, r#"{"c":"\"\u00e9\n","i":0}"#, r#"{"c":"é","i":0}"#] {
-            assert_eq!(skeleton.meaning_of(same.as_bytes()), Some(7), "{same}");
-        }
+    fn a_shown_text_may_differ_at_once_and_another_value_once_it_has_differed() {
+        assert_eq!(recognized(&[r#"{"text":"a","t":1}"#, r#"{"text":"\u00e9","t":1}"#]), [false, true]);
+        let events = [
+            r#"{"text":"a","t":1,"n":1,"l":[{"w":"a","b":[97]}]}"#,
+            r#"{"text":"b","t":-2.5,"n":9,"l":[{"w":"","b":[1, 2]}]}"#,
+            r#"{"text":"c","t":1e9,"n":10,"l":[{"w":"é","b":[]}]}"#,
+        ];
+        assert_eq!(recognized(&events), [false, false, true]);
     }
 
     #[test]
     fn any_other_difference_is_a_mismatch() {
-        let skeleton = learned(r#"{"c":"one","i":0}"#, "one", None);
         for other in [
-            r#"{"c":"","i":0}"#,
-            r#"{"c":"two","i":1}"#,
-            r#"{"c":"two","i":0} "#,
-            r#"{"c":"two","c":"","i":0}"#,
-            r#"{"c":"two\","i":0}"#,
-            r#"{"c":"\x","i":0}"#,
-            r#"{"c":"\u12g4","i":0}"#,
-            "{\"c\":\"a\nb\",\"i\":0}",
-            r#"{"c":null,"i":0}"#,
-            r#"{"c":"two"#,
-            "",
+            r#"{"text":"","n":3}"#,
+            r#"{"text":null,"n":3}"#,
+            r#"{"text":"c","n":null}"#,
+            r#"{"text":"c","n":"3"}"#,
+            r#"{"text":"c","n":03}"#,
+            r#"{"text":"c","n":3.}"#,
+            r#"{"text":"c","n":NaN}"#,
+            r#"{"text":"c","n":-Infinity}"#,
+            r#"{"text":"c","n":3Infinity}"#,
+            r#"{"text":"c","n":[3]}"#,
+            r#"{"text":"c","n":3,"n":4}"#,
+            r#"{"text":"c","m":3}"#,
+            r#"{"text":"c","n":3} "#,
+            r#"{"text":"c","text":"","n":3}"#,
+            r#"{"text":"\x","n":3}"#,
+            "{\"text\":\"a\nb\",\"n\":3}",
+            r#"{"text":"c","n":3"#,
         ] {
-            assert_eq!(skeleton.meaning_of(other.as_bytes()), None, "{other}");
+            assert!(!recognized(&[r#"{"text":"a","n":1}"#, r#"{"text":"b","n":2}"#, other])[2], "{other}");
         }
-        assert_eq!(skeleton.meaning_of(b"{\"c\":\"\xff\",\"i\":0}"), None, "not UTF-8");
+        assert!(recognized(&[r#"{"text":"a","n":1}"#, r#"{"text":"b","n":2}"#, r#"{"text":"c","n":3}"#])[2]);
     }
 
     #[test]
-    fn padding_may_vary_on_either_side_of_the_text() {
-        for (event, other) in [
-            (r#"{"c":"text","p":"pad"}"#, r#"{"c":"t2","p":""}"#),
-            (r#"{"p":"pad","c":"text"}"#, r#"{"p":"","c":"t2"}"#),
-        ] {
-            let skeleton = learned(event, "text", Some("pad"));
-            assert_eq!(skeleton.meaning_of(other.as_bytes()), Some(7));
-            let empty_text = other.replace("t2", "");
-            assert_eq!(skeleton.meaning_of(empty_text.as_bytes()), None);
-        }
+    fn an_event_with_a_key_twice_or_too_many_values_is_not_learned() {
+        let twice = r#"{"n":1,"n":2}"#;
+        assert_eq!(recognized(&[twice; 4]), [false; 4]);
+        let many = format!("{{\"l\":[{}true]}}", "1,".repeat(MAX_VALUES + 1));
+        assert_eq!(recognized(&[&many[..]; 4]), [false; 4]);
+        let keys: String = (0..=MAX_KEYS).map(|n| format!("\"k{n}\":true,")).collect();
+        let wide = format!("{{{keys}\"n\":1}}");
+        assert_eq!(recognized(&[&wide[..]; 4]), [false; 4]);
+        let long = format!("{{\"text\":\"{}\"}}", "a".repeat(MAX_EVENT));
+        assert_eq!(recognized(&[&long[..]; 4]), [false; 4]);
     }
 
     #[test]
-    fn what_was_forgotten_is_not_known() {
-        let mut skeleton = learned(r#"{"c":"one"}"#, "one", None);
-        skeleton.forget();
-        assert_eq!(skeleton.meaning_of(br#"{"c":"one"}"#), None);
+    fn what_never_matches_is_learned_ever_more_rarely() {
+        let mut skeleton = Skeleton::<Option<u64>>::default();
+        let mut learned = 0;
+        for at in 0..6_400 {
+            let event = format!("{{\"k{at}\":1,\"n\":1}}");
+            let before = skeleton.credit.0;
+            assert!(!read(&mut skeleton, &event));
+            learned += usize::from(skeleton.credit.0 < before);
+        }
+        // The first earning finds the credit full.
+        assert_eq!(learned, 16 + 6_400 / 64 - 1);
     }
 }

@@ -67,11 +67,11 @@ impl Generate {
     /// Everything in an event, told as it comes; `None` for what is not JSON. Output comes last.
     fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
         // Rubbish at the end would otherwise be found after half has been told.
-        let mut walk = Walk::new(data)?;
-        let mut whole = walk.clone();
+        let mut whole = Walk::new(data)?;
         whole.skip()?;
         whole.end()?;
-        let (mut alone, mut only_text) = (None, true);
+        let mut walk = self.skeleton.walk(data)?;
+        let (mut alone, mut only_text) = (false, true);
         let (mut model, mut fault, mut tokens) = (None, None, None);
         let (mut shows, mut held_back) = (false, false);
         let Self { generated, identified, .. } = self;
@@ -106,10 +106,10 @@ impl Generate {
                 })?,
                 b"text_output" => each(walk, |choice, walk| {
                     held_back = true;
-                    if let Shown::String(place) = walk.shown()? {
+                    if let Shown::String(_) = walk.shown()? {
+                        alone = choice == 0 && !shows;
                         shows = true;
                         sink.delta(choice, Delta::Output { kind: OutputKind::Text, tokens: None });
-                        alone = Some(place).filter(|_| choice == 0 && alone.is_none());
                     }
                     Some(())
                 })?,
@@ -129,12 +129,12 @@ impl Generate {
         match counted {
             Some(Counted { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: counted }),
             Some(_) => sink.delta(0, Delta::NoToken),
-            None if held_back && !shows => sink.delta(0, Delta::Evidence { tokens: None }),
+            // The empty text beside an error belongs to no token.
+            None if held_back && !shows && fault.is_none() => sink.delta(0, Delta::Evidence { tokens: None }),
             None => {}
         }
-        if let (Some(place), true, None) = (alone, only_text, fault) {
-            self.skeleton.learn(data, place, None, ());
-        }
+        let is_steady = alone && only_text && fault.is_none();
+        self.skeleton.parsed(data, walk, is_steady.then_some(()));
         Some(())
     }
 }
@@ -154,10 +154,9 @@ fn each<'a>(walk: &mut Walk<'a>, mut take: impl FnMut(u32, &mut Walk<'a>) -> Opt
 
 impl Reader for Generate {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if self.skeleton.meaning_of(event.data).is_some() {
+        if self.skeleton.meaning_of(event.data, |(), _, _| ()).is_some() {
             return sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
         }
-        self.skeleton.forget();
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }

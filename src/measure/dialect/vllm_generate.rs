@@ -68,8 +68,8 @@ fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
     })?;
     let has_ids = choice.ids.is_some_and(|ids| ids > 0);
     choice.output = match text {
-        Shown::String(place) => Some((OutputKind::Text, Some(place))),
-        Shown::Null if has_ids => Some((OutputKind::Text, None)),
+        Shown::String(_) => Some(OutputKind::Text),
+        Shown::Null if has_ids => Some(OutputKind::Text),
         Shown::Null | Shown::Empty | Shown::Other => None,
     };
     choice.evidence = has_ids;

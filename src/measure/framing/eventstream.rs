@@ -5,6 +5,7 @@ use flate2::Crc;
 
 use super::prefixed::{Prefix, Prefixed};
 use super::{Event, Mark, Unframed};
+use crate::measure::budget::WorkBudget;
 
 /// Reads the frames of an Amazon event stream.
 pub type EventStream = Prefixed<Frame>;
@@ -27,7 +28,7 @@ impl Prefix for Frame {
         if fits && checksum(&head[..8]) == number(head, 8)? { Ok(length) } else { Err(Unframed::Malformed) }
     }
 
-    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed> {
+    fn event<'a>(&'a mut self, frame: &'a [u8], _: &mut WorkBudget) -> Result<Event<'a>, Unframed> {
         let (body, sum) = frame.split_at_checked(frame.len().wrapping_sub(CHECKSUM)).ok_or(Unframed::Malformed)?;
         if checksum(body) != number(sum, 0)? {
             return Err(Unframed::Malformed);
@@ -110,7 +111,8 @@ mod tests {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut seen = Vec::new();
         let mut frames = EventStream::default();
-        frames.push(bytes, |event| seen.push((text(event.name), text(event.data), event.mark)))?;
+        let budget = &mut WorkBudget::default();
+        frames.push(bytes, budget, |event, _| seen.push((text(event.name), text(event.data), event.mark)))?;
         Ok(seen)
     }
 

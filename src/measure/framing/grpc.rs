@@ -1,11 +1,12 @@
 //! gRPC messages in HTTP/2 DATA: one byte that says whether the message is compressed, its length in four bytes (big
 //! endian), the message. Where a message begins has nothing to do with where a DATA frame does.
 //!
-//! Each message is compressed by itself, as the `grpc-encoding` of its head says.
+//! Each message is compressed by itself, as the `grpc-encoding` of its head says; one decoder does for all of a stream.
 
-use super::coding::{EachAlone, Undecodable};
+use super::coding::EachAlone;
 use super::prefixed::{Prefix, Prefixed};
 use super::{Event, Mark, Unframed};
+use crate::measure::budget::WorkBudget;
 
 /// Reads gRPC messages.
 pub type Grpc = Prefixed<Message>;
@@ -33,11 +34,11 @@ impl Prefix for Message {
         }
     }
 
-    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed> {
+    fn event<'a>(&'a mut self, frame: &'a [u8], budget: &mut WorkBudget) -> Result<Event<'a>, Unframed> {
         let (head, data) = frame.split_at_checked(Self::LEAST).ok_or(Unframed::Malformed)?;
         let data = match head[0] {
             0 => data,
-            _ => self.coding.unfold(data).map_err(|Undecodable| Unframed::Coding)?,
+            _ => self.coding.unfold(data, budget)?,
         };
         Ok(Event { name: b"", data, mark: Mark::Plain })
     }
@@ -54,9 +55,10 @@ mod tests {
 
     fn messages(encoding: &str, reads: &[&[u8]]) -> (Vec<Vec<u8>>, Result<(), Unframed>) {
         let (mut grpc, mut seen) = (Grpc::encoded(encoding.as_bytes()), Vec::new());
-        let mut read = Ok(());
+        let (mut read, mut budget) = (Ok(()), WorkBudget::default());
         for bytes in reads {
-            read = grpc.push(bytes, |event| seen.push(event.data.to_vec()));
+            budget.receive(bytes.len());
+            read = grpc.push(bytes, &mut budget, |event, _| seen.push(event.data.to_vec()));
         }
         (seen, read)
     }
@@ -127,10 +129,20 @@ mod tests {
     #[test]
     fn messages_that_unfold_without_measure_end_the_reading() {
         let bomb = framed(true, &gzipped(&vec![0; 2 << 20]));
-        assert_eq!(messages("gzip", &[&bomb]).1, Err(Unframed::Coding), "one");
+        assert_eq!(messages("gzip", &[&bomb]).1, Err(Unframed::TooLarge), "one");
         // Each is small enough; together they are not.
         let small = framed(true, &gzipped(&[0; 1 << 19]));
         let (seen, read) = messages("gzip", &[&small.repeat(100)]);
-        assert!(seen.len() < 10 && read == Err(Unframed::Coding), "{} {read:?}", seen.len());
+        assert!(seen.len() < 40 && read == Err(Unframed::OutOfBudget), "{} {read:?}", seen.len());
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_leaves_nothing_to_the_next() {
+        for (encoding, encoded) in [("gzip", gzipped(b"first")), ("deflate", deflated(b"first"))] {
+            let cut = framed(true, &encoded[..encoded.len() - 5]);
+            let body = [cut, framed(true, &encoded)].concat();
+            let (seen, read) = messages(encoding, &[&body]);
+            assert_eq!((seen.last().map(Vec::as_slice), read), (Some(&b"first"[..]), Ok(())), "{encoding}");
+        }
     }
 }

@@ -29,6 +29,8 @@ pub use grpc::Grpc;
 pub use ndjson::Lines;
 pub use sse::Sse;
 
+use super::budget::{OutOfBudget, WorkBudget, price};
+
 /// The largest event that is understood, in bytes. Log probabilities and inlined images make events of hundreds of
 /// kilobytes; a stream whose event grows past this is forwarded but no longer read.
 pub const MAX_EVENT: usize = 1 << 20;
@@ -63,6 +65,14 @@ pub enum Unframed {
     Malformed,
     /// An event is compressed in a way that is not known, or does not follow it.
     Coding,
+    /// Reading more would cost too much.
+    OutOfBudget,
+}
+
+impl From<OutOfBudget> for Unframed {
+    fn from(_: OutOfBudget) -> Self {
+        Self::OutOfBudget
+    }
 }
 
 /// The framer of one stream.
@@ -81,18 +91,30 @@ pub enum Framer {
 }
 
 impl Framer {
-    /// Feeds one read; `each` is called for every event that it completes, in order.
+    /// Feeds one read; `each` is called for every event that it completes and the budget can pay for, in order.
     ///
     /// # Errors
-    /// Once the bytes cannot be followed, and for every read after that.
-    pub fn push(&mut self, bytes: &[u8], each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+    /// Once the bytes cannot be followed or paid for, and for every read after that.
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        budget: &mut WorkBudget,
+        mut each: impl FnMut(Event<'_>, &mut WorkBudget),
+    ) -> Result<(), Unframed> {
+        budget.charge_bytes(bytes.len(), price::FRAMED_BYTE)?;
+        let mut paid = |event: Event<'_>, budget: &mut WorkBudget| {
+            if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
+                each(event, budget);
+            }
+        };
         match self {
-            Self::Sse(sse) => sse.push(bytes, each),
-            Self::Lines(lines) => lines.push(bytes, each),
-            Self::Elements(elements) => elements.push(bytes, each),
-            Self::EventStream(frames) => frames.push(bytes, each),
-            Self::Grpc(messages) => messages.push(bytes, each),
-        }
+            Self::Sse(sse) => sse.push(bytes, |event| paid(event, budget)),
+            Self::Lines(lines) => lines.push(bytes, |event| paid(event, budget)),
+            Self::Elements(elements) => elements.push(bytes, |event| paid(event, budget)),
+            Self::EventStream(frames) => frames.push(bytes, budget, paid),
+            Self::Grpc(messages) => messages.push(bytes, budget, paid),
+        }?;
+        if budget.is_exhausted() { Err(Unframed::OutOfBudget) } else { Ok(()) }
     }
 
     /// The body ended cleanly: the event that its end cut short, if it is `complete` for all that. A frame that says

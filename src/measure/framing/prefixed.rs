@@ -1,6 +1,7 @@
 //! Frames that begin with their length, cut out of reads that know nothing of them.
 
 use super::{Event, MAX_EVENT, Unframed};
+use crate::measure::budget::WorkBudget;
 
 /// How a frame begins, and what is in it.
 pub trait Prefix: Default {
@@ -17,7 +18,7 @@ pub trait Prefix: Default {
     ///
     /// # Errors
     /// When the frame is not what it says.
-    fn event<'a>(&'a mut self, frame: &'a [u8]) -> Result<Event<'a>, Unframed>;
+    fn event<'a>(&'a mut self, frame: &'a [u8], budget: &mut WorkBudget) -> Result<Event<'a>, Unframed>;
 }
 
 /// Reads such frames. Memory: one frame at most ([`MAX_EVENT`]), and nothing at all while frames arrive whole.
@@ -38,10 +39,17 @@ impl<P: Prefix> Prefixed<P> {
     ///
     /// # Errors
     /// Once a frame is too large or is none, and for every read after that.
-    pub fn push(&mut self, bytes: &[u8], each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        budget: &mut WorkBudget,
+        each: impl FnMut(Event<'_>, &mut WorkBudget),
+    ) -> Result<(), Unframed> {
         match self.lost {
             Some(lost) => Err(lost),
-            None => self.cut(bytes, each).inspect_err(|lost| *self = Self { lost: Some(*lost), ..Self::default() }),
+            None => {
+                self.cut(bytes, budget, each).inspect_err(|lost| *self = Self { lost: Some(*lost), ..Self::default() })
+            }
         }
     }
 
@@ -50,7 +58,12 @@ impl<P: Prefix> Prefixed<P> {
         !self.carry.is_empty()
     }
 
-    fn cut(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+    fn cut(
+        &mut self,
+        mut bytes: &[u8],
+        budget: &mut WorkBudget,
+        mut each: impl FnMut(Event<'_>, &mut WorkBudget),
+    ) -> Result<(), Unframed> {
         while !self.carry.is_empty() {
             let whole = if self.carry.len() < P::LEAST { P::LEAST } else { length::<P>(&self.carry)? };
             let missing = whole.saturating_sub(self.carry.len());
@@ -60,13 +73,13 @@ impl<P: Prefix> Prefixed<P> {
             }
             self.carry.extend_from_slice(bytes.split_off(..missing).unwrap_or_default());
             if length::<P>(&self.carry)? == self.carry.len() {
-                each(self.prefix.event(&self.carry)?);
+                each(self.prefix.event(&self.carry, budget)?, budget);
                 self.carry.clear();
             }
         }
         while bytes.len() >= P::LEAST {
             let Some(frame) = bytes.split_off(..length::<P>(bytes)?) else { break };
-            each(self.prefix.event(frame)?);
+            each(self.prefix.event(frame, budget)?, budget);
         }
         self.carry.extend_from_slice(bytes);
         Ok(())

@@ -5,7 +5,8 @@ use super::head::{Head, HeadError};
 
 /// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
 const MAX_CHUNK_LINE: usize = 4 * 1024;
-const MAX_TRAILERS: usize = 16 * 1024;
+/// As much as a head: who sends many fields sends many trailers.
+const MAX_TRAILERS: usize = super::head::MAX_HEAD;
 
 /// Why a body is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

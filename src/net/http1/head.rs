@@ -9,8 +9,10 @@ use super::known::Known;
 /// The largest head, in bytes. Inference clients send a token and a few identifiers; this leaves room for the cookies
 /// and signed credentials that gateways add.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// The most fields of one head.
-pub const MAX_FIELDS: usize = 256;
+/// The most fields of one head, and of one trailer section. Parsing takes 32 bytes of stack for each.
+pub const MAX_FIELDS: usize = 1_024;
+/// The longest value of all `Connection` fields of a head together, in bytes: every field's name is looked for in it.
+const MAX_CONNECTION_BYTES: usize = 1_024;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,8 +105,7 @@ impl Head {
         self.status = response.code.unwrap_or_default();
         self.reason = reason(bytes);
         self.version = version(response.version);
-        self.mark_hop_by_hop();
-        Ok(())
+        self.mark_hop_by_hop()
     }
 
     /// Parses the trailer section of a chunked body, up to and with its empty line.
@@ -113,12 +114,12 @@ impl Head {
     /// See [`HeadError`].
     pub fn parse_trailers(bytes: &[u8]) -> Result<Self, HeadError> {
         strict_line_ends(bytes)?;
-        let mut fields = [httparse::EMPTY_HEADER; 64];
+        let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         match httparse::parse_headers(bytes, &mut fields) {
             Ok(httparse::Status::Complete((_, fields))) => {
                 let mut trailers = Self::default();
                 trailers.take(bytes, fields);
-                trailers.mark_hop_by_hop();
+                trailers.mark_hop_by_hop()?;
                 Ok(trailers)
             }
             Ok(httparse::Status::Partial) => Err(HeadError::Malformed("it ends early")),
@@ -156,7 +157,7 @@ impl Head {
     /// # Errors
     /// [`HeadError::Malformed`] when it does not say for certain where it goes.
     pub fn finish_request(&mut self) -> Result<(), HeadError> {
-        self.mark_hop_by_hop();
+        self.mark_hop_by_hop()?;
         let mut hosts = self.all(Known::Host);
         let (host, other, named) = (hosts.next(), hosts.next(), self.authority());
         // No host has these: one party may take them for its end, another for a part of it.
@@ -211,7 +212,10 @@ impl Head {
 
     /// Marks what belongs to one connection: the fields that say so by definition, and those that `Connection` names.
     /// It cannot name away the fields that say where a message goes or where it ends.
-    fn mark_hop_by_hop(&mut self) {
+    fn mark_hop_by_hop(&mut self) -> Result<(), HeadError> {
+        if self.all(Known::Connection).map(<[u8]>::len).sum::<usize>() > MAX_CONNECTION_BYTES {
+            return Err(HeadError::Malformed("a Connection field of more than 1024 bytes"));
+        }
         let bytes = &self.bytes;
         let listed = |name: &[u8], fields: &[Field]| {
             fields
@@ -235,6 +239,7 @@ impl Head {
             };
             self.fields[at].hop = hop;
         }
+        Ok(())
     }
 
     /// The method.
@@ -309,8 +314,13 @@ impl Head {
 
     /// The protocol that the message wants to switch to. `h2c` is not one: the upgrade would hide requests from us.
     pub fn upgrade(&self) -> Option<&[u8]> {
+        let first = self.get(Known::Upgrade)?;
         let wanted = self.lists(Known::Connection, "upgrade") && self.version == Version::Http11;
-        self.get(Known::Upgrade).filter(|protocol| wanted && !tokens(protocol).any(|p| p.eq_ignore_ascii_case(b"h2c")))
+        // A server may take any protocol of any of the fields (RFC 9110, section 7.8).
+        let mut protocols =
+            self.all(Known::Upgrade).flat_map(tokens).filter_map(|one| one.split(|b| *b == b'/').next());
+        let is_h2c = protocols.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"));
+        (wanted && !is_h2c).then_some(first)
     }
 
     /// Writes `METHOD target HTTP/1.1`.
@@ -440,6 +450,9 @@ mod tests {
         }
         let many = "X: 1\r\n".repeat(MAX_FIELDS);
         assert_eq!(request(&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).unwrap_err(), HeadError::TooLarge);
+        let connection =
+            |names: usize| format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(names));
+        assert!(request(&connection(512)).is_ok() && request(&connection(513)).is_err());
     }
 
     #[test]

@@ -11,8 +11,7 @@ use crate::net::io::{Arrival, Io};
 use crate::proxy::refusal::{Fault, Refusal};
 use crate::proxy::worker::Seat;
 
-/// What a client sends beyond its request is read ahead this far; its leaving is noticed as long as it has not sent
-/// more than that.
+/// What a client sends beyond its request is read ahead this far. More stays in the kernel's buffer.
 const READ_AHEAD: usize = 64 * 1024;
 /// How long, and for how much, a client is listened to after an answer that came before its request was whole. Closing
 /// at once would reset the connection, and the answer could be lost with it. A prompt with images has some megabytes;
@@ -88,12 +87,11 @@ impl Client {
                     Poll::Pending => {}
                 }
                 let idle = self.inbox.is_empty();
-                if idle && seat.worker().is_draining() {
-                    return Poll::Ready(Begun::Closed);
-                }
-                let deadline = match self.arrival {
+                let deadline = match (self.arrival, seat.worker().may_ask_for()) {
                     // What was sent ahead could not be read before; its time begins when it can.
-                    Some(arrival) if !idle => arrival.at.max(since).after(limits.head_timeout),
+                    (Some(arrival), _) if !idle => arrival.at.max(since).after(limits.head_timeout),
+                    (_, Some(Gap::ZERO)) if idle => return Poll::Ready(Begun::Closed),
+                    (_, Some(gap)) if idle => since.after(gap.min(limits.idle_timeout)),
                     _ => since.after(limits.idle_timeout),
                 };
                 ready!(seat.poll_until(cx, deadline));
@@ -135,7 +133,7 @@ impl Client {
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
-        Poll::Pending
+        self.io.poll_peer_closed(cx)
     }
 
     /// Writes what is to be written.

@@ -1,6 +1,7 @@
 //! The server for HTTP/1.x clients.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
 
 use super::client::{Begun, Client, LINGER_BYTES, LINGER_BYTES_MALFORMED};
@@ -93,15 +94,8 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     let added =
         Additions::new(&worker.config(), request, || client.io.peer(), Scheme::of(&client.io), observation.trace());
     let outgoing = Outgoing::new(request, framing, &added, observation.asking().is_some());
-    let begun = {
-        // The wait for a connection must not outlive the client either.
-        let mut begin = std::pin::pin!(worker.upstream().begin(&outgoing));
-        poll_fn(|cx| match begin.as_mut().poll(cx) {
-            Poll::Ready(begun) => Poll::Ready(Some(begun)),
-            Poll::Pending => client.poll_gone(cx).map(|()| None),
-        })
-        .await
-    };
+    // The wait for a connection must not outlive the client either.
+    let begun = unless_gone(client, worker.upstream().begin(&outgoing)).await;
     let mut exchange = match begun {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
@@ -116,8 +110,10 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
                 End::Upstream { broken, answered: false } => {
-                    if let Err(broken) = worker.upstream().again(relay.exchange, broken).await {
-                        break End::Upstream { broken, answered: false };
+                    match unless_gone(relay.client, worker.upstream().again(relay.exchange, broken)).await {
+                        Some(Ok(())) => {}
+                        Some(Err(broken)) => break End::Upstream { broken, answered: false },
+                        None => break End::ClientGone,
                     }
                 }
                 end => break end,
@@ -148,6 +144,16 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
     }
 }
 
+/// Waits for `part` as long as the client stays.
+async fn unless_gone<F: Future>(client: &mut Client, part: F) -> Option<F::Output> {
+    let mut part = pin!(part);
+    poll_fn(|cx| match part.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => client.poll_gone(cx).map(|()| None),
+    })
+    .await
+}
+
 /// Answers in the upstream's stead, and ends the connection.
 async fn refuse(
     client: &mut Client,
@@ -164,7 +170,7 @@ async fn refuse(
     let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
     client.written();
     if let Some(mut observation) = observation {
-        observation.refused(refusal.status);
+        observation.refused(refusal);
         observation.end(if answered { refusal.ending() } else { Ending::DownstreamGone });
     }
     Next::Linger(if refusal.fault == Fault::Downstream { LINGER_BYTES_MALFORMED } else { LINGER_BYTES })

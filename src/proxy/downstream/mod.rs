@@ -16,8 +16,9 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::worker::Seat;
 use crate::clock::Clock;
-use crate::measure::time::Stamp;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::io::Io;
+use crate::net::socket::Socket;
 
 /// Serves one accepted connection to its end.
 pub(super) async fn serve(socket: TcpStream, seat: Seat) {
@@ -31,7 +32,7 @@ pub(super) async fn serve(socket: TcpStream, seat: Seat) {
             if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
                 return h1::turn_away(Io::plain(socket), seat).await;
             }
-            match in_time(&seat, until, TlsAcceptor::from(config).accept(socket)).await {
+            match in_time(&seat, until, TlsAcceptor::from(config).accept(Socket::new(socket))).await {
                 Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
                 Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
                 None => return tracing::debug!("TLS handshake took too long, or the proxy drains"),
@@ -51,7 +52,7 @@ async fn in_time<F: Future>(seat: &Seat, until: Stamp, part: F) -> Option<F::Out
     let mut part = pin!(part);
     let done = poll_fn(|cx| match part.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if seat.worker().is_draining() => Poll::Ready(None),
+        Poll::Pending if seat.worker().may_ask_for() == Some(Gap::ZERO) => Poll::Ready(None),
         Poll::Pending => seat.poll_until(cx, until).map(|()| None),
     })
     .await;

@@ -1,6 +1,6 @@
 //! One exchange carried from an HTTP/1.x client to the upstream and back, as one state machine in the client's task.
 //!
-//! Every poll does, in this order: moves request body upstream, or else notices that the client has left; writes what
+//! Every poll does, in this order: moves request body upstream and notices if the client has left; writes what
 //! the client is owed; and only then reads from the upstream. So a client that does not read stops the upstream from
 //! being read, and what a read brought is written before it is understood.
 
@@ -34,7 +34,7 @@ pub(super) enum End {
 
 /// See the module.
 pub(super) struct Relay<'a> {
-    client: &'a mut Client,
+    pub(super) client: &'a mut Client,
     request: &'a Head,
     response: &'a mut Head,
     pub(super) exchange: &'a mut Exchange,
@@ -52,6 +52,8 @@ pub(super) struct Relay<'a> {
     keep: bool,
     /// The server takes what is still to come of a request that it has answered.
     hears_out: bool,
+    /// The end of the connection is the end of the body. Only a reset tells the client that the body is not whole.
+    resets_on_close: bool,
 }
 
 /// The request body on its way.
@@ -104,6 +106,7 @@ impl<'a> Relay<'a> {
             draining,
             keep: false,
             hears_out: false,
+            resets_on_close: false,
         }
     }
 
@@ -143,6 +146,9 @@ impl<'a> Relay<'a> {
     }
 
     fn whole(&self) -> End {
+        if self.resets_on_close {
+            self.client.io.set_reset_on_close(false);
+        }
         let at = self.handed_on.unwrap_or_else(|| Clock::Monotonic.now());
         End::Whole { keep: self.keep && self.client_is_done(), at }
     }
@@ -180,10 +186,16 @@ impl<'a> Relay<'a> {
                 Poll::Ready(Ok(())) if full => {}
                 _ if read.is_ready() => {}
                 // Nothing more can be written, or nothing more read.
-                _ => return Ok(()),
+                _ => break,
             }
         }
-        match self.client.poll_gone(cx) {
+        let gone = match self.upload {
+            // The body's next bytes stay unread until the server has taken some.
+            Upload::Reading(_) if self.exchange.backlog() >= HIGH_WATER => self.client.io.poll_peer_closed(cx),
+            Upload::Reading(_) => Poll::Pending,
+            Upload::Writing | Upload::Over { .. } => self.client.poll_gone(cx),
+        };
+        match gone {
             Poll::Ready(()) => Err(End::ClientGone),
             Poll::Pending => Ok(()),
         }
@@ -300,6 +312,10 @@ impl<'a> Relay<'a> {
             }
             framing => framing,
         };
+        if framing == Framing::UntilClose {
+            self.client.io.set_reset_on_close(true);
+            self.resets_on_close = true;
+        }
         if let Some(asking) = self.observation.asking() {
             asking.reply_begins(response);
         }

@@ -67,6 +67,11 @@ pub(super) async fn run(
                 observation.body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
             }
         });
+        // A client's FIN keeps its place behind the bytes that the server has yet to take. A reset has none.
+        let upward = match upward {
+            Poll::Pending if !up.buffer.is_empty() => client.poll_reset(cx).map(|()| true),
+            upward => upward,
+        };
         match (upward, downward) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             // The server closed, as it may at any time after the switch.

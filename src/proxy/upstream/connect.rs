@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use nix::errno::Errno;
 
@@ -77,8 +78,19 @@ impl Connector {
         self.levels.connection()
     }
 
+    /// Whether another connection would take a descriptor that is kept for the admin port.
+    pub(super) fn is_at_limit(&self) -> bool {
+        let (idle, busy) = self.shared.gauges.connections();
+        let open = usize::try_from(idle + busy).unwrap_or_default() + self.shared.connecting.load(Relaxed);
+        open >= self.shared.max_upstream_connections.load(Relaxed)
+    }
+
     /// A new connection, handshakes done, within the time limit.
     pub(in crate::proxy) async fn connect(&self) -> Result<Io, Broken> {
+        if self.is_at_limit() {
+            return Err(Broken::NoDescriptor { place: self.place.clone() });
+        }
+        let _connecting = Connecting::count(&self.shared);
         let limit = self.shared.config.load().upstream.connect_timeout;
         let tls = self.shared.upstream_tls.as_ref().map(|tls| {
             let name = self.target.server_name.as_deref().unwrap_or(&self.target.host);
@@ -97,6 +109,22 @@ impl Connector {
             self.negotiated_http2.set(io.alpn() == Some(b"h2"));
         }
         connected
+    }
+}
+
+/// Counts a connection that is being made.
+struct Connecting<'a>(&'a AtomicUsize);
+
+impl<'a> Connecting<'a> {
+    fn count(shared: &'a Shared) -> Self {
+        shared.connecting.fetch_add(1, Relaxed);
+        Self(&shared.connecting)
+    }
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -4,14 +4,25 @@
 //! client, with the stamp of its arrival. A connection is given back only when the reply ended as its framing says and
 //! nothing is left over; in every other case it is closed where it stands, which is also how a client's disconnect
 //! reaches the server.
+//!
+//! # When a request is sent again
+//! A server may close a kept connection while the next request is on its way. The request then goes over a new
+//! connection, once, if no byte of an answer came and either
+//! * its method is idempotent (RFC 9110, section 9.2.2), or
+//! * the server's TCP reset the connection within [`MAX_HANG_UP_RACE`] of the last write. A host resets a connection
+//!   that is closed before all its bytes were read (RFC 1122, section 4.2.2.13). So the server has not read the whole
+//!   request. A server that reads a request and then dies closes with a FIN instead, and the client gets a 502.
 
 use std::io;
+use std::mem::take;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use super::pool::Kind;
-use super::{BodyStep, Broken};
+use super::{BodyStep, Broken, Connector, Outgoing};
+use crate::clock::Clock;
 use crate::export::levels::OpenConnection;
+use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::coming::{begun_response, end_of_head};
 use crate::net::http1::head::MAX_HEAD;
@@ -20,6 +31,12 @@ use crate::net::io::{Arrival, Io};
 
 /// A buffer larger than this is given back when it is empty, so that a long prompt does not stay with its stream.
 const SMALL: usize = 4 * 1024;
+/// A reset later than this after the last write says nothing of whether the request was read: a router or a host on the
+/// way may have gone. A server decides to hang up before it sees the request; what remains is a round trip, a lost
+/// segment's retransmission (200 ms at first) and the server's scheduling.
+const MAX_HANG_UP_RACE: Gap = Gap::from_millis(1_000);
+/// How long the reset may take that follows a FIN: a round trip and one retransmission.
+const MAX_RESET_WAIT: Gap = Gap::from_millis(500);
 
 /// A connection between exchanges.
 #[derive(Debug)]
@@ -28,6 +45,7 @@ pub(super) struct Connection {
     /// Its buffers, kept from exchange to exchange: that of the request, and that of what was received.
     out: Vec<u8>,
     inbox: Vec<u8>,
+    /// It has carried a reply.
     used: bool,
     open: OpenConnection,
 }
@@ -52,8 +70,14 @@ impl Connection {
 #[derive(Debug)]
 pub(in crate::proxy) struct Exchange {
     io: Io,
-    /// The connection was kept, and has taken nothing of this request yet.
-    untouched: bool,
+    /// The time of the last write, on a connection that has carried another reply and not yet a byte of this one. The
+    /// whole request stays in `out` meanwhile.
+    unanswered: Option<Stamp>,
+    /// A write failed on it.
+    write_failed: bool,
+    /// The request is whole, and has to be written again.
+    resending: bool,
+    idempotent: bool,
     open: OpenConnection,
     /// The request as it goes over the wire; from `written` on it is still to be written.
     out: Vec<u8>,
@@ -80,27 +104,26 @@ pub(in crate::proxy) struct Exchange {
 }
 
 impl Exchange {
-    /// Begins an exchange; `write_head` writes the request head, `framing` is how its body will go.
-    pub(super) fn begin(
-        connection: Connection,
-        framing: Framing,
-        to_head: bool,
-        write_head: impl FnOnce(&mut Vec<u8>),
-    ) -> Self {
+    /// Begins an exchange, at `now`.
+    pub(super) fn begin(connection: Connection, request: &Outgoing<'_>, connector: &Connector, now: Stamp) -> Self {
         let Connection { io, mut out, inbox, used, open } = connection;
         out.clear();
-        write_head(&mut out);
+        request.write(connector, &mut out);
+        let method = request.head.method();
         Self {
             io,
-            untouched: used,
+            unanswered: used.then_some(now),
+            write_failed: false,
+            resending: false,
+            idempotent: matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"),
             open,
             out,
             written: 0,
             payload: Vec::new(),
-            chunked: framing == Framing::Chunked,
+            chunked: request.framing == Framing::Chunked,
             complete: false,
             deaf: false,
-            to_head,
+            to_head: method == "HEAD",
             inbox,
             searched: 0,
             arrival: None,
@@ -112,9 +135,24 @@ impl Exchange {
         }
     }
 
-    /// Goes on with another connection, when the first one took nothing.
-    pub(super) fn move_to(&mut self, connection: Connection) {
-        (self.io, self.open, self.untouched, self.written) = (connection.io, connection.open, connection.used, 0);
+    /// Whether the request may be sent once more after `broken`; see the module.
+    pub(super) async fn may_resend(&self, broken: &Broken) -> bool {
+        let reset = match broken {
+            Broken::Reset => true,
+            Broken::Closed => self.write_failed,
+            _ => return false,
+        };
+        let Some(written) = self.unanswered else { return false };
+        let in_time = Clock::Monotonic.now().since(written) <= MAX_HANG_UP_RACE;
+        self.idempotent || in_time && (reset || self.io.is_reset(MAX_RESET_WAIT).await)
+    }
+
+    /// Sends the request again over a new connection.
+    pub(super) fn resend(&mut self, connection: Connection) {
+        (self.io, self.open, self.written) = (connection.io, connection.open, 0);
+        (self.unanswered, self.write_failed) = (None, false);
+        // Otherwise whoever sends the rest writes what came before it as well.
+        self.resending = self.complete && self.payload.is_empty();
     }
 
     /// Appends to the request body.
@@ -160,25 +198,49 @@ impl Exchange {
         cx: &mut Context<'_>,
         mut written: impl FnMut(&[u8]),
     ) -> Poll<Result<(), Broken>> {
-        let flushed = self.io.poll_write_all(cx, &self.out, &mut self.written);
-        self.untouched &= self.written == 0;
-        match ready!(flushed) {
+        let before = self.written;
+        if self.write_failed {
+            self.written = self.out.len();
+        }
+        match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
             Ok(()) => {}
-            // Not one byte was taken from us, so the server cannot have taken the request.
-            Err(_) if self.untouched => return Poll::Ready(Err(Broken::NotTaken)),
+            // What the server says, or that it says nothing, decides whether the request is sent again.
+            Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
             Err(_) => self.deaf = true,
         }
         for piece in self.payload.drain(..) {
             written(&self.out[piece]);
         }
+        match &mut self.unanswered {
+            Some(last_write) if self.written > before => *last_write = Clock::Monotonic.now(),
+            Some(_) => {}
+            None => self.forget_written(),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Gives up the bytes of the request, all of which were written.
+    fn forget_written(&mut self) {
         self.out.clear();
         self.written = 0;
         self.out.shrink_to(SMALL);
-        Poll::Ready(Ok(()))
+    }
+
+    /// The first byte of an answer came: the request is not sent again.
+    fn answer_begins(&mut self) {
+        if self.unanswered.take().is_some() {
+            self.deaf |= take(&mut self.write_failed);
+            if self.backlog() == 0 && self.payload.is_empty() {
+                self.forget_written();
+            }
+        }
     }
 
     /// The next response head: interim ones, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+        if self.resending && self.poll_flush(cx, |_| ()).is_ready() {
+            self.resending = false;
+        }
         loop {
             if let Some(end) = end_of_head(&self.inbox, self.searched).filter(|end| *end <= MAX_HEAD) {
                 head.parse_response(&self.inbox[..end]).map_err(Broken::Head)?;
@@ -205,6 +267,7 @@ impl Exchange {
                 arrival
             }));
             self.arrival = Some(read.map_err(Broken::reset)?.ok_or(Broken::Closed)?);
+            self.answer_begins();
         }
     }
 

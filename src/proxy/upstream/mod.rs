@@ -27,7 +27,7 @@ use crate::proxy::forward::Additions;
 
 /// Bytes of a request that may wait to be written before the client's body is no longer read.
 pub(super) const HIGH_WATER: usize = 64 * 1024;
-/// Largest request body that is kept until its connection has taken it, in bytes.
+/// Largest request body that is kept until its answer begins, in bytes: a kept connection may turn out to be closed.
 const MOST_KEPT: u64 = 64 * 1024;
 
 /// Why an exchange broke.
@@ -57,7 +57,7 @@ pub(super) enum Broken {
         /// Host and port.
         place: String,
     },
-    /// A connection that was kept turned out to be closed before it took a byte: another one may be used.
+    /// A connection turned out to be closed before it took a byte: another one may be used.
     #[error("the connection was closed before it took the request")]
     NotTaken,
     /// The server closed before its answer was whole.
@@ -158,6 +158,7 @@ impl Upstream {
     /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
     /// turned out to be closed.
     pub(super) async fn begin(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
+        let now = Clock::Monotonic.now();
         let grpc = request.head.grpc().is_some();
         let kept = if self.connector.speaks_http2(grpc) {
             let open = self.http2.borrow_mut().open();
@@ -166,12 +167,12 @@ impl Upstream {
             }
             None
         } else {
-            self.pool.borrow_mut().take(Clock::Monotonic.now()).filter(|_| request.repeatable)
+            request.repeatable.then(|| self.pool.borrow_mut().take(now)).flatten()
         };
         let connection = match kept {
             Some(connection) => connection,
             None => {
-                let io = self.connector.connect().await?;
+                let io = self.connect().await?;
                 // TLS agrees on the version anew with each connection.
                 if self.connector.speaks_http2(grpc) {
                     return self.begin_http2(self.adopt_http2(io).await?, request);
@@ -179,10 +180,15 @@ impl Upstream {
                 h1::Connection::new(io, self.connector.open())
             }
         };
-        let to_head = request.head.method() == "HEAD";
-        let exchange =
-            h1::Exchange::begin(connection, request.framing, to_head, |out| request.write(&self.connector, out));
-        Ok(Exchange::Http1(Box::new(exchange)))
+        Ok(Exchange::Http1(Box::new(h1::Exchange::begin(connection, request, &self.connector, now))))
+    }
+
+    /// A new connection, for which an idle one may have to go.
+    async fn connect(&self) -> Result<Io, Broken> {
+        if self.connector.is_at_limit() {
+            self.pool.borrow_mut().close_oldest();
+        }
+        self.connector.connect().await
     }
 
     fn begin_http2(&self, connection: h2::Connection, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
@@ -193,7 +199,7 @@ impl Upstream {
         let open = self.http2.borrow_mut().open();
         match open {
             Some(connection) => Ok(connection),
-            None => self.adopt_http2(self.connector.connect().await?).await,
+            None => self.adopt_http2(self.connect().await?).await,
         }
     }
 
@@ -202,11 +208,12 @@ impl Upstream {
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
-    /// Goes on with another connection, where no server has begun with the request; else `broken` is how it ends.
+    /// Goes on with another connection, where the request may be sent again; else `broken` is how it ends.
     pub(super) async fn again(&self, exchange: &mut Exchange, broken: Broken) -> Result<(), Broken> {
         match exchange {
-            Exchange::Http1(exchange) if matches!(broken, Broken::NotTaken) => {
-                exchange.move_to(h1::Connection::new(self.connector.connect().await?, self.connector.open()))
+            Exchange::Http1(exchange) if exchange.may_resend(&broken).await => {
+                tracing::debug!(%broken, "the server closed a kept connection; the request is sent again");
+                exchange.resend(h1::Connection::new(self.connect().await?, self.connector.open()));
             }
             Exchange::Http2(exchange) if exchange.can_go_on() => exchange.again(self.http2_connection().await?),
             _ => return Err(broken),
@@ -229,6 +236,7 @@ impl Upstream {
     /// Closes what the server has closed, and what has idled too long.
     pub(super) fn tidy(&self) {
         self.pool.borrow_mut().tidy(Clock::Monotonic.now());
+        self.http2.borrow_mut().close_idle();
     }
 }
 

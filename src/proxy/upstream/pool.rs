@@ -119,6 +119,11 @@ impl Pool {
         None
     }
 
+    /// Closes the connection that has idled longest.
+    pub(super) fn close_oldest(&mut self) {
+        self.idle.pop_front();
+    }
+
     /// Looks at every idle connection; closes those that the server has closed and those that are too old.
     pub(super) fn tidy(&mut self, now: Stamp) {
         for mut idle in std::mem::take(&mut self.idle) {

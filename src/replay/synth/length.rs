@@ -7,11 +7,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rand::RngExt as _;
-use rand_distr::{Distribution as _, LogNormal, Normal};
+use rand_distr::{Distribution as _, LogNormal, Normal, StandardNormal};
 use rand_pcg::Pcg64Mcg;
 
+use crate::capture::format::Header;
 use crate::replay::schedule::RowError;
-use crate::replay::source;
+use crate::replay::source::{self, Reading, TraceSource};
+use crate::trace::format::Format;
 
 /// The longest length that is drawn.
 const MOST: f64 = 16_777_216.0;
@@ -19,7 +21,7 @@ const MOST: f64 = 16_777_216.0;
 const MOST_PAIRS: usize = 1_000_000;
 
 /// A whole number above 0: tokens, turns, or milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 pub enum Length {
     /// All alike.
     Fixed(u64),
@@ -27,12 +29,52 @@ pub enum Length {
     Normal(f64, f64),
     /// Log-normal, with its own mean and standard deviation.
     LogNormal(f64, f64),
-    /// As measured: the values at the shares of [`SHARES`], and between them as on a logarithmic scale.
-    Measured(&'static [u32; 11]),
+    /// As measured: the values at [`shares`], and between them as on a logarithmic scale.
+    Measured(&'static Quantiles),
 }
 
-/// Of measured lengths this share is not above the value.
-pub const SHARES: [f64; 11] = [0.0, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1.0];
+impl fmt::Debug for Length {
+    /// Of measured lengths no number: a run's result names what was sent, in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(length) => write!(f, "Fixed({length})"),
+            Self::Normal(mean, deviation) => write!(f, "Normal({mean:?}, {deviation:?})"),
+            Self::LogNormal(mean, deviation) => write!(f, "LogNormal({mean:?}, {deviation:?})"),
+            Self::Measured(_) => f.write_str("Measured"),
+        }
+    }
+}
+
+/// Measured lengths: the value at each of the [`shares`].
+pub type Quantiles = [u32; 206];
+
+/// Of measured lengths the share that is not above quantile number `at`: 200 in even steps, and five more in the last step,
+/// where lengths are far apart.
+pub const fn shares(at: usize) -> f64 {
+    const LAST_STEP: [f64; 6] = [0.996, 0.997, 0.998, 0.999, 0.999_5, 1.0];
+    if at < 200 { at as f64 / 200.0 } else { LAST_STEP[if at < 206 { at - 200 } else { 5 }] }
+}
+
+/// The measured length at a share of all.
+fn at_share(quantiles: &Quantiles, share: f64) -> f64 {
+    let even = (share * 200.0) as usize;
+    let mut above = even.clamp(0, quantiles.len() - 2) + 1;
+    while above + 1 < quantiles.len() && shares(above) <= share {
+        above += 1;
+    }
+    let part = (share - shares(above - 1)) / (shares(above) - shares(above - 1));
+    let [low, high] = [above - 1, above].map(|at| f64::from(quantiles[at]).ln());
+    (low + (high - low) * part).exp()
+}
+
+/// The share of a normal distribution that is below `z`: Abramowitz and Stegun 7.1.26, within 2e-7.
+fn normal_share(z: f64) -> f64 {
+    const C: [f64; 5] = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
+    let x = z.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * x);
+    let above = C.iter().rev().fold(0.0, |sum, c| (sum + c) * t) * (-x * x).exp() / 2.0;
+    if z < 0.0 { above } else { 1.0 - above }
+}
 
 impl FromStr for Length {
     type Err = &'static str;
@@ -75,23 +117,35 @@ impl Length {
                 let variance = (1.0 + (deviation / mean).powi(2)).ln();
                 LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(mean, |law| law.sample(random))
             }
-            Self::Measured(values) => {
-                let share: f64 = random.random();
-                let above = SHARES.partition_point(|known| *known <= share).clamp(1, SHARES.len() - 1);
-                let part = (share - SHARES[above - 1]) / (SHARES[above] - SHARES[above - 1]);
-                let [low, high] = [above - 1, above].map(|at| f64::from(values[at]).ln());
-                (low + (high - low) * part).exp()
-            }
+            Self::Measured(quantiles) => at_share(quantiles, random.random()),
         };
-        drawn.round().clamp(1.0, MOST) as u64
+        whole(drawn)
     }
 }
+
+/// A length that can be sent.
+fn whole(drawn: f64) -> u64 {
+    drawn.round().clamp(1.0, MOST) as u64
+}
+
+/// What a trace was taken for, and its header.
+pub type ReadAs = (&'static Format, Header);
 
 /// How long prompts and replies are, in tokens.
 #[derive(Clone, PartialEq)]
 pub enum Lengths {
     /// Each by its own law: (prompt, reply).
     Apart(Length, Length),
+    /// As measured, with ranks that go together as far as they did there: by a Gaussian copula, whose correlation is
+    /// 2 sin(π ρ / 6) for Spearman's ρ.
+    Correlated {
+        /// Of prompts.
+        input: &'static Quantiles,
+        /// Of replies.
+        output: &'static Quantiles,
+        /// Spearman's ρ.
+        rank_correlation: f64,
+    },
     /// Drawn together, as (prompt, reply), so that long prompts keep their replies.
     Pairs(Arc<[(u32, u32)]>),
 }
@@ -101,33 +155,47 @@ impl fmt::Debug for Lengths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Apart(input, output) => write!(f, "{input:?}, {output:?}"),
+            Self::Correlated { rank_correlation, .. } => {
+                write!(f, "as measured, with a rank correlation of {rank_correlation}")
+            }
             Self::Pairs(pairs) => write!(f, "{} pairs of a file", pairs.len()),
         }
     }
 }
 
 impl Lengths {
-    /// The lengths of a file's rows: a trace in any format that is known, or lines of two numbers, `ISL,OSL`.
+    /// The lengths of a file's rows: a trace in any format that is known, or lines of two numbers, `ISL,OSL`; and what a
+    /// trace was taken for, with its header.
     ///
     /// # Errors
     /// When it cannot be read, or has no row with both lengths.
-    pub fn of_file(path: &Path) -> Result<Self, RowError> {
+    pub fn of_file(path: &Path, reading: Reading) -> Result<(Self, Option<ReadAs>), RowError> {
         let shown = path.display();
-        let mut pairs = match plain(path)? {
-            Some(pairs) => pairs,
-            None => of_trace(path).map_err(|error| format!("{error}; lengths are a trace, or lines of `ISL,OSL`"))?,
+        let lines = if reading.format.is_none() { plain(path)? } else { None };
+        let (mut pairs, trace) = match lines {
+            Some(pairs) => (pairs, None),
+            None => of_trace(path, reading)
+                .map(|(pairs, trace)| (pairs, Some(trace)))
+                .map_err(|error| format!("{error}; lengths are a trace, or lines of `ISL,OSL`"))?,
         };
         pairs.retain(|(input, output)| *input > 0 && *output > 0);
         if pairs.is_empty() {
             return Err(format!("{shown}: no row tells the tokens of its prompt and of its reply").into());
         }
-        Ok(Self::Pairs(pairs.into()))
+        Ok((Self::Pairs(pairs.into()), trace))
     }
 
     /// Those of one request: (prompt, reply).
     pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
         match self {
             Self::Apart(input, output) => (input.draw(random), output.draw(random)),
+            Self::Correlated { input, output, rank_correlation } => {
+                let correlation = 2.0 * (std::f64::consts::PI * rank_correlation / 6.0).sin();
+                let [first, second]: [f64; 2] = [(); 2].map(|()| StandardNormal.sample(random));
+                let second = correlation * first + (1.0 - correlation * correlation).sqrt() * second;
+                let length = |quantiles, normal| whole(at_share(quantiles, normal_share(normal)));
+                (length(input, first), length(output, second))
+            }
             Self::Pairs(pairs) => {
                 let (input, output) = pairs[random.random_range(0..pairs.len())];
                 (input.into(), output.into())
@@ -136,19 +204,21 @@ impl Lengths {
     }
 }
 
-fn of_trace(path: &Path) -> Result<Vec<(u32, u32)>, RowError> {
-    let (_, rows, _) = source::open(path, None)?;
+fn of_trace(path: &Path, reading: Reading) -> Result<(Pairs, ReadAs), RowError> {
+    let TraceSource { read: header, rows, format, .. } = source::open(path, reading)?;
     let mut pairs = Vec::new();
     for row in rows.take(MOST_PAIRS) {
         let row = row?;
         let tokens = |count: Option<u64>| u32::try_from(count?).ok();
         pairs.extend(tokens(row.prompt.tokens).zip(tokens(row.output_tokens)));
     }
-    Ok(pairs)
+    Ok((pairs, (format, header)))
 }
 
+type Pairs = Vec<(u32, u32)>;
+
 /// The lines of a file of two numbers; `None` where the first line with a number in it says that it is none.
-fn plain(path: &Path) -> Result<Option<Vec<(u32, u32)>>, RowError> {
+fn plain(path: &Path) -> Result<Option<Pairs>, RowError> {
     use std::io::{BufRead as _, BufReader, Read as _};
     if !path.is_file() {
         return Ok(None);
@@ -157,7 +227,7 @@ fn plain(path: &Path) -> Result<Option<Vec<(u32, u32)>>, RowError> {
         let (input, output) = line.trim().split_once(',')?;
         Some((input.trim().parse().ok()?, output.trim().parse().ok()?))
     };
-    let mut pairs: Vec<(u32, u32)> = Vec::new();
+    let mut pairs: Pairs = Vec::new();
     // Two numbers and a comma are never longer than this; a packed file has lines of any length.
     let mut lines = BufReader::new(fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
     for number in 1..=MOST_PAIRS {
@@ -205,14 +275,33 @@ mod tests {
 
     #[test]
     fn what_was_measured_comes_out_at_its_shares() {
-        const TABLE: [u32; 11] = [10, 20, 50, 90, 200, 400, 900, 2_000, 3_000, 7_000, 9_000];
+        static TABLE: Quantiles = {
+            let mut table = [0; 206];
+            let mut at = 0;
+            while at < table.len() {
+                table[at] = 100 + 10 * at as u32;
+                at += 1;
+            }
+            table
+        };
         let mut random = random(3);
         let mut drawn: Vec<u64> = (0..50_000).map(|_| Length::Measured(&TABLE).draw(&mut random)).collect();
         drawn.sort_unstable();
-        assert!((10..=11).contains(&drawn[0]) && drawn[49_999] <= 9_000);
-        for (share, value) in SHARES.into_iter().zip(TABLE).skip(1).take(9) {
-            let found = drawn[(share * 50_000.0) as usize] as f64;
-            assert!((found / f64::from(value) - 1.0).abs() < 0.06, "{share}: {found} for {value}");
+        assert!(drawn[0] >= 100 && drawn[49_999] <= 2_150);
+        for at in (10..206).step_by(5) {
+            let found = drawn[((shares(at) * 50_000.0) as usize).min(49_999)] as f64;
+            assert!((found / f64::from(TABLE[at]) - 1.0).abs() < 0.06, "{at}: {found} for {}", TABLE[at]);
+        }
+        assert_eq!(at_share(&TABLE, 0.0).round(), 100.0);
+        assert_eq!(at_share(&TABLE, 0.5).round(), 1_100.0);
+        assert_eq!(at_share(&TABLE, 1.0).round(), 2_150.0);
+        assert_eq!(at_share(&TABLE, 0.9995).round(), 2_140.0);
+    }
+
+    #[test]
+    fn the_share_of_a_normal_distribution_is_that_of_tables() {
+        for (z, share) in [(0.0, 0.5), (1.0, 0.841_344_7), (-1.96, 0.024_997_9), (3.5, 0.999_767_4), (-9.0, 0.0)] {
+            assert!((normal_share(z) - share).abs() < 3e-7, "{z}: {}", normal_share(z));
         }
     }
 
@@ -247,7 +336,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("lengths.csv");
         fs::write(&file, "isl,osl\n100,1\n200,2\n\n200,2\n300, 3\n").unwrap();
-        let lengths = Lengths::of_file(&file).unwrap();
+        let (lengths, trace) = Lengths::of_file(&file, Reading::default()).unwrap();
+        assert!(trace.is_none(), "lines of two numbers");
         let mut random = random(1);
         let mut counts = [0; 4];
         for _ in 0..4_000 {
@@ -257,17 +347,24 @@ mod tests {
         }
         assert!(counts[2] > 1_800 && counts[1] > 850 && counts[3] > 850 && counts[0] == 0, "{counts:?}");
         fs::write(&file, "100,1\n200\n").unwrap();
-        let error = Lengths::of_file(&file).unwrap_err().to_string();
+        let error = Lengths::of_file(&file, Reading::default()).err().unwrap().to_string();
         assert!(error.ends_with("lengths.csv: line 2 is not `ISL,OSL`"), "{error}");
         fs::write(&file, "100,0\n").unwrap();
-        assert!(Lengths::of_file(&file).unwrap_err().to_string().contains("no row tells the tokens"));
+        assert!(
+            Lengths::of_file(&file, Reading::default()).err().unwrap().to_string().contains("no row tells the tokens")
+        );
     }
 
     #[test]
     fn a_trace_is_a_file_of_lengths_too() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces");
         for (trace, rows) in [("mooncake/conversation_first60s.jsonl", 162), ("azure/conv2023_first300s.csv", 1_445)] {
-            let Lengths::Pairs(pairs) = Lengths::of_file(&root.join(trace)).unwrap() else { panic!() };
+            let (Lengths::Pairs(pairs), Some((format, _))) =
+                Lengths::of_file(&root.join(trace), Reading::default()).unwrap()
+            else {
+                panic!()
+            };
+            assert!(trace.starts_with(format.name));
             assert_eq!(pairs.len(), rows, "{trace}");
         }
     }

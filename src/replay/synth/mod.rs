@@ -3,6 +3,7 @@
 
 pub mod arrivals;
 pub mod length;
+mod mix_tables;
 pub mod mixes;
 
 use std::cmp::Reverse;

@@ -9,8 +9,9 @@ use crate::capture::format::Entry;
 pub(super) struct Counted {
     estimated: u64,
     unknown: u64,
-    silent: u64,
     refused: u64,
+    by_limit: u64,
+    left_open: u64,
 }
 
 impl Counted {
@@ -34,10 +35,24 @@ impl Counted {
         output
     }
 
-    /// Output tokens, for AIPerf alone: of a file in which one row asks for none it reads no row.
-    pub(super) fn one_or_more(&mut self, entry: &Entry) -> Option<u64> {
-        self.silent += u64::from(entry.output_tokens == Some(0));
-        entry.output_tokens.filter(|tokens| *tokens > 0)
+    /// Output tokens that a load generator is to ask for: without a length it would let the model decide, and generate
+    /// thousands of tokens where a client left before the first. Such a request asks for what it was allowed
+    /// (`max_tokens`), and is left out where nobody knows that; of one without any sign of an end the length stays open,
+    /// unless the format needs one.
+    pub(super) fn requested(&mut self, entry: &Entry, is_needed: bool) -> Result<Option<u64>, WriteError> {
+        if let Some(tokens) = entry.output_tokens.filter(|tokens| *tokens > 0) {
+            return Ok(Some(tokens));
+        }
+        if asks_for_its_limit(entry) {
+            self.by_limit += 1;
+            return Ok(entry.params.max_tokens);
+        }
+        let has_ended = entry.output_tokens.is_some() || entry.outcome.is_some() || entry.ending.is_some();
+        if is_needed || has_ended || entry.status.is_some() || entry.abort_tokens.is_some() {
+            return Err(WriteError::Unfit("requests without an output token and without max_tokens, left out"));
+        }
+        self.left_open += 1;
+        Ok(None)
     }
 
     /// What a reader of the file has to know.
@@ -45,9 +60,18 @@ impl Counted {
         let counts = [
             (self.estimated, "requests have no prompt tokens: a quarter of their bytes was taken"),
             (self.unknown, "requests have no output length, and were written as answers of no token"),
-            (self.silent, "answers of no token have no length: AIPerf asks for one at least"),
+            (
+                self.by_limit,
+                "requests ended before a token: what they were allowed (max_tokens) is their output length",
+            ),
+            (self.left_open, "requests have no output length: AIPerf lets the model decide"),
             (self.refused, "answers are of no token: AIPerf asks for one at least, and refuses the file"),
         ];
         counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"))
     }
+}
+
+/// Whether a request has no token of output, and its limit stands for its output length.
+pub(super) fn asks_for_its_limit(entry: &Entry) -> bool {
+    entry.output_tokens.unwrap_or(0) == 0 && entry.params.max_tokens.is_some_and(|tokens| tokens > 0)
 }

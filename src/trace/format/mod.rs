@@ -13,6 +13,7 @@ pub mod parquet;
 pub mod ragpulse;
 pub mod servegen;
 mod texts;
+mod time_unit;
 pub mod timed;
 pub mod turns;
 pub mod vcr;
@@ -115,6 +116,11 @@ pub trait Writer {
     /// The fields of this request that it can tell besides those that it has a place for.
     fn tells(&self, _: &Entry) -> Fields {
         Fields::NONE
+    }
+
+    /// Makes prompts so many tokens shorter, for what a chat template adds to each; whether it can.
+    fn leave_room(&mut self, _overhead: u64) -> bool {
+        false
     }
 
     /// Ends the file. What has to be known of it is handed back, a sentence each.
@@ -245,15 +251,22 @@ fn write_line(out: &mut Output, row: &impl Serialize) -> Result<(), WriteError> 
 struct Time {
     nanos: u64,
     unit: u64,
+    /// Whether it is written with a fraction, `1.0` for 1.
+    decimal: bool,
 }
 
 impl Time {
     const fn millis(nanos: u64) -> Self {
-        Self { nanos, unit: 1_000_000 }
+        Self { nanos, unit: 1_000_000, decimal: false }
     }
 
     const fn secs(nanos: u64) -> Self {
-        Self { nanos, unit: 1_000_000_000 }
+        Self { nanos, unit: 1_000_000_000, decimal: false }
+    }
+
+    /// Seconds that a reader knows by their fraction.
+    const fn decimal_secs(nanos: u64) -> Self {
+        Self { nanos, unit: 1_000_000_000, decimal: true }
     }
 
     fn value(self) -> f64 {
@@ -263,7 +276,7 @@ impl Time {
 
 impl Serialize for Time {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.nanos.is_multiple_of(self.unit) {
+        match self.nanos.is_multiple_of(self.unit) && !self.decimal {
             true => serializer.serialize_u64(self.nanos / self.unit),
             false => serializer.serialize_f64(self.value()),
         }
@@ -287,8 +300,21 @@ pub struct Converted {
 
 /// Writes a trace in a format.
 pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Converted, anyhow::Error> {
+    convert_for(trace, format, output, 0)
+}
+
+/// Writes a trace in a format, for a server whose chat template adds `overhead` tokens to every prompt.
+pub fn convert_for(
+    trace: &mut Trace,
+    format: &Format,
+    output: Output,
+    overhead: u64,
+) -> Result<Converted, anyhow::Error> {
     let open = format.write.ok_or_else(|| anyhow::anyhow!("{} cannot be written: {}", format.name, format.but))?;
     let mut writer = open(&trace.header, output).map_err(|problem| anyhow::anyhow!("{}: {problem}", format.name))?;
+    if overhead > 0 && !writer.leave_room(overhead) {
+        anyhow::bail!("--prompt-overhead is for mooncake, single_turn and multi_turn, which AIPerf sends as chats");
+    }
     let mut converted = Converted { written: 0, lost: Losses::default(), notes: Vec::new() };
     let holds = format.holds(&trace.header, &converted.lost);
     let (mut above, mut unsorted) = (0, 0_u64);
@@ -309,7 +335,7 @@ pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Con
         let able = TABLE.iter().filter(|format| format.delta.is_some()).map(|format| format.name);
         converted.notes.push(format!(
             "later turns of this trace hold only what was added, and {} takes each for a whole prompt, which is too short \
-             by all that was said before; {} can tell",
+             by all that was said before; `trace convert --whole-turns` makes them whole, and {} can tell",
             format.name,
             able.collect::<Vec<_>>().join(", ")
         ));

@@ -13,7 +13,8 @@ use super::super::fields::Fields;
 use super::super::json::{Content, Id, Number, parse, row};
 use super::super::sessions::Sessions;
 use super::super::{Entries, Error, Problem, Trace};
-use super::counted::Counted;
+use super::counted::{Counted, asks_for_its_limit};
+use super::time_unit::Evidence;
 use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Turns};
 
@@ -40,8 +41,11 @@ const HOLDS: Fields =
     Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN);
 
 pub(super) const BLOCK: u32 = 512;
+/// AIPerf's `type` of these rows, by which the unit of their times is known.
+pub(super) const MARK: &str = "mooncake_trace";
 
 row!(Row {
+    kind = "type": String,
     timestamp: Number,
     input_length: u64,
     output_length: u64,
@@ -87,7 +91,8 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     for line in stream.sample_lines() {
         let Ok(row) = parse::<Row>(line, &Losses::default()) else { continue };
         if row.hash_ids.is_some() {
-            header.blocks = Some(blocks(options.block_size.unwrap_or(BLOCK)));
+            let block_size = || Evidence::of(&stream).block_size(BLOCK);
+            header.blocks.get_or_insert_with(|| blocks(options.block_size.unwrap_or_else(block_size)));
         }
         if row.adds() {
             header.turns = Turns::Delta;
@@ -139,6 +144,8 @@ pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Loss
 
 #[derive(Serialize)]
 struct Line<'a> {
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timestamp: Option<Time>,
     input_length: u64,
@@ -155,6 +162,8 @@ struct Line<'a> {
 /// Writes rows of lengths and ids.
 pub(super) struct Lengths {
     out: Output,
+    /// What the first row says that it is, so that nobody has to guess the unit of times.
+    mark: Option<&'static str>,
     unit: fn(u64) -> Time,
     /// Whether a row says which session it is of.
     sessions: bool,
@@ -162,8 +171,10 @@ pub(super) struct Lengths {
     begun: Sessions<()>,
     blocks: Option<Reblocked>,
     notes: Vec<String>,
-    /// Whether a length of 0 is left out, for AIPerf.
-    one_or_more: bool,
+    /// Whether a row cannot be without an output length.
+    needs_output: bool,
+    /// Tokens that a chat template adds to each prompt.
+    overhead: u64,
     /// What is noted once a row has one, and it is left out.
     without_sessions: Option<&'static str>,
     counted: Counted,
@@ -171,8 +182,7 @@ pub(super) struct Lengths {
 
 fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
     // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
-    let mut lengths = Lengths::new(header, out, Time::millis, header.turns == Turns::Delta);
-    lengths.one_or_more = true;
+    let mut lengths = Lengths::new(header, out, MARK, Time::millis, header.turns == Turns::Delta);
     if header.turns == Turns::Full {
         lengths.without_sessions =
             Some("sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole");
@@ -185,17 +195,35 @@ fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
 }
 
 impl Lengths {
-    pub(super) fn new(header: &Header, out: Output, unit: fn(u64) -> Time, sessions: bool) -> Self {
+    pub(super) fn new(header: &Header, out: Output, mark: &'static str, unit: fn(u64) -> Time, sessions: bool) -> Self {
         let rule = Rule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
         let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
         let begun = Sessions::new(&Losses::default());
-        let (counted, one_or_more, without_sessions) = (Counted::default(), false, None);
-        Self { out, unit, sessions, begun, blocks, notes, one_or_more, without_sessions, counted }
+        let (counted, without_sessions) = (Counted::default(), None);
+        let mark = Some(mark);
+        Self {
+            out,
+            mark,
+            unit,
+            sessions,
+            begun,
+            blocks,
+            notes,
+            needs_output: false,
+            overhead: 0,
+            without_sessions,
+            counted,
+        }
     }
 
     pub(super) fn block_size(&self) -> Option<u32> {
         self.blocks.as_ref().map(|blocks| blocks.to.size)
+    }
+
+    /// For a tool that fails where a row has no output length.
+    pub(super) const fn need_output(&mut self) {
+        self.needs_output = true;
     }
 
     pub(super) fn note(&mut self, note: String) {
@@ -209,6 +237,9 @@ impl Writer for Lengths {
         if tokens == 0 {
             return Err(WriteError::Unfit("requests with an empty prompt, left out"));
         }
+        let output_length = self.counted.requested(entry, self.needs_output)?;
+        let overhead = if entry.prompt.tokens.is_some() { self.overhead } else { 0 };
+        let written = tokens.saturating_sub(overhead).max(1);
         if entry.session.is_some() {
             self.notes.extend(self.without_sessions.take().map(str::to_owned));
         }
@@ -219,14 +250,29 @@ impl Writer for Lengths {
         super::write_line(
             &mut self.out,
             &Line {
+                kind: self.mark.take(),
                 timestamp: delay.is_none().then(|| (self.unit)(entry.at)),
-                input_length: tokens,
-                output_length: if self.one_or_more { self.counted.one_or_more(entry) } else { entry.output_tokens },
-                hash_ids: self.blocks.as_mut().map(|blocks| blocks.ids(entry, tokens)).unwrap_or_default(),
+                input_length: written,
+                output_length,
+                hash_ids: self
+                    .blocks
+                    .as_mut()
+                    .map(|blocks| blocks.ids_of_part(entry, tokens, written))
+                    .unwrap_or_default(),
                 session_id: session,
                 delay: delay.map(Time::millis),
             },
         )
+    }
+
+    fn tells(&self, entry: &Entry) -> Fields {
+        if asks_for_its_limit(entry) { Fields::MAX_TOKENS } else { Fields::NONE }
+    }
+
+    fn leave_room(&mut self, overhead: u64) -> bool {
+        // vLLM's prompts have no template.
+        self.overhead = overhead;
+        !self.needs_output
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {

@@ -3,7 +3,8 @@
 //!
 //! In every window gaps are drawn from the window's own distribution, scaled to its rate; one that is not over when the
 //! window is goes on at the rate of the next, for a burst that begins with each window would be requests too many. Lengths
-//! are drawn from the table of the latest window that has one, input and output by themselves.
+//! are drawn from the table of the latest window that has one, input and output by themselves. Of multimodal clients an
+//! input is text, and as many images, sounds and films as are drawn, each of a length of its own.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,7 +19,7 @@ use super::super::fields::Fields;
 use super::super::{Error, Problem, Trace};
 use super::csv::{Splitter, value};
 use super::{Format, Losses, Options, Source};
-use crate::capture::format::{Entry, Header, Prompt};
+use crate::capture::format::{BYTES_PER_TOKEN, Entry, Header, Part, PartKind, Prompt};
 
 pub(super) const FORMAT: Format = Format {
     name: "servegen",
@@ -81,6 +82,10 @@ fn read(source: Source, options: &Options) -> Result<Trace, Error> {
     for (number, path) in paths.into_iter().enumerate() {
         clients.extend(Client::open(&path, options.seed, number as u64, &losses)?);
     }
+    if clients.is_empty() {
+        let problem = Problem::new(format!("no client tells its lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
+        return Err(problem.remedy("check that this is the folder you mean").at(&name, None));
+    }
     // A day from the first window on.
     let zero = clients.iter().map(|client| client.windows[0].start).fold(f64::INFINITY, f64::min);
     let mut coming = BinaryHeap::new();
@@ -105,13 +110,23 @@ fn nanos(seconds: f64) -> u64 {
 
 struct Client {
     windows: Vec<Window>,
-    lengths: Vec<(f64, Table, Table)>,
+    lengths: Vec<Lengths>,
     random: Pcg64Mcg,
     /// The window that is being generated, and as far as it is.
     window: usize,
     last: f64,
     /// What is left of the gap before the next request, in mean gaps.
     left: f64,
+}
+
+/// What is drawn of the requests of a window.
+struct Lengths {
+    start: f64,
+    /// Tokens of the text.
+    input: Table,
+    output: Table,
+    /// How many images, sounds and films a request has, and the tokens of one.
+    media: Vec<(PartKind, Table, Table)>,
 }
 
 struct Window {
@@ -254,10 +269,19 @@ impl Client {
     }
 
     fn request(&mut self, at: u64, seconds: f64) -> Entry {
-        let table = self.lengths.partition_point(|(start, ..)| *start <= seconds).saturating_sub(1);
-        let (_, input, output) = &self.lengths[table];
-        let prompt = Prompt { tokens: Some(input.draw(&mut self.random).max(1)), ..Prompt::default() };
-        Entry { at, prompt, output_tokens: Some(output.draw(&mut self.random).max(1)), ..Entry::default() }
+        let table = self.lengths.partition_point(|lengths| lengths.start <= seconds).saturating_sub(1);
+        let (lengths, random) = (&self.lengths[table], &mut self.random);
+        let text = lengths.input.draw(random).max(1);
+        let mut prompt = Prompt { tokens: Some(text), ..Prompt::default() };
+        for (kind, count, tokens) in &lengths.media {
+            for _ in 0..count.draw(random).min(MAX_PARTS) {
+                prompt.tokens = prompt.tokens.map(|all| all.saturating_add(tokens.draw(random)));
+                prompt.parts.push(Part { kind: *kind, bytes: None, size: None });
+            }
+        }
+        // The bytes of a prompt with images tell how much of it is text.
+        prompt.bytes = (!prompt.parts.is_empty()).then_some(text.saturating_mul(BYTES_PER_TOKEN));
+        Entry { at, prompt, output_tokens: Some(lengths.output.draw(random).max(1)), ..Entry::default() }
     }
 }
 
@@ -299,7 +323,7 @@ fn windows(text: &str) -> Result<Vec<Window>, (u64, Problem)> {
 }
 
 /// Input and output lengths of every window that has both.
-fn lengths(text: &str, losses: &Losses) -> Result<Vec<(f64, Table, Table)>, Problem> {
+fn lengths(text: &str, losses: &Losses) -> Result<Vec<Lengths>, Problem> {
     const WHAT: &str = "expected an object of windows, each of texts as \"{81: 0.5}\"";
     let windows: BTreeMap<String, BTreeMap<String, serde_json::Value>> =
         serde_json::from_str(text).map_err(|error| Problem::new(format!("{WHAT} (line {})", error.line())))?;
@@ -315,16 +339,31 @@ fn lengths(text: &str, losses: &Losses) -> Result<Vec<(f64, Table, Table)>, Prob
             }
             Table::of(text).map(Some).ok_or_else(|| Problem::of(name, WHAT))
         };
-        let (input, output) = (table(INPUT)?, table(OUTPUT)?);
+        // Multimodal clients call the text by its own name.
+        let (input, output) = (table(INPUT)?.map_or_else(|| table(TEXT), |input| Ok(Some(input)))?, table(OUTPUT)?);
+        let mut media = Vec::new();
+        for (kind, count, tokens) in MEDIA {
+            if let (Some(count), Some(tokens)) = (table(count)?, table(tokens)?) {
+                media.push((kind, count, tokens));
+            }
+        }
         fields.keys().for_each(|name| losses.count(name));
         if let (Some(input), Some(output)) = (input, output) {
-            lengths.push((start, input, output));
+            lengths.push(Lengths { start, input, output, media });
         }
     }
-    lengths.sort_by(|a, b| a.0.total_cmp(&b.0));
+    lengths.sort_by(|a, b| a.start.total_cmp(&b.start));
     Ok(lengths)
 }
 
+/// Images of one request that are kept; likewise sounds and films.
+const MAX_PARTS: u64 = 1_000;
+const MEDIA: [(PartKind, &str, &str); 3] = [
+    (PartKind::Image, "image_count", "image_tokens"),
+    (PartKind::Audio, "audio_count", "audio_tokens"),
+    (PartKind::Video, "video_count", "video_tokens"),
+];
+const TEXT: &str = "text_tokens";
 const INPUT: &str = "input_tokens";
 const OUTPUT: &str = "output_tokens";
 

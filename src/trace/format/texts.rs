@@ -10,11 +10,11 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use super::super::blocks::chained;
-use super::super::content::{Content, Row};
+use super::super::content::{Content, Counts, Row};
 use super::super::fields::Fields;
 use super::super::sessions::Sessions;
 use super::super::words::Words;
-use super::counted::Counted;
+use super::counted::{Counted, asks_for_its_limit};
 use super::{Losses, Output, Problem, Time, WriteError, Writer};
 use crate::capture::format::{Blocks, Entry, Header, Turns};
 
@@ -89,6 +89,10 @@ struct Said {
 struct Texts {
     out: Output,
     content: Content,
+    /// The same for prompts without a count of tokens: in their bytes is no template.
+    of_bytes: Content,
+    /// Tokens that a chat template adds to each prompt.
+    overhead: u64,
     blocks: Option<Blocks>,
     /// Whether a line is a conversation, and whether its rows are whole.
     multi: bool,
@@ -105,7 +109,7 @@ pub(super) fn single(header: &Header, out: Output) -> Result<Box<dyn Writer>, Pr
     if header.turns == Turns::Delta {
         let problem =
             Problem::new("its rows are whole prompts, and later turns of this trace hold only what was added");
-        return Err(problem.remedy("write multi_turn"));
+        return Err(problem.remedy("write multi_turn, or make them whole with --whole-turns"));
     }
     Ok(Box::new(Texts::new(header, out, false)))
 }
@@ -119,9 +123,12 @@ pub(super) fn multi(header: &Header, out: Output) -> Result<Box<dyn Writer>, Pro
 impl Texts {
     fn new(header: &Header, out: Output, multi: bool) -> Self {
         let (forgotten, blocks) = (Losses::default(), header.blocks.clone());
+        let content = Content::new(Words::default(), blocks.clone(), None, 0);
         Self {
             out,
-            content: Content::new(Words::default(), blocks.clone(), None, 0),
+            of_bytes: content.clone(),
+            content,
+            overhead: 0,
             blocks,
             multi,
             whole: header.turns == Turns::Full,
@@ -163,13 +170,18 @@ impl Writer for Texts {
             MOST_TOKENS.. => return Err(WriteError::Unfit("requests of more than 2 million tokens, left out")),
             tokens => tokens,
         };
+        let output_length = self.counted.requested(entry, false)?;
         let before = self.before(entry, tokens);
         let part = before.map_or(0, |said| said.part);
         let begins = before.is_none_or(|said| self.multi && self.whole && said.tokens == 0);
         let row = Row { entry, number: self.rows, pass: 0 };
+        let (content, overhead) = match entry.prompt.tokens {
+            Some(_) => (&self.content, self.overhead),
+            None => (&self.of_bytes, 0),
+        };
         let text = match before.filter(|_| self.multi && self.whole && !begins) {
-            Some(said) => self.content.end_of_text(&row, tokens - said.tokens),
-            None => self.content.text(&row),
+            Some(said) => content.end_of_text(&row, (tokens - said.tokens).saturating_sub(overhead).max(1)),
+            None => content.text(&row),
         };
         self.rows += 1;
         let name = entry.session.as_deref();
@@ -182,7 +194,7 @@ impl Writer for Texts {
             timestamp: delay.is_none().then(|| Time::millis(entry.at)),
             delay,
             text,
-            output_length: self.counted.one_or_more(entry),
+            output_length,
             extra: Extra {
                 min_tokens: params.min_tokens,
                 n: params.n,
@@ -197,6 +209,16 @@ impl Writer for Texts {
         }
         self.tell(entry, tokens, part);
         Ok(())
+    }
+
+    fn tells(&self, entry: &Entry) -> Fields {
+        if asks_for_its_limit(entry) { Fields::MAX_TOKENS } else { Fields::NONE }
+    }
+
+    fn leave_room(&mut self, overhead: u64) -> bool {
+        self.content = self.of_bytes.clone().counted(Counts { added: overhead, each: 1.0 });
+        self.overhead = overhead;
+        true
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
@@ -268,15 +290,17 @@ mod tests {
     fn a_prompt_is_the_words_of_its_blocks_with_its_time_length_and_parameters() {
         let mut rows = [row("", 1, (6, 9), &[46, 7]), row("a", 2, (4, 0), &[46])];
         (rows[0].params.temperature, rows[0].params.max_tokens) = (Some(0.5), Some(10));
+        rows[1].params.max_tokens = Some(50);
         let (lines, converted, back) = written("single_turn", Turns::Full, &rows);
         let text = lines[0]["text"].as_str().unwrap();
         assert_eq!((&text[..16], text.len()), (" our fox rod nor", 6 * 4));
         let first = json!({"timestamp": 1_000, "text": text, "output_length": 9, "extra": {"temperature": 0.5}});
         assert_eq!(lines[0], first);
-        // AIPerf refuses a length of 0.
-        assert_eq!(lines[1], json!({"session_id": "a", "timestamp": 2_000, "text": " our fox rod nor"}));
+        // AIPerf refuses a length of 0, and of a row without one generates what the model likes.
+        assert_eq!(lines[1]["output_length"], 50);
         assert_eq!(converted.lost.list(), [("params.max_tokens".to_owned(), 1)]);
-        assert_eq!(converted.notes[1], "1 answers of no token have no length: AIPerf asks for one at least");
+        let limit = "1 requests ended before a token: what they were allowed (max_tokens) is their output length";
+        assert_eq!(converted.notes[1], limit);
         assert_eq!(back.header.turns, Turns::Full, "no row is put after another");
         let back = read(back);
         assert_eq!((back[0].prompt.bytes, back[0].params.temperature), (Some(24), Some(0.5)));
@@ -336,7 +360,7 @@ mod tests {
         let words = |line: &Value| line["turns"][0]["text"].as_str().unwrap().len() / 4;
         assert_eq!((words(&lines[0]), words(&lines[1])), (8, 3));
         let refused = single(&header(Turns::Delta), Box::new(std::io::sink())).err().unwrap().to_string();
-        assert!(refused.ends_with("hold only what was added; write multi_turn"), "{refused}");
+        assert!(refused.contains("hold only what was added; write multi_turn"), "{refused}");
     }
 
     #[test]

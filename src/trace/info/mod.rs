@@ -15,7 +15,7 @@ use super::losses::Losses;
 use super::merge::Merged;
 use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, Scope};
 use crate::measure::lengths::Lengths;
-use crate::measure::record::{CountSource, Ending, Outcome};
+use crate::measure::record::{CountSource, Outcome};
 use crate::measure::reuse::{Reuse, Seen};
 pub(super) use arrivals::Arrivals;
 use distinct::Distinct;
@@ -23,12 +23,15 @@ use distinct::Distinct;
 pub use crate::measure::lengths::Distribution;
 pub use crate::measure::reuse::{Cache, LARGEST};
 pub use arrivals::Burstiness;
-pub use warnings::Warning;
+pub use warnings::{Warning, absurd_rate};
 
 /// Models that are told apart.
 const MOST_MODELS: usize = 64;
 /// The most windows of the picture of the rate.
 pub const PICTURE: usize = 96;
+
+/// Sizes of blocks that are tried where the trace's own does not fit.
+const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
 /// What was found in a trace.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -49,6 +52,9 @@ pub struct Info {
     pub burstiness: Option<Burstiness>,
     /// What caches of prompts would have.
     pub reuse: Vec<Cache>,
+    /// The size of blocks, in their unit, with which `reuse` is reckoned, where the trace names one that does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fitting_block_size: Option<u32>,
     /// Sessions and their turns.
     pub sessions: Option<Sessions>,
     /// Requests by model.
@@ -82,7 +88,7 @@ pub struct Sessions {
 
 /// A pass over a trace.
 pub struct Pass {
-    blocks: Option<Blocks>,
+    header: Header,
     info: Info,
     pub(super) arrivals: Arrivals,
     pub(super) input: Lengths,
@@ -100,9 +106,12 @@ pub struct Pass {
 impl Pass {
     /// A pass that also looks at a cache of so many blocks.
     pub fn new(header: &Header, cache_blocks: Option<usize>) -> Self {
-        let reuse = header.blocks.as_ref().map(|_| Reuse::new(cache_blocks));
+        let tokens_of = |blocks: &Blocks, size: u32| block_tokens(&Blocks { size, ..blocks.clone() });
+        let reuse = header.blocks.as_ref().map(|blocks| {
+            Reuse::new(cache_blocks).with_sizes(BLOCK_SIZES.into_iter().map(|size| tokens_of(blocks, size)))
+        });
         Self {
-            blocks: header.blocks.clone(),
+            header: header.clone(),
             info: Info::default(),
             arrivals: Arrivals::default(),
             input: Lengths::default(),
@@ -112,7 +121,7 @@ impl Pass {
             in_session: 0,
             ids: Vec::new(),
             misfits: None,
-            fitting: vec![8, 16, 32, 64, 128, 256, 512, 1024, 2048],
+            fitting: BLOCK_SIZES.to_vec(),
         }
     }
 
@@ -151,13 +160,13 @@ impl Pass {
         if let Some(outcome) = entry.outcome {
             *self.info.outcomes.entry(outcome.name()).or_default() += 1;
         }
-        let left = entry.outcome == Some(Outcome::Cancelled) || entry.ending == Some(Ending::DownstreamGone);
+        let left = entry.outcome == Some(Outcome::Cancelled) || entry.is_aborted();
         self.info.aborted += u64::from(left || entry.abort_tokens.is_some());
         self.take_blocks(entry, tokens);
     }
 
     fn take_blocks(&mut self, entry: &Entry, tokens: Option<u64>) {
-        let (Some(blocks), Some(reuse)) = (&self.blocks, &mut self.reuse) else { return };
+        let (Some(blocks), Some(reuse)) = (&self.header.blocks, &mut self.reuse) else { return };
         let ids = entry.prompt.blocks.len() as u64;
         let length = match blocks.unit {
             // A server counts the template of a chat as well, which whoever cut the blocks did not know.
@@ -203,7 +212,14 @@ impl Pass {
             estimated: self.sessions.is_estimate(),
         });
         let fits = self.fitting.first().copied().filter(|_| self.misfits.is_some());
-        info.warnings = warnings::of(&info, &self.arrivals, self.misfits.map(|(n, first)| (n, first, fits)));
+        // What is known not to fit is not reckoned with.
+        if let (Some(size), Some(blocks), Some(reuse)) = (fits, &self.header.blocks, &self.reuse) {
+            let tokens = block_tokens(&Blocks { size, ..blocks.clone() });
+            info.reuse = reuse.caches_with(tokens).unwrap_or_default();
+            info.fitting_block_size = Some(size);
+        }
+        info.warnings =
+            warnings::of(&self.header, &info, &self.arrivals, self.misfits.map(|(n, first)| (n, first, fits)));
         info
     }
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Info;
 use super::arrivals::Arrivals;
+use crate::capture::format::Header;
 use crate::measure::time::Gap;
 
 /// A doubt and what to do about it.
@@ -16,6 +17,11 @@ pub enum Warning {
         step_ns: u64,
         /// Share of the gaps that are zero.
         zero_gaps: f64,
+    },
+    /// No server has so many requests, or nobody waits so long for so few: the times may be of another unit.
+    AbsurdRate {
+        /// Requests per second.
+        per_second: f64,
     },
     /// Rows are not in order of time.
     Unsorted {
@@ -49,11 +55,21 @@ impl Warning {
                 Gap::from_nanos(*step_ns),
                 zero_gaps * 100.0
             ),
+            Self::AbsurdRate { per_second } if *per_second > 1.0 => {
+                format!(
+                    "{per_second:.0} requests per second are more than any server has; are the times of another unit?"
+                )
+            }
+            Self::AbsurdRate { per_second } => format!(
+                "{:.0} s from one request to the next are longer than in any traffic; are the times of another unit?",
+                1.0 / per_second
+            ),
             Self::Unsorted { rows } => {
                 format!("{rows} rows come earlier than the row above them; what caches have follows the order of rows")
             }
             Self::ImpossibleLengths { rows, first, fitting_block_size } => {
-                let fits = fitting_block_size.map(|size| format!("; blocks of {size} tokens would fit all"));
+                let fits =
+                    fitting_block_size.map(|size| format!("; blocks of {size} tokens would fit all, and are taken"));
                 let fits = fits.unwrap_or_default();
                 format!(
                     "{rows} rows have another number of block ids than their length asks for, first row {first}{fits}"
@@ -70,6 +86,7 @@ impl Warning {
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::BatchGrid { .. } => "`trace spread` moves each arrival to a place of its own inside its batch",
+            Self::AbsurdRate { .. } => "name the format with --input-format, which decides the unit",
             Self::Unsorted { .. } => "`trace merge` with this one file puts them in order",
             Self::ImpossibleLengths { fitting_block_size: Some(_), .. } => "say the size with --block-size",
             Self::ImpossibleLengths { .. } => "check the size of blocks (--block-size) and how lengths were counted",
@@ -79,10 +96,31 @@ impl Warning {
     }
 }
 
+/// Requests from which a rate is one.
+const MIN_REQUESTS: u64 = 10;
+/// Requests per second beyond which a trace is doubted.
+const MAX_RATE: f64 = 1_000.0;
+/// The same below which it is: one in 17 minutes.
+const MIN_RATE: f64 = 0.001;
+
+/// A doubt about a rate that no traffic has, in a trace that the program has not recorded itself.
+pub fn absurd_rate(header: &Header, requests: u64, span_s: f64) -> Option<Warning> {
+    let per_second = requests as f64 / span_s;
+    let known = requests >= MIN_REQUESTS && per_second.is_finite() && !header.is_in_order_of_ends();
+    let absurd = known && !(MIN_RATE..=MAX_RATE).contains(&per_second);
+    absurd.then_some(Warning::AbsurdRate { per_second })
+}
+
 /// The doubts about what was found. `misfits` are rows with impossible lengths, the first, and a size that would fit.
-pub(super) fn of(info: &Info, arrivals: &Arrivals, misfits: Option<(u64, u64, Option<u32>)>) -> Vec<Warning> {
+pub(super) fn of(
+    header: &Header,
+    info: &Info,
+    arrivals: &Arrivals,
+    misfits: Option<(u64, u64, Option<u32>)>,
+) -> Vec<Warning> {
     let grid = arrivals.grid().zip(info.burstiness);
     let warnings = [
+        absurd_rate(header, info.requests, info.span_s),
         grid.map(|(step_ns, burstiness)| Warning::BatchGrid { step_ns, zero_gaps: burstiness.zero_gaps }),
         (arrivals.unsorted > 0).then_some(Warning::Unsorted { rows: arrivals.unsorted }),
         misfits.map(|(rows, first, fits)| Warning::ImpossibleLengths { rows, first, fitting_block_size: fits }),

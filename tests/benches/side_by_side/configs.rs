@@ -1,12 +1,12 @@
-//! The peers' configuration: two workers each, upstream connections kept alive, no buffering of replies, no access
+//! The peers' configuration: as many threads each, upstream connections kept alive, no buffering of replies, no access
 //! log, long timeouts; everything else as the program comes.
 
 use std::net::SocketAddr;
 
-pub(crate) fn nginx(listen: SocketAddr, upstream: SocketAddr) -> String {
+pub(crate) fn nginx(listen: SocketAddr, upstream: SocketAddr, threads: u32) -> String {
     format!(
         "daemon off;
-worker_processes 2;
+worker_processes {threads};
 pid nginx.pid;
 error_log stderr error;
 events {{ worker_connections 4096; }}
@@ -39,11 +39,11 @@ http {{
 
 /// `http-reuse aggressive`: an upstream connection serves the next client as soon as it has proven that it is kept.
 /// `option http-no-delay`: without it HAProxy holds small chunks back for 200 ms at a time, and does not stream.
-pub(crate) fn haproxy(listen: SocketAddr, upstream: SocketAddr, tcp: bool) -> String {
+pub(crate) fn haproxy(listen: SocketAddr, upstream: SocketAddr, threads: u32, tcp: bool) -> String {
     let mode = if tcp { "mode tcp" } else { "mode http\n  option http-no-delay\n  http-reuse aggressive" };
     format!(
         "global
-  nbthread 2
+  nbthread {threads}
   maxconn 4096
 defaults
   {mode}

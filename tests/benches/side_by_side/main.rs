@@ -33,7 +33,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::client::{Plan, Work};
 use crate::peers::{House, Peer};
 use crate::rows::{Effort, Row, observe};
-use crate::script::{Reply, Script};
+use crate::script::{Reply, Script, Varies};
 use crate::sink::Sink;
 use crate::upstream::Upstream;
 
@@ -53,6 +53,9 @@ struct Options {
     /// How often each peer takes its turn.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
+    /// Threads that forward, the same number for every peer; streamgauge's own default and two for the others unless told.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
     /// Also write all figures there.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -82,6 +85,7 @@ fn main() -> Result<()> {
         directory: directory.path().to_owned(),
         streamgauge: options.streamgauge,
         streamgauge_arguments: options.with,
+        threads: options.threads,
         otlp: Some(sink.address),
     };
     let mut facts = cpu::machine();
@@ -132,7 +136,7 @@ fn present(house: &House, peers: &[Peer], facts: &mut Vec<(String, String)>) -> 
 }
 
 fn try_out(house: &House, peer: Peer) -> Result<String> {
-    let reply = Arc::new(Reply::new(Script { events: 20, gap: 5_000_000, hangs_up: false }));
+    let reply = Arc::new(Reply::new(Script { events: 20, gap: 5_000_000, hangs_up: false, varies: Varies::Text }));
     let upstream = Upstream::start(Arc::clone(&reply))?;
     let running = house.start(peer, upstream.address)?;
     let opened = Arc::new(AtomicUsize::new(0));

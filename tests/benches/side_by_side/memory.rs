@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, ensure};
 use crate::client::{Plan, Tally, Work, drive};
 use crate::cpu::memory_of_tree;
 use crate::peers::{House, Peer, Running};
-use crate::script::{Reply, Script};
+use crate::script::{Reply, Script, Varies};
 use crate::table::{Measure, Table};
 use crate::upstream::Upstream;
 
@@ -18,7 +18,7 @@ const FEW: usize = 64;
 const MANY: usize = 512;
 
 /// Long enough for both measurements; an event every 20 ms, so that streams are open and at work.
-const SCRIPT: Script = Script { events: 400, gap: 20_000_000, hangs_up: false };
+const SCRIPT: Script = Script { events: 400, gap: 20_000_000, hangs_up: false, varies: Varies::Text };
 
 /// Memory in KiB of one peer, once.
 struct Weights {

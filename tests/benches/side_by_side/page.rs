@@ -17,7 +17,7 @@ use crate::client::{Plan, Work};
 use crate::cpu::tree;
 use crate::peers::{House, Peer, Running};
 use crate::rows::observe;
-use crate::script::{Reply, Script, now};
+use crate::script::{Reply, Script, Varies, now};
 use crate::table::{Measure, Table};
 use crate::upstream::Upstream;
 
@@ -48,7 +48,7 @@ pub(crate) fn measure(house: &House, peers: &[Peer], seconds: u64, rounds: usize
     let mut page = table(Measure::most("page, kB per minute", 1_000.0));
     let mut live = table(Measure::most("/api/live, kB per minute", 1_000.0));
     let mut cpu = table(Measure::most("CPU for both, % of a core", 1.0));
-    let reply = Arc::new(Reply::new(Script { events: 1, gap: 0, hangs_up: false }));
+    let reply = Arc::new(Reply::new(Script { events: 1, gap: 0, hangs_up: false, varies: Varies::Text }));
     let upstream = Upstream::start(Arc::clone(&reply))?;
     // Exports are that thread's work as well: far more than a page, and never the same twice.
     let house = House { otlp: None, ..house.with(["--max-models", &MODELS.to_string()]) };

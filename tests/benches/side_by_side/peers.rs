@@ -14,6 +14,9 @@ use nix::unistd::Pid;
 use crate::configs;
 use crate::cpu::tree;
 
+/// Threads of a peer, unless told otherwise.
+const DEFAULT_THREADS: u32 = 2;
+
 /// A way from the client to the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Peer {
@@ -56,6 +59,8 @@ pub(crate) struct House {
     pub(crate) directory: PathBuf,
     pub(crate) streamgauge: PathBuf,
     pub(crate) streamgauge_arguments: Vec<String>,
+    /// Threads that forward, of each peer. Streamgauge decides for itself where this is none.
+    pub(crate) threads: Option<u32>,
     /// Where it pushes metrics and traces to, if it does.
     pub(crate) otlp: Option<SocketAddr>,
 }
@@ -103,6 +108,7 @@ impl House {
         place: &Path,
     ) -> Result<Command> {
         let mut command = Command::new(self.program(peer)?);
+        let threads = self.threads.unwrap_or(DEFAULT_THREADS);
         let write = |name: &str, text: String| -> Result<PathBuf> {
             let file = place.join(name);
             std::fs::write(&file, text).with_context(|| format!("{}: cannot be written", file.display()))?;
@@ -111,20 +117,23 @@ impl House {
         match peer {
             Peer::Direct => bail!("direct has no program"),
             Peer::Nginx => {
-                let file = write("nginx.conf", configs::nginx(listen, upstream))?;
+                let file = write("nginx.conf", configs::nginx(listen, upstream, threads))?;
                 command.arg("-p").arg(place).arg("-e").arg("stderr").arg("-c").arg(file);
             }
             Peer::Haproxy | Peer::HaproxyTcp => {
-                let file = write("haproxy.cfg", configs::haproxy(listen, upstream, peer == Peer::HaproxyTcp))?;
+                let text = configs::haproxy(listen, upstream, threads, peer == Peer::HaproxyTcp);
+                let file = write("haproxy.cfg", text)?;
                 command.arg("-db").arg("-f").arg(file);
             }
             Peer::Envoy => {
                 let file = write("envoy.yaml", configs::envoy(listen, upstream))?;
-                command.args(["--concurrency", "2", "--disable-hot-restart", "--log-level", "error", "-c"]).arg(file);
+                command.args(["--concurrency", &threads.to_string()]);
+                command.args(["--disable-hot-restart", "--log-level", "error", "-c"]).arg(file);
             }
             Peer::Streamgauge | Peer::Capturing => {
                 command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", &listen.to_string()]);
                 command.args(["--admin", &admin.to_string()]).args(&self.streamgauge_arguments);
+                command.args(self.threads.map(|threads| format!("--workers={threads}")));
                 if let Some(otlp) = self.otlp {
                     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{otlp}"));
                 }

@@ -12,7 +12,7 @@ use crate::cpu::{cores, cpu_of_tree, machine_cpu, own_cpu};
 use crate::memory;
 use crate::page;
 use crate::peers::{House, Peer, Running};
-use crate::script::{Reply, Script, now};
+use crate::script::{Reply, Script, Varies, now};
 use crate::table::{Measure, Table};
 use crate::upstream::Upstream;
 
@@ -25,6 +25,8 @@ pub(crate) enum Row {
     Many,
     /// 4 connections, replies of 256 events back to back.
     Burst,
+    /// As `burst`, with a number, a running usage, or top-1 log probabilities that vary too.
+    Varying,
     /// 16 connections, replies of one event.
     Short,
     /// Memory per open stream, at 64 and 512 streams.
@@ -70,6 +72,8 @@ pub(crate) const DISTURBED: f64 = 0.1;
 
 const MILLISECOND: u64 = 1_000_000;
 
+const STEADY: Script = Script { events: 1, gap: 0, hangs_up: false, varies: Varies::Text };
+
 impl Row {
     /// Measures the row with every peer, one after the other, `rounds` times over.
     pub(crate) fn measure(self, house: &House, peers: &[Peer], effort: Effort) -> Result<Vec<Table>> {
@@ -88,14 +92,14 @@ impl Row {
     fn loads(self, seconds: u64) -> Vec<Load> {
         let paced = |streams: usize, millis: u64| Load {
             row: format!("{streams} streams x {millis} ms"),
-            script: Script { events: (seconds * 1_000 / millis) as usize, gap: millis * MILLISECOND, hangs_up: false },
+            script: Script { events: (seconds * 1_000 / millis) as usize, gap: millis * MILLISECOND, ..STEADY },
             connections: streams,
             work: Work::OneEach,
             figures: vec![(Measure::ratio("CPU µs per event", Peer::Haproxy, 1.0), per_event)],
         };
         let flat_out = |row: &str, events: usize, connections: usize| Load {
             row: row.to_owned(),
-            script: Script { events, gap: 0, hangs_up: false },
+            script: Script { events, ..STEADY },
             connections,
             work: Work::For(seconds * 1_000 * MILLISECOND),
             figures: Vec::new(),
@@ -107,6 +111,19 @@ impl Row {
                 figures: vec![(Measure::ratio("CPU µs per event", Peer::Nginx, 1.0), per_event)],
                 ..flat_out("burst of 256 events", 256, 4)
             }],
+            Self::Varying => {
+                let kinds = [
+                    ("burst, a number varies", Varies::Number),
+                    ("burst, running usage", Varies::Usage),
+                    ("burst, log probabilities", Varies::LogProbabilities),
+                ];
+                let load = |(row, varies): (&str, Varies)| Load {
+                    figures: vec![(Measure::ratio("CPU µs per event", Peer::Nginx, 0.7), per_event)],
+                    script: Script { events: 256, varies, ..STEADY },
+                    ..flat_out(row, 256, 4)
+                };
+                kinds.map(load).into()
+            }
             Self::Short => vec![Load {
                 figures: vec![(Measure::ratio("CPU µs per request", Peer::Nginx, 1.0), per_request)],
                 ..flat_out("1 event per request", 1, 16)
@@ -121,7 +138,7 @@ impl Row {
             }],
             Self::Reuse => vec![Load {
                 row: "upstream hangs up".to_owned(),
-                script: Script { events: 4, gap: MILLISECOND / 2, hangs_up: true },
+                script: Script { events: 4, gap: MILLISECOND / 2, hangs_up: true, ..STEADY },
                 connections: 4,
                 work: Work::Total(2_000),
                 figures: vec![(Measure::most("requests lost of 2,000", 0.0), |o| o.tally.failed() as f64)],

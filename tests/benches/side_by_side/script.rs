@@ -21,6 +21,21 @@ pub(crate) struct Script {
     pub(crate) gap: u64,
     /// Closes the connection up to [`HANG_UP`] after the last byte, unannounced, as llama-server does.
     pub(crate) hangs_up: bool,
+    /// What differs from event to event.
+    pub(crate) varies: Varies,
+}
+
+/// What differs from one event of a reply to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Varies {
+    /// The text.
+    Text,
+    /// Text and a number that means nothing.
+    Number,
+    /// Text and a running usage, as vLLM sends it with `continuous_usage_stats`.
+    Usage,
+    /// Text and the log probability of its token, with the most probable one beside it.
+    LogProbabilities,
 }
 
 /// The longest wait before an upstream that hangs up does so, in nanoseconds.
@@ -43,11 +58,36 @@ struct Chunk {
 
 impl Chunk {
     fn new(delta: &str, finish: &str) -> Self {
+        Self::with(delta, finish, "null", "")
+    }
+
+    /// An event of text with what varies in the `index`-th.
+    fn varying(word: &str, varies: Varies, index: usize) -> Self {
+        let delta = format!("\"content\":\"{word} #{}\"", "0".repeat(DIGITS));
+        match varies {
+            Varies::Text => Self::new(&delta, "null"),
+            Varies::Number => Self::with(&delta, "null", "null", &format!(",\"sequence\":{index}")),
+            Varies::Usage => {
+                let (total, output) = (index + 31, index + 1);
+                let counts = format!("\"prompt_tokens\":30,\"total_tokens\":{total},\"completion_tokens\":{output}");
+                Self::with(&delta, "null", "null", &format!(",\"usage\":{{{counts}}}"))
+            }
+            Varies::LogProbabilities => {
+                let bytes: Vec<_> = word.bytes().map(|byte| byte.to_string()).collect();
+                let logprob = (index * 7_919 % 1_000_000) as f64 / -1e6;
+                let token = format!("\"token\":\"{word}\",\"logprob\":{logprob:?},\"bytes\":[{}]", bytes.join(","));
+                let logprobs = format!("{{\"content\":[{{{token},\"top_logprobs\":[{{{token}}}]}}]}}");
+                Self::with(&delta, "null", &logprobs, "")
+            }
+        }
+    }
+
+    fn with(delta: &str, finish: &str, logprobs: &str, rest: &str) -> Self {
         let event = format!(
             "data: {{\"id\":\"chatcmpl-90902278b0c7377e\",\"object\":\"chat.completion.chunk\",\"created\":1795221312,\
              \"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"choices\":[{{\"index\":0,\"delta\":{{{delta}}},\
-             \"logprobs\":null,\"finish_reason\":{finish},\"token_ids\":null}}],\
-             \"system_fingerprint\":\"vllm-0.32.0-84145912\"}}\n\n"
+             \"logprobs\":{logprobs},\"finish_reason\":{finish},\"token_ids\":null}}],\
+             \"system_fingerprint\":\"vllm-0.32.0-84145912\"{rest}}}\n\n"
         );
         let bytes = chunk(&event);
         let stamp_at = bytes.iter().position(|b| *b == b'#').map_or(bytes.len(), |at| at + 1);
@@ -100,7 +140,9 @@ impl Reply {
             payload += done.len();
         }
         closing.extend_from_slice(b"0\r\n\r\n");
-        let contents: Vec<Chunk> = WORDS.iter().map(|word| Chunk::text(word, "", "null")).collect();
+        let different = if script.varies == Varies::Text { WORDS.len() } else { script.events };
+        let words = WORDS.iter().cycle().take(different).enumerate();
+        let contents: Vec<Chunk> = words.map(|(index, word)| Chunk::varying(word, script.varies, index)).collect();
         let last = Chunk::text(" end", if single { "\"role\":\"assistant\"," } else { "" }, "\"stop\"");
         let all_events = if single { 1 } else { script.events + 2 };
         let mut reply = Self { script, all_events, payload, whole: opening.clone(), opening, contents, last, closing };

@@ -47,7 +47,9 @@ impl Fields for Everything {
 fuzz_target!(|bytes: &[u8]| {
     let (found, document) = same(bytes, |pieces| {
         let (mut scan, mut all) = (JsonScan::default(), Everything::default());
-        pieces.iter().for_each(|piece| scan.push(piece, &mut all));
+        for piece in pieces {
+            scan.push(piece, &mut all);
+        }
         (all.0, scan.document())
     });
     if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {

@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp, Window};
 use crate::replay::encode::Encoder;
+use crate::replay::priority::CoreTime;
 use crate::replay::request::ExactOutput;
 use crate::replay::run::{Loop, Sessions};
 use crate::replay::summary::{Spread, Summary};
@@ -39,6 +40,10 @@ use trial::Trial;
 const BEAT_ERROR: Gap = Gap::from_millis(2);
 /// How far off the rate may be, as a share.
 const RATE_ERROR: f64 = 0.001;
+/// How long a sending thread may wait for a core on average, and how many times its own work that may be: with more the
+/// wait is for others, and not for the run itself.
+const MAX_CORE_WAIT: Gap = Gap::from_nanos(250_000);
+const MAX_WAITED_FOR_RUN: u64 = 2;
 /// What of the cores of its sending threads a plan may take: with more, events wait for each other.
 const MOST_BUSY: f64 = 0.8;
 
@@ -61,6 +66,8 @@ pub(super) struct Audit {
     beat: u64,
     /// The same as observed.
     observed: Option<Spread>,
+    /// How long a sending thread waited for a core on average, each time that it was ready, in nanoseconds.
+    core_wait: Option<u64>,
     /// CPU time of this process without the server for each event, in microseconds.
     cpu_us_per_event: f64,
     /// Cores that all events of the plan would take.
@@ -113,6 +120,7 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
     let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
     let mut doubts = doubts(&summary, trial.beat, args.max_lag);
     doubts.extend(too_much(&load, cores, given));
+    doubts.extend(neighbours(ended.core_time));
     Ok(Audit {
         planned: load,
         tried,
@@ -122,6 +130,7 @@ pub(super) fn audit(args: &Sending, load: Load, workers: usize) -> Result<Audit,
         lag: summary.lag,
         beat: trial.beat.as_nanos(),
         observed: summary.itl,
+        core_wait: ended.core_time.mean_wait().map(Gap::as_nanos),
         cpu_us_per_event: cpu_per_event * 1e6,
         cores,
         doubts,
@@ -214,6 +223,16 @@ fn too_much(load: &Load, cores: f64, given: usize) -> Option<String> {
             load.events_per_second
         )
     })
+}
+
+/// Whether other processes keep the sending threads from their cores.
+fn neighbours(time: CoreTime) -> Option<String> {
+    let for_others = time.waited.as_nanos() > time.ran.as_nanos().saturating_mul(MAX_WAITED_FOR_RUN);
+    let wait = time.mean_wait().filter(|wait| *wait > MAX_CORE_WAIT && for_others)?;
+    Some(format!(
+        "other processes keep the sending threads waiting for a core, {wait} at a time: requests may be late, and TTFT and \
+         ITL too long; give the load generator cores of its own, or a higher priority (nice)"
+    ))
 }
 
 impl Audit {
@@ -317,10 +336,24 @@ mod tests {
             lag,
             beat,
             observed,
+            core_wait: Some(1_000),
             cpu_us_per_event,
             cores,
             doubts,
         }
+    }
+
+    #[test]
+    fn neighbours_that_take_the_cores_of_sending_threads_are_named() {
+        let time = |ran, waited| CoreTime { ran: Gap::from_millis(ran), waited: Gap::from_millis(waited), times: 10 };
+        assert_eq!(neighbours(CoreTime::default()), None);
+        assert_eq!(neighbours(time(1, 2)), None, "short waits");
+        assert_eq!(neighbours(time(20, 32)), None, "its own threads are what it waits for");
+        let told = neighbours(time(1, 32)).unwrap();
+        assert!(
+            told.starts_with("other processes keep the sending threads waiting for a core, 3.20ms at a time"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // The charts. Each is a figure with a heading, a legend that shows the values of the moment, and a plot by uPlot.
 
-import { LATENCIES, QUANTILES, bound, buckets } from "./figures.js";
+import { LATENCIES, QUANTILES, averaged, bound, buckets, secondsOfMark, secondsOfPoint } from "./figures.js";
 
 const HEIGHT = 210;
 const LEAST_SECONDS = 60;
@@ -133,12 +133,11 @@ class Chart {
     this.plot.setCursor({ left, top: left < 0 ? -10 : 0 }, false, false);
   }
 
-  // Groups of seconds that are wide enough to be seen, at fixed places so that they do not shimmer: calls `each` with
-  // their rows and the two ends, in seconds.
-  groups(each) {
+  // Groups of seconds, of which `has` tells whether anything is in one, at fixed places so that they do not shimmer:
+  // calls `each` with their rows and the two ends, in seconds.
+  groups(has, each) {
     const seconds = this.span[1] - this.span[0];
-    const pixels = this.plot.over.clientWidth || 300;
-    const length = Math.max(1, Math.ceil((seconds * 2.5) / pixels));
+    const length = secondsOfMark(seconds, this.rows.filter(has).length, this.plot.over.clientWidth || 300);
     let group = [];
     const done = () => {
       if (group.length === 0) return;
@@ -202,7 +201,7 @@ class Latency extends Chart {
     if (!this.rows) return;
     const [columns, heat] = [[], colour("heat")];
     let most = 1;
-    this.groups((rows, from, to) => {
+    this.groups((row) => row.figures?.[this.id], (rows, from, to) => {
       const counts = new Map();
       for (const row of rows) {
         buckets(row.figures?.[this.id], (bucket, count) => {
@@ -235,8 +234,11 @@ class Latency extends Chart {
 // Levels and rates, from zero up.
 class Rates extends Chart {
   // Columns are one array of values for each line.
-  update(rows, lines, columns, why) {
+  update(rows, lines, told, why) {
     this.lines(lines);
+    const seconds = rows.length > 0 ? (rows.at(-1).unix_ms - rows[0].unix_ms) / 1000 : 0;
+    const length = secondsOfPoint(Math.min(seconds, MOST_SECONDS));
+    const columns = told.map((column) => averaged(column, length));
     let most = 0;
     for (const column of columns) for (const value of column) most = Math.max(most, value ?? 0);
     this.range = [0, most > 0 ? most * 1.08 : 1];
@@ -278,7 +280,7 @@ class Endings extends Chart {
     if (!this.rows) return;
     const bars = [];
     const most = new Map();
-    this.groups((rows, from, to) => {
+    this.groups((row) => Object.keys(row.figures?.ended ?? {}).length > 0, (rows, from, to) => {
       const counts = new Map();
       for (const row of rows) {
         for (const [how, count] of Object.entries(row.figures?.ended ?? {})) counts.set(how, (counts.get(how) ?? 0) + count);

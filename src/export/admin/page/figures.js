@@ -31,6 +31,8 @@ export class Window {
     this.requests = 0;
     this.tokens = 0;
     this.ended = new Map();
+    this.responses = new Map();
+    this.failures = new Map();
     this.slos = new Map();
     this.counts = Object.fromEntries(LATENCIES.map((name) => [name, new Map()]));
   }
@@ -40,7 +42,9 @@ export class Window {
     this.milliseconds += second.length_ms;
     this.requests += figures.requests ?? 0;
     this.tokens += figures.tokens ?? 0;
-    for (const [how, count] of Object.entries(figures.ended ?? {})) bump(this.ended, how, count);
+    for (const counts of ["ended", "responses", "failures"]) {
+      for (const [key, count] of Object.entries(figures[counts] ?? {})) bump(this[counts], key, count);
+    }
     for (const [slo, counts] of Object.entries(figures.slos ?? {})) {
       const sums = this.slos.get(slo) ?? [0, 0, 0, 0];
       this.slos.set(slo, sums.map((sum, at) => sum + counts[at]));
@@ -96,6 +100,31 @@ export function windowAt(seconds, at, length = WINDOW_SECONDS) {
   const window = new Window();
   for (let i = Math.max(0, at - length + 1); i <= at; i++) window.add(seconds[i]);
   return window;
+}
+
+// Lengths of what is drawn as one, in seconds: few, so that it seldom changes.
+const STEPS = [1, 2, 3, 5, 10, 15, 20, 30];
+const step = (least) => STEPS.find((step) => step >= least) ?? STEPS.at(-1);
+
+// How many seconds are drawn as one mark. Single marks with gaps between them would be a pattern of stripes: a mark is
+// wide enough to be seen, and long enough to have something in it where only `filled` of the `seconds` have.
+export function secondsOfMark(seconds, filled, pixels) {
+  const visible = (seconds * 2.5) / pixels;
+  const together = filled > 0 ? (3 * seconds) / filled - 2 : 1;
+  return step(Math.max(visible, Math.min(together, seconds / 30)));
+}
+
+// How many seconds a point of a line is the mean of: a line that goes up and down with every request is no line.
+export const secondsOfPoint = (seconds) => step(seconds / 60);
+
+// Each value as the mean of the `length` values that end with it.
+export function averaged(values, length) {
+  let sum = 0;
+  return values.map((value, at) => {
+    sum += (value ?? 0) - (at >= length ? (values[at - length] ?? 0) : 0);
+    // What is left of a sum after so many additions is no traffic.
+    return Math.abs(sum) < 1e-9 ? 0 : sum / Math.min(length, at + 1);
+  });
 }
 
 // Requests that are open: streams that wait for a first token, streams that have one, and the others.

@@ -47,6 +47,7 @@ function update() {
   showModels();
   if (document.hidden) return;
   rows = feed.seconds.map(rowOf);
+  showFailures(lost);
   charts.update(rows, Object.keys(state.slos));
   moment.min = String(1 - Math.max(2, rows.length));
   showMoment();
@@ -95,6 +96,20 @@ function showConnection(lost, state) {
   banner("not-ready", "down", !lost && state && !state.ready && (state.replay ? ["Ending", ": nothing more is sent; open requests may end."] : ["Not ready", ": the proxy takes no requests; it is starting or stopping."]));
   banner("simulated", "simulated", state?.simulated && ["Simulated", ": the server is simulated. Its times are of a cost model and say nothing about any hardware; the measurements are real."]);
   banner("left-out", "note", state?.models_left_out > 0 && ["Many models", `: ${state.models_left_out} of them have no history of their own and count only in ${ALL}.`]);
+}
+
+// What fails now, whatever moment is looked at. A client's failures are its own affair. No text has a number: a banner
+// is read out whenever it changes, and the table of responses has the counts.
+function showFailures(lost) {
+  const { failures } = windowAt(feed.seconds, feed.seconds.length - 1);
+  const [upstream, proxy] = ["upstream", "proxy"].map((fault) => !lost && failures.has(fault));
+  if (upstream || proxy) {
+    const connection = byId("connection");
+    connection.className = "failing";
+    setText(connection, "Failing");
+  }
+  banner("upstream-fails", "down", upstream && ["Upstream fails", `: requests failed in the last ${WINDOW_SECONDS} s because it cannot be reached, answers 5xx, or breaks off. See Responses.`]);
+  banner("proxy-fails", "down", proxy && ["Proxy rejects", `: requests failed in the last ${WINDOW_SECONDS} s by a limit of the proxy; the header x-streamgauge-error of its answers says which.`]);
 }
 
 function banner(id, kind, told) {

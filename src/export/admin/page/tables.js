@@ -4,6 +4,8 @@ import { number } from "./charts.js";
 import { LATENCIES, Window, phases } from "./figures.js";
 
 const NAMES = { ttft: "TTFT", itl: "ITL", tpot: "TPOT" };
+// Whose fault failures are, by the names of the metrics.
+const FAULTS = { upstream: "failed: upstream", proxy: "failed: proxy", client: "failed: client" };
 const percent = (part, of) => (of > 0 ? `${number((100 * part) / of)} %` : "–");
 
 // Makes the body of a table be these rows: each a heading, perhaps with a second line, and its cells; a cell that
@@ -55,7 +57,7 @@ function line({ name, about, cells, headings = [] }) {
 
 export class Tables {
   constructor() {
-    for (const id of ["latency", "traffic", "slos", "endings"]) this[id] = document.getElementById(id);
+    for (const id of ["latency", "traffic", "slos", "responses", "endings"]) this[id] = document.getElementById(id);
     this.ofRun = document.getElementById("run");
   }
 
@@ -97,6 +99,13 @@ export class Tables {
       };
     };
     fill(this.slos, slos.map(goodput), "No SLO is set: --slo 'chat: ttft<=500ms' sets one.");
+    const count = (counts, name) => (key) => ({ name: name(key), cells: [number(window[counts].get(key) ?? 0), number(all[counts].get(key) ?? 0)] });
+    const classes = [...all.responses.keys()].sort();
+    const faults = ["upstream", "proxy", "client"].filter((fault) => all.failures.has(fault));
+    fill(this.responses, [
+      ...classes.map(count("responses", (of) => (of === "none" ? "no status" : of))),
+      ...faults.map(count("failures", (fault) => FAULTS[fault])),
+    ], "None has ended yet.");
     const hows = [...all.ended.keys()].sort((a, b) => (b === "done") - (a === "done") || a.localeCompare(b));
     const ending = (how) => ({ name: how, cells: [number(window.ended.get(how) ?? 0), number(all.ended.get(how))] });
     fill(this.endings, hows.map(ending), "None has ended yet.");

@@ -2,6 +2,7 @@
 
 mod collector;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -23,8 +24,9 @@ use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
 use super::traces::RequestSpans;
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
-use crate::config::otlp::{self, Exporter, Histograms, Protocol, Temporality};
+use crate::config::otlp::{self, Exporter, Histograms, Otlp, Protocol, Temporality};
 use crate::export::catalog::{Convention, Id};
+use crate::export::control::{ControlPlane, Rules};
 use crate::export::drops::{Drops, Loss};
 use crate::export::snapshot::{Data, Snapshot};
 use crate::measure::time::{Gap, Stamp};
@@ -131,6 +133,30 @@ async fn metrics_arrive_by_the_interval_and_at_the_end_over_one_connection() {
             assert_eq!(request.headers.get(encoding).is_some_and(|encoding| encoding == "gzip"), gzip);
         }
     }
+}
+
+#[tokio::test]
+async fn two_instances_that_push_to_one_collector_are_two() {
+    let collector = Collector::start(Protocol::HttpProtobuf, vec![]).await;
+    let endpoint = format!("http://{}/v1/metrics", collector.address);
+    let variable = |name: &str| (name == "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT").then(|| endpoint.clone());
+    let (otlp, _) = Otlp::of_environment(variable);
+    for _ in 0..2 {
+        let plane = ControlPlane::new(Rules::default(), &otlp, None, Clock::Monotonic);
+        plane.run(None, async {}, ms(30_000)).await;
+    }
+    let seen = collector.seen.lock().unwrap();
+    let instances: BTreeSet<String> = seen
+        .iter()
+        .map(|request| {
+            let sent = ExportMetricsServiceRequest::decode(&request.message[..]).unwrap();
+            let resource = sent.resource_metrics[0].resource.clone().unwrap();
+            let attribute = |key: &str| resource.attributes.iter().find(|attribute| attribute.key == key).cloned();
+            assert!(attribute("host.name").is_some());
+            format!("{:?}", attribute("service.instance.id").unwrap().value)
+        })
+        .collect();
+    assert_eq!(instances.len(), 2, "{instances:?}");
 }
 
 #[tokio::test]

@@ -29,6 +29,9 @@ use crate::measure::record::Ending;
 use crate::net::http1::{Framing, Head};
 use crate::net::io::{Arrival, Io, Stamped};
 use crate::proxy::LocalExecutor;
+use crate::proxy::flow_control::{
+    DOWNSTREAM_CONNECTION_WINDOW_BYTES, DOWNSTREAM_STREAM_WINDOW_BYTES, MAX_DOWNSTREAM_STREAMS, MAX_SEND_BUFFER_BYTES,
+};
 use crate::proxy::forward::{Additions, Scheme};
 use crate::proxy::observation::Observation;
 use crate::proxy::refusal::Refusal;
@@ -46,9 +49,11 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
     builder
         // What the server says of the time is the server's to say.
         .auto_date_header(false)
-        .adaptive_window(true)
+        .initial_stream_window_size(DOWNSTREAM_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(DOWNSTREAM_CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
-        .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX));
+        .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX).min(MAX_DOWNSTREAM_STREAMS));
     let in_hand = InHand::default();
     let service = service_fn({
         let in_hand = in_hand.clone();
@@ -185,7 +190,7 @@ fn refused(refusal: &Refusal, request: &Head, mut observation: Observation) -> R
             reply.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
-    observation.refused(refusal.status);
+    observation.refused(refusal);
     observation.end(refusal.ending());
     reply
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 
 use super::super::MOST_KEPT;
+use super::progress::{UploadPiece, UploadProgress};
 
 /// A request as it goes over the wire, as long as it may have to be sent again.
 pub(super) struct Kept {
@@ -47,8 +49,9 @@ impl Kept {
     }
 
     /// The request with this body.
-    pub(super) fn message(&self, body: &Rc<RefCell<Outbox>>) -> Request<RequestBody> {
-        self.head.clone().map(|()| RequestBody(Rc::clone(body)))
+    pub(super) fn message(&self, body: &Rc<RefCell<Outbox>>, uploads: &Arc<UploadProgress>) -> Request<RequestBody> {
+        let body = RequestBody { outbox: Rc::clone(body), uploads: Arc::clone(uploads) };
+        self.head.clone().map(|()| body)
     }
 }
 
@@ -109,7 +112,11 @@ impl Outbox {
 }
 
 /// The request body as hyper sees it.
-pub(super) struct RequestBody(Rc<RefCell<Outbox>>);
+pub(super) struct RequestBody {
+    outbox: Rc<RefCell<Outbox>>,
+    /// Of the connection that sends it.
+    pub(super) uploads: Arc<UploadProgress>,
+}
 
 /// The client left before its request was whole.
 #[derive(Debug, thiserror::Error)]
@@ -117,11 +124,11 @@ pub(super) struct RequestBody(Rc<RefCell<Outbox>>);
 pub(super) struct Abandoned;
 
 impl Body for RequestBody {
-    type Data = Bytes;
+    type Data = UploadPiece;
     type Error = Abandoned;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Abandoned>>> {
-        let mut outbox = self.0.borrow_mut();
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<UploadPiece>, Abandoned>>> {
+        let mut outbox = self.outbox.borrow_mut();
         if outbox.abandoned {
             return Poll::Ready(Some(Err(Abandoned)));
         }
@@ -133,7 +140,7 @@ impl Body for RequestBody {
                 {
                     waker.wake();
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Ok(frame.map_data(|payload| UploadPiece::new(payload, &self.uploads)))))
             }
             None if outbox.complete => Poll::Ready(None),
             None => {
@@ -144,14 +151,14 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let outbox = self.0.borrow();
+        let outbox = self.outbox.borrow();
         outbox.complete && outbox.frames.is_empty()
     }
 }
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        let mut outbox = self.0.borrow_mut();
+        let mut outbox = self.outbox.borrow_mut();
         outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
         outbox.frames.clear();
         outbox.waiting = 0;

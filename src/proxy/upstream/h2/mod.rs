@@ -4,12 +4,14 @@
 //! connection, which is the one that brought its data unless several reads came before the stream's task ran.
 
 mod body;
+mod progress;
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::TokioIo;
 
 use self::body::{Kept, Outbox, RequestBody};
+use self::progress::{UnfinishedUpload, UploadProgress};
 use super::{BodyStep, Broken, Connector, Outgoing};
 use crate::clock::Clock;
 use crate::export::levels::OpenConnection;
@@ -28,10 +31,9 @@ use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{Framing, Head, Known};
 use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
 use crate::proxy::LocalExecutor;
-
-/// Streams on one connection before another is opened, unless the server allows fewer: the least that servers are asked
-/// to allow.
-const STREAMS: usize = 100;
+use crate::proxy::flow_control::{
+    MAX_SEND_BUFFER_BYTES, MAX_UPSTREAM_STREAMS, UPSTREAM_CONNECTION_WINDOW_BYTES, UPSTREAM_STREAM_WINDOW_BYTES,
+};
 
 /// How often a request that no server has begun is offered.
 const OFFERS: usize = 3;
@@ -50,6 +52,9 @@ pub(super) struct Connection {
     driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
+    /// It has carried nothing since it was last looked at.
+    idle: Rc<Cell<bool>>,
+    uploads: Arc<UploadProgress>,
     /// No other request is to wait for it.
     doubted: Rc<Cell<bool>>,
 }
@@ -59,7 +64,17 @@ type Driver = http2::Connection<TokioIo<Stamped>, RequestBody, LocalExecutor>;
 impl Connection {
     /// How many streams it may carry: one that the server does not allow would wait until another has ended.
     fn most(&self) -> usize {
-        self.driver.borrow().as_ref().map_or(STREAMS, |driver| driver.current_max_send_streams().clamp(1, STREAMS))
+        self.driver
+            .borrow()
+            .as_ref()
+            .map_or(MAX_UPSTREAM_STREAMS, |driver| driver.current_max_send_streams().clamp(1, MAX_UPSTREAM_STREAMS))
+    }
+}
+
+impl Connection {
+    fn take_stream(&self) {
+        self.streams.set(self.streams.get() + 1);
+        self.idle.set(false);
     }
 }
 
@@ -68,10 +83,25 @@ impl Connection {
 pub(super) struct Connections(Vec<Connection>);
 
 impl Connections {
-    /// A connection that has room for another stream.
+    /// A connection that has room for another stream. One upload at a time may be unfinished on a connection: a server
+    /// that stops reading it may give no window to the requests beside it, which then never arrive.
     pub(super) fn open(&mut self) -> Option<Connection> {
         self.0.retain(|connection| !connection.sender.is_closed() && !connection.doubted.get());
-        self.0.iter().find(|connection| connection.streams.get() < connection.most()).cloned()
+        let is_open = |connection: &&Connection| {
+            let (streams, uploads) = (connection.streams.get(), &connection.uploads);
+            streams < connection.most() && !uploads.is_unfinished() && !uploads.is_stalled()
+        };
+        self.0.iter().find(is_open).cloned()
+    }
+
+    /// Closes connections that have carried nothing since the last call, but for the first, which the next request
+    /// takes.
+    pub(super) fn close_idle(&mut self) {
+        let mut first = true;
+        self.0.retain(|connection| {
+            let was_idle = connection.idle.replace(connection.streams.get() == 0);
+            std::mem::take(&mut first) || !was_idle || connection.streams.get() > 0
+        });
     }
 
     pub(super) fn adopt(&mut self, connection: Connection) -> Connection {
@@ -85,7 +115,11 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
     let arrival = Rc::new(Cell::new(None));
     let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::clone(&arrival)));
     let mut builder = http2::Builder::new(LocalExecutor);
-    builder.adaptive_window(true).max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+    builder
+        .initial_stream_window_size(UPSTREAM_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(UPSTREAM_CONNECTION_WINDOW_BYTES)
+        .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
+        .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
     let (sender, connection) = builder.handshake(io).await.map_err(Broken::Http2)?;
     let driver = Rc::new(RefCell::new(Some(connection)));
     let driven = Rc::clone(&driver);
@@ -99,7 +133,15 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
         driven.take();
         drop(open);
     });
-    Ok(Connection { sender, driver, arrival, streams: Rc::default(), doubted: Rc::default() })
+    Ok(Connection {
+        sender,
+        driver,
+        arrival,
+        streams: Rc::default(),
+        idle: Rc::default(),
+        uploads: Arc::default(),
+        doubted: Rc::default(),
+    })
 }
 
 /// One request and its reply.
@@ -119,6 +161,8 @@ pub(in crate::proxy) struct Exchange {
     begun: Stamp,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
+    uploads: Arc<UploadProgress>,
+    unfinished: Option<UnfinishedUpload>,
     doubted: Rc<Cell<bool>>,
 }
 
@@ -129,8 +173,11 @@ impl Exchange {
         connector: &Connector,
     ) -> Result<Self, Broken> {
         let (outbox, kept) = (Rc::default(), Kept::new(request.to_http2(connector)?));
-        let response = Box::pin(connection.sender.try_send_request(kept.message(&outbox)));
-        connection.streams.set(connection.streams.get() + 1);
+        let response = Box::pin(connection.sender.try_send_request(kept.message(&outbox, &connection.uploads)));
+        connection.take_stream();
+        // The streams of gRPC may stay open for long, and send little.
+        let uploads = request.head.grpc().is_none();
+        let unfinished = uploads.then(|| UnfinishedUpload::new(&connection.uploads));
         Ok(Self {
             request: outbox,
             unobserved: Vec::new(),
@@ -144,6 +191,8 @@ impl Exchange {
             begun: Clock::Monotonic.now(),
             arrival: connection.arrival,
             streams: connection.streams,
+            uploads: connection.uploads,
+            unfinished,
             doubted: connection.doubted,
         })
     }
@@ -152,7 +201,7 @@ impl Exchange {
     fn once_more(&mut self) -> Option<Request<RequestBody>> {
         let outbox = self.kept.as_ref()?.outbox(self.request.borrow().complete);
         self.request = Rc::new(RefCell::new(outbox));
-        self.kept.as_ref().map(|kept| kept.message(&self.request))
+        self.kept.as_ref().map(|kept| kept.message(&self.request, &self.uploads))
     }
 
     /// Whether another connection may take the request.
@@ -162,11 +211,14 @@ impl Exchange {
 
     /// Sends the request that came back over another connection.
     pub(super) fn again(&mut self, mut connection: Connection) {
-        if let Some(message) = self.returned.take() {
+        if let Some(mut message) = self.returned.take() {
             self.offers += 1;
+            message.body_mut().uploads = Arc::clone(&connection.uploads);
+            self.uploads = Arc::clone(&connection.uploads);
+            self.unfinished = self.unfinished.take().map(|_| UnfinishedUpload::new(&connection.uploads));
             self.response = Some(Box::pin(connection.sender.try_send_request(message)));
             self.streams.set(self.streams.get().saturating_sub(1));
-            connection.streams.set(connection.streams.get() + 1);
+            connection.take_stream();
             (self.arrival, self.streams, self.doubted) = (connection.arrival, connection.streams, connection.doubted);
         }
     }
@@ -184,6 +236,7 @@ impl Exchange {
             kept.end(trailers.as_ref());
         }
         self.request.borrow_mut().end(trailers);
+        self.unfinished = None;
     }
 
     pub(super) fn backlog(&self) -> usize {

@@ -1,0 +1,72 @@
+//! Which instance of the service this process is, by the conventions for resources.
+//!
+//! `service.instance.id` has to differ between any two instances, or a backend takes their pushed metrics for one series
+//! that jumps between two values. So it is a random UUID unless the configuration gives one, as
+//! <https://opentelemetry.io/docs/specs/semconv/registry/attributes/service/> recommends; a restart is a new instance.
+
+use std::fs;
+
+use rand::Rng;
+
+/// The attribute that tells instances apart.
+const INSTANCE: &str = "service.instance.id";
+/// The attribute that names the machine, or the pod.
+const HOST: &str = "host.name";
+
+/// The configured attributes of the resource, and those of this instance that they do not give.
+pub(super) fn identified(configured: &[(String, String)]) -> Vec<(String, String)> {
+    let mut attributes = configured.to_vec();
+    let is_given = |name: &str| configured.iter().any(|(key, _)| key == name);
+    if !is_given(INSTANCE) {
+        attributes.push((INSTANCE.to_owned(), random_uuid(&mut rand::rng())));
+    }
+    if !is_given(HOST)
+        && let Some(name) = host_name()
+    {
+        attributes.push((HOST.to_owned(), name));
+    }
+    attributes
+}
+
+/// What the kernel calls this machine: in a pod that is the pod's name.
+fn host_name() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty() && name != "(none)")
+}
+
+/// A UUID of version 4 (RFC 9562 section 5.4): random but for its version and variant.
+fn random_uuid(random: &mut impl Rng) -> String {
+    let mut bytes = [0; 16];
+    random.fill_bytes(&mut bytes);
+    let bits = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
+    let digits = format!("{bits:032x}");
+    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(key: &str, value: &str) -> (String, String) {
+        (key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn two_instances_of_one_configuration_differ_and_know_their_host() {
+        let configured = [pair("service.name", "gauge")];
+        let [one, other] = [(); 2].map(|()| identified(&configured));
+        assert_eq!((&one[0], one[1].0.as_str(), one[2].0.as_str()), (&configured[0], INSTANCE, HOST));
+        assert_ne!(one[1], other[1]);
+        assert_eq!(one[2], other[2]);
+        let groups: Vec<usize> = one[1].1.split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12]);
+        assert_eq!(one[1].1.as_bytes()[14], b'4', "{}", one[1].1);
+        assert!(b"89ab".contains(&one[1].1.as_bytes()[19]), "{}", one[1].1);
+    }
+
+    #[test]
+    fn what_the_configuration_gives_stays() {
+        let configured = [pair("service.name", "gauge"), pair(INSTANCE, "a"), pair(HOST, "b")];
+        assert_eq!(identified(&configured), configured);
+    }
+}

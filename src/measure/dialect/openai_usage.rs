@@ -1,0 +1,70 @@
+//! The usage object of OpenAI's events: its counts, each in a slot that a skeleton may leave open.
+
+use super::believed;
+use super::reply::is_report;
+use crate::measure::json::Walk;
+use crate::measure::record::Usage;
+
+/// Slots of the counts. Lower ones are the event's own.
+const INPUT: u8 = 3;
+const OUTPUT: u8 = 4;
+const CACHED: u8 = 5;
+const CACHE_HITS: u8 = 6;
+const REASONING: u8 = 7;
+const REASONING_BESIDE: u8 = 8;
+
+/// The counts of a usage object, as they stand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts([Option<u64>; 6]);
+
+impl Counts {
+    pub(super) fn set(&mut self, slot: u8, count: Option<u64>) {
+        if let Some(kept) = self.0.get_mut(usize::from(slot.wrapping_sub(INPUT))) {
+            *kept = believed(count);
+        }
+    }
+
+    /// Takes a count.
+    fn read(&mut self, slot: u8, walk: &mut Walk<'_>) -> Option<()> {
+        self.set(slot, walk.number_in(slot)?);
+        Some(())
+    }
+
+    /// Takes a count of the details. One that is none leaves an earlier one in place.
+    fn read_detail(&mut self, slot: u8, walk: &mut Walk<'_>) -> Option<()> {
+        let before = *self;
+        self.read(slot, walk)?;
+        self.0.iter_mut().zip(before.0).for_each(|(count, before)| *count = count.or(before));
+        Some(())
+    }
+
+    /// What they report, unless they say nothing: some servers put zeros on every event.
+    pub(super) fn report(self) -> Option<Usage> {
+        let [input, output, cached, cache_hits, reasoning, reasoning_beside] = self.0;
+        let usage = Usage { input, output, cached: cached.or(cache_hits), reasoning: reasoning.or(reasoning_beside) };
+        Some(usage).filter(is_report)
+    }
+}
+
+/// A usage object.
+pub(super) fn usage(walk: &mut Walk<'_>) -> Option<Counts> {
+    let mut counts = Counts::default();
+    walk.object(|key, walk| match key {
+        b"prompt_tokens" => counts.read(INPUT, walk),
+        b"completion_tokens" => counts.read(OUTPUT, walk),
+        b"prompt_tokens_details" => walk.object(|key, walk| match key {
+            b"cached_tokens" => counts.read_detail(CACHED, walk),
+            _ => walk.skip(),
+        }),
+        b"completion_tokens_details" => walk.object(|key, walk| match key {
+            b"reasoning_tokens" => counts.read_detail(REASONING, walk),
+            _ => walk.skip(),
+        }),
+        // SGLang, at top level.
+        b"reasoning_tokens" => counts.read(REASONING_BESIDE, walk),
+        // DeepSeek.
+        b"prompt_cache_hit_tokens" => counts.read(CACHE_HITS, walk),
+        _ => walk.skip(),
+    })?;
+    Some(counts)
+}

@@ -1,0 +1,101 @@
+//! Brotli (RFC 7932).
+//!
+//! A few bytes can ask for tables of a megabyte and maps of 16,384 entries, again and again: what the decoder allocates
+//! is paid for beside what goes in and comes out.
+
+use brotli_decompressor::{Allocator, BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
+
+use super::{Step, Undecodable};
+use crate::measure::budget::price;
+
+/// What a stream with a window beyond RFC 7932's 16 MiB begins with, in the low seven bits of its first byte: an
+/// extension that no browser speaks, and up to a gigabyte of memory.
+const LARGE_WINDOW: u8 = 0x11;
+/// Bytes that go in at once: they ask for 0.3 ms of tables at most.
+const MAX_STEP_BYTES: usize = 64;
+/// What a byte that goes in or comes out costs, in units: more than in other codings.
+const IN: u64 = 16;
+const OUT: u64 = 4;
+/// The largest map of contexts, in bytes; each entry is filled and then turned round.
+const MAX_MAP_BYTES: usize = 16 << 10;
+/// What an entry of a map costs, in units.
+const MAP_ENTRY: u64 = 4;
+/// Bytes of a window that are made for one unit, and entries of a table.
+const WINDOW_PER_UNIT: usize = 16;
+const TABLE_PER_UNIT: usize = 2;
+
+/// Reads one stream; the decoder is made when its first byte comes.
+#[derive(Default)]
+pub(super) struct Brotli {
+    state: Option<Box<BrotliState<Metered, Metered, Metered>>>,
+    ended: bool,
+}
+
+impl Brotli {
+    pub(super) fn restart(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
+        if self.ended && bytes.is_empty() {
+            return Ok(Step::default());
+        }
+        if self.ended {
+            return Err(Undecodable::Malformed);
+        }
+        let mut work = 0;
+        if self.state.is_none() {
+            if bytes.first().is_some_and(|first| first & 0x7f == LARGE_WINDOW) {
+                return Err(Undecodable::Malformed);
+            }
+            work = price::NEW_DECODER;
+        }
+        let state = self.state.get_or_insert_with(|| {
+            Box::new(BrotliState::new(Metered::default(), Metered::default(), Metered::default()))
+        });
+        let bytes = &bytes[..bytes.len().min(MAX_STEP_BYTES)];
+        let (mut left, mut used, mut room, mut made, mut total) = (bytes.len(), 0, piece.len(), 0, 0);
+        let result =
+            BrotliDecompressStream(&mut left, &mut used, bytes, &mut room, &mut made, piece, &mut total, state);
+        match result {
+            BrotliResult::ResultFailure => return Err(Undecodable::Malformed),
+            // What a full piece holds back comes with the next call.
+            BrotliResult::ResultSuccess => self.ended = true,
+            BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
+        }
+        work += price::DECODER_CALL + used as u64 * IN + made as u64 * OUT;
+        work += [&mut state.alloc_u8, &mut state.alloc_u32, &mut state.alloc_hc].map(Metered::take).iter().sum::<u64>();
+        Ok(Step { used, made, work })
+    }
+}
+
+/// Allocates, and keeps count of what that costs.
+#[derive(Default)]
+struct Metered {
+    work: u64,
+    heap: StandardAlloc,
+}
+
+impl Metered {
+    fn take(&mut self) -> u64 {
+        std::mem::take(&mut self.work)
+    }
+}
+
+impl<T: Clone + Default> Allocator<T> for Metered {
+    type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
+
+    fn alloc_cell(&mut self, cells: usize) -> Self::AllocatedMemory {
+        // Maps and windows are bytes, and only windows are larger than the largest map.
+        self.work += match size_of::<T>() {
+            1 if cells <= MAX_MAP_BYTES => cells as u64 * MAP_ENTRY,
+            1 => (cells / WINDOW_PER_UNIT) as u64,
+            _ => (cells / TABLE_PER_UNIT) as u64,
+        };
+        self.heap.alloc_cell(cells)
+    }
+
+    fn free_cell(&mut self, memory: Self::AllocatedMemory) {
+        self.heap.free_cell(memory);
+    }
+}

@@ -1,0 +1,47 @@
+//! Deflate, in zlib's wrapping (RFC 1950) or raw (RFC 1951).
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use super::{Step, Undecodable};
+
+/// `deflate` is zlib by the book and raw in the wild; the first byte tells.
+#[derive(Default)]
+pub(super) struct Deflate {
+    state: Option<Decompress>,
+    begun: bool,
+    ended: bool,
+}
+
+impl Deflate {
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
+        if let Some(first) = bytes.first().filter(|_| !self.begun) {
+            // RFC 1950: the low four bits are the method 8, the top bit of the window size is never set.
+            let zlib = first & 0x8f == 0x08;
+            self.begun = true;
+            match &mut self.state {
+                Some(state) => state.reset(zlib),
+                None => self.state = Some(Decompress::new(zlib)),
+            }
+        }
+        if self.ended && bytes.is_empty() {
+            return Ok(Step::default());
+        }
+        let Some(state) = self.state.as_mut().filter(|_| !self.ended) else { return Err(Undecodable::Malformed) };
+        let (step, ended) = inflate(state, bytes, piece)?;
+        self.ended = ended;
+        Ok(step)
+    }
+
+    pub(super) fn restart(&mut self) {
+        (self.begun, self.ended) = (false, false);
+    }
+}
+
+/// One call; and whether the last block has ended.
+pub(super) fn inflate(state: &mut Decompress, bytes: &[u8], piece: &mut [u8]) -> Result<(Step, bool), Undecodable> {
+    let (before_in, before_out) = (state.total_in(), state.total_out());
+    let status = state.decompress(bytes, piece, FlushDecompress::Sync).map_err(|_| Undecodable::Malformed)?;
+    let count = |now: u64, before: u64| usize::try_from(now - before).unwrap_or(usize::MAX);
+    let step = Step::usual(count(state.total_in(), before_in), count(state.total_out(), before_out));
+    Ok((step, status == Status::StreamEnd))
+}

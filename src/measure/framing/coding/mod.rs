@@ -1,0 +1,348 @@
+//! `Content-Encoding`, undone on the observer's copy of the bytes. What the client gets stays compressed.
+//!
+//! Every decoder hands over what it has after each read, so that an event is seen in the read that delivered it.
+//!
+//! A [`WorkBudget`] pays for each call of a decoder, for what goes in and for what comes out: a decompression bomb, or
+//! any number of empty members, exhausts it, and ends the reading of its body. Decoders are made once and used for all
+//! members of a body and all messages of a stream.
+//!
+//! # Memory
+//! `MAX_PIECE_BYTES` for what has come out, and the coding's own window: 32 KiB, zstd 8 MiB, brotli 16 MiB at most.
+
+mod brotli;
+mod each_alone;
+mod gzip;
+mod inflate;
+mod zstd;
+
+pub(super) use each_alone::EachAlone;
+
+use self::brotli::Brotli;
+use self::gzip::Gzip;
+use self::inflate::Deflate;
+use self::zstd::Zstd;
+use crate::measure::budget::{OutOfBudget, WorkBudget, price};
+
+/// What a decoder hands over at once, in bytes: a budget is looked at between two such pieces.
+const MAX_PIECE_BYTES: usize = 16 << 10;
+
+/// An incremental decoder for one body.
+pub struct Decoder {
+    coding: Coding,
+    /// Room for one piece; made when the first byte comes.
+    piece: Vec<u8>,
+}
+
+enum Coding {
+    Identity,
+    Gzip(Box<Gzip>),
+    Deflate(Deflate),
+    Brotli(Brotli),
+    Zstd(Zstd),
+}
+
+/// Why nothing more of a body is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecodable {
+    /// The bytes are not what their `Content-Encoding` says.
+    Malformed,
+    /// Decoding more would cost too much.
+    OutOfBudget,
+}
+
+impl From<OutOfBudget> for Undecodable {
+    fn from(_: OutOfBudget) -> Self {
+        Self::OutOfBudget
+    }
+}
+
+/// What one call of a decoder did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    /// Bytes taken.
+    used: usize,
+    /// Bytes made.
+    made: usize,
+    /// What it cost, in units of the budget.
+    work: u64,
+}
+
+impl Step {
+    /// A call at the usual price.
+    fn usual(used: usize, made: usize) -> Self {
+        let work = price::DECODER_CALL + used as u64 * price::DECODER_IN + made as u64 * price::DECODER_OUT;
+        Self { used, made, work }
+    }
+}
+
+impl Decoder {
+    /// The decoder for a `Content-Encoding` value; `None` for a coding (or a stack of codings) that is not known.
+    pub fn for_encoding(value: &[u8]) -> Option<Self> {
+        let value = value.trim_ascii();
+        let is = |name: &str| value.eq_ignore_ascii_case(name.as_bytes());
+        let coding = if value.is_empty() || is("identity") {
+            Coding::Identity
+        } else if is("gzip") || is("x-gzip") {
+            Coding::Gzip(Box::default())
+        } else if is("deflate") {
+            Coding::Deflate(Deflate::default())
+        } else if is("br") {
+            Coding::Brotli(Brotli::default())
+        } else if is("zstd") {
+            Coding::Zstd(Zstd::new()?)
+        } else {
+            return None;
+        };
+        Some(Self { coding, piece: Vec::new() })
+    }
+
+    /// Whether the bytes are plain as they are.
+    pub fn is_identity(&self) -> bool {
+        matches!(self.coding, Coding::Identity)
+    }
+
+    /// Decodes one read; `each` gets the plain bytes in one or more pieces, until it returns false.
+    ///
+    /// # Errors
+    /// [`Undecodable`] when the bytes do not follow the coding, or the budget is exhausted.
+    pub fn push(
+        &mut self,
+        mut bytes: &[u8],
+        budget: &mut WorkBudget,
+        mut each: impl FnMut(&[u8], &mut WorkBudget) -> bool,
+    ) -> Result<(), Undecodable> {
+        if self.is_identity() {
+            each(bytes, budget);
+            return Ok(());
+        }
+        if self.piece.is_empty() {
+            budget.charge(price::NEW_DECODER)?;
+            self.piece = vec![0; MAX_PIECE_BYTES];
+        }
+        let mut is_full = false;
+        while is_full || !bytes.is_empty() {
+            let Step { used, made, work } = match &mut self.coding {
+                Coding::Identity => Step::default(),
+                Coding::Gzip(gzip) => gzip.step(bytes, &mut self.piece)?,
+                Coding::Deflate(deflate) => deflate.step(bytes, &mut self.piece)?,
+                Coding::Brotli(brotli) => brotli.step(bytes, &mut self.piece)?,
+                Coding::Zstd(zstd) => zstd.step(bytes, &mut self.piece)?,
+            };
+            budget.charge(work)?;
+            if made > 0 && !each(&self.piece[..made], budget) {
+                return Ok(());
+            }
+            if used == 0 && made == 0 && !is_full {
+                return Err(Undecodable::Malformed);
+            }
+            bytes = &bytes[used..];
+            is_full = made == self.piece.len();
+        }
+        Ok(())
+    }
+
+    /// Begins with another body in the same coding.
+    fn restart(&mut self) -> Result<(), Undecodable> {
+        match &mut self.coding {
+            Coding::Identity => {}
+            Coding::Gzip(gzip) => gzip.restart(),
+            Coding::Deflate(deflate) => deflate.restart(),
+            Coding::Brotli(brotli) => brotli.restart(),
+            Coding::Zstd(zstd) => zstd.restart()?,
+        }
+        Ok(())
+    }
+}
+
+/// Hands `bytes` to `each`, decoded if they have to be.
+///
+/// # Errors
+/// What `each` says, or else why they cannot be decoded.
+pub(in crate::measure) fn decode<E: From<Undecodable>>(
+    decoder: Option<&mut Decoder>,
+    bytes: &[u8],
+    budget: &mut WorkBudget,
+    mut each: impl FnMut(&[u8], &mut WorkBudget) -> Result<(), E>,
+) -> Result<(), E> {
+    let Some(decoder) = decoder else { return each(bytes, budget) };
+    let mut read = Ok(());
+    let decoded = decoder.push(bytes, budget, |plain, budget| {
+        read = each(plain, budget);
+        read.is_ok()
+    });
+    read.and(decoded.map_err(E::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const EVENTS: [&str; 3] = ["data: one\n\n", "data: two\n\n", "data: three\n\n"];
+
+    /// Every event compressed and flushed on its own: (encoding, the bytes that one event became).
+    fn encoded() -> Vec<(&'static str, Vec<Vec<u8>>)> {
+        fn steps<W: Write>(mut encoder: W, out: impl Fn(&mut W) -> &mut Vec<u8>) -> Vec<Vec<u8>> {
+            EVENTS
+                .iter()
+                .map(|event| {
+                    encoder.write_all(event.as_bytes()).unwrap();
+                    encoder.flush().unwrap();
+                    std::mem::take(out(&mut encoder))
+                })
+                .collect()
+        }
+        let level = flate2::Compression::default();
+        // No encoder for brotli is among the dependencies: this is what its reference encoder made of `EVENTS`.
+        let brotli: [&[u8]; 3] = [
+            b"\x0b\x05\x80data: one\n\n",
+            b"\x50\x00\x00\x40\x5a\xe1\x8d\xee\x4e\x11\xa2\x4a\x04\xb6\x60\x00",
+            b"\x60\x00\x00\x40\x5a\xa1\x0c\x4d\x4e\x15\x20\x4b\x00\x6a\x05\x03",
+        ];
+        vec![
+            ("br", brotli.map(<[u8]>::to_vec).to_vec()),
+            ("identity", EVENTS.iter().map(|e| e.as_bytes().to_vec()).collect()),
+            ("gzip", steps(flate2::write::GzEncoder::new(Vec::new(), level), |e| e.get_mut())),
+            ("deflate", steps(flate2::write::ZlibEncoder::new(Vec::new(), level), |e| e.get_mut())),
+            ("deflate", steps(flate2::write::DeflateEncoder::new(Vec::new(), level), |e| e.get_mut())),
+            ("zstd", steps(::zstd::stream::write::Encoder::new(Vec::new(), 3).unwrap(), |e| e.get_mut())),
+        ]
+    }
+
+    /// What a decoder makes of these reads, and what it says of the last.
+    fn decoded(decoder: &mut Decoder, budget: &mut WorkBudget, reads: &[&[u8]]) -> (Vec<u8>, Result<(), Undecodable>) {
+        let mut seen = Vec::new();
+        let read = reads.iter().try_for_each(|read| {
+            budget.receive(read.len());
+            decoder.push(read, budget, |plain, _| {
+                seen.extend_from_slice(plain);
+                true
+            })
+        });
+        (seen, read)
+    }
+
+    fn gzipped(plain: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(plain).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn an_event_is_seen_in_the_read_that_delivered_it() {
+        for (encoding, reads) in encoded() {
+            let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
+            for (read, event) in reads.iter().zip(EVENTS) {
+                let (seen, _) = decoded(&mut decoder, &mut WorkBudget::default(), &[read]);
+                assert_eq!(String::from_utf8(seen).unwrap(), event, "{encoding}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_fed_byte_by_byte_decodes_to_the_same_text() {
+        for (encoding, reads) in encoded() {
+            let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
+            let body = reads.concat();
+            let singly: Vec<&[u8]> = body.chunks(1).collect();
+            let (seen, read) = decoded(&mut decoder, &mut WorkBudget::default(), &singly);
+            assert_eq!((String::from_utf8(seen).unwrap(), read), (EVENTS.concat(), Ok(())), "{encoding}");
+        }
+    }
+
+    #[test]
+    fn text_longer_than_a_piece_comes_whole_whatever_its_length() {
+        for length in [MAX_PIECE_BYTES - 1, MAX_PIECE_BYTES, MAX_PIECE_BYTES + 1, 2 * MAX_PIECE_BYTES, 300_000] {
+            let text: Vec<u8> = (0..length).map(|at| b'a' + (at * at % 23) as u8).collect();
+            let level = flate2::Compression::fast();
+            let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
+            zlib.write_all(&text).unwrap();
+            let mut raw = flate2::write::DeflateEncoder::new(Vec::new(), level);
+            raw.write_all(&text).unwrap();
+            for (encoding, body) in [
+                ("gzip", gzipped(&text)),
+                ("deflate", zlib.finish().unwrap()),
+                ("deflate", raw.finish().unwrap()),
+                ("zstd", ::zstd::encode_all(&text[..], 1).unwrap()),
+            ] {
+                for read in [body.len(), 4_096, 7] {
+                    let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
+                    let reads: Vec<&[u8]> = body.chunks(read).collect();
+                    let (seen, outcome) = decoded(&mut decoder, &mut WorkBudget::default(), &reads);
+                    assert_eq!(
+                        (seen == text, outcome),
+                        (true, Ok(())),
+                        "{length} bytes of {encoding} in reads of {read}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn members_of_gzip_and_frames_of_zstd_are_one_text_and_their_fields_are_passed_over() {
+        let named = b"\x1f\x8b\x08\x1e\0\0\0\0\0\x03\x02\0exname\0comment\0\xab\xcd";
+        let bare = gzipped(b"one ");
+        let member = [&named[..], &bare[10..]].concat();
+        let body = [&member[..], &gzipped(b""), &gzipped(b"two")].concat();
+        for cut in 0..=body.len() {
+            let mut gzip = Decoder::for_encoding(b"gzip").unwrap();
+            let seen = decoded(&mut gzip, &mut WorkBudget::default(), &[&body[..cut], &body[cut..]]);
+            assert_eq!(seen, (b"one two".to_vec(), Ok(())), "cut at {cut}");
+        }
+        let frames = [&b"one "[..], b"", b"two"].map(|text| ::zstd::encode_all(text, 3).unwrap()).concat();
+        for cut in 0..=frames.len() {
+            let mut zstd = Decoder::for_encoding(b"zstd").unwrap();
+            let seen = decoded(&mut zstd, &mut WorkBudget::default(), &[&frames[..cut], &frames[cut..]]);
+            assert_eq!(seen, (b"one two".to_vec(), Ok(())), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn rubbish_is_refused_and_unknown_codings_are_not_guessed() {
+        let refused = |encoding: &str, body: &[u8]| {
+            let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
+            decoded(&mut decoder, &mut WorkBudget::default(), &[body]).1
+        };
+        let malformed = Err(Undecodable::Malformed);
+        assert_eq!(refused("gzip", b"data: not gzip at all\n\n"), malformed);
+        let mut wrong = gzipped(b"text");
+        let at = wrong.len() - 8;
+        wrong[at] ^= 1;
+        assert_eq!(refused("gzip", &wrong), malformed, "a wrong checksum");
+        assert_eq!(refused("gzip", &[&gzipped(b"text")[..], b"more"].concat()), malformed, "no member");
+        assert_eq!(refused("gzip", b"\x1f\x8b\x08\x20\0\0\0\0\0\x03"), malformed, "a flag that is reserved");
+        assert_eq!(refused("deflate", b"\x03\0more"), malformed, "bytes behind the end");
+        // A window of 2^30 bytes, an empty block, and text.
+        assert_eq!(refused("br", b"\x11\x1e\x03"), malformed);
+        assert!(Decoder::for_encoding(b"gzip, br").is_none());
+        assert!(Decoder::for_encoding(b"snappy").is_none());
+    }
+
+    #[test]
+    fn a_bomb_exhausts_the_budget_whole_or_in_pieces() {
+        let whole = ::zstd::encode_all(&vec![0; 64 << 20][..], 3).unwrap();
+        let pieces = gzipped(&[b'\n'; 1 << 18]).repeat(100);
+        for (encoding, body) in [("zstd", whole), ("gzip", pieces)] {
+            let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
+            let mut budget = WorkBudget::default();
+            let (seen, read) = decoded(&mut decoder, &mut budget, &[&body]);
+            assert_eq!(read, Err(Undecodable::OutOfBudget), "{encoding}");
+            let most = crate::measure::budget::MAX_SAVED_WORK + 20_000 + body.len() as u64 * 32;
+            assert!(seen.len() as u64 <= most, "{encoding}: {} bytes", seen.len());
+            let again = decoder.push(&body, &mut budget, |_, _| true);
+            assert_eq!(again, Err(Undecodable::OutOfBudget), "{encoding}: and it stays so");
+        }
+    }
+
+    /// A stream of 20 bytes that asks for the largest map of contexts and turns it round.
+    #[test]
+    fn what_brotli_allocates_is_paid_for() {
+        let (_, reads) = encoded().into_iter().find(|(encoding, _)| *encoding == "br").unwrap();
+        let (mut decoder, mut budget) = (Decoder::for_encoding(b"br").unwrap(), WorkBudget::default());
+        assert_eq!(decoded(&mut decoder, &mut budget, &[&reads.concat()]).1, Ok(()));
+        let of_bytes = reads.concat().len() as u64 * 16 + EVENTS.concat().len() as u64 * 4 + 3 * price::DECODER_CALL;
+        assert!(budget.spent() > of_bytes + 2 * price::NEW_DECODER, "{}", budget.spent());
+    }
+}

@@ -1,0 +1,202 @@
+//! Where the values of a JSON text stand that decide nothing but themselves.
+//!
+//! A [`Walk`](super::json::Walk) that records notes each value whose reader looks at no more than its kind, or at one
+//! number that it stands for. A text that differs only in such values, each of the same [kind](ValueKind), is read the
+//! same way: this is what a skeleton of an event rests on. A value that is not plainly of its kind is never noted.
+
+use std::ops::Range;
+
+use super::json::whole;
+
+/// Values that are noted of one text; the top-5 log probabilities of a token take 22. One more shows that some were
+/// left out.
+pub(super) const MAX_VALUES: usize = 64;
+
+/// What a value is, and so what may stand in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    /// The inside of a string.
+    String,
+    /// The inside of a string that is not empty.
+    ShownString,
+    /// A number.
+    Number,
+    /// An array of numbers, empty or not.
+    Numbers,
+}
+
+/// One value of a text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ValueSpan {
+    /// Where it begins.
+    pub(super) start: usize,
+    /// Where it ends.
+    pub(super) end: usize,
+    /// What it is.
+    pub(super) kind: ValueKind,
+    /// What it means to the reader; `0` if nothing.
+    pub(super) slot: u8,
+}
+
+impl ValueSpan {
+    /// Its place.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.start..self.end
+    }
+}
+
+/// The values of one text, in its order.
+pub(super) type ValueSpans = Vec<ValueSpan>;
+
+impl ValueKind {
+    /// Where a value of this kind that `bytes` begin with ends; `None` if they do not. The rules are JSON's, and so never
+    /// laxer than those of a walk. A string ends at its closing quote.
+    #[inline]
+    pub(super) fn end(self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Self::String => string_end(bytes),
+            Self::ShownString => string_end(bytes).filter(|end| *end > 0),
+            Self::Number => number_end(bytes),
+            Self::Numbers => numbers(bytes).map(|(end, _)| end),
+        }
+    }
+
+    /// What a value says to its reader: a number, if it is whole; the entries of an array; the bytes of a string.
+    pub(super) fn reading(self, value: &[u8]) -> Option<u64> {
+        match self {
+            Self::String | Self::ShownString => Some(value.len() as u64),
+            Self::Number => std::str::from_utf8(value).ok().and_then(whole),
+            Self::Numbers => numbers(value).map(|(_, entries)| entries),
+        }
+    }
+}
+
+/// From this many bytes on a string is long.
+const LONG: usize = 48;
+
+fn string_end(bytes: &[u8]) -> Option<usize> {
+    let (mut at, mut is_ascii) = (0, true);
+    loop {
+        if at >= LONG {
+            // The text of all tokens so far, say: in steps of many bytes.
+            let plain = &bytes[at..at + memchr::memchr2(b'"', b'\\', &bytes[at..])?];
+            if plain.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20 {
+                return None;
+            }
+            is_ascii &= plain.is_ascii();
+            at += plain.len();
+        }
+        match *bytes.get(at)? {
+            b'"' => break,
+            b'\\' => match *bytes.get(at + 1)? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at += 2,
+                b'u' => {
+                    let digits = bytes.get(at + 2..at + 6)?;
+                    if !digits.iter().all(u8::is_ascii_hexdigit) {
+                        return None;
+                    }
+                    at += 6;
+                }
+                _ => return None,
+            },
+            0..0x20 => return None,
+            byte => {
+                is_ascii &= byte < 0x80;
+                at += 1;
+            }
+        }
+    }
+    (is_ascii || std::str::from_utf8(&bytes[..at]).is_ok()).then_some(at)
+}
+
+fn number_end(bytes: &[u8]) -> Option<usize> {
+    let digits = |from: usize| {
+        let mut at = from;
+        while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+            at += 1;
+        }
+        (at > from).then_some(at)
+    };
+    let mut at = usize::from(bytes.first() == Some(&b'-'));
+    at = if bytes.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
+    if bytes.get(at) == Some(&b'.') {
+        at = digits(at + 1)?;
+    }
+    if let Some(b'e' | b'E') = bytes.get(at) {
+        let signed = matches!(bytes.get(at + 1), Some(b'+' | b'-'));
+        at = digits(at + 1 + usize::from(signed))?;
+    }
+    Some(at)
+}
+
+/// Where an array of numbers ends, and how many it has.
+fn numbers(bytes: &[u8]) -> Option<(usize, u64)> {
+    let white = |mut at: usize| {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
+            at += 1;
+        }
+        at
+    };
+    if bytes.first() != Some(&b'[') {
+        return None;
+    }
+    let (mut at, mut entries) = (white(1), 0);
+    if bytes.get(at) == Some(&b']') {
+        return Some((at + 1, 0));
+    }
+    loop {
+        entries += 1;
+        at += number_end(bytes.get(at..)?)?;
+        at = white(at);
+        match bytes.get(at)? {
+            b',' => at = white(at + 1),
+            b']' => return Some((at + 1, entries)),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_ends_where_its_grammar_says() {
+        for (text, end) in
+            [("7,", 1), ("-0}", 2), ("10.25]", 5), ("1e5 ", 3), ("-1.5E-3,", 7), ("0123", 1), ("1Infinity", 1)]
+        {
+            assert_eq!(ValueKind::Number.end(text.as_bytes()), Some(end), "{text}");
+        }
+        for text in ["", "-", ".5", "+1", "1.", "1.e5", "1e", "1e+", "NaN", "-Infinity", "null", "\"7\""] {
+            assert_eq!(ValueKind::Number.end(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_array_of_numbers_says_how_many_it_has() {
+        for (text, end, entries) in [("[]x", 2, 0), ("[ ]", 3, 0), ("[7]", 3, 1), ("[1, -2 ,3.5]]", 12, 3)] {
+            assert_eq!(ValueKind::Numbers.end(text.as_bytes()), Some(end), "{text}");
+            assert_eq!(ValueKind::Numbers.reading(&text.as_bytes()[..end]), Some(entries), "{text}");
+        }
+        for text in ["", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[null]", "[[1]]", "[\"1\"]", "1"] {
+            assert_eq!(ValueKind::Numbers.end(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_string_ends_at_its_quote_if_all_before_it_is_valid() {
+        for (text, end) in [("a\"", 1), (r#"\"\u00e9\n""#, 10), ("é\"", 2), ("\"", 0)] {
+            assert_eq!(ValueKind::String.end(text.as_bytes()), Some(end), "{text}");
+        }
+        for text in ["open", "\\", "\\\"", "\\x\"", "\\u12g4\"", "\\u12", "a\nb\""] {
+            assert_eq!(ValueKind::String.end(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(ValueKind::String.end(b"\xff\""), None, "not UTF-8");
+        let long = |middle: &[u8]| [&[b'a'; 3 * LONG][..], middle, b"b\"c\""].concat();
+        for (middle, end) in [("", Some(145)), ("é", Some(147)), ("\\n", Some(147)), ("\n", None), ("\\x", None)] {
+            assert_eq!(ValueKind::String.end(&long(middle.as_bytes())), end, "{middle:?}");
+        }
+        assert_eq!(ValueKind::String.end(&long(b"\xff")), None, "not UTF-8");
+        assert_eq!(ValueKind::ShownString.end(b"\""), None, "empty");
+    }
+}

@@ -1,0 +1,98 @@
+//! How far a connection's uploads have come. A server that stops reading may take the window of the whole connection,
+//! which hyper does not show: the proxy sees only that no upload goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use bytes::{Buf, Bytes};
+
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+
+/// Uploads of a connection have stalled when none of them has sent a byte for this long. A round trip is shorter, or
+/// costs another connection.
+const MIN_STALL: Gap = Gap::from_millis(100);
+
+/// The uploads of one connection. Atomic because hyper moves bodies' data between threads elsewhere; here it never
+/// does.
+#[derive(Debug, Default)]
+pub(super) struct UploadProgress {
+    /// Bytes that hyper holds and the socket has not taken.
+    unsent: AtomicUsize,
+    /// When a byte was last sent, or the first began to wait; in nanoseconds.
+    moved: AtomicU64,
+    /// Uploads of which more is to come.
+    unfinished: AtomicUsize,
+}
+
+impl UploadProgress {
+    /// Whether more of an upload is to come from its client.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished.load(Relaxed) > 0
+    }
+
+    /// Whether uploads wait and none goes on: the server gives the connection, or all of them, no window.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.unsent.load(Relaxed) > 0
+            && Clock::Monotonic.now().since(Stamp::from_nanos(self.moved.load(Relaxed))) >= MIN_STALL
+    }
+
+    fn moves(&self) {
+        self.moved.store(Clock::Monotonic.now().as_nanos(), Relaxed);
+    }
+}
+
+/// Counts an upload as unfinished until it is dropped.
+#[derive(Debug)]
+pub(super) struct UnfinishedUpload(Arc<UploadProgress>);
+
+impl UnfinishedUpload {
+    pub(super) fn new(uploads: &Arc<UploadProgress>) -> Self {
+        uploads.unfinished.fetch_add(1, Relaxed);
+        Self(Arc::clone(uploads))
+    }
+}
+
+impl Drop for UnfinishedUpload {
+    fn drop(&mut self) {
+        self.0.unfinished.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A piece of a request body that reports when it has been sent.
+#[derive(Debug)]
+pub(super) struct UploadPiece {
+    payload: Bytes,
+    uploads: Arc<UploadProgress>,
+}
+
+impl UploadPiece {
+    pub(super) fn new(payload: Bytes, uploads: &Arc<UploadProgress>) -> Self {
+        if uploads.unsent.fetch_add(payload.len(), Relaxed) == 0 {
+            uploads.moves();
+        }
+        Self { payload, uploads: Arc::clone(uploads) }
+    }
+}
+
+impl Buf for UploadPiece {
+    fn remaining(&self) -> usize {
+        self.payload.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn advance(&mut self, sent: usize) {
+        self.payload.advance(sent);
+        self.uploads.unsent.fetch_sub(sent, Relaxed);
+        self.uploads.moves();
+    }
+}
+
+impl Drop for UploadPiece {
+    fn drop(&mut self) {
+        self.uploads.unsent.fetch_sub(self.payload.len(), Relaxed);
+    }
+}

@@ -1,0 +1,186 @@
+//! Beginnings for sessions that have no common clock: kept one file each, or with pauses alone, all begin at zero, and a
+//! replay would send their first turns at once.
+//!
+//! A session moves as a whole, and its subagents with it. Sessions begin in the order in which the trace has them, by the
+//! trace's own times: `concurrency:2` has two at a time where a server is as fast as the trace's was.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::str::FromStr;
+
+use rand_distr::{Distribution as _, Exp1};
+
+use super::blocks::of_text;
+use super::chance::random;
+use super::error::Error;
+use super::losses::Losses;
+use super::{Entries, Trace};
+use crate::capture::format::Entry;
+use crate::measure::near::Near;
+
+/// Sessions that are placed; more begin where they did.
+const MAX_SESSIONS: usize = 1 << 20;
+/// Makes the draws others than those of other things with the same seed.
+const STARTS: u64 = 0x7374_6172_7473;
+
+/// When sessions begin.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SessionStarts {
+    /// Independently of each other, so many in a second on average.
+    Poisson(f64),
+    /// So many at a time: the next when one has ended.
+    Concurrency(u32),
+}
+
+impl FromStr for SessionStarts {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const SHAPE: &str = "expected poisson:RATE or concurrency:N, as in poisson:0.5 or concurrency:8";
+        let (kind, number) = text.split_once(':').ok_or(SHAPE)?;
+        let rate = || number.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0).map(Self::Poisson);
+        let slots = || number.parse().ok().filter(|slots| *slots > 0).map(Self::Concurrency);
+        match kind {
+            "poisson" => rate().ok_or(SHAPE),
+            "concurrency" => slots().ok_or(SHAPE),
+            _ => Err(SHAPE),
+        }
+    }
+}
+
+/// How many nanoseconds later each session begins, or earlier.
+pub struct Shifts {
+    of: HashMap<u64, i64, Near>,
+    losses: Losses,
+}
+
+/// The first arrival of a session and its last end, in nanoseconds.
+type Extent = (u64, u64);
+
+/// A session and its subagents, which are called as it is and then `/`.
+fn group(session: &str) -> u64 {
+    of_text(session.split('/').next().unwrap_or(session))
+}
+
+impl SessionStarts {
+    /// When the sessions of these rows are to begin. Sessions beyond 2^20 stay where they are, and are counted.
+    ///
+    /// # Errors
+    /// When a row cannot be read.
+    pub fn shifts(self, entries: Entries, seed: u64) -> Result<Shifts, Error> {
+        let losses = Losses::default();
+        let mut places: HashMap<u64, usize, Near> = HashMap::default();
+        let mut sessions: Vec<(u64, Extent)> = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let Some(session) = entry.session.as_deref().map(group) else { continue };
+            let ended = entry.at.saturating_add(entry.timing.ended.unwrap_or(0));
+            if let Some(place) = places.get(&session) {
+                let (first, last) = &mut sessions[*place].1;
+                (*first, *last) = ((*first).min(entry.at), (*last).max(ended));
+            } else if sessions.len() < MAX_SESSIONS {
+                places.insert(session, sessions.len());
+                sessions.push((session, (entry.at, ended)));
+            } else {
+                losses.count("rows of sessions that are too many to be placed");
+            }
+        }
+        let begins = self.begins(sessions.iter().map(|(_, extent)| *extent), seed);
+        let shift = |((session, (first, _)), begin): (&(u64, Extent), u64)| {
+            (*session, i64::try_from(i128::from(begin) - i128::from(*first)).unwrap_or(0))
+        };
+        Ok(Shifts { of: sessions.iter().zip(begins).map(shift).collect(), losses })
+    }
+
+    fn begins(self, extents: impl Iterator<Item = Extent>, seed: u64) -> Vec<u64> {
+        match self {
+            Self::Poisson(rate) => {
+                let (mut random, mut at) = (random(seed ^ STARTS), 0.0);
+                let next = |_| {
+                    let gap: f64 = Exp1.sample(&mut random);
+                    at += gap / rate * 1e9;
+                    at as u64
+                };
+                extents.map(next).collect()
+            }
+            Self::Concurrency(slots) => {
+                let mut free: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
+                let next = |(first, last): Extent| {
+                    let begin = if free.len() < slots as usize { 0 } else { free.pop().map_or(0, |Reverse(at)| at) };
+                    free.push(Reverse(begin.saturating_add(last - first)));
+                    begin
+                };
+                extents.map(next).collect()
+            }
+        }
+    }
+}
+
+/// The trace with its sessions there.
+pub fn begin_sessions(trace: Trace, shifts: Shifts) -> Trace {
+    let Trace { header, entries, losses } = trace;
+    shifts.losses.list().iter().for_each(|(name, count)| losses.add(name, *count));
+    let moved = move |mut entry: Entry| {
+        let shift = entry.session.as_deref().and_then(|session| shifts.of.get(&group(session)));
+        let by = |at: u64| at.saturating_add_signed(*shift.unwrap_or(&0));
+        (entry.at, entry.planned) = (by(entry.at), entry.planned.map(by));
+        entry
+    };
+    Trace { header, entries: Box::new(entries.map(move |entry| entry.map(&moved))), losses }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::format::Header;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Rows of sessions that all begin at 0: (session, second).
+    fn placed(starts: SessionStarts, rows: &[(&str, u64)]) -> Vec<(String, u64)> {
+        let entries = || -> Entries {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|(session, at)| {
+                    Ok(Entry { at: at * SECOND, session: Some((*session).to_owned()), ..Entry::default() })
+                })
+                .collect();
+            Box::new(rows.into_iter())
+        };
+        let shifts = starts.shifts(entries(), 7).unwrap();
+        let trace = Trace { header: Header::new("t"), entries: entries(), losses: Losses::default() };
+        let rows = begin_sessions(trace, shifts).entries.map(Result::unwrap);
+        rows.map(|row| (row.session.unwrap(), row.at)).collect()
+    }
+
+    #[test]
+    fn as_many_sessions_as_asked_for_are_there_at_a_time_and_subagents_stay_with_theirs() {
+        let rows = [("a", 0), ("a/x", 3), ("a", 10), ("b", 0), ("b", 4), ("c", 0), ("c", 5), ("d", 0)];
+        let told: Vec<u64> = placed(SessionStarts::Concurrency(2), &rows).iter().map(|(_, at)| at / SECOND).collect();
+        // b ends after 4 s, c 5 s later, and d then takes the place of c.
+        assert_eq!(told, [0, 3, 10, 0, 4, 4, 9, 9]);
+    }
+
+    #[test]
+    fn sessions_begin_as_a_poisson_process_and_keep_their_own_times() {
+        let names: Vec<String> = (0..2_000).map(|n| n.to_string()).collect();
+        let rows: Vec<(&str, u64)> = names.iter().flat_map(|name| [(name.as_str(), 0), (name.as_str(), 8)]).collect();
+        let placed = placed(SessionStarts::Poisson(4.0), &rows);
+        let begins: Vec<u64> = placed.iter().step_by(2).map(|(_, at)| *at).collect();
+        assert!(placed.iter().skip(1).step_by(2).zip(&begins).all(|((_, at), begin)| at - begin == 8 * SECOND));
+        let gaps: Vec<f64> = begins.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e9).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        assert!((mean - 0.25).abs() < 0.025 && (deviation / mean - 1.0).abs() < 0.1, "{mean} {deviation}");
+    }
+
+    #[test]
+    fn starts_are_written_as_a_rate_or_a_number() {
+        let read = |text: &str| text.parse::<SessionStarts>();
+        assert_eq!(read("poisson:0.5"), Ok(SessionStarts::Poisson(0.5)));
+        assert_eq!(read("concurrency:8"), Ok(SessionStarts::Concurrency(8)));
+        for bad in ["", "poisson", "poisson:0", "poisson:nan", "concurrency:0", "concurrency:1.5", "gamma:1"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}
