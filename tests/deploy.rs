@@ -368,9 +368,9 @@ fn the_unit_has_the_sockets_of_its_settings_and_a_reload_that_takes_over() {
 }
 
 #[test]
-fn the_steps_of_the_readme_make_every_file_that_the_unit_needs() {
-    let readme = read("README.md");
-    let steps = readme.split("```sh\n").find(|steps| steps.contains("enable --now streamgauge")).unwrap();
+fn the_steps_of_the_manual_make_every_file_that_the_unit_needs() {
+    let chapter = read("deploy/README.md");
+    let steps = chapter.split("```sh\n").find(|steps| steps.contains("enable --now streamgauge")).unwrap();
     let steps = steps.split("```").next().unwrap();
     let unit = read("deploy/systemd/streamgauge.service");
     let needed = unit.split("--config=").nth(1).unwrap().split_whitespace().next().unwrap();

@@ -1,4 +1,4 @@
-//! README.md keeps its word: its examples print what it says, its settings and flags are the program's.
+//! The manual keeps its word: its examples print what it says, its settings and flags are the program's.
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
@@ -12,7 +12,24 @@ use serde_json::Value;
 use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
-/// Flags of other programs in commands of README.md.
+/// The front page and the chapters of the manual.
+const MANUAL: [&str; 13] = [
+    "README.md",
+    "dashboards/README.md",
+    "deploy/README.md",
+    "src/README.md",
+    "src/capture/README.md",
+    "src/cli/README.md",
+    "src/config/README.md",
+    "src/measure/README.md",
+    "src/measure/dialect/README.md",
+    "src/proxy/README.md",
+    "src/trace/format/README.md",
+    "tests/README.md",
+    "tests/benches/README.md",
+];
+
+/// Flags of other programs in commands of the manual.
 const OF_OTHERS: [&str; 15] = [
     "--bench",
     "--build",
@@ -35,15 +52,19 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).unwrap()
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+fn manual() -> String {
+    MANUAL.map(read).concat()
 }
 
 /// The fenced blocks of that language.
 fn blocks(language: &str) -> Vec<String> {
-    let readme = readme();
+    let manual = manual();
     let mut blocks = Vec::new();
-    let mut rest = &*readme;
+    let mut rest = &*manual;
     while let Some((_, after)) = rest.split_once("\n```") {
         let (block, after) = after.split_once("\n```").unwrap();
         let (name, text) = block.split_once('\n').unwrap();
@@ -92,7 +113,7 @@ fn fits(text: &[&str], expected: &[&str]) -> bool {
 }
 
 #[test]
-fn examples_print_what_the_readme_says() {
+fn examples_print_what_the_manual_says() {
     let folder = place();
     let mut verbs = BTreeSet::new();
     for block in blocks("console") {
@@ -124,7 +145,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_flag_is_in_the_readme_and_no_other_is() {
+fn every_flag_is_in_the_manual_and_no_other_is() {
     let verbs = [
         "",
         "demo",
@@ -142,17 +163,16 @@ fn every_flag_is_in_the_readme_and_no_other_is() {
     let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " schema"];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
     let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());
-    let mut told = flags(&readme());
-    assert_eq!(all.difference(&told).collect::<Vec<_>>(), [""; 0], "not in README.md");
+    let mut told = flags(&manual());
+    assert_eq!(all.difference(&told).collect::<Vec<_>>(), [""; 0], "not in the manual");
     OF_OTHERS.iter().for_each(|flag| _ = told.remove(*flag));
-    assert_eq!(told.difference(&all).collect::<Vec<_>>(), [""; 0], "in README.md and no flags");
+    assert_eq!(told.difference(&all).collect::<Vec<_>>(), [""; 0], "in the manual and no flags");
 }
 
 #[test]
 fn the_dialects_are_those_of_the_table() {
-    let readme = readme();
-    let section = readme.split("## Dialects").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
-    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
+    let chapter = read("src/measure/dialect/README.md");
+    let rows = chapter.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
     let told: BTreeSet<&str> =
         rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
     assert_eq!(told, TABLE.iter().map(|dialect| dialect.name).collect());
@@ -164,7 +184,7 @@ fn the_formats_of_traces_are_those_of_the_table() {
     for format in format::TABLE {
         let (reads, writes) = (can(format.read.is_some()), can(format.write.is_some()));
         let row = format!("| `{}` | {reads} | {writes} | {} | {} |", format.name, format.times, format.about);
-        assert!(readme().lines().any(|line| line == row), "it should say\n{row}");
+        assert!(read("src/trace/format/README.md").lines().any(|line| line == row), "it should say\n{row}");
     }
 }
 
@@ -184,29 +204,52 @@ fn the_settings_are_those_of_the_schema() {
         format!("| `{key}` | `{flag}` | `STREAMGAUGE_{variable}` | {default} | {about} |")
     };
     let expected: Vec<String> = schema["properties"].as_object().unwrap().iter().map(row).collect();
-    let readme = readme();
-    let told: Vec<&str> = readme.lines().filter(|line| line.contains(" | `STREAMGAUGE_")).collect();
+    let chapter = read("src/config/README.md");
+    let told: Vec<&str> = chapter.lines().filter(|line| line.contains(" | `STREAMGAUGE_")).collect();
     let sorted: BTreeSet<&str> = told.iter().copied().collect();
     assert_eq!(sorted, expected.iter().map(|row| &**row).collect(), "it should say\n{}", expected.join("\n"));
     assert_eq!(told.len(), sorted.len(), "each once");
 }
 
+/// The headings of a page as the anchors of its links.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut is_code = false;
+    let headings = page.lines().filter(|line| {
+        is_code ^= line.starts_with("```");
+        line.starts_with('#') && !is_code
+    });
+    let names = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    names
+        .map(|name| name.replace(|c: char| !(c.is_alphanumeric() || " -_".contains(c)), "").replace(' ', "-"))
+        .collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
-    let readme = readme();
-    let targets: Vec<&str> = readme.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
-    assert!(targets.contains(&"tests/pictures/demo.svg"), "the picture");
-    let headings =
-        readme.lines().filter_map(|line| Some(line.trim_start_matches('#')).filter(|_| line.starts_with('#')));
-    let anchors: Vec<String> =
-        headings.map(|name| format!("#{}", name.trim().to_lowercase().replace(' ', "-"))).collect();
-    for target in targets.into_iter().filter(|target| !target.starts_with("https://")) {
-        let exists = if target.starts_with('#') {
-            anchors.iter().any(|anchor| anchor == target)
-        } else {
-            root().join(target).exists()
-        };
-        assert!(exists, "{target}");
+    for path in MANUAL {
+        let (page, folder) = (read(path), root().join(path).parent().unwrap().to_owned());
+        for target in page.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            if target.starts_with("https://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let linked = if file.is_empty() { root().join(path) } else { folder.join(file) };
+            assert!(linked.exists(), "{target} in {path}");
+            if !anchor.is_empty() {
+                assert!(anchors(&fs::read_to_string(&linked).unwrap()).contains(anchor), "{target} in {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_front_page_is_short_and_leads_to_every_chapter() {
+    let front = read("README.md");
+    assert!(front.lines().count() <= 250, "{} lines", front.lines().count());
+    assert!(front.split_whitespace().count() <= 2_500, "{} words", front.split_whitespace().count());
+    assert!(front.contains("](tests/pictures/demo.svg)"), "the picture");
+    for path in &MANUAL[1..] {
+        assert!(front.contains(&format!("]({path})")), "no link to {path}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Every place that names a metric names one of the catalog's, and README.md lists them all.
+//! Every place that names a metric names one of the catalog's, and dashboards/README.md lists them all.
 
 #![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
@@ -22,7 +22,7 @@ const NO_METRICS: [&str; 8] = [
     attribute::SLO_VIOLATIONS,
 ];
 
-/// Attributes of every `gen_ai.*` instrument, as README.md calls them.
+/// Attributes of every `gen_ai.*` instrument, as dashboards/README.md calls them.
 const THE_FIVE: &str =
     "`gen_ai.operation.name`, `gen_ai.provider.name`, `gen_ai.request.model`, `server.address`, `server.port`";
 
@@ -30,11 +30,11 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).unwrap()
+fn chapter() -> String {
+    fs::read_to_string(root().join("dashboards/README.md")).unwrap()
 }
 
-/// An instrument's row in README.md.
+/// An instrument's row in dashboards/README.md.
 fn row(instrument: &Instrument) -> String {
     let kind = match instrument.kind {
         Kind::Counter | Kind::ObservedCounter => "counter",
@@ -51,23 +51,23 @@ fn row(instrument: &Instrument) -> String {
 }
 
 /// The rows under a heading, up to the next heading of any depth.
-fn rows(readme: &str, heading: &str) -> Vec<String> {
-    let (_, section) = readme.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no `{heading}`"));
+fn rows(chapter: &str, heading: &str) -> Vec<String> {
+    let (_, section) = chapter.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no `{heading}`"));
     let lines = section.lines().take_while(|line| !line.starts_with('#'));
     lines.filter(|line| line.starts_with("| `")).map(str::to_owned).collect()
 }
 
 #[test]
-fn the_readme_lists_every_instrument_as_the_catalog_has_it() {
-    let readme = readme();
-    assert!(readme.contains(&format!("The five: {THE_FIVE}.")));
+fn the_manual_lists_every_instrument_as_the_catalog_has_it() {
+    let chapter = chapter();
+    assert!(chapter.contains(&format!("The five: {THE_FIVE}.")));
     let endings = TERMINATIONS.map(|ending| format!("`{ending}`")).join(", ");
-    assert!(readme.contains(&format!("by how it ended: {endings}.")), "{endings}");
+    assert!(chapter.contains(&format!("by how it ended: {endings}.")), "{endings}");
     let of = |only: fn(&&Instrument) -> bool| TABLE.iter().filter(only).map(row).collect::<Vec<_>>();
     let expected = of(|instrument| instrument.is_in(Convention::Frozen));
-    assert_eq!(rows(&readme, "## Metrics"), expected, "it should say\n{}", expected.join("\n"));
+    assert_eq!(rows(&chapter, "## Metrics"), expected, "it should say\n{}", expected.join("\n"));
     let expected = of(|instrument| !instrument.is_in(Convention::Frozen));
-    assert_eq!(rows(&readme, "### Newest names"), expected, "it should say\n{}", expected.join("\n"));
+    assert_eq!(rows(&chapter, "### Newest names"), expected, "it should say\n{}", expected.join("\n"));
 }
 
 /// Every name that a metric or an attribute of ours goes by, in OpenTelemetry and in Prometheus.

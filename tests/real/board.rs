@@ -1,4 +1,4 @@
-//! Every query of the board, of README.md and of the rules, asked of a Prometheus that scrapes real proxies at work.
+//! Every query of the board, of dashboards/README.md and of the rules, asked of a Prometheus that scrapes real proxies at work.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -61,10 +61,10 @@ fn of_board() -> Vec<String> {
         .collect()
 }
 
-/// The queries of README.md: lines of its PromQL that are no comments.
-fn of_readme() -> Vec<String> {
-    let readme = read("README.md");
-    let blocks = readme.split("\n```promql\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
+/// The queries of dashboards/README.md: lines of its PromQL that are no comments.
+fn of_manual() -> Vec<String> {
+    let chapter = read("dashboards/README.md");
+    let blocks = chapter.split("\n```promql\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
     let lines = blocks.flat_map(str::lines).filter(|line| !line.starts_with('#') && !line.is_empty());
     let queries: Vec<String> = lines.map(str::to_owned).collect();
     assert!(queries.len() >= 10, "{queries:?}");
@@ -143,7 +143,7 @@ fn every_query_tells_something_about_real_proxies_at_work() {
     until("the first life is scraped", SOON, || tells(&promql, &format!("up{{instance=\"{admin}\"}}")));
     drop(before);
     let _proxy = proxy();
-    let mut silent = [of_board(), of_readme(), of_rules()].concat();
+    let mut silent = [of_board(), of_manual(), of_rules()].concat();
     let asked = json!({"model": "thinker", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
     let begun = Instant::now();
     while !silent.is_empty() {
