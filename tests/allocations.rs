@@ -5,9 +5,9 @@
 #[path = "support/counting.rs"]
 mod counting;
 
-use streamgauge::capture::counts::Fate;
-use streamgauge::capture::recorder::{Capture, Settings};
+use streamgauge::capture::recorder::{CaptureRecorder, CaptureSettings};
 use streamgauge::capture::segments::Retention;
+use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
@@ -33,7 +33,7 @@ fn allocations_of(dialect: &str, content_type: &str, encoding: &str, chunks: &[V
         for chunk in chunks {
             now += 1_000;
             observer.bytes(Stamp::from_nanos(now), chunk);
-            observer.handed_on(Gap::from_nanos(3));
+            observer.forwarded(Gap::from_nanos(3));
         }
     };
     (0..10).for_each(|_| round());
@@ -167,7 +167,7 @@ fn no_dialect_allocates_whole_events_or_cut_ones() {
 #[test]
 fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_double() {
     let folder = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = CaptureSettings {
         folder: folder.path().to_owned(),
         flush: Gap::from_millis(1_000),
         round: Gap::ZERO,
@@ -178,15 +178,15 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         session: None,
         retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
     };
-    let capture = Capture::start(settings, None, Clock::Monotonic).unwrap();
-    let mut following = capture.follow(|_| None, 0);
+    let capture = CaptureRecorder::start(settings, None, Clock::Monotonic).unwrap();
+    let mut following = capture.begin_request(|_| None, 0);
     let shape = RequestShape { dialect: dialect::named("openai.chat"), ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
     let body = br#"{"model":"m","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#;
     observer.request(body);
-    capture.request(&mut following, body);
+    capture.push_body(&mut following, body);
     observer.sent(Stamp::default(), None);
-    capture.sent(&mut following, observer.shape().dialect);
+    capture.finish_body(&mut following, observer.shape().dialect);
     let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
     observer.head(Stamp::default(), head, StampSource::Read);
     let chunk = event("\"delta\":{\"content\":\" word\"}", "");
@@ -195,19 +195,19 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         let now = Stamp::from_nanos(number * 1_000_000);
         let allocated = counting::allocations(|| {
             observer.bytes(now, &chunk);
-            observer.handed_on(Gap::from_nanos(3));
+            observer.forwarded(Gap::from_nanos(3));
         });
         // The first make the buffers that the rest use.
         chunks += if number > 10 { allocated } else { 0 };
         if let Some(progress) = observer.progress(now) {
-            gaps += counting::allocations(|| following.progress(&progress.gaps));
+            gaps += counting::allocations(|| following.push_gaps(&progress.gaps));
             drained += progress.gaps.len();
         }
     }
     let record = observer.end(Stamp::from_nanos(u64::MAX), Ending::Complete);
-    capture.ended(Box::new((following, record)));
-    capture.finish();
-    assert_eq!(capture.counts().count(Fate::Whole), 1);
+    capture.end_request(Box::new((following, record)));
+    capture.shutdown();
+    assert_eq!(capture.stats().count(RecordOutcome::Complete), 1);
     assert!(drained > 49_000, "{drained} gaps came in batches");
     assert_eq!(chunks, 0);
     assert!(gaps <= 16, "{gaps} allocations for {drained} gaps");

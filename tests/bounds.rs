@@ -18,15 +18,15 @@ use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 use streamgauge::trace::Trace;
-use streamgauge::trace::anonymize::{Rounding, anonymize};
-use streamgauge::trace::cut::{Cut, cut};
+use streamgauge::trace::anonymize::{AnonymizeRounding, anonymize};
 use streamgauge::trace::diff::diff;
-use streamgauge::trace::format::{self, Format, Options, TABLE};
-use streamgauge::trace::info::{LARGEST, info};
-use streamgauge::trace::input::{Source, Stream};
-use streamgauge::trace::merge::{Align, merge};
-use streamgauge::trace::scale::{Scale, scale};
-use streamgauge::trace::spread::spread;
+use streamgauge::trace::format::{self, FORMATS, ReadOptions, TraceFormat};
+use streamgauge::trace::info::{MAX_CACHE_BLOCKS, info};
+use streamgauge::trace::input::{InputSource, InputStream};
+use streamgauge::trace::merge::{ClockAlignment, merge};
+use streamgauge::trace::respace::respace;
+use streamgauge::trace::scale::{RateScale, scale_rate};
+use streamgauge::trace::slice::{TraceSlice, slice};
 
 const EVENTS: &str = "text/event-stream";
 const DOCUMENT: &str = "application/json";
@@ -188,12 +188,12 @@ const MOST_OF_VERB: usize = 170 << 20;
 fn big(bytes: u64) -> Trace {
     let mut rows = BigTrace::of(bytes);
     rows.apart = 64;
-    let source = Source::Stream(Stream::new("big", Box::new(BufReader::new(rows))).expect("rows"));
-    let format = format::recognised(&source).expect("Mooncake's rows are known");
-    (format.read.expect("a format that is read"))(source, &Options::default()).expect("a trace")
+    let source = InputSource::Stream(InputStream::new("big", Box::new(BufReader::new(rows))).expect("rows"));
+    let format = format::detect(&source).expect("Mooncake's rows are known");
+    (format.read.expect("a format that is read"))(source, &ReadOptions::default()).expect("a trace")
 }
 
-fn written(mut trace: Trace, format: &Format) {
+fn written(mut trace: Trace, format: &TraceFormat) {
     format::convert(&mut trace, format, Box::new(sink())).expect("nobody refuses");
 }
 
@@ -204,40 +204,46 @@ struct Verb {
 }
 
 const VERBS: [Verb; 9] = [
-    Verb { name: "info", done: |bytes| drop(info(&mut big(bytes), Some(LARGEST)).expect("a trace")) },
+    Verb { name: "info", done: |bytes| drop(info(&mut big(bytes), Some(MAX_CACHE_BLOCKS)).expect("a trace")) },
     Verb {
         name: "info of a capture",
         done: |bytes| {
             let mut trace = big(bytes);
             "streamgauge 0.1.0".clone_into(&mut trace.header.source);
-            drop(info(&mut trace, Some(LARGEST)).expect("a trace"));
+            drop(info(&mut trace, Some(MAX_CACHE_BLOCKS)).expect("a trace"));
         },
     },
-    Verb { name: "cut", done: |bytes| written(cut(big(bytes), Cut { from: 1, ..Cut::default() }), TABLE[0]) },
+    Verb {
+        name: "cut",
+        done: |bytes| written(slice(big(bytes), TraceSlice { from: 1, ..TraceSlice::default() }), FORMATS[0]),
+    },
     Verb {
         name: "scale",
         done: |bytes| {
-            let twice = Scale { factor: 2.0, offset: 60_000_000_000, seed: 1 };
-            written(scale(twice, || Ok::<_, ()>(big(bytes))).expect("a trace"), TABLE[0]);
+            let twice = RateScale { factor: 2.0, offset: 60_000_000_000, seed: 1 };
+            written(scale_rate(twice, || Ok::<_, ()>(big(bytes))).expect("a trace"), FORMATS[0]);
         },
     },
     Verb {
         name: "merge",
         done: |bytes| {
             let traces = ["one", "other"].map(|name| (name.to_owned(), big(bytes)));
-            written(merge(traces.into(), Align::Start).expect("traces"), TABLE[0]);
+            written(merge(traces.into(), ClockAlignment::Start).expect("traces"), FORMATS[0]);
         },
     },
-    Verb { name: "anonymize", done: |bytes| written(anonymize(big(bytes), Rounding { time: 7, length: 7 }), TABLE[0]) },
-    Verb { name: "spread", done: |bytes| written(spread(big(bytes), "big", None, 1).expect("batches").0, TABLE[0]) },
+    Verb {
+        name: "anonymize",
+        done: |bytes| written(anonymize(big(bytes), AnonymizeRounding { time: 7, length: 7 }), FORMATS[0]),
+    },
+    Verb { name: "spread", done: |bytes| written(respace(big(bytes), "big", None, 1).expect("batches").0, FORMATS[0]) },
     Verb { name: "diff", done: |bytes| drop(diff(("a".to_owned(), big(bytes)), ("b".to_owned(), big(bytes)))) },
     Verb {
         name: "convert",
         done: |bytes| {
             // A prompt of texts is two hundred times as long as its row, and nothing of it is kept.
-            let texts = |format: &Format| ["single_turn", "multi_turn"].contains(&format.name);
+            let texts = |format: &TraceFormat| ["single_turn", "multi_turn"].contains(&format.name);
             let length = |format| if texts(format) { bytes / 200 } else { bytes };
-            let written_ones = TABLE.iter().filter(|format| format.write.is_some());
+            let written_ones = FORMATS.iter().filter(|format| format.write.is_some());
             written_ones.for_each(|format| written(big(length(format)), format));
         },
     },

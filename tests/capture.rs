@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
-use streamgauge::capture::digest::{Cutting, Digester};
-use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Timing};
-use streamgauge::capture::frame::{FrameHead, HEAD};
+use streamgauge::capture::frame::{FRAME_HEAD_BYTES, FrameHead};
 use streamgauge::capture::gaps;
-use streamgauge::capture::key::Key;
-use streamgauge::capture::reader::{ReadError, Reader};
+use streamgauge::capture::key::CaptureKey;
+use streamgauge::capture::prompt_hasher::{BlockChunking, PromptHasher};
+use streamgauge::capture::reader::{ReadError, TraceReader};
+use streamgauge::capture::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, Timing, TraceEntry, TraceHeader,
+};
 use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::dialect::named;
 use streamgauge::measure::dialect::prompt::RequestBody;
@@ -22,14 +24,14 @@ use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use tempfile::TempDir;
 
-fn entry(at: u64) -> Entry {
+fn entry(at: u64) -> TraceEntry {
     // Noise keeps zstd from packing all rows into one small frame.
     let session = blake3::hash(&at.to_le_bytes()).to_hex().repeat(8);
-    Entry { at, model: Some("m".to_owned()), session: Some(session), ..Entry::default() }
+    TraceEntry { at, model: Some("m".to_owned()), session: Some(session), ..TraceEntry::default() }
 }
 
 /// A file of these rows, in frames.
-fn packed(header: &Header, rows: impl IntoIterator<Item = u64>) -> Vec<u8> {
+fn packed(header: &TraceHeader, rows: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new(), header).unwrap();
     rows.into_iter().for_each(|at| writer.write(&entry(at)).unwrap());
     writer.finish().unwrap()
@@ -50,14 +52,14 @@ fn info(path: &Path) -> serde_json::Value {
 
 /// The times of the rows that can be read, and what is missing.
 fn read(path: &Path) -> (Vec<u64>, Vec<String>) {
-    let mut reader = Reader::open(path).unwrap();
+    let mut reader = TraceReader::open(path).unwrap();
     let rows = reader.by_ref().map(|row| row.unwrap().at).collect();
     let name = path.display().to_string();
     (rows, reader.damage().iter().map(|damage| damage.to_string().replace(&name, "FILE")).collect())
 }
 
 fn refused(path: &Path) -> String {
-    let error = Reader::open(path).map(|mut reader| reader.find_map(Result::err));
+    let error = TraceReader::open(path).map(|mut reader| reader.find_map(Result::err));
     let error = error.unwrap_or_else(Some).expect("an error");
     error.to_string().replace(&path.display().to_string(), "FILE")
 }
@@ -71,12 +73,12 @@ const KEY_1: &str = "2a47fb8fa8307286ef524a0aa2b7c61424e8abca111fb34f5e506d5b565
 #[test]
 fn what_version_1_wrote_is_read_and_its_ids_are_made_again_for_the_same_prompts() {
     let folder = TempDir::new().unwrap();
-    let key = Key::of_folder(folder.path(), Some(&file(&folder, "key", KEY_1))).unwrap();
-    let mut reader = Reader::open(Path::new(VERSION_1)).unwrap();
+    let key = CaptureKey::load_or_create(folder.path(), Some(&file(&folder, "key", KEY_1))).unwrap();
+    let mut reader = TraceReader::open(Path::new(VERSION_1)).unwrap();
     let (header, blocks) = (reader.header().clone(), reader.header().blocks.clone().unwrap());
     assert_eq!((header.streamgauge_trace, blocks.size, blocks.unit), (1, 512, BlockUnit::Bytes));
     assert_eq!(blocks.key, Some(key.id()));
-    let rows: Vec<Entry> = reader.by_ref().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> = reader.by_ref().map(Result::unwrap).collect();
     assert!(reader.damage().is_empty());
     let ends = rows.iter().map(|row| (row.status, row.outcome, row.output_tokens, row.turn));
     let expected = [
@@ -96,7 +98,7 @@ fn what_version_1_wrote_is_read_and_its_ids_are_made_again_for_the_same_prompts(
     let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {}}}]);
     let bodies = [json!({"messages": one}), json!({"messages": three, "tools": tools}), json!({"messages": three})];
     for (body, row) in bodies.iter().zip(&rows) {
-        let mut digester = Digester::new(&key, Cutting::Bytes(512));
+        let mut digester = PromptHasher::new(&key, BlockChunking::Bytes(512));
         let body = body.to_string();
         RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
         let made = digester.finish();
@@ -110,14 +112,14 @@ fn what_version_1_wrote_is_read_and_its_ids_are_made_again_for_the_same_prompts(
 #[test]
 fn what_is_written_is_read_again_from_frames_from_zstd_and_from_plain_text() {
     let folder = TempDir::new().unwrap();
-    let header = Header { started_unix_ns: Some(7), ..Header::new("test 1") };
+    let header = TraceHeader { started_unix_ns: Some(7), ..TraceHeader::new("test 1") };
     let frames = packed(&header, 0..2_000);
     let plain = zstd::stream::decode_all(&frames[..]).unwrap();
     let path = file(&folder, "frames.jsonl.zst", &frames);
     assert!(frames.windows(4).filter(|bytes| *bytes == b"SGF1").count() > 3, "several frames");
-    let mut reader = Reader::open(&path).unwrap();
+    let mut reader = TraceReader::open(&path).unwrap();
     assert_eq!(reader.header(), &header);
-    let rows: Vec<Entry> = reader.by_ref().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> = reader.by_ref().map(Result::unwrap).collect();
     assert_eq!(rows, (0..2_000).map(entry).collect::<Vec<_>>());
     let zstd = file(&folder, "one.zst", zstd::stream::encode_all(&plain[..], 1).unwrap());
     let text = file(&folder, "text", &plain);
@@ -129,11 +131,11 @@ fn what_is_written_is_read_again_from_frames_from_zstd_and_from_plain_text() {
 #[test]
 fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
     let folder = TempDir::new().unwrap();
-    let frames = packed(&Header::new("test"), 0..2_000);
+    let frames = packed(&TraceHeader::new("test"), 0..2_000);
     let starts: Vec<usize> =
         (8..frames.len() - 4).filter(|&at| &frames[at..at + 4] == b"SGF1").map(|at| at - 8).collect();
     let whole = |frames: usize| {
-        let torn = packed(&Header::new("test"), 0..2_000);
+        let torn = packed(&TraceHeader::new("test"), 0..2_000);
         let end = starts.get(frames).copied().unwrap_or(torn.len());
         zstd::stream::decode_all(&torn[..end]).unwrap().iter().filter(|byte| **byte == b'\n').count() - 1
     };
@@ -158,7 +160,7 @@ fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
 #[test]
 fn a_damaged_frame_costs_itself_and_is_told() {
     let folder = TempDir::new().unwrap();
-    let mut frames = packed(&Header::new("test"), 0..2_000);
+    let mut frames = packed(&TraceHeader::new("test"), 0..2_000);
     let second = (60..).find(|&at| &frames[at..at + 4] == b"SGF1").unwrap() - 8;
     frames[second + 100] ^= 1;
     let (rows, told) = read(&file(&folder, "damaged.jsonl.zst", &frames));
@@ -169,7 +171,7 @@ fn a_damaged_frame_costs_itself_and_is_told() {
 #[test]
 fn a_torn_stream_of_text_or_zstd_costs_what_is_torn() {
     let folder = TempDir::new().unwrap();
-    let plain = zstd::stream::decode_all(&packed(&Header::new("test"), 0..2_000)[..]).unwrap();
+    let plain = zstd::stream::decode_all(&packed(&TraceHeader::new("test"), 0..2_000)[..]).unwrap();
     let (rows, told) = read(&file(&folder, "text", &plain[..plain.len() - 5]));
     assert_eq!((rows.len(), &told[..]), (1_999, &["FILE: its last line is torn".to_owned()][..]));
     let zstd = zstd::stream::encode_all(&plain[..], 1).unwrap();
@@ -199,7 +201,7 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
         "FILE, line 4: not a row of a trace: it makes no sense from column 8 on. Take the line out, or write the trace \
          again"
     );
-    let good = Reader::open(&wrong).unwrap().filter_map(Result::ok).map(|row| row.at).collect::<Vec<_>>();
+    let good = TraceReader::open(&wrong).unwrap().filter_map(Result::ok).map(|row| row.at).collect::<Vec<_>>();
     assert_eq!(good, [1, 2], "reading goes on after it");
     assert_eq!(refused(&file(&folder, "e", "")), "no row can be read: FILE: it has no whole row");
     let two = "{\"streamgauge_trace\":1,\"source\":\"t\"}\n{\"at\":1}\n".repeat(2);
@@ -209,7 +211,7 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
     );
     let nothing = TempDir::new().unwrap();
     assert_eq!(refused(nothing.path()), "FILE has no trace in it: expected files that end in .jsonl or .jsonl.zst");
-    let error = Reader::open(&folder.path().join("absent")).err().unwrap();
+    let error = TraceReader::open(&folder.path().join("absent")).err().unwrap();
     assert!(matches!(&error, ReadError::Io { .. }) && error.to_string().contains("absent"), "{error}");
 }
 
@@ -217,7 +219,7 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
 fn a_whole_number_may_be_written_as_a_float_as_data_frames_do() {
     let folder = TempDir::new().unwrap();
     let of = |row: &str| file(&folder, "f", format!("{{\"streamgauge_trace\":1,\"source\":\"t\"}}\n{row}\n"));
-    let row = |row: &str| Reader::open(&of(row)).unwrap().next().unwrap().unwrap();
+    let row = |row: &str| TraceReader::open(&of(row)).unwrap().next().unwrap().unwrap();
     let floats =
         r#"{"at":3.0,"status":2e2,"output_tokens":10.0,"params":{"temperature":0.7},"prompt":{"blocks":[1.0,7]}}"#;
     let wholes = r#"{"at":3,"status":200,"output_tokens":10,"params":{"temperature":0.7},"prompt":{"blocks":[1,7]}}"#;
@@ -231,12 +233,12 @@ fn a_whole_number_may_be_written_as_a_float_as_data_frames_do() {
 #[test]
 fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
     let folder = TempDir::new().unwrap();
-    let begun = |nanos| Header { started_unix_ns: Some(nanos), ..Header::new("test") };
+    let begun = |nanos| TraceHeader { started_unix_ns: Some(nanos), ..TraceHeader::new("test") };
     file(&folder, "00000002.jsonl.zst", packed(&begun(1_500), [1, 2]));
     file(&folder, "00000001.jsonl.zst", packed(&begun(1_000), [10, 20]));
     file(&folder, "00000003.jsonl.zst", "");
     file(&folder, "capture.key", "not a segment");
-    let mut reader = Reader::open(folder.path()).unwrap();
+    let mut reader = TraceReader::open(folder.path()).unwrap();
     assert_eq!(reader.header().started_unix_ns, Some(1_000));
     assert_eq!(reader.by_ref().map(|row| row.unwrap().at).collect::<Vec<_>>(), [10, 20, 501, 502]);
     assert!(reader.damage()[0].to_string().ends_with("00000003.jsonl.zst: it has no whole row"));
@@ -246,7 +248,7 @@ fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
 fn a_segment_that_began_before_the_first_because_the_clock_was_set_back_is_told() {
     let folder = TempDir::new().unwrap();
     for (number, started) in [(0, 1_000_000), (1, 999_990)] {
-        let header = Header { started_unix_ns: Some(started), ..Header::new("test") };
+        let header = TraceHeader { started_unix_ns: Some(started), ..TraceHeader::new("test") };
         file(&folder, &format!("{number}.jsonl.zst"), packed(&header, [5, 30]));
     }
     let (rows, damage) = read(folder.path());
@@ -258,20 +260,20 @@ fn a_segment_that_began_before_the_first_because_the_clock_was_set_back_is_told(
 #[test]
 fn a_folder_whose_blocks_change_their_meaning_is_read_as_far_as_they_agree() {
     let folder = TempDir::new().unwrap();
-    let blocks = |size| Header {
-        blocks: Some(Blocks {
+    let blocks = |size| TraceHeader {
+        blocks: Some(BlockScheme {
             size,
             unit: BlockUnit::Tokens,
             last: LastBlock::Dropped,
             ids: BlockIds::Chained,
-            scope: Scope::Trace,
+            scope: BlockScope::Trace,
             key: Some(size.to_string()),
         }),
-        ..Header::new("test")
+        ..TraceHeader::new("test")
     };
     file(&folder, "1.jsonl.zst", packed(&blocks(16), [1]));
     let second = file(&folder, "2.jsonl.zst", packed(&blocks(32), [2]));
-    let rows: Vec<_> = Reader::open(folder.path()).unwrap().collect();
+    let rows: Vec<_> = TraceReader::open(folder.path()).unwrap().collect();
     assert_eq!(rows[0].as_ref().unwrap().at, 1);
     assert_eq!(
         rows[1].as_ref().unwrap_err().to_string(),
@@ -287,17 +289,17 @@ fn a_folder_whose_blocks_change_their_meaning_is_read_as_far_as_they_agree() {
 fn a_request_of_two_hundred_tokens_with_jitter_takes_less_than_its_share_of_disk() {
     // No two blocks and no two gaps are alike, so that nothing but what is random anyway is measured.
     let noise = |seed: u64| u64::from_le_bytes(blake3::hash(&seed.to_le_bytes()).as_bytes()[..8].try_into().unwrap());
-    let mut writer = TraceWriter::new(Vec::new(), &Header::new("test")).unwrap();
+    let mut writer = TraceWriter::new(Vec::new(), &TraceHeader::new("test")).unwrap();
     let (mut packed, requests) = (0, 500);
     for n in 0..requests {
         let gap = |i: u64| TokenEvent::new(Gap::from_nanos(18_000_000 + noise(n << 10 | i) % 4_000_000), Some(1));
         let gaps = gaps::pack(&(1..200).map(gap).collect::<Vec<_>>());
         packed += gaps.len();
         let blocks = (300..310).map(|i| noise(n << 10 | i)).collect();
-        let prompt = Prompt { bytes: Some(5_200), blocks, ..Prompt::default() };
+        let prompt = PromptShape { bytes: Some(5_200), blocks, ..PromptShape::default() };
         let timing =
             Timing { sent: Some(noise(n)), first_token: Some(noise(n)), gaps: Some(gaps), ..Timing::default() };
-        writer.write(&Entry { prompt, timing, ..entry(n) }).unwrap();
+        writer.write(&TraceEntry { prompt, timing, ..entry(n) }).unwrap();
     }
     let bytes = writer.finish().unwrap().len();
     let per_token = packed as f64 / (requests * 199) as f64;
@@ -313,7 +315,7 @@ fn frames(bytes: &[u8]) -> Vec<usize> {
 #[test]
 fn a_time_is_found_without_unpacking_what_is_not_of_it() {
     let folder = TempDir::new().unwrap();
-    let mut bytes = packed(&Header::new("test"), 0..4_000);
+    let mut bytes = packed(&TraceHeader::new("test"), 0..4_000);
     let starts = frames(&bytes);
     assert!(starts.len() > 8, "{} frames", starts.len());
     let head = |frame: usize| FrameHead::read(bytes[starts[frame]..].first_chunk().unwrap()).unwrap();
@@ -321,22 +323,22 @@ fn a_time_is_found_without_unpacking_what_is_not_of_it() {
     let times = wanted.first + 3..after.first + 2;
     // Whoever unpacked one of the others would say that it is damaged.
     for (frame, start) in starts.iter().enumerate().filter(|(frame, _)| ![0, 4, 5].contains(frame)) {
-        bytes[start + HEAD + 20] ^= 1;
+        bytes[start + FRAME_HEAD_BYTES + 20] ^= 1;
         assert!(frame != 0);
     }
     let path = file(&folder, "frames.jsonl.zst", &bytes);
     let only = |times: Range<u64>| {
-        let mut reader = Reader::open(&path).unwrap();
-        reader.only(times);
+        let mut reader = TraceReader::open(&path).unwrap();
+        reader.set_time_range(times);
         (reader.by_ref().map(|row| row.unwrap().at).collect::<Vec<_>>(), reader.damage().len())
     };
     assert_eq!(only(times.clone()), (times.collect(), 0));
     assert_eq!(only(0..u64::MAX).1, starts.len() - 3, "all of it is damaged where all is read");
     assert_eq!(only(5_000..u64::MAX), (vec![], 0));
     // A torn end is found even where it is passed over.
-    let path = file(&folder, "torn.jsonl.zst", &bytes[..starts[8] + HEAD + 5]);
-    let mut reader = Reader::open(&path).unwrap();
-    reader.only(0..10);
+    let path = file(&folder, "torn.jsonl.zst", &bytes[..starts[8] + FRAME_HEAD_BYTES + 5]);
+    let mut reader = TraceReader::open(&path).unwrap();
+    reader.set_time_range(0..10);
     assert_eq!(reader.by_ref().count(), 10);
     assert_eq!(reader.damage().len(), 1);
 }
@@ -346,12 +348,12 @@ fn a_time_of_a_folder_is_found_in_the_segments_that_have_it() {
     let folder = TempDir::new().unwrap();
     // The second segment's zero is 10,000 ns later.
     for (number, started) in [(0, 1_000_000), (1, 1_010_000)] {
-        let header = Header { started_unix_ns: Some(started), ..Header::new("test") };
+        let header = TraceHeader { started_unix_ns: Some(started), ..TraceHeader::new("test") };
         file(&folder, &format!("{number}.jsonl.zst"), packed(&header, 0..2_000));
     }
     let only = |times: Range<u64>| {
-        let mut reader = Reader::open(folder.path()).unwrap();
-        reader.only(times);
+        let mut reader = TraceReader::open(folder.path()).unwrap();
+        reader.set_time_range(times);
         reader.map(|row| row.unwrap().at).collect::<Vec<_>>()
     };
     assert_eq!(only(1_998..10_003), [1_998, 1_999, 10_000, 10_001, 10_002]);
@@ -362,9 +364,9 @@ fn a_time_of_a_folder_is_found_in_the_segments_that_have_it() {
 fn a_cut_of_a_trace_reads_what_it_keeps() {
     let folder = TempDir::new().unwrap();
     let second = 1_000_000_000;
-    let mut bytes = packed(&Header::new("test"), (0..3_000).map(|at| at * second));
+    let mut bytes = packed(&TraceHeader::new("test"), (0..3_000).map(|at| at * second));
     let last = *frames(&bytes).last().unwrap();
-    bytes[last + HEAD + 20] ^= 1;
+    bytes[last + FRAME_HEAD_BYTES + 20] ^= 1;
     let path = file(&folder, "trace.jsonl.zst", &bytes);
     let cut = |times: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::json;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
 use support::captured::{Run, answer, counted, run, run_under, server, until};
 use support::client::{Client, chat};
 use tempfile::TempDir;
@@ -51,7 +51,7 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
 
 /// The rows that can be read; nothing may be torn.
 fn whole_rows(folder: &Path) -> u64 {
-    let mut reader = Reader::open(folder).unwrap();
+    let mut reader = TraceReader::open(folder).unwrap();
     let rows = reader.by_ref().map(Result::unwrap).collect::<Vec<_>>();
     assert_eq!(reader.damage(), [], "half a frame does not stay");
     rows.len() as u64

@@ -15,12 +15,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, Response};
 use serde_json::{Value, json};
-use streamgauge::capture::counts::Fate;
-use streamgauge::capture::format::{BlockUnit, Entry, LastBlock, Part, PartKind};
 use streamgauge::capture::gaps;
-use streamgauge::capture::reader::Reader;
-use streamgauge::capture::recorder::{Capture, Following, SessionField, Settings};
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::recorder::{CaptureHandle, CaptureRecorder, CaptureSettings, SessionField};
+use streamgauge::capture::row::{BlockUnit, LastBlock, PartKind, PromptPart, TraceEntry};
 use streamgauge::capture::segments::Retention;
+use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::{Clock, ManualClock};
 use streamgauge::measure::dialect::{Routes, named};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
@@ -144,7 +144,7 @@ fn a_call_over_grpc_is_a_row_of_its_times_without_its_prompt() {
     assert_eq!((row.dialect.as_deref(), row.model.as_deref()), (Some("triton.grpc"), Some("net")));
     assert_eq!((row.stream, row.output_tokens, row.output_source), (Some(true), Some(2), Some(CountSource::Chunks)));
     assert!(row.timing.first_token.is_some() && row.timing.sent.is_some());
-    assert_eq!(row.prompt, streamgauge::capture::format::Prompt::default());
+    assert_eq!(row.prompt, streamgauge::capture::row::PromptShape::default());
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn images_sounds_films_and_files_are_told_by_kind_bytes_and_pixels_in_every_dial
     let png = STANDARD.encode([&head[..], &[7; 4_001], b"CANARY"].concat());
     let other = STANDARD.encode([&head[..], &[8; 4_001], b"CANARY"].concat());
     let url = format!("data:image/png;base64,{png}");
-    let part = |kind, bytes, size| Part { kind, bytes, size };
+    let part = |kind, bytes, size| PromptPart { kind, bytes, size };
     let image = part(PartKind::Image, Some(head.len() as u64 + 4_007), Some((640, 480)));
     let elsewhere = |kind| part(kind, None, None);
     let said = |parts: Value| json!({"messages": [{"role": "user", "content": parts}]});
@@ -240,7 +240,7 @@ fn with_a_tokenizer_blocks_are_of_tokens_and_it_counts_where_the_server_does_not
     let completion = json!({"model": "m", "stream": true, "prompt": text}).to_string();
     proxy.client().send(chat(&completion).replace("/v1/chat/completions", "/v1/completions")).response();
     drop(proxy);
-    let header = Reader::open(folder.path()).unwrap().header().blocks.clone().unwrap();
+    let header = TraceReader::open(folder.path()).unwrap().header().blocks.clone().unwrap();
     assert_eq!((header.unit, header.size, header.last), (BlockUnit::Tokens, 16, LastBlock::Dropped));
     let rows = rows(folder.path());
     let expected = counted(&["role", "user", "content", &text]);
@@ -312,7 +312,7 @@ fn what_is_rounded_tells_times_and_lengths_in_steps_alone() {
 
 /// A capture without a proxy, on a clock of its own.
 struct Alone {
-    capture: Capture,
+    capture: CaptureRecorder,
     clock: ManualClock,
 }
 
@@ -322,7 +322,7 @@ impl Alone {
     }
 
     fn keeping(folder: &Path, flush: Gap, age: Gap) -> Self {
-        let settings = Settings {
+        let settings = CaptureSettings {
             folder: folder.to_owned(),
             flush,
             round: Gap::ZERO,
@@ -334,33 +334,33 @@ impl Alone {
             retention: Retention { bytes: u64::MAX, age },
         };
         let clock = ManualClock::new();
-        let capture = Capture::start(settings, None, Clock::Manual(clock.clone())).unwrap();
+        let capture = CaptureRecorder::start(settings, None, Clock::Manual(clock.clone())).unwrap();
         Self { capture, clock }
     }
 
     /// A request that was sent and is not yet answered.
-    fn asks(&self) -> (Following, Box<StreamObserver>) {
+    fn asks(&self) -> (CaptureHandle, Box<StreamObserver>) {
         let shape = RequestShape::of("POST", "/v1/chat/completions", &Routes::default());
         let now = Clock::Manual(self.clock.clone()).now();
-        let mut following = self.capture.follow(|name| (name == "x-user").then_some(b"alice"), 0);
+        let mut following = self.capture.begin_request(|name| (name == "x-user").then_some(b"alice"), 0);
         let body = asked(&"the same words ".repeat(20)).to_string();
-        self.capture.request(&mut following, body.as_bytes());
-        self.capture.sent(&mut following, named("openai.chat"));
+        self.capture.push_body(&mut following, body.as_bytes());
+        self.capture.finish_body(&mut following, named("openai.chat"));
         (following, StreamObserver::begin(shape, b"", None, now))
     }
 
-    fn ends(&self, (following, mut observer): (Following, Box<StreamObserver>)) {
+    fn ends(&self, (following, mut observer): (CaptureHandle, Box<StreamObserver>)) {
         let now = Clock::Manual(self.clock.clone()).now();
         let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
         observer.head(now, head, StampSource::Read);
-        self.capture.ended(Box::new((following, observer.end(now, Ending::Complete))));
+        self.capture.end_request(Box::new((following, observer.end(now, Ending::Complete))));
     }
 
     /// Waits until so many rows are written.
     fn written(&self, rows: u64) {
         until("it is written", || {
             self.clock.advance(Gap::from_millis(10));
-            self.capture.counts().count(Fate::Whole) == rows
+            self.capture.stats().count(RecordOutcome::Complete) == rows
         });
     }
 }
@@ -379,14 +379,14 @@ fn each_day_has_a_key_of_its_own_and_nothing_is_the_same_on_both() {
     alone.ends(over_midnight);
     alone.ends(alone.asks());
     alone.written(4);
-    alone.capture.finish();
+    alone.capture.shutdown();
     let mut segments: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
     segments.retain(|path| path.to_str().unwrap().ends_with(".zst"));
     segments.sort();
-    let days: Vec<(Option<String>, Vec<Entry>)> = segments
+    let days: Vec<(Option<String>, Vec<TraceEntry>)> = segments
         .iter()
         .map(|path| {
-            let mut reader = Reader::open(path).unwrap();
+            let mut reader = TraceReader::open(path).unwrap();
             let key = reader.header().blocks.clone().unwrap().key;
             (key, reader.by_ref().map(Result::unwrap).collect())
         })
@@ -425,9 +425,9 @@ fn a_row_waits_as_long_as_the_flush_says_and_a_kill_can_cost_no_more() {
     // A tenth of the time is for the way from the stream to here.
     alone.clock.advance(Gap::from_millis(449));
     std::thread::sleep(std::time::Duration::from_millis(50));
-    assert_eq!(alone.capture.counts().count(Fate::Whole), 0, "not before it is over");
+    assert_eq!(alone.capture.stats().count(RecordOutcome::Complete), 0, "not before it is over");
     let mut late = 0;
-    while alone.capture.counts().count(Fate::Whole) == 0 {
+    while alone.capture.stats().count(RecordOutcome::Complete) == 0 {
         alone.clock.advance(Gap::from_millis(1));
         std::thread::sleep(std::time::Duration::from_millis(1));
         late += 1;

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
-use streamgauge::capture::format::{Blocks, Entry};
-use streamgauge::capture::key::{FILE, Key};
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::key::{CaptureKey, KEY_FILE};
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::{BlockScheme, TraceEntry};
 use support::captured::{answer, proxy, rows, run, server};
 use support::client::chat;
 use tempfile::TempDir;
@@ -26,9 +26,9 @@ fn capture(folder: &Path, settings: &[(&str, &str)]) {
 }
 
 /// The same, and what the header says of blocks and of the time, and the rows.
-fn captured(folder: &Path, settings: &[(&str, &str)]) -> (Blocks, u64, Vec<Entry>) {
+fn captured(folder: &Path, settings: &[(&str, &str)]) -> (BlockScheme, u64, Vec<TraceEntry>) {
     capture(folder, settings);
-    let header = Reader::open(folder).unwrap().header().clone();
+    let header = TraceReader::open(folder).unwrap().header().clone();
     (header.blocks.unwrap(), header.started_unix_ns.unwrap(), rows(folder))
 }
 
@@ -42,7 +42,7 @@ fn captures_share_the_ids_of_equal_prompts_where_they_were_given_the_same_key_an
     let (one, other) = (of("one", &given), of("other", &given));
     assert!(one.2[0].prompt.blocks.len() > 5 && one.2[0].prompt.blocks == other.2[0].prompt.blocks);
     assert_eq!((&one.0.key, &one.0.key.as_ref().unwrap().len()), (&other.0.key, &16));
-    assert!(!folder.path().join("one").join(FILE).exists(), "whoever has the folder has not the key");
+    assert!(!folder.path().join("one").join(KEY_FILE).exists(), "whoever has the folder has not the key");
     let (own, others) = (of("own", &[]), of("others", &[]));
     assert_ne!(own.0.key, others.0.key);
     assert!(own.2[0].prompt.blocks.iter().all(|id| !others.2[0].prompt.blocks.contains(id)));
@@ -73,10 +73,10 @@ fn with_rotation_ids_are_of_the_key_of_the_day() {
     const DAY: u64 = 86_400_000_000_000;
     let folder = TempDir::new().unwrap();
     let (blocks, started, _) = captured(folder.path(), &[("capture_key_rotate", "true")]);
-    let root = Key::of_folder(folder.path(), None).unwrap();
+    let root = CaptureKey::load_or_create(folder.path(), None).unwrap();
     let day = started / DAY;
     // Midnight may have come meanwhile.
-    let keys = [day, day + 1].map(|day| root.of_day(day).id());
+    let keys = [day, day + 1].map(|day| root.for_day(day).id());
     assert!(keys.contains(&blocks.key.clone().unwrap()), "{blocks:?}");
     assert_ne!(blocks.key, Some(root.id()));
 }

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamgauge::capture::format::Entry;
-use streamgauge::capture::format::{BlockIds, BlockUnit, LastBlock, Scope};
 use streamgauge::capture::gaps;
-use streamgauge::capture::reader::Reader;
-use streamgauge::capture::recorder::MAX_GAPS;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::recorder::MAX_STREAM_GAPS;
+use streamgauge::capture::row::TraceEntry;
+use streamgauge::capture::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use support::PATIENCE;
 use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
@@ -56,11 +56,11 @@ fn a_request_is_a_row_that_tells_its_shape() {
     }
     client.body_of(head);
     drop(proxy);
-    let mut reader = Reader::open(folder.path()).unwrap();
+    let mut reader = TraceReader::open(folder.path()).unwrap();
     let header = reader.header().clone();
     let blocks = header.blocks.unwrap();
     assert_eq!((blocks.size, blocks.unit), (512, BlockUnit::Bytes));
-    assert_eq!((blocks.last, blocks.ids, blocks.scope), (LastBlock::Dropped, BlockIds::Chained, Scope::Trace));
+    assert_eq!((blocks.last, blocks.ids, blocks.scope), (LastBlock::Dropped, BlockIds::Chained, BlockScope::Trace));
     assert!(header.started_unix_ns.unwrap() > 1_700_000_000_000_000_000 && blocks.key.is_some());
     let row = reader.next().unwrap().unwrap();
     assert!(reader.next().is_none() && reader.damage().is_empty());
@@ -198,7 +198,7 @@ fn every_gap_is_told_with_the_tokens_of_the_event_behind_it() {
 #[test]
 fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
     let folder = TempDir::new().unwrap();
-    let upstream = server(answer(MAX_GAPS + 9));
+    let upstream = server(answer(MAX_STREAM_GAPS + 9));
     let proxy = proxy(upstream.addr, folder.path(), &[]);
     proxy.client().send(chat("{}").replace("/v1/chat/completions", "/files/of-somebody")).response();
     proxy.client().send(chat("{\"stream\":true,\"messages\":[]}")).response();
@@ -207,8 +207,11 @@ fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
     assert_eq!(rows.len(), 1);
     let (kept, lost) = (gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), rows[0].timing.lost_gaps);
     // One read may bring more than the timeline holds, too: what it does not is as well told.
-    assert!(kept <= MAX_GAPS && kept as u64 + lost.unwrap() == MAX_GAPS as u64 + 8, "{kept} kept, {lost:?} lost");
-    assert_eq!(rows[0].output_tokens, Some(MAX_GAPS as u64 + 9));
+    assert!(
+        kept <= MAX_STREAM_GAPS && kept as u64 + lost.unwrap() == MAX_STREAM_GAPS as u64 + 8,
+        "{kept} kept, {lost:?} lost"
+    );
+    assert_eq!(rows[0].output_tokens, Some(MAX_STREAM_GAPS as u64 + 9));
 }
 
 #[test]
@@ -313,7 +316,7 @@ fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
         load.join().unwrap();
         due += written;
         sent += done.load(Ordering::Acquire);
-        let mut reader = Reader::open(folder.path()).unwrap();
+        let mut reader = TraceReader::open(folder.path()).unwrap();
         let kept = reader.by_ref().filter(|row| row.is_ok()).count();
         assert!(kept >= due, "{kept} of {due} that were written, after {} kills", kill + 1);
         // A request may be written and its answer's end not seen by the client.
@@ -401,7 +404,8 @@ fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
     }
     drop(proxy);
     let rows = rows(folder.path());
-    let bare = |row: &Entry| row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1);
+    let bare =
+        |row: &TraceEntry| row.prompt.blocks.is_empty() && row.prompt.bytes.is_none() && row.output_tokens == Some(1);
     assert!(rows.len() == 2 && rows.iter().all(bare));
 }
 

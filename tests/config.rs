@@ -11,8 +11,8 @@ use clap::Parser;
 use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
-    AddHeaders, Capture, Identity, Limits, Loaded, Log, LogFormat, LogLevel, ProxyConfig, SessionKey, Source, TailKeep,
-    TlsFiles, Typed, Upstream, UpstreamHttp, schema,
+    CaptureConfig, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig, LogFormat,
+    LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp, schema,
 };
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::time::Gap;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    typed: Typed,
+    typed: RawSettings,
 }
 
 /// A folder with a configuration file and an empty PEM file.
@@ -40,10 +40,10 @@ impl Folder {
     }
 
     /// What `flags` and `variables` make of the file; errors with the folder's own name taken out.
-    fn load(&self, flags: &[&str], variables: &[(&str, &str)]) -> Result<Loaded, String> {
+    fn load(&self, flags: &[&str], variables: &[(&str, &str)]) -> Result<LoadedConfig, String> {
         let typed = Line::try_parse_from([&["proxy"], flags].concat()).map_err(|error| error.to_string())?.typed;
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let loaded = Source::new(typed, Some(self.file("gauge.yaml")), variables).load();
+        let loaded = ConfigSource::new(typed, Some(self.file("gauge.yaml")), variables).load();
         loaded.map_err(|error| self.without_folder(&error.to_string()))
     }
 
@@ -52,7 +52,7 @@ impl Folder {
     }
 }
 
-fn load(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Result<Loaded, String> {
+fn load(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Result<LoadedConfig, String> {
     Folder::new(yaml).load(flags, variables)
 }
 
@@ -177,7 +177,7 @@ fn the_defaults_are_those_that_are_documented() {
         listen: address("127.0.0.1:8080"),
         admin: address("127.0.0.1:9464"),
         admin_hosts: Vec::new(),
-        upstream: Upstream {
+        upstream: UpstreamConfig {
             tls: false,
             host: "127.0.0.1".into(),
             port: 8000,
@@ -188,7 +188,7 @@ fn the_defaults_are_those_that_are_documented() {
             server_name: None,
         },
         tls: None,
-        headers: AddHeaders::default(),
+        headers: ForwardingHeaders::default(),
         ask_usage: false,
         workers: 3,
         limits: Limits {
@@ -205,9 +205,9 @@ fn the_defaults_are_those_that_are_documented() {
         tokenizers: Vec::new(),
         max_models: 64,
         provider: None,
-        tail_keep: TailKeep::default(),
+        tail_keep: TailSampling::default(),
         trace_probes: false,
-        capture: Capture {
+        capture: CaptureConfig {
             folder: None,
             flush: seconds(1),
             round: Gap::ZERO,
@@ -221,7 +221,7 @@ fn the_defaults_are_those_that_are_documented() {
             keep_age: seconds(7 * 86_400),
         },
         access_log: false,
-        log: Log { format: LogFormat::Text, level: LogLevel::Info },
+        log: LogConfig { format: LogFormat::Text, level: LogLevel::Info },
     };
     assert_eq!(config, expected);
     let workers = load("", &[], &[UPSTREAM]).unwrap().config.workers;
@@ -236,11 +236,11 @@ fn certificates_and_lists_are_believed_as_typed() {
                 tls_client_ca: P\nheaders: [via, forwarded]\ntail_keep:\n  - failed\n  - slow=2s\nslos: 'a: ttft<=1s'\n";
     std::fs::write(folder.file("gauge.yaml"), yaml.replace(": P", &format!(": {}", pem.display()))).unwrap();
     let config = folder.load(&["--access-log"], &[]).unwrap().config;
-    assert_eq!(config.upstream.identity, Some(Identity { cert: pem.clone(), key: pem.clone() }));
+    assert_eq!(config.upstream.identity, Some(ClientIdentity { cert: pem.clone(), key: pem.clone() }));
     assert_eq!(config.upstream.ca, Some(pem.clone()));
     assert_eq!(config.tls, Some(TlsFiles { cert: pem.clone(), key: pem.clone(), client_ca: Some(pem) }));
-    assert_eq!(config.headers, AddHeaders { via: true, forwarded: true });
-    assert_eq!(config.tail_keep, TailKeep { failed: true, slo: false, slow: Some(Gap::from_millis(2_000)) });
+    assert_eq!(config.headers, ForwardingHeaders { via: true, forwarded: true });
+    assert_eq!(config.tail_keep, TailSampling { failed: true, slo: false, slow: Some(Gap::from_millis(2_000)) });
     assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["a"]);
     assert!(config.access_log);
 }
@@ -287,7 +287,7 @@ fn an_upper_layer_replaces_a_list_and_can_empty_it() {
     let config = load(yaml, &["--headers=none"], &[("STREAMGAUGE_SLOS", "c: e2e<=1s; d: e2e<=2s\n\ne: e2e<=3s")]);
     let config = config.unwrap().config;
     assert_eq!(config.slos.iter().map(|slo| slo.name()).collect::<Vec<_>>(), ["c", "d", "e"]);
-    assert_eq!(config.headers, AddHeaders::default());
+    assert_eq!(config.headers, ForwardingHeaders::default());
     assert_eq!(load("upstream: http://a\nslos: []\n", &[], &[]).unwrap().config.slos.iter().count(), 0);
 }
 
@@ -321,7 +321,7 @@ fn the_file_is_named_by_the_flag_or_else_by_the_environment() {
     std::fs::write(folder.file("other.yaml"), "upstream: http://a\nprovider: of-env\n").unwrap();
     let variable = || [("STREAMGAUGE_CONFIG".to_owned(), folder.file("other.yaml").display().to_string())];
     let provider = |file: Option<PathBuf>| {
-        let source = Source::new(Typed::default(), file, variable());
+        let source = ConfigSource::new(RawSettings::default(), file, variable());
         (source.file().unwrap().to_owned(), source.load().unwrap().config.provider.unwrap())
     };
     assert_eq!(provider(Some(folder.file("gauge.yaml"))), (folder.file("gauge.yaml"), "of-flag".to_owned()));
@@ -332,7 +332,7 @@ fn the_file_is_named_by_the_flag_or_else_by_the_environment() {
 fn a_source_loads_again_what_the_file_says_by_then() {
     let folder = Folder::new("stall: 2s\n");
     let flags = Line::try_parse_from(["proxy", "--upstream=http://a"]).unwrap().typed;
-    let source = Source::new(flags, Some(folder.file("gauge.yaml")), []);
+    let source = ConfigSource::new(flags, Some(folder.file("gauge.yaml")), []);
     assert_eq!(source.load().unwrap().config.stall, Gap::from_millis(2_000));
     std::fs::write(folder.file("gauge.yaml"), "stall: 3s\n").unwrap();
     assert_eq!(source.load().unwrap().config.stall, Gap::from_millis(3_000));
@@ -582,12 +582,13 @@ fn files_that_cannot_be_read_are_named() {
             format!("gauge.yaml:3: tls_key: cannot read absent.key: {absent}"),
         ]
     );
-    let source = Source::new(Typed::default(), Some("absent.yaml".into()), []);
+    let source = ConfigSource::new(RawSettings::default(), Some("absent.yaml".into()), []);
     assert_eq!(
         source.load().unwrap_err().to_string(),
         format!("the configuration is not valid\n  cannot read the configuration file absent.yaml: {absent}")
     );
-    let endless = Source::new(Typed::default(), Some("/dev/zero".into()), []).load().unwrap_err().to_string();
+    let endless =
+        ConfigSource::new(RawSettings::default(), Some("/dev/zero".into()), []).load().unwrap_err().to_string();
     assert!(
         endless.ends_with("cannot read the configuration file /dev/zero: it is larger than 1048576 bytes"),
         "{endless}"

@@ -7,17 +7,17 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use streamgauge::capture::format::{Entry, Prompt, Timing, Transfer};
 use streamgauge::capture::gaps::pack;
+use streamgauge::capture::row::{PromptShape, Timing, TraceEntry, TransferStats};
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::Report;
+use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
 use streamgauge::report::aiperf::Aiperf;
 use streamgauge::report::definitions::Definitions;
-use streamgauge::report::fold::{Fold, Settings};
-use streamgauge::report::request::Request;
+use streamgauge::report::request_view::RequestView;
 
 const SECOND: f64 = 1e9;
 const MILLI: f64 = 1e6;
@@ -36,18 +36,18 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn row(&self) -> Entry {
+    fn row(&self) -> TraceEntry {
         let nanos = |value: f64| value.round() as u64;
         let events: Vec<_> = self.gaps.iter().map(|gap| TokenEvent::new(Gap::from_nanos(nanos(*gap)), None)).collect();
         let last = self.ttft + self.gaps.iter().sum::<f64>();
-        Entry {
+        TraceEntry {
             at: nanos(self.start),
             stream: Some(true),
             status: Some(200),
             outcome: Some(Outcome::Success),
             output_tokens: Some(self.tokens),
             output_source: Some(CountSource::Usage),
-            prompt: Prompt { tokens: Some(self.input), ..Prompt::default() },
+            prompt: PromptShape { tokens: Some(self.input), ..PromptShape::default() },
             timing: Timing {
                 first_token: Some(nanos(self.ttft)),
                 first_output: Some(nanos(self.ttft)),
@@ -56,24 +56,24 @@ impl Recorded {
                 gaps: Some(pack(&events)),
                 ..Timing::default()
             },
-            ..Entry::default()
+            ..TraceEntry::default()
         }
     }
 
-    fn request(&self) -> Request {
-        Request::of(self.row(), 0, None).unwrap()
+    fn request(&self) -> RequestView {
+        RequestView::from_row(self.row(), 0, None).unwrap()
     }
 }
 
 fn report(definitions: Definitions, recorded: &[Recorded]) -> Value {
-    let mut fold = Fold::new(Settings { definitions, ..Settings::default() });
+    let mut fold = Accumulator::new(AccumulatorSettings { definitions, ..AccumulatorSettings::default() });
     recorded.iter().for_each(|recorded| fold.add(&recorded.request()).unwrap());
     let percentiles = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0];
     serde_json::from_str(&Report::of(&mut fold, Vec::new(), &percentiles).json()).unwrap()
 }
 
 /// A request as AIPerf wrote it down, with how its bytes went.
-fn of_aiperf(line: &Value, zero: u64) -> Request {
+fn of_aiperf(line: &Value, zero: u64) -> RequestView {
     let of = |tag: &str| line["metrics"][tag]["value"].as_f64().unwrap();
     let at = |name: &str| line["metadata"][name].as_u64().unwrap() - zero;
     let nanos = |tag: &str| (of(tag) * MILLI).round() as u64;
@@ -92,7 +92,7 @@ fn of_aiperf(line: &Value, zero: u64) -> Request {
     row.timing.sent = Some(sent);
     // As the times of its tokens are: what came at once is to end at once.
     row.timing.ended = Some((at("request_end_ns") - row.at + 500) / 1_000 * 1_000);
-    row.transfer = Some(Box::new(Transfer {
+    row.transfer = Some(Box::new(TransferStats {
         connecting: Some(nanos("http_req_connecting")),
         head: Some(at("request_ack_ns") - row.at),
         first_byte: Some(sent + waited),
@@ -100,7 +100,7 @@ fn of_aiperf(line: &Value, zero: u64) -> Request {
         received: Some((of("http_req_data_received") * 1024.0).round() as u64),
         reads: Some(of("http_req_chunks_received") as u32),
     }));
-    Request::of(row, 0, None).unwrap()
+    RequestView::from_row(row, 0, None).unwrap()
 }
 
 /// Within what rounding to microseconds explains.
@@ -209,15 +209,15 @@ fn from_aiperfs_records_comes_every_number_of_its_summary() {
 }
 
 /// A reply of these tokens, the first after 100 ms, then one event every 10 ms, with an end 5 ms after the last.
-fn reply(tokens: u64, events: usize) -> Entry {
+fn reply(tokens: u64, events: usize) -> TraceEntry {
     let gaps = vec![10.0 * MILLI; events - 1];
     Recorded { start: 0.0, ttft: 100.0 * MILLI, gaps, tokens, input: 7 }.row()
 }
 
-fn figures(definitions: Definitions, rows: impl IntoIterator<Item = Entry>, slo: Option<&str>) -> Value {
+fn figures(definitions: Definitions, rows: impl IntoIterator<Item = TraceEntry>, slo: Option<&str>) -> Value {
     let slos = Slos::new(slo.iter().map(|slo| slo.parse().unwrap()).collect()).unwrap();
-    let mut fold = Fold::new(Settings { definitions, slos, ..Settings::default() });
-    rows.into_iter().for_each(|row| fold.add(&Request::of(row, 0, None).unwrap()).unwrap());
+    let mut fold = Accumulator::new(AccumulatorSettings { definitions, slos, ..AccumulatorSettings::default() });
+    rows.into_iter().for_each(|row| fold.add(&RequestView::from_row(row, 0, None).unwrap()).unwrap());
     serde_json::from_str(&Report::of(&mut fold, Vec::new(), &[50.0]).json()).unwrap()
 }
 
@@ -285,7 +285,7 @@ fn sglang_takes_what_was_asked_for_where_the_server_sent_no_count() {
 #[test]
 fn a_reply_that_is_no_stream_has_what_a_tool_makes_of_its_end() {
     let whole = |tool| {
-        let row = Entry {
+        let row = TraceEntry {
             stream: Some(false),
             timing: Timing { ended: Some(140_000_000), ..Timing::default() },
             ..reply(7, 1)
@@ -308,7 +308,7 @@ fn a_reply_of_one_token_meets_an_objective_of_time_per_token_but_not_aiperfs() {
 #[test]
 fn what_failed_or_was_left_is_in_the_time_of_the_rates_and_in_no_latency() {
     for tool in Definitions::ALL {
-        let failed = |at: u64, outcome| Entry { at, outcome: Some(outcome), ..reply(7, 4) };
+        let failed = |at: u64, outcome| TraceEntry { at, outcome: Some(outcome), ..reply(7, 4) };
         let rows = [reply(7, 4), failed(1_000_000_000, Outcome::Failed), failed(1_865_000_000, Outcome::Cancelled)];
         let told = figures(tool, rows, None);
         assert_eq!((&told["metrics"]["ttft"]["count"], &told["seconds"]), (&1.into(), &2.0.into()), "{tool:?}");

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use streamgauge::cli::inspect::{Exchange, Inspection, inspect};
+use streamgauge::cli::inspect::{Inspection, RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, Outcome, RequestRecord, StampSource};
@@ -16,7 +16,7 @@ const DOCUMENT: &str = "application/json";
 
 fn read(path: &str, request: &str, content_type: &str, body: &[u8]) -> Inspection {
     let head = RequestShape::of("POST", path, &Routes::default());
-    let exchange = Exchange { head, request: request.as_bytes(), content_type, content_encoding: "" };
+    let exchange = RecordedExchange { head, request: request.as_bytes(), content_type, content_encoding: "" };
     inspect(&exchange, [body]).0
 }
 
@@ -68,7 +68,7 @@ fn an_error_of_ours_is_an_error_in_its_own_dialect() {
         assert!(body.to_string().contains("too \\\"busy\\\""), "{}", dialect.name);
         if dialect.name != "triton.grpc" {
             let head = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
-            let exchange = Exchange { head, content_type: DOCUMENT, ..Exchange::default() };
+            let exchange = RecordedExchange { head, content_type: DOCUMENT, ..RecordedExchange::default() };
             let error = inspect(&exchange, [body.to_string().as_bytes()]).0.error.unwrap();
             assert_eq!(error.message.as_deref(), Some("too \"busy\""), "{}", dialect.name);
         }

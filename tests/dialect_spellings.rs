@@ -2,7 +2,7 @@
 //! replies that are odd and legal.
 
 use serde_json::{Value, json};
-use streamgauge::cli::inspect::{Error, Exchange, Inspection, inspect};
+use streamgauge::cli::inspect::{Inspection, RecordedExchange, ReportedError, inspect};
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::shape::RequestShape;
 
@@ -14,7 +14,7 @@ const SGLANG: &str = "/generate";
 fn read(path: &str, request: &Value, content_type: &str, body: &[u8]) -> Inspection {
     let head = RequestShape::of("POST", path, &Routes::default());
     let request = request.to_string();
-    let exchange = Exchange { head, request: request.as_bytes(), content_type, content_encoding: "" };
+    let exchange = RecordedExchange { head, request: request.as_bytes(), content_type, content_encoding: "" };
     let whole = inspect(&exchange, [body]).0;
     assert_eq!(inspect(&exchange, body.chunks(1)).0, whole);
     whole
@@ -68,7 +68,7 @@ fn error(inspection: &Inspection) -> (Option<&str>, Option<&str>, Value) {
     assert!(!inspection.complete);
     assert!(inspection.error.is_some());
     let error = inspection.error.as_ref();
-    let text = |of: fn(&Error) -> Option<&str>| error.and_then(of);
+    let text = |of: fn(&ReportedError) -> Option<&str>| error.and_then(of);
     (
         text(|error| error.message.as_deref()),
         text(|error| error.kind.as_deref()),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use serde_json::Value;
-use streamgauge::cli::inspect::{Exchange, inspect};
+use streamgauge::cli::inspect::{RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::shape::RequestShape;
 use support::http2;
@@ -84,7 +84,7 @@ impl Vector {
 
     fn answer(&self, reads: &[&[u8]]) -> Value {
         let request = self.expect["request"]["body"].to_string();
-        let exchange = Exchange {
+        let exchange = RecordedExchange {
             head: RequestShape::of("POST", self.path().split('?').next().unwrap(), &Routes::default()),
             request: request.as_bytes(),
             content_type: self.text("content_type"),

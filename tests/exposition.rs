@@ -11,12 +11,12 @@ mod records;
 use std::collections::BTreeMap;
 
 use parse::{Series, Table};
-use streamgauge::capture::names::shortened;
-use streamgauge::config::otlp::{Histograms, Temporality};
-use streamgauge::export::aggregate::{Aggregate, Settings};
+use streamgauge::capture::model_names::shorten;
+use streamgauge::config::otlp::{HistogramAggregation, Temporality};
+use streamgauge::export::aggregate::{Aggregate, AggregateSettings};
 use streamgauge::export::catalog::{Convention, Id};
-use streamgauge::export::otlp::metrics::Encoder;
-use streamgauge::export::prometheus::Format;
+use streamgauge::export::otlp::metrics::MetricsEncoder;
+use streamgauge::export::prometheus::ScrapeFormat;
 use streamgauge::export::snapshot::Snapshot;
 use streamgauge::measure::record::Ending;
 use streamgauge::measure::time::Stamp;
@@ -30,18 +30,18 @@ struct Outputs {
 }
 
 fn outputs(snapshot: &Snapshot) -> Outputs {
-    let encode = |format: Format| String::from_utf8(format.encode(snapshot)).unwrap();
+    let encode = |format: ScrapeFormat| String::from_utf8(format.encode(snapshot)).unwrap();
     let otlp = |histograms| {
         let resource = [("service.name".to_owned(), "gauge".to_owned())];
-        let encoder = Encoder::new(&resource, Convention::Frozen, Temporality::Cumulative, histograms);
+        let encoder = MetricsEncoder::new(&resource, Convention::Frozen, Temporality::Cumulative, histograms);
         parse::otlp(&encoder.encode(snapshot).metrics)
     };
     Outputs {
-        text: parse::text(&encode(Format::Text)),
-        openmetrics: parse::text(&encode(Format::OpenMetrics)),
-        protobuf: parse::protobuf(&Format::Protobuf.encode(snapshot)),
-        explicit: otlp(Histograms::Explicit),
-        exponential: otlp(Histograms::Exponential),
+        text: parse::text(&encode(ScrapeFormat::Text)),
+        openmetrics: parse::text(&encode(ScrapeFormat::OpenMetrics)),
+        protobuf: parse::protobuf(&ScrapeFormat::Protobuf.encode(snapshot)),
+        explicit: otlp(HistogramAggregation::Explicit),
+        exponential: otlp(HistogramAggregation::Exponential),
     }
 }
 
@@ -160,14 +160,15 @@ fn whatever_a_model_is_called_every_format_keeps_it_and_nothing_else_changes() {
                 ending: Ending::Complete,
                 begins: Stamp::from_nanos(1_000),
             });
-            let mut aggregate = Aggregate::new(Settings { slos: records::slos(), ..Settings::default() });
+            let mut aggregate =
+                Aggregate::new(AggregateSettings { slos: records::slos(), ..AggregateSettings::default() });
             let moment = records::now();
-            progress.iter().for_each(|progress| aggregate.progress(progress, moment));
-            aggregate.finished(&record, None, moment);
+            progress.iter().for_each(|progress| aggregate.record_progress(progress, moment));
+            aggregate.record_finished(&record, None, moment);
             let outputs = outputs(&aggregate.snapshot(moment));
             // Of a path the last segment is shown.
             let asked = record.shape.model.as_deref().filter(|model| !model.is_empty());
-            let shown = asked.map(|model| shortened(model).to_owned());
+            let shown = asked.map(|model| shorten(model).to_owned());
             for table in [&outputs.text, &outputs.openmetrics, &outputs.protobuf, &outputs.explicit] {
                 let ttft = table.iter().find(|((name, _), _)| name == "gen_ai_server_time_to_first_token_seconds");
                 let ((_, labels), series) = ttft.unwrap();

@@ -8,32 +8,33 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::{
-    BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Params, Prompt, Scope, Timing, Wanted,
-};
 use streamgauge::capture::gaps::pack;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, RequestParams, RequestTargets, Timing,
+    TraceEntry, TraceHeader,
+};
 use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::record::{CountSource, Ending, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
-use streamgauge::sim::{CostModel, Options, Server};
+use streamgauge::sim::{CostModel, SimOptions, SimServer};
 
 const MS: u64 = 1_000_000;
 
-fn header() -> Header {
-    let blocks = Blocks {
+fn header() -> TraceHeader {
+    let blocks = BlockScheme {
         size: 16,
         unit: BlockUnit::Tokens,
         last: LastBlock::Dropped,
         ids: BlockIds::Chained,
-        scope: Scope::Trace,
+        scope: BlockScope::Trace,
         key: None,
     };
-    Header { started_unix_ns: Some(0), blocks: Some(blocks), ..Header::new("test") }
+    TraceHeader { started_unix_ns: Some(0), blocks: Some(blocks), ..TraceHeader::new("test") }
 }
 
-fn write(path: &Path, rows: &[Entry]) {
+fn write(path: &Path, rows: &[TraceEntry]) {
     let mut writer = TraceWriter::new(File::create(path).unwrap(), &header()).unwrap();
     rows.iter().for_each(|row| writer.write(row).unwrap());
     writer.finish().unwrap();
@@ -52,31 +53,35 @@ fn json_of(args: &[&str]) -> Value {
 }
 
 /// A success, planned and sent in ms: prompt tokens wanted and counted, output tokens wanted and counted, block ids.
-fn row(planned: u64, sent: u64, input: (u64, u64), output: (u64, u64), blocks: &[u64]) -> Entry {
-    Entry {
+fn row(planned: u64, sent: u64, input: (u64, u64), output: (u64, u64), blocks: &[u64]) -> TraceEntry {
+    TraceEntry {
         at: sent * MS,
         planned: Some(planned * MS),
         stream: Some(true),
         status: Some(200),
         ending: Some(Ending::Complete),
         outcome: Some(Outcome::Success),
-        prompt: Prompt {
+        prompt: PromptShape {
             tokens: Some(input.1),
             source: Some(CountSource::Usage),
             blocks: blocks.to_vec(),
-            ..Prompt::default()
+            ..PromptShape::default()
         },
         output_tokens: Some(output.1),
         output_source: Some(CountSource::Usage),
         timing: Timing { first_token: Some(20 * MS), ended: Some(90 * MS), ..Timing::default() },
         in_flight: Some(0),
-        wanted: Wanted { input_tokens: Some(input.0), output_tokens: Some(output.0), ..Wanted::default() },
-        ..Entry::default()
+        wanted: RequestTargets {
+            input_tokens: Some(input.0),
+            output_tokens: Some(output.0),
+            ..RequestTargets::default()
+        },
+        ..TraceEntry::default()
     }
 }
 
 /// Four requests of which everything can be worked out on paper.
-fn four() -> Vec<Entry> {
+fn four() -> Vec<TraceEntry> {
     let mut first = row(0, 10, (100, 100), (7, 7), &[1, 2, 3]);
     first.prompt.cached = Some(0);
     let mut second = row(1_000, 1_000, (100, 104), (10, 8), &[1, 2, 4]);
@@ -93,7 +98,7 @@ fn four() -> Vec<Entry> {
     vec![first, second, left, ended]
 }
 
-fn run(folder: &Path, rows: &[Entry], told: &Value) -> String {
+fn run(folder: &Path, rows: &[TraceEntry], told: &Value) -> String {
     fs::create_dir_all(folder).unwrap();
     write(&folder.join("records.jsonl.zst"), rows);
     fs::write(folder.join("run.json"), told.to_string()).unwrap();
@@ -186,7 +191,7 @@ fn every_format_shows_how_true_a_run_was() {
 fn what_had_no_plan_has_no_fidelity_and_a_closed_loop_none_of_its_arrivals() {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("a.jsonl.zst");
-    let rows: Vec<Entry> = four().into_iter().map(|row| Entry { planned: None, ..row }).collect();
+    let rows: Vec<TraceEntry> = four().into_iter().map(|row| TraceEntry { planned: None, ..row }).collect();
     write(&capture, &rows);
     assert_eq!(json_of(&["report", capture.to_str().unwrap()])["fidelity"], Value::Null);
     let closed = run(&folder.path().join("run"), &four(), &json!({"closed_loop": true}));
@@ -203,7 +208,7 @@ fn production_stands_beside_the_run_that_was_made_from_it() {
     let source = folder.path().join("capture.jsonl.zst");
     let produced = |at: u64, ttft: u64| {
         let mut row = row(0, at, (10, 10), (3, 3), &[]);
-        (row.planned, row.wanted, row.in_flight) = (None, Wanted::default(), Some(4));
+        (row.planned, row.wanted, row.in_flight) = (None, RequestTargets::default(), Some(4));
         row.timing.first_token = Some(ttft * MS);
         row.timing.gaps = Some(pack(&[TokenEvent::new(Gap::from_millis(30), Some(1))]));
         row
@@ -235,24 +240,24 @@ fn production_stands_beside_the_run_that_was_made_from_it() {
 }
 
 /// A trace of sessions, clients that leave, and prompts that begin alike.
-fn trace() -> Vec<Entry> {
+fn trace() -> Vec<TraceEntry> {
     let sent = |at: u64, blocks: &[u64]| {
         let mut row = row(0, at, (0, 48), (0, 6), blocks);
-        (row.planned, row.wanted, row.in_flight) = (None, Wanted::default(), Some(1));
+        (row.planned, row.wanted, row.in_flight) = (None, RequestTargets::default(), Some(1));
         row
     };
-    let turn = |at, turn: u32, blocks: &[u64]| Entry {
+    let turn = |at, turn: u32, blocks: &[u64]| TraceEntry {
         session: Some("s".to_owned()),
         turn: Some(turn),
         think: (turn > 0).then_some(60 * MS),
         ..sent(at, blocks)
     };
-    let left = Entry {
+    let left = TraceEntry {
         ending: Some(Ending::DownstreamGone),
         outcome: Some(Outcome::Cancelled),
         abort_tokens: Some(4),
         output_tokens: Some(4),
-        params: Params { max_tokens: Some(200), ..Params::default() },
+        params: RequestParams { max_tokens: Some(200), ..RequestParams::default() },
         ..sent(150, &[7, 8, 9])
     };
     vec![turn(0, 0, &[1, 2, 3]), turn(60, 1, &[1, 2, 4]), turn(120, 2, &[1, 2, 4]), left, sent(300, &[])]
@@ -261,8 +266,8 @@ fn trace() -> Vec<Entry> {
 #[test]
 fn a_replay_tells_how_true_it_was() {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(10), ..CostModel::default() };
-    let options = Options { cost, ..Options::default() };
-    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let options = SimOptions { cost, ..SimOptions::default() };
+    let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (folder.path().join("trace.jsonl.zst"), folder.path().join("run"));
     write(&source, &trace());
@@ -301,7 +306,8 @@ fn a_replay_tells_how_true_it_was() {
     for key in ["fidelity", "production", "in_flight"] {
         assert_eq!(told["summary"][key], report[key], "the run says of itself what its report says");
     }
-    let rows: Vec<Entry> = Reader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> =
+        TraceReader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
     let turns = rows.iter().filter(|row| row.turn > Some(0));
     assert!(turns.clone().count() == 2 && turns.clone().all(|row| row.think >= row.wanted.think), "{rows:?}");
     let left = rows.iter().find(|row| row.ending == Some(Ending::DownstreamGone)).unwrap();
@@ -313,13 +319,14 @@ fn a_replay_tells_how_true_it_was() {
 
 #[test]
 fn passes_over_a_trace_share_no_prefix_and_timed_turns_have_their_pauses_too() {
-    let server = Server::bind(Options::default(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let server =
+        SimServer::bind(SimOptions::default(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (folder.path().join("trace.jsonl.zst"), folder.path().join("run"));
     let turn = |at, turn, blocks: &[u64]| {
-        let wanted = Wanted::default();
+        let wanted = RequestTargets::default();
         let session = Some("s".to_owned());
-        Entry { planned: None, session, turn: Some(turn), wanted, ..row(0, at, (0, 32), (0, 1), blocks) }
+        TraceEntry { planned: None, session, turn: Some(turn), wanted, ..row(0, at, (0, 32), (0, 1), blocks) }
     };
     write(&source, &[turn(0, 0, &[1, 2]), turn(600, 1, &[1, 2])]);
     let target = format!("http://{}", server.local_addr());
@@ -331,6 +338,7 @@ fn passes_over_a_trace_share_no_prefix_and_timed_turns_have_their_pauses_too() {
     // Two passes of two: each repeats its own two blocks.
     let prefix = &json_of(&["report", out_text])["fidelity"]["prefix"];
     assert_eq!((&prefix["blocks"], &prefix["repeated_blocks"]), (&json!(8), &json!(4)));
-    let rows: Vec<Entry> = Reader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> =
+        TraceReader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
     assert_eq!(rows.iter().filter(|row| row.think.is_some()).count(), 2, "{rows:?}");
 }

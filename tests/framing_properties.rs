@@ -4,10 +4,10 @@
 
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, for_path};
-use streamgauge::measure::framing::{Event, Sse};
-use streamgauge::measure::observer::{ResponseHead, StreamObserver, Watch};
+use streamgauge::measure::framing::{Event, SseFramer};
+use streamgauge::measure::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
+use streamgauge::measure::observer::{EventObserver, ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
-use streamgauge::measure::scan::{Document, Fields, JsonScan, Scalar};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 use streamgauge::net::http1::{BodyDecoder, Framing};
@@ -39,7 +39,7 @@ const SSE: &[&str] =
 type Events = (Vec<(Vec<u8>, Vec<u8>)>, u64);
 
 fn events(pieces: &[Vec<u8>]) -> Events {
-    let (mut sse, mut seen) = (Sse::new(), Vec::new());
+    let (mut sse, mut seen) = (SseFramer::new(), Vec::new());
     let mut note = |event: Event<'_>| seen.push((event.name.to_vec(), event.data.to_vec()));
     for piece in pieces {
         sse.push(piece, &mut note).unwrap();
@@ -72,11 +72,11 @@ const JSON: &[&str] = &[
 #[derive(Default)]
 struct Everything(Vec<(Vec<u8>, u32, String)>);
 
-impl Fields for Everything {
+impl ScanFields for Everything {
     fn wants(&self, _: &[u8]) -> bool {
         true
     }
-    fn leads(&self, _: &[u8]) -> bool {
+    fn is_prefix_of_wanted(&self, _: &[u8]) -> bool {
         true
     }
     fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
@@ -84,8 +84,8 @@ impl Fields for Everything {
     }
 }
 
-fn scalars(pieces: &[Vec<u8>]) -> (Vec<(Vec<u8>, u32, String)>, Document) {
-    let (mut scan, mut all) = (JsonScan::default(), Everything::default());
+fn scalars(pieces: &[Vec<u8>]) -> (Vec<(Vec<u8>, u32, String)>, DocumentState) {
+    let (mut scan, mut all) = (JsonScanner::default(), Everything::default());
     for piece in pieces {
         scan.push(piece, &mut all);
     }
@@ -126,7 +126,7 @@ const CHAT: &[&str] = &[
 #[derive(Default)]
 struct Meanings(Vec<String>);
 
-impl Watch for Meanings {
+impl EventObserver for Meanings {
     fn event(&mut self, index: u64, _: &Event<'_>) {
         self.0.push(format!("event {index}"));
     }
@@ -164,7 +164,7 @@ proptest! {
     #[test]
     fn a_scan_accepts_every_document_that_serde_json_accepts(whole in bytes(JSON)) {
         if serde_json::from_slice::<serde_json::Value>(&whole).is_ok() {
-            prop_assert_eq!(scalars(&[whole, b" ".to_vec()]).1, Document::Whole);
+            prop_assert_eq!(scalars(&[whole, b" ".to_vec()]).1, DocumentState::Whole);
         }
     }
 

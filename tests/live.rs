@@ -21,18 +21,18 @@ use nix::unistd::Pid;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message;
 use serde_json::Value;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use support::captured::until;
 use support::client::Client;
 use support::sending::{ended, program};
 use support::upstream::Upstream;
 
-fn sim() -> Running {
+fn sim() -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(5), step_per_seq: Gap::ZERO };
-    let options = Options { cost, kv_blocks: 1 << 16, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+    let options = SimOptions { cost, kv_blocks: 1 << 16, ..SimOptions::default() };
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 /// Twenty requests within a second, and one that comes in an hour.
@@ -116,7 +116,7 @@ fn what_is_scraped_of_a_run_is_what_its_summary_says() {
     let number = |path: &str| summary.pointer(path).unwrap().as_f64().unwrap();
     // Those of clients that left are counted too, and in no figure of a report.
     let tokens: u64 =
-        Reader::open(&out.join("records.jsonl.zst")).unwrap().filter_map(|row| row.unwrap().output_tokens).sum();
+        TraceReader::open(&out.join("records.jsonl.zst")).unwrap().filter_map(|row| row.unwrap().output_tokens).sum();
     for (name, labels, expected) in [
         ("streamgauge_replay_sent_total", "", 20.0),
         ("streamgauge_replay_planned", "", 21.0),

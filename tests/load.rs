@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
-use streamgauge::capture::format::Entry;
+use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
 use support::sending::{Done, listener, program, rows, run, sim, told};
 
@@ -30,7 +30,7 @@ fn load(to: std::net::SocketAddr, flags: &str, out: &Path) -> Done {
     done
 }
 
-fn lengths(rows: &[Entry]) -> Vec<(u64, u64)> {
+fn lengths(rows: &[TraceEntry]) -> Vec<(u64, u64)> {
     rows.iter().map(|row| (row.prompt.tokens.unwrap(), row.params.max_tokens.unwrap())).collect()
 }
 
@@ -100,7 +100,7 @@ fn a_conversation_goes_on_a_pause_after_each_answer() {
         let rows = rows(&out);
         assert_eq!(rows.len(), 12);
         for session in 0..12 / turns {
-            let turns: Vec<&Entry> =
+            let turns: Vec<&TraceEntry> =
                 rows.iter().filter(|row| row.session.as_deref() == Some(&*session.to_string())).collect();
             let numbers: Vec<u32> = turns.iter().map(|row| row.turn.unwrap()).collect();
             assert_eq!(numbers, (0..turns.len() as u32).collect::<Vec<_>>(), "{how}");
@@ -206,14 +206,14 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
     }
     assert_eq!((whole.len(), bodies() == whole), (60, true), "the same bytes");
 
-    let key = |row: &Entry| (row.session.clone(), row.turn, row.prompt.tokens, row.params.max_tokens);
-    let mut shared: Vec<Entry> = outs.iter().flat_map(|out| rows(out)).collect();
+    let key = |row: &TraceEntry| (row.session.clone(), row.turn, row.prompt.tokens, row.params.max_tokens);
+    let mut shared: Vec<TraceEntry> = outs.iter().flat_map(|out| rows(out)).collect();
     let mut one = rows(&alone);
     shared.sort_by_key(key);
     one.sort_by_key(key);
     assert_eq!(shared.iter().map(key).collect::<Vec<_>>(), one.iter().map(key).collect::<Vec<_>>());
     let firsts =
-        |rows: &[Entry]| rows.iter().filter(|row| row.turn == Some(0)).map(|row| row.planned).collect::<Vec<_>>();
+        |rows: &[TraceEntry]| rows.iter().filter(|row| row.turn == Some(0)).map(|row| row.planned).collect::<Vec<_>>();
     assert_eq!(firsts(&shared), firsts(&one), "at the same moments of the same plan");
 
     // The merged histograms hold exactly what one process would have put into its own, had it seen these requests.

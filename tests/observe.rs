@@ -7,12 +7,12 @@ use std::sync::Arc;
 use streamgauge::measure::dialect::{self, Routes};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{
-    CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, Unread,
+    CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::slo::{Slos, Verdict};
 use streamgauge::measure::time::{Gap, Stamp};
-use streamgauge::measure::timeline::{Method, TokenEvent};
+use streamgauge::measure::timeline::{GapMethod, TokenEvent};
 
 fn at(millis: u64) -> Stamp {
     Stamp::from_nanos(millis * 1_000_000)
@@ -89,7 +89,7 @@ fn every_time_is_taken_from_the_event_that_defines_it() {
     // (200 − 150) / (6 tokens − 1 of the first event)
     assert_eq!(record.tpot(), ms(10));
     let gaps: Vec<_> = record.gaps.iter().map(|event| event.latency()).collect();
-    let chunk = |millis| (Gap::from_millis(millis), Method::Chunk);
+    let chunk = |millis| (Gap::from_millis(millis), GapMethod::Chunk);
     assert_eq!(gaps, [chunk(10), chunk(10), chunk(30)]);
     assert_eq!((record.longest_gap, record.gap_count), (ms(30), 3));
 }
@@ -152,7 +152,7 @@ fn gaps_are_shared_out_over_the_tokens_that_ids_or_a_counter_tell() {
     observer.bytes(at(190), with_ids("c", "[6]").as_bytes());
     let record = observer.end(at(191), Ending::UpstreamFailed);
     let latencies: Vec<_> = record.gaps.iter().map(|event| event.latency()).collect();
-    assert_eq!(latencies, [(Gap::from_millis(10), Method::Split), (Gap::from_millis(10), Method::Exact)]);
+    assert_eq!(latencies, [(Gap::from_millis(10), GapMethod::Split), (Gap::from_millis(10), GapMethod::Exact)]);
     assert_eq!(record.output_tokens, Some(TokenCount { tokens: 6, source: CountSource::Ids }));
     assert_eq!(record.first_event_tokens, Some(2));
     // 40 ms / (6 − 2)
@@ -168,7 +168,7 @@ fn gaps_are_shared_out_over_the_tokens_that_ids_or_a_counter_tell() {
     observer.bytes(at(180), counted("b", 5).as_bytes());
     let record = observer.end(at(181), Ending::UpstreamFailed);
     assert_eq!(record.output_tokens, Some(TokenCount { tokens: 5, source: CountSource::ContinuousUsage }));
-    assert_eq!(record.gaps[0].latency(), (Gap::from_millis(10), Method::Split));
+    assert_eq!(record.gaps[0].latency(), (Gap::from_millis(10), GapMethod::Split));
     assert_eq!((record.usage.input, record.outcome), (Some(3), Outcome::Truncated));
 }
 
@@ -260,7 +260,7 @@ fn errors_in_one_document_are_refusals_or_failures_by_their_status() {
     assert_eq!((record.outcome, record.fault.unwrap().kind.as_deref()), (Outcome::Refused, Some("NotFoundError")));
     assert_eq!(document("{}", 500, Ending::Complete).outcome, Outcome::Failed);
     assert_eq!(document("", 204, Ending::Complete).outcome, Outcome::Success);
-    assert_eq!(document("{\"a\":", 200, Ending::Complete).quality.unread, Some(Unread::Malformed));
+    assert_eq!(document("{\"a\":", 200, Ending::Complete).quality.unread, Some(UnreadReason::Malformed));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn an_unknown_coding_is_said_and_the_reply_still_counts() {
     observer.head(at(105), head, StampSource::Read);
     observer.bytes(at(150), b"\x01\x02\x03");
     let record = observer.end(at(160), Ending::Complete);
-    assert_eq!((record.quality.unread, record.outcome), (Some(Unread::Coding), Outcome::Success));
+    assert_eq!((record.quality.unread, record.outcome), (Some(UnreadReason::Coding), Outcome::Success));
     assert_eq!(record.response_bytes, 3);
 }
 
@@ -305,7 +305,7 @@ fn plain_http_is_measured_by_its_first_byte_its_duration_and_its_bytes_alone() {
 
 fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) -> Verdict {
     let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
-    let mut observer = streamed(chat("{\"model\":\"llama-3\"}").judged_by(slos, Gap::from_millis(1_000)), 200);
+    let mut observer = streamed(chat("{\"model\":\"llama-3\"}").with_slos(slos, Gap::from_millis(1_000)), 200);
     drive(&mut observer);
     let record = observer.end(at(212), ending);
     let verdict = record.slos.verdicts(&record).next().map(|(_, verdict)| verdict);
@@ -346,7 +346,7 @@ fn a_stream_without_a_token_has_no_time_to_the_first_to_be_judged() {
 fn an_slo_is_for_the_models_and_routes_it_names() {
     let verdicts = |slo: &str| {
         let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
-        let mut observer = streamed(chat("{\"model\":\"llama-3\"}").judged_by(slos, Gap::from_millis(1_000)), 200);
+        let mut observer = streamed(chat("{\"model\":\"llama-3\"}").with_slos(slos, Gap::from_millis(1_000)), 200);
         whole_stream(&mut observer);
         let record = observer.end(at(212), Ending::Complete);
         record.slos.verdicts(&record).count()
@@ -359,7 +359,7 @@ fn an_slo_is_for_the_models_and_routes_it_names() {
 #[test]
 fn a_ttft_objective_excludes_what_was_not_streamed() {
     let slos = Arc::new(Slos::new(vec!["a: ttft<=1s".parse().unwrap(), "b: e2e<=1s".parse().unwrap()]).unwrap());
-    let mut observer = chat("{}").judged_by(slos, Gap::from_millis(1_000));
+    let mut observer = chat("{}").with_slos(slos, Gap::from_millis(1_000));
     observer.head(
         at(105),
         ResponseHead { status: 200, content_type: b"application/json", content_encoding: b"" },
@@ -379,7 +379,7 @@ fn a_long_stream_tells_its_progress_every_second_and_the_record_holds_the_rest()
     for token in 0..250 {
         let now = at(200 + token * 10);
         observer.bytes(now, content("a").as_bytes());
-        observer.handed_on(Gap::from_nanos(5_000));
+        observer.forwarded(Gap::from_nanos(5_000));
         if let Some(progress) = observer.progress(now) {
             told.push((now, progress.gaps.len(), progress.tokens.tokens, progress.chunk_overheads.len()));
         }

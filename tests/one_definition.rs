@@ -7,8 +7,8 @@ mod support;
 
 use std::time::Duration;
 
-use streamgauge::capture::format::Entry;
 use streamgauge::capture::gaps::unpack;
+use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::record::{CountSource, FinishReason, Outcome};
 use support::client::Client;
 use support::proxy::Between;
@@ -62,7 +62,7 @@ fn upstream() -> Upstream {
     })
 }
 
-fn rows(to: std::net::SocketAddr) -> Vec<Entry> {
+fn rows(to: std::net::SocketAddr) -> Vec<TraceEntry> {
     let rows = (1..=streams().len() as u64).map(|number| row(number * 80, number)).collect();
     replay(rows, to, Settings::default()).1
 }
@@ -91,8 +91,8 @@ fn the_same_stream_through_proxy_and_replay_gives_the_same_timeline() {
     let upstream = upstream();
     let proxy = Between::new(upstream.addr);
     let (direct, proxied) = (rows(upstream.addr), rows(proxy.addr));
-    let tokens = |row: &Entry| unpack(row.timing.gaps.as_deref().unwrap_or("AA")).unwrap();
-    let counts = |row: &Entry| {
+    let tokens = |row: &TraceEntry| unpack(row.timing.gaps.as_deref().unwrap_or("AA")).unwrap();
+    let counts = |row: &TraceEntry| {
         let gaps: Vec<Option<u32>> = tokens(row).iter().map(|gap| gap.tokens()).collect();
         (row.outcome, row.finish, row.output_tokens, row.output_source, row.timing.first_tokens, gaps)
     };
@@ -129,7 +129,7 @@ fn the_same_stream_through_proxy_and_replay_gives_the_same_timeline() {
     assert_eq!(gaps("method=\"exact\""), method(|tokens| tokens == Some(1)));
     assert_eq!(gaps("method=\"split\""), method(|tokens| tokens > Some(1)));
     let output = |source: CountSource| {
-        let of = |row: &&Entry| row.output_source == Some(source);
+        let of = |row: &&TraceEntry| row.output_source == Some(source);
         proxied.iter().filter(of).filter_map(|row| row.output_tokens).sum::<u64>() as f64
     };
     for source in [CountSource::Usage, CountSource::Ids, CountSource::Chunks] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use streamgauge::measure::record::Outcome;
-use streamgauge::replay::run::Loop;
+use streamgauge::replay::run::LoopMode;
 use support::replay::{Settings, replay, row};
 use support::upstream::Upstream;
 
@@ -47,7 +47,7 @@ fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
     });
     let rows = (0..REQUESTS as u64).map(|number| row(number * 10, 1)).collect();
     let (ended, rows) = replay(rows, upstream.addr, completions());
-    assert_eq!(ended.summary.outcomes.get("success"), Some(&(REQUESTS as u64)), "{:?}", ended.summary.troubles);
+    assert_eq!(ended.summary.outcomes.get("success"), Some(&(REQUESTS as u64)), "{:?}", ended.summary.errors);
     let planned: Vec<u64> = rows.iter().map(|row| millis(row.planned.unwrap())).collect();
     assert_eq!(planned, (0..REQUESTS as u64).map(|number| number * 10).collect::<Vec<_>>());
     let felt: Vec<u64> =
@@ -78,7 +78,7 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
         let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
         let (ended, _) = replay(rows, upstream.addr, completions());
         let succeeded = ended.summary.outcomes.get("success").copied().unwrap_or_default();
-        told.push((succeeded, upstream.connections(), ended.summary.troubles));
+        told.push((succeeded, upstream.connections(), ended.summary.errors));
         // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
         succeeded >= 11 && upstream.connections() >= 6
     };
@@ -111,7 +111,7 @@ fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_l
     let (upstream, most) = slow();
     let rows = (0..10).map(|number| row(number, 1)).collect();
     let (ended, rows) = replay(rows, upstream.addr, Settings { slots: Some(1), ..completions() });
-    assert_eq!((ended.summary.held, most.load(Ordering::SeqCst)), (9, 1));
+    assert_eq!((ended.summary.held_back, most.load(Ordering::SeqCst)), (9, 1));
     for (number, row) in rows.iter().enumerate() {
         assert_eq!(millis(row.planned.unwrap()), number as u64);
         let felt = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
@@ -125,8 +125,8 @@ fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_l
 fn a_closed_load_keeps_its_slots_full_and_no_fuller() {
     let (upstream, most) = slow();
     let rows = (0..12).map(|number| row(number * 1_000_000, 1)).collect();
-    let settings = Settings { arrivals: Loop::Closed, slots: Some(3), ..completions() };
+    let settings = Settings { arrivals: LoopMode::Closed, slots: Some(3), ..completions() };
     let (ended, rows) = replay(rows, upstream.addr, settings);
-    assert_eq!((rows.len(), most.load(Ordering::SeqCst), ended.summary.held), (12, 3, 0));
+    assert_eq!((rows.len(), most.load(Ordering::SeqCst), ended.summary.held_back), (12, 3, 0));
     assert!(rows.iter().all(|row| row.outcome == Some(Outcome::Success)));
 }

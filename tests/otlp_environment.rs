@@ -4,19 +4,21 @@
 
 use std::path::PathBuf;
 
-use streamgauge::config::Identity;
-use streamgauge::config::otlp::{Exporter, Histograms, Metrics, Otlp, Protocol, Sampler, Temporality, Traces};
+use streamgauge::config::ClientIdentity;
+use streamgauge::config::otlp::{
+    ExporterConfig, HistogramAggregation, MetricsConfig, OtlpConfig, Protocol, Sampler, Temporality, TracesConfig,
+};
 use streamgauge::measure::time::Gap;
 
 type Variables<'a> = [(&'a str, &'a str)];
 
-fn read(variables: &Variables<'_>) -> (Otlp, Vec<String>) {
+fn read(variables: &Variables<'_>) -> (OtlpConfig, Vec<String>) {
     let lookup = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
-    Otlp::of_environment(lookup)
+    OtlpConfig::from_environment(lookup)
 }
 
 /// What is read, with nothing to warn of.
-fn understood(variables: &Variables<'_>) -> Otlp {
+fn understood(variables: &Variables<'_>) -> OtlpConfig {
     let (otlp, warnings) = read(variables);
     assert_eq!(warnings, [""; 0], "{variables:?}");
     otlp
@@ -28,11 +30,11 @@ fn with<'a>(variables: &Variables<'a>) -> Vec<(&'a str, &'a str)> {
     [&[BASE], variables].concat()
 }
 
-fn metrics(variables: &Variables<'_>) -> Metrics {
+fn metrics(variables: &Variables<'_>) -> MetricsConfig {
     understood(&with(variables)).metrics.unwrap()
 }
 
-fn traces(variables: &Variables<'_>) -> Traces {
+fn traces(variables: &Variables<'_>) -> TracesConfig {
     understood(&with(variables)).traces.unwrap()
 }
 
@@ -43,7 +45,7 @@ fn millis(millis: u64) -> Gap {
 /// Where each signal goes.
 fn urls(variables: &Variables<'_>) -> (Option<String>, Option<String>) {
     let otlp = understood(variables);
-    let url = |exporter: &Exporter| exporter.endpoint.to_string();
+    let url = |exporter: &ExporterConfig| exporter.endpoint.to_string();
     (otlp.metrics.map(|metrics| url(&metrics.exporter)), otlp.traces.map(|traces| url(&traces.exporter)))
 }
 
@@ -107,7 +109,7 @@ fn grpc_takes_a_host_and_port_and_is_tls_unless_told_otherwise() {
 
 #[test]
 fn what_is_not_set_is_as_specified() {
-    let Otlp { metrics, traces, off, resource, latest_gen_ai } = understood(&[BASE]);
+    let OtlpConfig { metrics, traces, disabled_by: off, resource, latest_gen_ai } = understood(&[BASE]);
     let (metrics, traces) = (metrics.unwrap(), traces.unwrap());
     for exporter in [&metrics.exporter, &traces.exporter] {
         assert_eq!(
@@ -117,7 +119,7 @@ fn what_is_not_set_is_as_specified() {
         assert_eq!((&exporter.ca, &exporter.identity, exporter.headers.iter().count()), (&None, &None, 0));
     }
     assert_eq!((metrics.interval, metrics.timeout), (millis(60_000), millis(30_000)));
-    assert_eq!((metrics.temporality, metrics.histograms), (Temporality::Cumulative, Histograms::Explicit));
+    assert_eq!((metrics.temporality, metrics.histograms), (Temporality::Cumulative, HistogramAggregation::Explicit));
     assert_eq!(traces.sampler, Sampler { parent_based: true, ratio: 1.0 });
     assert_eq!((traces.schedule_delay, traces.timeout), (millis(5_000), millis(30_000)));
     assert_eq!((traces.max_queue_size, traces.max_batch_size), (2048, 512));
@@ -152,9 +154,9 @@ fn an_option_of_one_signal_goes_before_that_of_all() {
         ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "/mkey"),
     ]);
     let otlp = understood(&variables);
-    let of = |exporter: Exporter| {
+    let of = |exporter: ExporterConfig| {
         let headers: Vec<_> = exporter.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let Identity { cert, key } = exporter.identity.unwrap();
+        let ClientIdentity { cert, key } = exporter.identity.unwrap();
         (exporter.protocol, exporter.timeout, exporter.gzip, headers, exporter.ca.unwrap(), cert, key)
     };
     let path = PathBuf::from;
@@ -180,7 +182,7 @@ fn metrics_take_their_interval_temporality_and_histograms() {
         ("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "BASE2_exponential_bucket_histogram"),
     ]);
     assert_eq!((metrics.interval, metrics.timeout), (millis(1_000), millis(500)));
-    assert_eq!((metrics.temporality, metrics.histograms), (Temporality::LowMemory, Histograms::Exponential));
+    assert_eq!((metrics.temporality, metrics.histograms), (Temporality::LowMemory, HistogramAggregation::Exponential));
     let delta = self::metrics(&[("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")]);
     assert_eq!(delta.temporality, Temporality::Delta);
 }

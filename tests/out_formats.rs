@@ -13,12 +13,12 @@ use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 
-fn sim() -> Running {
+fn sim() -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
-    let options = Options { cost, kv_blocks: 1 << 16, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+    let options = SimOptions { cost, kv_blocks: 1 << 16, ..SimOptions::default() };
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 fn streamgauge(args: &[&str]) -> String {

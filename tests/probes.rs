@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 
 use serde_json::Value;
-use streamgauge::capture::format::Entry;
+use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
 use support::PATIENCE;
 use support::captured::{counted, page, proxy, rows, until};
@@ -17,7 +17,7 @@ use support::upstream::{Upstream, reports};
 /// Runs a verb against a capturing proxy in front of `server` and returns the rows.
 ///
 /// Two of its prompts are probes: they show what the server adds to each prompt.
-fn captured(server: std::net::SocketAddr, folder: &Path, args: &[&str]) -> Vec<Entry> {
+fn captured(server: std::net::SocketAddr, folder: &Path, args: &[&str]) -> Vec<TraceEntry> {
     let proxy = proxy(server, folder, &[]);
     let target = format!("http://{}", proxy.addr);
     let done = run(&[args, &["--target", &target, "--max-lag", "1h"]].concat());

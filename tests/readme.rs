@@ -181,9 +181,9 @@ fn the_dialects_are_those_of_the_table() {
 #[test]
 fn the_formats_of_traces_are_those_of_the_table() {
     let can = |can: bool| if can { "yes" } else { "" };
-    for format in format::TABLE {
+    for format in format::FORMATS {
         let (reads, writes) = (can(format.read.is_some()), can(format.write.is_some()));
-        let row = format!("| `{}` | {reads} | {writes} | {} | {} |", format.name, format.times, format.about);
+        let row = format!("| `{}` | {reads} | {writes} | {} | {} |", format.name, format.time_unit, format.about);
         assert!(read("src/trace/format/README.md").lines().any(|line| line == row), "it should say\n{row}");
     }
 }

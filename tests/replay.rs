@@ -8,26 +8,26 @@ use std::sync::{Arc, Mutex};
 
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
-use streamgauge::capture::format::{Entry, Header, Timing};
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::{Timing, TraceEntry, TraceHeader};
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
 use streamgauge::measure::time::{Gap, Window};
-use streamgauge::net::tls::Identity;
-use streamgauge::replay::encode::Cancel;
-use streamgauge::replay::output::Output;
-use streamgauge::replay::run::Order;
-use streamgauge::replay::schedule::{Plan, Shard};
-use streamgauge::replay::{Connections, Leave};
-use streamgauge::sim::{CostModel, Options, Server};
+use streamgauge::net::tls::TlsIdentity;
+use streamgauge::replay::encode::CancelPolicy;
+use streamgauge::replay::output::RunOutput;
+use streamgauge::replay::run::RunCommand;
+use streamgauge::replay::schedule::{ReplayPlan, Shard};
+use streamgauge::replay::{ClientAbort, ConnectionReuse};
+use streamgauge::sim::{CostModel, SimOptions, SimServer};
 use support::captured::until;
 use support::http2::Pki;
 use support::nobody;
 use support::replay::{Settings, replay, row, start};
 use support::upstream::{Upstream, reports};
 
-fn fast() -> Options {
+fn fast() -> SimOptions {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(1), ..CostModel::default() };
-    Options { cost, ..Options::default() }
+    SimOptions { cost, ..SimOptions::default() }
 }
 
 fn event(text: &str) -> String {
@@ -42,12 +42,12 @@ fn completions() -> Settings {
 
 #[test]
 fn lengths_are_exact_at_a_server_that_counts_them() {
-    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
-    let rows: Vec<Entry> = (1..=20).map(|number| row(number, number * 7)).collect();
+    let server = SimServer::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let rows: Vec<TraceEntry> = (1..=20).map(|number| row(number, number * 7)).collect();
     let (ended, rows) = replay(rows, server.local_addr(), completions());
     let summary = &ended.summary;
     assert_eq!((ended.sent, summary.outcomes.get("success")), (20, Some(&20)));
-    assert_eq!((summary.input.exact, summary.input.compared, summary.input.off), (20, 20, 0));
+    assert_eq!((summary.input.exact, summary.input.compared, summary.input.deviation_tokens), (20, 20, 0));
     assert_eq!((summary.output.exact, summary.output.compared, summary.output.tokens), (20, 20, 7 * 210));
     assert!(rows.iter().all(|row| row.finish == Some(FinishReason::Length) && row.prompt.tokens == Some(8)));
     assert_eq!(summary.itl.unwrap().count, 7 * 210 - 20, "a gap before every token but the first");
@@ -57,16 +57,16 @@ fn lengths_are_exact_at_a_server_that_counts_them() {
 fn rows_are_in_the_file_while_the_run_goes_on() {
     let upstream = Upstream::answering(format!("{STREAM}0\r\n\r\n"));
     let folder = tempfile::tempdir().unwrap();
-    let output = Output::new(folder.path(), Header::new("test")).unwrap();
+    let output = RunOutput::new(folder.path(), TraceHeader::new("test")).unwrap();
     // Whoever waited for the second would see both.
     let run = start(vec![row(0, 1), row(600_000, 1)], upstream.addr, completions(), Some(output));
     let file = folder.path().join("records.jsonl.zst");
     // Until a row is there the file has nothing that could be read.
-    until("a row is in it", || Reader::open(&file).map_or(0, Iterator::count) > 0);
+    until("a row is in it", || TraceReader::open(&file).map_or(0, Iterator::count) > 0);
     assert!(!run.is_over());
-    run.order(Order::Halt);
+    run.send_command(RunCommand::Halt);
     run.finish();
-    assert_eq!(Reader::open(&file).unwrap().count(), 1);
+    assert_eq!(TraceReader::open(&file).unwrap().count(), 1);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
     use Outcome::*;
     assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success, Failed]);
-    let troubles: Vec<(&str, u64)> = ended.summary.troubles.iter().map(|(name, count)| (*name, *count)).collect();
+    let troubles: Vec<(&str, u64)> = ended.summary.errors.iter().map(|(name, count)| (*name, *count)).collect();
     assert_eq!(troubles, [("closed", 2), ("error_event", 1), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
     assert_eq!(ended.summary.statuses.get(&503), Some(&1));
     assert_eq!(ended.summary.ttft_from_sent.unwrap().count, 1, "only the success has a TTFT");
@@ -130,7 +130,7 @@ fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
     let mut large = row(0, 1);
     large.prompt.tokens = Some(4_000_000);
     let (ended, rows) = replay(vec![large], upstream.addr, completions());
-    assert_eq!((rows[0].status, rows[0].outcome), (Some(413), Some(Outcome::Refused)), "{:?}", ended.summary.troubles);
+    assert_eq!((rows[0].status, rows[0].outcome), (Some(413), Some(Outcome::Refused)), "{:?}", ended.summary.errors);
     assert_eq!((rows[0].timing.sent, rows[0].ending), (None, Some(Ending::Complete)));
 }
 
@@ -138,7 +138,7 @@ fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
 fn a_target_that_is_not_there_fails_every_request_and_no_other() {
     let (_held, nowhere) = nobody();
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
-    assert_eq!((ended.summary.troubles.get("connect"), rows.len()), (Some(&2), 2));
+    assert_eq!((ended.summary.errors.get("connect"), rows.len()), (Some(&2), 2));
     assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));
     let transfers = rows.iter().map(|row| row.transfer.as_ref().unwrap());
     assert!(transfers.into_iter().all(|transfer| transfer.connecting > Some(0) && transfer.received.is_none()));
@@ -176,9 +176,9 @@ fn a_row_tells_how_the_bytes_of_the_request_and_of_the_reply_went() {
 #[test]
 fn a_row_that_cannot_be_sent_breaks_the_run_off_and_keeps_what_was_sent() {
     let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\n\r\n");
-    let unknown = Entry { dialect: Some("gemini".to_owned()), ..row(20, 1) };
+    let unknown = TraceEntry { dialect: Some("gemini".to_owned()), ..row(20, 1) };
     let ended = start(vec![row(0, 1), unknown, row(40, 1)], upstream.addr, Settings::default(), None).finish();
-    let broken = ended.broken.unwrap().to_string();
+    let broken = ended.error.unwrap().to_string();
     assert!(broken.starts_with("no requests can be made in the dialect `gemini`"), "{broken}");
     assert_eq!((ended.sent, ended.summary.requests), (1, 1));
 }
@@ -204,7 +204,7 @@ fn endless() -> (Upstream, impl Fn() -> u64) {
 fn a_captured_client_leaves_again_at_the_token_where_it_left() {
     let (upstream, left) = endless();
     let timing = Timing { sent: Some(0), ended: Some(9_000_000_000), ..Timing::default() };
-    let gone = Entry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(5), timing, ..row(0, 5) };
+    let gone = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(5), timing, ..row(0, 5) };
     let (_, rows) = replay(vec![gone], upstream.addr, completions());
     assert_eq!((rows[0].outcome, rows[0].ending), (Some(Outcome::Cancelled), Some(Ending::DownstreamGone)));
     assert!((5..15).contains(&rows[0].output_tokens.unwrap()), "{:?}", rows[0].output_tokens);
@@ -214,7 +214,7 @@ fn a_captured_client_leaves_again_at_the_token_where_it_left() {
 /// Earlier versions wrote an abort for each client that closed first.
 #[test]
 fn a_captured_client_that_closed_after_its_whole_reply_gets_it_whole_again() {
-    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let server = SimServer::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.jsonl");
     let row = |at: u64, more: &str| {
@@ -231,9 +231,9 @@ fn a_captured_client_that_closed_after_its_whole_reply_gets_it_whole_again() {
         row(4, r#","outcome":"cancelled","finish":"abort""#),
         row(5, r#","outcome":"cancelled""#),
     ];
-    let header = serde_json::to_string(&Header::new("streamgauge 0.1.0")).unwrap();
+    let header = serde_json::to_string(&TraceHeader::new("streamgauge 0.1.0")).unwrap();
     std::fs::write(&path, format!("{header}\n{}", rows.concat())).unwrap();
-    let rows: Vec<Entry> = Reader::open(&path).unwrap().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> = TraceReader::open(&path).unwrap().map(Result::unwrap).collect();
     let aborts: Vec<_> = rows.iter().map(|row| row.abort_tokens).collect();
     assert_eq!(aborts, [None, None, None, Some(5), Some(5), Some(5)]);
     let (_, rows) = replay(rows[..3].to_vec(), server.local_addr(), completions());
@@ -244,7 +244,7 @@ fn a_captured_client_that_closed_after_its_whole_reply_gets_it_whole_again() {
 #[test]
 fn a_share_of_clients_can_be_made_to_leave() {
     let (upstream, left) = endless();
-    let cancel = Some(Cancel { rate: 1.0, after: Leave::After(Gap::from_millis(50)) });
+    let cancel = Some(CancelPolicy { rate: 1.0, after: ClientAbort::After(Gap::from_millis(50)) });
     let (_, rows) = replay(vec![row(0, 9)], upstream.addr, Settings { cancel, ..completions() });
     assert_eq!(rows[0].outcome, Some(Outcome::Cancelled));
     assert!(left() > 0);
@@ -252,8 +252,8 @@ fn a_share_of_clients_can_be_made_to_leave() {
 
 #[test]
 fn a_turn_waits_for_the_answer_before_it_and_then_for_its_pause() {
-    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
-    let turn = |at, turn, think: Option<u64>| Entry {
+    let server = SimServer::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let turn = |at, turn, think: Option<u64>| TraceEntry {
         session: Some("s".to_owned()),
         turn: Some(turn),
         think: think.map(|think| think * 1_000_000),
@@ -281,13 +281,13 @@ fn shards_send_the_same_bytes_as_one() {
             }
         });
         let rows = (0..12).map(|number| row(number, 1 + number)).collect();
-        replay(rows, upstream.addr, Settings { plan: Plan { shard, ..Plan::default() }, ..completions() });
+        replay(rows, upstream.addr, Settings { plan: ReplayPlan { shard, ..ReplayPlan::default() }, ..completions() });
         let mut seen = std::mem::take(&mut *seen.lock().unwrap());
         seen.sort();
         seen
     };
     let whole = bodies(Shard::default());
-    let mut parts: Vec<_> = (0..3).flat_map(|index| bodies(Shard { index, of: 3 })).collect();
+    let mut parts: Vec<_> = (0..3).flat_map(|index| bodies(Shard { index, count: 3 })).collect();
     parts.sort();
     assert_eq!((whole.len(), parts == whole), (12, true));
 }
@@ -300,15 +300,15 @@ fn connections_are_kept_or_not_as_wanted() {
         replay(rows, upstream.addr, Settings { connections, ..completions() });
         upstream.connections()
     };
-    assert_eq!(used(Connections::Fresh), 4);
-    assert!(used(Connections::Reuse) < 4);
+    assert_eq!(used(ConnectionReuse::Fresh), 4);
+    assert!(used(ConnectionReuse::Reuse) < 4);
 }
 
 #[test]
 fn a_target_may_speak_tls() {
     let pki = Pki::new();
     let (cert, key) = (pki.path("server.pem"), pki.path("server.key"));
-    let server = streamgauge::net::tls::server(Identity { cert: &cert, key: &key }, None).unwrap();
+    let server = streamgauge::net::tls::server(TlsIdentity { cert: &cert, key: &key }, None).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -328,20 +328,20 @@ fn a_target_may_speak_tls() {
     });
     let settings = Settings { ca: Some(pki.path("ca.pem")), ..completions() };
     let (ended, rows) = replay((0..3).map(|number| row(number * 80, 2)).collect(), addr, settings.clone());
-    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary.troubles);
+    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary.errors);
     assert!(rows.iter().all(|row| row.output_tokens == Some(2)));
     let others = Pki::new();
     let (ended, _) = replay(vec![row(0, 2)], addr, Settings { ca: Some(others.path("ca.pem")), ..settings });
-    assert_eq!(ended.summary.troubles.get("connect"), Some(&1), "whom nobody vouches for is not asked");
+    assert_eq!(ended.summary.errors.get("connect"), Some(&1), "whom nobody vouches for is not asked");
 }
 
 #[test]
 fn warm_up_and_cool_down_are_sent_and_not_in_the_figures() {
-    let server = Server::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
+    let server = SimServer::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
     let rows = (0..10).map(|number| row(number * 10, 2)).collect();
     let measured = Window { from: 30_000_000, to: Some(80_000_000) };
     let (ended, rows) = replay(rows, server.local_addr(), Settings { measured, ..completions() });
-    assert_eq!((rows.len(), ended.summary.requests, ended.summary.outside), (10, 5, 5));
+    assert_eq!((rows.len(), ended.summary.requests, ended.summary.outside_window), (10, 5, 5));
 }
 
 #[test]
@@ -358,11 +358,11 @@ fn goodput_is_judged_from_the_planned_moment() {
     let settings = Settings { slots: Some(1), slos: vec!["s: ttft<=700ms"], ..completions() };
     let (ended, rows) = replay(rows, upstream.addr, settings);
     let limit = 700_000_000;
-    let from_sent = |row: &Entry| row.timing.first_token.unwrap() - row.timing.sent.unwrap();
-    let from_planned = |row: &Entry| row.at + row.timing.first_token.unwrap() - row.planned.unwrap();
+    let from_sent = |row: &TraceEntry| row.timing.first_token.unwrap() - row.timing.sent.unwrap();
+    let from_planned = |row: &TraceEntry| row.at + row.timing.first_token.unwrap() - row.planned.unwrap();
     let good = rows.iter().filter(|row| from_planned(row) <= limit).count() as u64;
     let goodput = &ended.summary.goodput[0];
     assert!(good <= 3 && (goodput.counted, goodput.met) == (6, good), "{good} of {goodput:?}");
-    let held_back = |row: &Entry| from_sent(row) <= limit && from_planned(row) > limit;
+    let held_back = |row: &TraceEntry| from_sent(row) <= limit && from_planned(row) > limit;
     assert!(rows.iter().any(held_back), "by itself it would have met it: {rows:?}");
 }

@@ -13,10 +13,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustls::ServerConnection;
 use serde_json::Value;
-use streamgauge::capture::format::{Entry, Header};
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::{TraceEntry, TraceHeader};
 use streamgauge::measure::time::Gap;
-use streamgauge::net::tls::{Identity, server};
+use streamgauge::net::tls::{TlsIdentity, server};
 use support::http2::Pki;
 use support::nobody;
 use support::sending::{audited, ended, listener, program, rows, run, sim, told};
@@ -130,8 +130,8 @@ fn what_is_lost_of_a_torn_trace_is_told_and_the_rest_is_sent() {
     let target = format!("http://{}", server.local_addr());
     let folder = tempfile::tempdir().unwrap();
     let torn = folder.path().join("torn.jsonl");
-    let header = serde_json::to_string(&Header::new("test")).unwrap();
-    let row = Entry { output_tokens: Some(3), ..Entry::default() };
+    let header = serde_json::to_string(&TraceHeader::new("test")).unwrap();
+    let row = TraceEntry { output_tokens: Some(3), ..TraceEntry::default() };
     let row = serde_json::to_string(&row).unwrap();
     fs::write(&torn, [&*header, &row, &row, row.trim_end_matches('}')].join("\n")).unwrap();
     let flags = ["--json", "--max-lag", "1h", "--models", "*=sim"];
@@ -279,7 +279,7 @@ fn what_is_wrong_with_a_certificate_is_told_with_the_remedy() {
     let pki = Pki::new();
     let serve = |name: &str| {
         let (cert, key) = (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")));
-        let tls = Arc::new(server(Identity { cert: &cert, key: &key }, None).unwrap());
+        let tls = Arc::new(server(TlsIdentity { cert: &cert, key: &key }, None).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -490,7 +490,9 @@ fn shards_that_begin_at_one_time_send_together_what_one_would() {
     let mut began = Vec::new();
     for (child, out) in parts {
         assert!(child.wait_with_output().unwrap().status.success());
-        began.push(*Reader::open(&out.join("records.jsonl.zst")).unwrap().header().started_unix_ns.as_ref().unwrap());
+        began.push(
+            *TraceReader::open(&out.join("records.jsonl.zst")).unwrap().header().started_unix_ns.as_ref().unwrap(),
+        );
         sent.extend(rows(&out).into_iter().map(|row| (row.planned, row.prompt.tokens, row.output_tokens)));
     }
     let trace = fs::read_to_string(MOONCAKE).unwrap();

@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::{Entry, Header};
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::{TraceEntry, TraceHeader};
 use streamgauge::measure::time::Gap;
-use streamgauge::replay::source;
-use streamgauge::sim::{CostModel, Options, Running, Server};
-use streamgauge::trace::format::{self, recognised};
+use streamgauge::replay::trace_source;
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::trace::format::{self, detect};
 use streamgauge::trace::info::info;
-use streamgauge::trace::input::Source;
+use streamgauge::trace::input::InputSource;
 
 /// Tokens of a block of the simulated server's cache.
 const CACHE_BLOCK: u64 = 16;
@@ -23,20 +23,25 @@ const CACHE_BLOCK: u64 = 16;
 /// What was asked for and what came of it.
 struct Replayed {
     /// The trace, in order of time.
-    trace: Vec<Entry>,
+    trace: Vec<TraceEntry>,
     /// The result, in the order of its plan.
-    rows: Vec<Entry>,
+    rows: Vec<TraceEntry>,
     summary: Value,
     /// Tokens that an endless cache would have had.
     reusable: u64,
 }
 
 /// A server whose cache never forgets.
-fn server() -> Running {
+fn server() -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
-    let options =
-        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+    let options = SimOptions {
+        cost,
+        max_batched_tokens: 1 << 20,
+        kv_blocks: 1 << 20,
+        max_num_seqs: 1_024,
+        ..SimOptions::default()
+    };
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 /// Sends a trace of tests/data/traces that many times as fast.
@@ -53,13 +58,14 @@ fn replayed(name: &str, speed: u32) -> Replayed {
     let done = command.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     let report: Value = serde_json::from_slice(&done.stdout).unwrap();
-    let mut rows: Vec<Entry> = Reader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
+    let mut rows: Vec<TraceEntry> =
+        TraceReader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();
     rows.sort_by_key(|row| row.planned);
     let opened = || {
-        let source = Source::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(&path)).unwrap();
-        (recognised(&source).unwrap().read.unwrap())(source, &format::Options::default()).unwrap()
+        let source = InputSource::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(&path)).unwrap();
+        (detect(&source).unwrap().read.unwrap())(source, &format::ReadOptions::default()).unwrap()
     };
-    let mut trace: Vec<Entry> = opened().entries.map(Result::unwrap).collect();
+    let mut trace: Vec<TraceEntry> = opened().entries.map(Result::unwrap).collect();
     trace.sort_by_key(|row| row.at);
     let size = opened().header.blocks.map_or(0, |blocks| u64::from(blocks.size));
     let reusable = info(&mut opened(), None).unwrap().reuse.first().map_or(0, |cache| cache.hit_blocks * size);
@@ -71,7 +77,7 @@ impl Replayed {
     fn assert_whole(&self) {
         let (summary, requests) = (&self.summary, self.trace.len() as u64);
         self.assert_answered();
-        let sum = |of: fn(&Entry) -> Option<u64>| self.trace.iter().filter_map(of).sum::<u64>();
+        let sum = |of: fn(&TraceEntry) -> Option<u64>| self.trace.iter().filter_map(of).sum::<u64>();
         let (tokens, fidelity) = (&summary["tokens"], &summary["fidelity"]);
         assert_eq!(tokens["input"], sum(|row| row.prompt.tokens));
         assert_eq!(tokens["output"], sum(|row| row.output_tokens));
@@ -141,9 +147,9 @@ fn an_agents_session_is_replayed_with_its_pauses() {
 
 /// Rows of our own format, in this order, at these times in milliseconds.
 fn captured(times: &[u64]) -> tempfile::NamedTempFile {
-    let mut lines = serde_json::to_string(&Header::new("test")).unwrap() + "\n";
+    let mut lines = serde_json::to_string(&TraceHeader::new("test")).unwrap() + "\n";
     for at in times {
-        let row = Entry { at: at * 1_000_000, output_tokens: Some(1), ..Entry::default() };
+        let row = TraceEntry { at: at * 1_000_000, output_tokens: Some(1), ..TraceEntry::default() };
         lines += &(serde_json::to_string(&row).unwrap() + "\n");
     }
     let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
@@ -154,7 +160,7 @@ fn captured(times: &[u64]) -> tempfile::NamedTempFile {
 #[test]
 fn rows_are_sent_in_the_order_of_their_times_whatever_the_order_of_the_file() {
     let file = captured(&[700, 30, 500, 20]);
-    let opened = source::open(file.path(), source::Reading::default()).unwrap();
+    let opened = trace_source::open(file.path(), trace_source::TraceReadOptions::default()).unwrap();
     let times: Vec<u64> = opened.rows.map(|row| row.unwrap().at / 1_000_000).collect();
     assert_eq!(times, [20, 30, 500, 700]);
 }
@@ -171,7 +177,7 @@ fn the_first_row_is_not_waited_for_unless_the_trace_is_to_begin_elsewhere() {
         command.arg("replay").arg(file.path()).args(["--no-audit", "--prompt-overhead=0", "--max-lag=1h"]).args(more);
         command.arg(format!("--target=http://{}", server.local_addr())).arg("--out").arg(&out);
         assert!(command.output().unwrap().status.success());
-        let rows = Reader::open(&out.join("records.jsonl.zst")).unwrap();
+        let rows = TraceReader::open(&out.join("records.jsonl.zst")).unwrap();
         let mut planned: Vec<u64> = rows.filter_map(|row| row.unwrap().planned).collect();
         planned.sort_unstable();
         planned
@@ -185,8 +191,12 @@ fn sessions_without_a_common_clock_are_warned_of_and_can_begin_apart() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces/kv-cache-tester");
     let begins = |starts: Option<&str>| {
         let sessions_at = starts.map(|starts| (starts.parse().unwrap(), 3));
-        let opened = source::open(&path, source::Reading { sessions_at, ..source::Reading::default() }).unwrap();
-        let rows: Vec<Entry> = opened.rows.map(Result::unwrap).collect();
+        let opened = trace_source::open(
+            &path,
+            trace_source::TraceReadOptions { session_starts: sessions_at, ..trace_source::TraceReadOptions::default() },
+        )
+        .unwrap();
+        let rows: Vec<TraceEntry> = opened.rows.map(Result::unwrap).collect();
         assert!(rows.is_sorted_by_key(|row| row.at), "rows are in the order of their new times");
         assert_eq!(rows.len(), 17);
         rows.into_iter().filter(|row| row.turn == Some(0)).map(|row| row.at).collect::<Vec<u64>>()

@@ -8,22 +8,22 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use streamgauge::capture::format::{Entry, Header, Params, Prompt, Timing};
 use streamgauge::capture::gaps::pack;
+use streamgauge::capture::row::{PromptShape, RequestParams, Timing, TraceEntry, TraceHeader};
 use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
-use streamgauge::report::fold::{Fold, Settings};
-use streamgauge::report::source::{Opened, read};
+use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
+use streamgauge::report::source::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
 
 const MS: u64 = 1_000_000;
 
 /// A success: planned, sent (ms of the line), first token and end (ms after sending), gaps (ms, tokens).
-fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u32>)]) -> Entry {
+fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u32>)]) -> TraceEntry {
     let events: Vec<_> = gaps.iter().map(|(gap, tokens)| TokenEvent::new(Gap::from_millis(*gap), *tokens)).collect();
-    Entry {
+    TraceEntry {
         at: sent * MS,
         planned: Some(planned * MS),
         dialect: Some("openai.chat".to_owned()),
@@ -39,23 +39,23 @@ fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u
             ..Timing::default()
         },
         in_flight: Some(0),
-        ..Entry::default()
+        ..TraceEntry::default()
     }
 }
 
-fn prompt(tokens: u64, cached: Option<u64>) -> Prompt {
-    Prompt { tokens: Some(tokens), cached, ..Prompt::default() }
+fn prompt(tokens: u64, cached: Option<u64>) -> PromptShape {
+    PromptShape { tokens: Some(tokens), cached, ..PromptShape::default() }
 }
 
 /// Four requests, of which everything can be worked out on paper.
-fn four() -> Vec<Entry> {
+fn four() -> Vec<TraceEntry> {
     let mut first = success(0, 10, 100, 250, &[(20, Some(1)), (40, Some(2)), (60, Some(3))]);
     first.timing.first_tokens = Some(1);
     (first.output_tokens, first.output_source) = (Some(7), Some(CountSource::Usage));
     first.prompt = prompt(100, Some(40));
     let mut second = success(1_000, 1_000, 200, 300, &[(50, None)]);
     (second.output_tokens, second.output_source) = (Some(2), Some(CountSource::Chunks));
-    second.params = Params { max_tokens: Some(5), ..Params::default() };
+    second.params = RequestParams { max_tokens: Some(5), ..RequestParams::default() };
     second.prompt = prompt(60, None);
     let mut failed = success(1_500, 1_500, 5, 100, &[(1, None)]);
     (failed.outcome, failed.status, failed.model) = (Some(Outcome::Failed), Some(500), Some("b".to_owned()));
@@ -67,15 +67,15 @@ fn four() -> Vec<Entry> {
     vec![first, second, failed, whole]
 }
 
-fn write(path: &Path, rows: &[Entry], started: Option<u64>) {
-    let header = Header { started_unix_ns: started, ..Header::new("test") };
+fn write(path: &Path, rows: &[TraceEntry], started: Option<u64>) {
+    let header = TraceHeader { started_unix_ns: started, ..TraceHeader::new("test") };
     let mut writer = TraceWriter::new(File::create(path).unwrap(), &header).unwrap();
     rows.iter().for_each(|row| writer.write(row).unwrap());
     writer.finish().unwrap();
 }
 
 /// A run directory with these rows.
-fn run(folder: &Path, rows: &[Entry], started: u64, told: &Value) -> PathBuf {
+fn run(folder: &Path, rows: &[TraceEntry], started: u64, told: &Value) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     write(&folder.join("records.jsonl.zst"), rows, Some(started));
     fs::write(folder.join("run.json"), told.to_string()).unwrap();
@@ -283,7 +283,7 @@ fn json_of_all(path: &Path) -> Value {
 }
 
 /// What a report warns of.
-fn warned(rows: &[Entry], told: &Value) -> Vec<String> {
+fn warned(rows: &[TraceEntry], told: &Value) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = run(&folder.path().join("run"), rows, 0, told);
     let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
@@ -295,7 +295,7 @@ fn warned(rows: &[Entry], told: &Value) -> Vec<String> {
 #[test]
 fn every_doubt_is_told_and_none_without_reason() {
     let warm = json!({"audit": {}, "summary": {"measured": {"from": 1}}});
-    let steady = |count: u64| -> Vec<Entry> {
+    let steady = |count: u64| -> Vec<TraceEntry> {
         let row = |at: u64| success(at * 10 + 1, at * 10 + 1, 100, 300, &[(20, Some(1)); 10]);
         (0..count).map(row).collect()
     };
@@ -315,22 +315,22 @@ fn every_doubt_is_told_and_none_without_reason() {
     let invalid =
         json!({"audit": {}, "valid": false, "invalid_because": ["late"], "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &invalid), ["not_valid"]);
-    let with = |change: &dyn Fn(usize, &mut Entry)| {
+    let with = |change: &dyn Fn(usize, &mut TraceEntry)| {
         let mut rows = many.clone();
         rows.iter_mut().enumerate().for_each(|(at, row)| change(at, row));
         warned(&rows, &warm)
     };
     assert_eq!(with(&|_, row| row.at += 20 * MS), ["send_lag"]);
     let held = json!({"audit": {}, "summary": {"measured": {"from": 1}, "held": 9}});
-    let late: Vec<Entry> = many.iter().cloned().map(|row| Entry { at: row.at + 20 * MS, ..row }).collect();
+    let late: Vec<TraceEntry> = many.iter().cloned().map(|row| TraceEntry { at: row.at + 20 * MS, ..row }).collect();
     assert_eq!(warned(&late, &held), [""; 0], "--max-in-flight held them back");
-    let failing = |at: usize, row: &mut Entry| {
+    let failing = |at: usize, row: &mut TraceEntry| {
         row.outcome = Some(Outcome::Failed).filter(|_| at.is_multiple_of(50)).or(row.outcome)
     };
     assert_eq!(with(&failing)[..], ["too_few", "survivors_only"]);
     assert_eq!(with(&|_, row| row.timing.first_tokens = Some(9)), ["multi_token_chunks"]);
     let untold = |tokens: u64, reasoning: Option<u64>| {
-        with(&|_, row: &mut Entry| {
+        with(&|_, row: &mut TraceEntry| {
             row.timing.gaps = Some(pack(&[TokenEvent::new(Gap::from_millis(20), None); 10]));
             (row.timing.first_tokens, row.output_tokens, row.output_source) =
                 (None, Some(tokens), Some(CountSource::Usage));
@@ -345,14 +345,14 @@ fn every_doubt_is_told_and_none_without_reason() {
         ["estimated_tokens"]
     );
     assert_eq!(with(&|_, row| row.timing.lost_gaps = Some(1)), ["lost_gaps"]);
-    let silent = |at: usize, row: &mut Entry| {
+    let silent = |at: usize, row: &mut TraceEntry| {
         row.dialect = Some("openai.chat".to_owned());
         if at.is_multiple_of(50) {
             (row.timing.first_token, row.timing.gaps, row.output_tokens) = (None, None, Some(0));
         }
     };
     assert_eq!(with(&silent), ["no_output"]);
-    let of_embeddings = |at: usize, row: &mut Entry| {
+    let of_embeddings = |at: usize, row: &mut TraceEntry| {
         silent(at, row);
         row.dialect = Some("openai.embeddings".to_owned());
     };
@@ -380,7 +380,7 @@ fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_sho
     let folder = tempfile::tempdir().unwrap();
     let one_late = |at: u64| success(at * 10, at * 10 + if at == 7 { 50 } else { 0 }, 100, 300, &[(20, Some(1))]);
     let all_late = |at: u64| success(at * 10, at * 10 + 50, 100, 300, &[(20, Some(1))]);
-    let rows = |of: &dyn Fn(u64) -> Entry| (0..2_000).map(of).collect::<Vec<_>>();
+    let rows = |of: &dyn Fn(u64) -> TraceEntry| (0..2_000).map(of).collect::<Vec<_>>();
     let warm = json!({"audit": {}, "summary": {"measured": {"from": 1}}});
     for (name, rows, warned) in [("one", rows(&one_late), 0), ("all", rows(&all_late), 1)] {
         let path = run(&folder.path().join(name), &rows, 0, &warm);
@@ -489,7 +489,8 @@ fn every_format_tells_the_same() {
 fn a_name_from_a_file_is_text_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
     let name = "<script src=//x>|\u{1b}[2J\n=1+1,\u{202e}\"";
-    let rows: Vec<Entry> = four().into_iter().map(|row| Entry { model: Some(name.to_owned()), ..row }).collect();
+    let rows: Vec<TraceEntry> =
+        four().into_iter().map(|row| TraceEntry { model: Some(name.to_owned()), ..row }).collect();
     let path = run(&folder.path().join("run"), &rows, 0, &json!({"targets": [name]}));
     let shown = |format: &str| streamgauge(&[&path], &["--by", "model", format]).stdout;
     for format in ["--html", "--markdown", "--plain", "--csv"] {
@@ -507,7 +508,7 @@ fn a_name_from_a_file_is_text_in_every_format() {
 #[test]
 fn a_capture_has_no_planned_moments() {
     let folder = tempfile::tempdir().unwrap();
-    let rows: Vec<Entry> = four().into_iter().map(|row| Entry { planned: None, ..row }).collect();
+    let rows: Vec<TraceEntry> = four().into_iter().map(|row| TraceEntry { planned: None, ..row }).collect();
     write(&folder.path().join("a.jsonl.zst"), &rows, Some(5));
     let report: Value = serde_json::from_str(&streamgauge(&[folder.path()], &["--json"]).stdout).unwrap();
     assert_eq!(report["metrics"]["ttft_from_planned"], Value::Null);
@@ -516,7 +517,7 @@ fn a_capture_has_no_planned_moments() {
     assert!(streamgauge(&[folder.path()], &[]).stdout.contains("\nTTFT "), "and no other TTFT to tell it from");
 }
 
-fn rows() -> impl Strategy<Value = Vec<Entry>> {
+fn rows() -> impl Strategy<Value = Vec<TraceEntry>> {
     let gap = (0_u64..9_000, prop::option::of(0_u32..5));
     let row = (0_u64..100_000, 0_u64..50, 0_u64..9_000, prop::collection::vec(gap, 0..20), 0_u8..4, any::<bool>());
     let row = row.prop_map(|(planned, late, first, gaps, outcome, stream)| {
@@ -534,14 +535,14 @@ fn rows() -> impl Strategy<Value = Vec<Entry>> {
 /// The report of what lies there, but for the names of the sources.
 fn folded(paths: &[PathBuf]) -> Value {
     let slos = vec!["x: ttft<=3s itl.p90<=2s".parse().unwrap(), "y: e2e<=100s".parse().unwrap()];
-    let settings = Settings {
+    let settings = AccumulatorSettings {
         slos: streamgauge::measure::slo::Slos::new(slos).unwrap(),
         slice: Some(Gap::from_millis(20_000)),
-        by: vec![streamgauge::report::fold::Key::Outcome],
-        ..Settings::default()
+        by: vec![streamgauge::report::accumulate::GroupBy::Outcome],
+        ..AccumulatorSettings::default()
     };
-    let mut fold = Fold::new(settings);
-    let opened = paths.iter().map(|path| Opened::open(path).unwrap()).collect();
+    let mut fold = Accumulator::new(settings);
+    let opened = paths.iter().map(|path| SourceReader::open(path).unwrap()).collect();
     read(opened, &mut fold).unwrap();
     serde_json::from_str(&Report::of(&mut fold, Vec::new(), &PERCENTILES).json()).unwrap()
 }
@@ -562,7 +563,7 @@ proptest! {
         rows.iter().zip(&shards).for_each(|(row, (shard, _))| parts[*shard].push(row.clone()));
         // A shard that began later has earlier times on its own line.
         let later = later * MS;
-        let moved = |row: &Entry| row.at >= later && row.planned.is_some_and(|at| at >= later);
+        let moved = |row: &TraceEntry| row.at >= later && row.planned.is_some_and(|at| at >= later);
         let mut starts = [began; 3];
         if parts[2].iter().all(moved) {
             starts[2] += later;

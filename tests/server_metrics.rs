@@ -14,17 +14,19 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use streamgauge::capture::reader::Reader;
-use streamgauge::capture::scrapes::{Figure, SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, read};
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::server_metrics::{
+    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
+};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use support::client::Client;
 use support::upstream::Upstream;
 
-fn sim(step: Gap, max_num_seqs: u32) -> Running {
+fn sim(step: Gap, max_num_seqs: u32) -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
-    let options = Options { cost, kv_blocks: 1 << 16, max_num_seqs, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+    let options = SimOptions { cost, kv_blocks: 1 << 16, max_num_seqs, ..SimOptions::default() };
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 fn load(target: SocketAddr, out: &Path, more: &[&str]) -> Command {
@@ -43,7 +45,7 @@ fn ended(mut command: Command) -> (Value, String) {
 }
 
 fn scrapes(out: &Path) -> (ScrapesHeader, Vec<Scrape>) {
-    read(&out.join(SCRAPES)).unwrap().unwrap()
+    read(&out.join(SERVER_METRICS_FILE)).unwrap().unwrap()
 }
 
 fn report(out: &Path, more: &[&str]) -> String {
@@ -72,7 +74,7 @@ fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
     let (run, said) = ended(load(address, &out, &flags));
     let (header, rows) = scrapes(&out);
     assert_eq!(header.servers, [format!("{url}/metrics")]);
-    let records = Reader::open(&out.join("records.jsonl.zst")).unwrap();
+    let records = TraceReader::open(&out.join("records.jsonl.zst")).unwrap();
     let began = records.header().started_unix_ns.unwrap();
     assert!(header.started_unix_ns.abs_diff(began) < 1_000_000_000, "one line of time");
     let requests: Vec<_> = records.map(Result::unwrap).collect();
@@ -81,18 +83,18 @@ fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
     assert!(rows[0].at < 0 && rows.last().unwrap().at >= last_end, "before the first request and after the last");
     let at = |second: i64| {
         let row = rows.iter().find(|row| row.at >= second * 1_000_000_000).unwrap();
-        [Figure::Running, Figure::Waiting].map(|figure| row.figures[&figure])
+        [ServerMetric::Running, ServerMetric::Waiting].map(|figure| row.figures[&figure])
     };
     assert_eq!((at(1), at(3)), ([2.0, 1.0], [1.0, 0.0]), "{rows:?}");
     for (figure, name) in [
-        (Figure::PromptTokens, "prompt_tokens_total"),
-        (Figure::GenerationTokens, "generation_tokens_total"),
-        (Figure::PrefixQueries, "prefix_cache_queries_total"),
-        (Figure::PrefixHits, "prefix_cache_hits_total"),
-        (Figure::KvUsage, "kv_cache_usage_perc"),
-        (Figure::Running, "num_requests_running"),
-        (Figure::Waiting, "num_requests_waiting"),
-        (Figure::Preemptions, "num_preemptions_total"),
+        (ServerMetric::PromptTokens, "prompt_tokens_total"),
+        (ServerMetric::GenerationTokens, "generation_tokens_total"),
+        (ServerMetric::PrefixQueries, "prefix_cache_queries_total"),
+        (ServerMetric::PrefixHits, "prefix_cache_hits_total"),
+        (ServerMetric::KvUsage, "kv_cache_usage_perc"),
+        (ServerMetric::Running, "num_requests_running"),
+        (ServerMetric::Waiting, "num_requests_waiting"),
+        (ServerMetric::Preemptions, "num_preemptions_total"),
     ] {
         assert!((rows.last().unwrap().figures[&figure] - own(address, name)).abs() < 1e-9, "{name}");
     }
@@ -105,12 +107,12 @@ fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
     let figures = &told["servers"][0]["figures"];
     assert_eq!(figures["prompt_tokens"]["total"], run["summary"]["tokens"]["input"].as_f64().unwrap(), "{figures}");
     assert_eq!(figures["generation_tokens"]["total"], 300.0);
-    let most = |figure: Figure, until: i64| {
+    let most = |figure: ServerMetric, until: i64| {
         rows.iter().filter(|row| row.at < until).map(|row| row.figures[&figure]).fold(0.0, f64::max)
     };
-    let whole = [most(Figure::Running, i64::MAX), most(Figure::Waiting, i64::MAX)];
+    let whole = [most(ServerMetric::Running, i64::MAX), most(ServerMetric::Waiting, i64::MAX)];
     assert_eq!([&figures["running"]["max"], &figures["waiting"]["max"]], whole.map(Value::from).each_ref());
-    let (slice, first) = (&told["slices"][0], most(Figure::Waiting, 2_000_000_000));
+    let (slice, first) = (&told["slices"][0], most(ServerMetric::Waiting, 2_000_000_000));
     assert_eq!((&slice["to_s"], &slice["servers"][0]["figures"]["waiting"]["max"]), (&2.0.into(), &first.into()));
     let text = report(&out, &["--slice", "2s"]);
     assert!(text.contains(&format!("servers      {url}/metrics: {} scrapes\n", rows.len())), "{text}");
@@ -180,7 +182,7 @@ fn a_signal_ends_the_scrapes_with_the_run_even_where_a_server_never_answers() {
     assert!(output.status.success() && run["stopped"] == true, "{run}");
     let (_, rows) = scrapes(&out);
     let of = |server: usize| rows.iter().filter(move |row| row.server == server);
-    let tokens = of(0).next_back().map(|row| row.figures[&Figure::GenerationTokens]);
+    let tokens = of(0).next_back().map(|row| row.figures[&ServerMetric::GenerationTokens]);
     assert_eq!(tokens, run["summary"]["tokens"]["output"].as_f64(), "the last row is of the end");
     let why: Vec<_> = of(1).map(|row| row.failed.clone().unwrap()).collect();
     assert!(!why.is_empty() && why.iter().all(|why| why.starts_with("no answer within")), "{why:?}");
@@ -188,7 +190,7 @@ fn a_signal_ends_the_scrapes_with_the_run_even_where_a_server_never_answers() {
 
 /// Rows of servers that answered, while the run still writes.
 fn scrapes_so_far(out: &Path) -> usize {
-    match read(&out.join(SCRAPES)) {
+    match read(&out.join(SERVER_METRICS_FILE)) {
         Ok(Some((_, rows))) => rows.iter().filter(|row| row.failed.is_none()).count(),
         _ => 0,
     }
@@ -203,9 +205,10 @@ fn a_queue_that_grows_and_requests_that_are_put_off_are_warnings() {
     ended(load(address, &out, &flags));
     assert!(!report(&out, &[]).contains("waited at"));
     let (header, _) = scrapes(&out);
-    let mut writer = ScrapesWriter::create(&out.join(SCRAPES), &header).unwrap();
+    let mut writer = ScrapesWriter::create(&out.join(SERVER_METRICS_FILE), &header).unwrap();
     for second in 0..48_u32 {
-        let figures = [(Figure::Waiting, f64::from(second)), (Figure::Preemptions, f64::from(second / 24))].into();
+        let figures =
+            [(ServerMetric::Waiting, f64::from(second)), (ServerMetric::Preemptions, f64::from(second / 24))].into();
         writer.write(&Scrape { at: i64::from(second) * 1_000_000_000, figures, ..Scrape::default() }).unwrap();
     }
     writer.finish().unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::{Entry, Header, Prompt};
+use streamgauge::capture::row::{PromptShape, TraceEntry, TraceHeader};
 use support::sending::{Done, rows, run, told};
 use support::upstream::Upstream;
 
@@ -175,18 +175,18 @@ fn without_an_answer_the_past_is_words_and_begins_anew() {
 
 /// A trace of one session.
 fn trace(folder: &std::path::Path) -> String {
-    let turn = |turn: u32, at: u64, tokens: u64| Entry {
+    let turn = |turn: u32, at: u64, tokens: u64| TraceEntry {
         at: at * 1_000_000,
         session: Some("s".to_owned()),
         turn: Some(turn),
         think: (turn > 0).then_some(1_000_000),
-        prompt: Prompt { tokens: Some(tokens), ..Prompt::default() },
+        prompt: PromptShape { tokens: Some(tokens), ..PromptShape::default() },
         output_tokens: Some(2),
-        ..Entry::default()
+        ..TraceEntry::default()
     };
     // The third forgets what was said.
     let rows = [turn(0, 0, 20), turn(1, 300, 60), turn(2, 600, 30), turn(3, 900, 50)];
-    let mut text = serde_json::to_string(&Header::new("test")).unwrap() + "\n";
+    let mut text = serde_json::to_string(&TraceHeader::new("test")).unwrap() + "\n";
     rows.iter().for_each(|row| text += &(serde_json::to_string(row).unwrap() + "\n"));
     let path = folder.join("trace.jsonl");
     fs::write(&path, text).unwrap();

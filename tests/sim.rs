@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 
 /// Steps of a millisecond, so that a test takes a few of them.
-fn quick() -> Options {
+fn quick() -> SimOptions {
     let cost = CostModel {
         prefill_per_second: 1_000_000,
         step_base: Gap::from_millis(1),
         step_per_seq: Gap::from_nanos(1_000),
     };
-    Options { cost, ..Options::default() }
+    SimOptions { cost, ..SimOptions::default() }
 }
 
-fn start(options: Options) -> Running {
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+fn start(options: SimOptions) -> RunningServer {
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 /// A client that shows what came over the wire and hides nothing.
@@ -42,7 +42,7 @@ struct Answer {
 }
 
 impl Client {
-    fn new(to: &Running) -> Self {
+    fn new(to: &RunningServer) -> Self {
         let stream = TcpStream::connect(to.local_addr()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self { stream: BufReader::new(stream) }
@@ -167,7 +167,7 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
 /// The value of a metric's line without labels other than the two that every line has.
-fn metric(sim: &Running, name: &str) -> f64 {
+fn metric(sim: &RunningServer, name: &str) -> f64 {
     let page = Client::new(sim).get("/metrics");
     assert_eq!(page.status, 200);
     let page = page.chunks.concat();
@@ -184,7 +184,7 @@ fn ended_as(reason: &str) -> String {
 }
 
 /// Waits until a metric has a value, which it has to reach.
-fn wait_for(sim: &Running, name: &str, value: f64) {
+fn wait_for(sim: &RunningServer, name: &str, value: f64) {
     for _ in 0..2_000 {
         if metric(sim, name) == value {
             return;
@@ -267,7 +267,7 @@ fn a_reply_that_is_not_streamed_says_the_same_in_one_piece() {
 
 #[test]
 fn continuous_usage_counts_every_event_of_its_choice() {
-    let sim = start(Options { tokens_per_step: 3, ..quick() });
+    let sim = start(SimOptions { tokens_per_step: 3, ..quick() });
     let usage = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
     let events = Client::new(&sim).post(CHAT, "", &chat(9, usage)).events();
     let counts: Vec<_> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
@@ -334,7 +334,7 @@ fn a_connection_is_kept_and_used_again() {
 
 #[test]
 fn a_model_of_several_names_answers_to_each() {
-    let sim = start(Options { models: vec!["a".to_owned(), "b".to_owned()], ..quick() });
+    let sim = start(SimOptions { models: vec!["a".to_owned(), "b".to_owned()], ..quick() });
     let mut client = Client::new(&sim);
     let listed = client.get("/v1/models").json();
     assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["id"]), (&json!("a"), &json!("b")));
@@ -375,7 +375,7 @@ fn the_metrics_count_what_was_served() {
 #[test]
 fn a_known_prefix_makes_the_first_token_earlier_by_its_prefill() {
     let cost = CostModel { prefill_per_second: 10_000, ..quick().cost };
-    let sim = start(Options { cost, per_request_metrics: true, ..quick() });
+    let sim = start(SimOptions { cost, per_request_metrics: true, ..quick() });
     let ask = || {
         let body = json!({
             "prompt": "x".repeat(4_000), "stream": true, "max_tokens": 2, "ignore_eos": true,
@@ -395,7 +395,7 @@ fn a_known_prefix_makes_the_first_token_earlier_by_its_prefill() {
 
 #[test]
 fn a_client_that_goes_away_frees_its_slot() {
-    let sim = start(Options { max_num_seqs: 1, ..quick() });
+    let sim = start(SimOptions { max_num_seqs: 1, ..quick() });
     let mut leaving = Client::new(&sim);
     leaving.send_post(CHAT, "", &chat(100_000, json!({})));
     leaving.head().unwrap();
@@ -408,7 +408,7 @@ fn a_client_that_goes_away_frees_its_slot() {
 
 #[test]
 fn so_does_one_that_waits_for_a_reply_in_one_piece() {
-    let sim = start(Options { max_num_seqs: 1, ..quick() });
+    let sim = start(SimOptions { max_num_seqs: 1, ..quick() });
     let mut leaving = Client::new(&sim);
     leaving.send_post(CHAT, "", &chat(100_000, json!({"stream": false})));
     wait_for(&sim, &plain("num_requests_running"), 1.0);
@@ -419,7 +419,7 @@ fn so_does_one_that_waits_for_a_reply_in_one_piece() {
 
 #[test]
 fn a_full_queue_is_a_503() {
-    let sim = start(Options { max_num_seqs: 1, max_waiting: 0, ..quick() });
+    let sim = start(SimOptions { max_num_seqs: 1, max_waiting: 0, ..quick() });
     let mut first = Client::new(&sim);
     first.send_post(CHAT, "", &chat(100_000, json!({})));
     first.head().unwrap();
@@ -431,7 +431,7 @@ fn a_full_queue_is_a_503() {
 
 #[test]
 fn a_client_that_does_not_read_loses_no_token_and_slows_nobody() {
-    let sim = start(Options { cost: CostModel { step_base: Gap::from_nanos(1_000), ..quick().cost }, ..quick() });
+    let sim = start(SimOptions { cost: CostModel { step_base: Gap::from_nanos(1_000), ..quick().cost }, ..quick() });
     let tokens = 60_000;
     let mut lazy = Client::new(&sim);
     socket2::SockRef::from(lazy.stream.get_ref()).set_recv_buffer_size(64 << 10).unwrap();
@@ -457,7 +457,7 @@ fn a_stall_is_a_gap_before_its_token() {
 }
 
 /// When the engine had each token of a stream, in nanoseconds.
-fn planned(sim: &Running, id: &str) -> Vec<u64> {
+fn planned(sim: &RunningServer, id: &str) -> Vec<u64> {
     let sends = Client::new(sim).get(&format!("/sim/sends?id={id}")).json();
     assert_eq!(sends["simulated"], true);
     let tokens = sends["events"].as_array().unwrap().iter().filter(|event| event["tokens"] != 0);
@@ -542,7 +542,7 @@ fn slow_headers_come_late_and_a_status_comes_instead() {
 #[test]
 fn a_hangup_is_a_complete_reply_and_then_the_end_unannounced() {
     for (options, fault) in
-        [(quick(), "x-sim-fault: hangup\r\n"), (Options { hangup_after_stream: true, ..quick() }, "")]
+        [(quick(), "x-sim-fault: hangup\r\n"), (SimOptions { hangup_after_stream: true, ..quick() }, "")]
     {
         let sim = start(options);
         let mut client = Client::new(&sim);
@@ -570,7 +570,7 @@ fn a_bad_fault_is_answered_with_the_grammar() {
 
 #[test]
 fn an_idle_connection_is_closed() {
-    let sim = start(Options { idle_timeout: Gap::from_millis(400), ..quick() });
+    let sim = start(SimOptions { idle_timeout: Gap::from_millis(400), ..quick() });
     let mut used = Client::new(&sim);
     assert_eq!(used.post(CHAT, "", &chat(2, json!({}))).events().len(), 3);
     assert_eq!(used.ended().unwrap(), 0);
@@ -584,7 +584,7 @@ fn an_idle_connection_is_closed() {
 #[test]
 fn the_exact_cadence_is_kept_and_every_send_is_on_record() {
     let cadence = 5_000_000;
-    let sim = start(Options { exact_cadence: Some(Gap::from_nanos(cadence)), ..quick() });
+    let sim = start(SimOptions { exact_cadence: Some(Gap::from_nanos(cadence)), ..quick() });
     let clients: Vec<_> = (0..16)
         .map(|stream| {
             let mut client = Client::new(&sim);
@@ -653,7 +653,7 @@ fn http2_by_prior_knowledge_carries_the_same_events() {
 
 #[test]
 fn hostile_requests_get_an_answer_or_the_door() {
-    let sim = start(Options { max_body: 10_000, ..quick() });
+    let sim = start(SimOptions { max_body: 10_000, ..quick() });
     let raw = |bytes: &[u8]| {
         let mut client = Client::new(&sim);
         // The server may close while this is still writing.
@@ -710,6 +710,6 @@ fn a_server_that_stops_closes_its_streams() {
 #[test]
 fn the_future_of_a_server_can_move_between_threads() {
     fn moves<T: Send>(_: T) {}
-    let server = Server::bind(quick(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let server = SimServer::bind(quick(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     moves(server.run(std::future::ready(())));
 }

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, Dialect, TABLE};
-use streamgauge::measure::observer::{ResponseHead, StreamObserver, Watch};
+use streamgauge::measure::observer::{EventObserver, ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
@@ -181,7 +181,7 @@ fn events(bases: &[u16], places: [u16; 3], changes: &[Change]) -> Vec<Vec<u8>> {
 #[derive(Default)]
 struct Meanings(Vec<String>);
 
-impl Watch for Meanings {
+impl EventObserver for Meanings {
     fn event(&mut self, index: u64, _: &streamgauge::measure::framing::Event<'_>) {
         self.0.push(format!("event {index}"));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use streamgauge::clock::Clock;
 use streamgauge::measure::record::StampSource;
-use streamgauge::net::io::{self, Arrival, Io};
+use streamgauge::net::io::{self, Arrival, MaybeTlsStream};
 use tokio::net::TcpStream;
 
 /// Reads once what a sender writes when `send` is called, after `late`; returns the arrival and the clock before and
@@ -20,7 +20,7 @@ fn read_late(late: Duration) -> (Arrival, [streamgauge::measure::time::Stamp; 3]
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut sender, _) = listener.accept().unwrap();
-        let mut io = Io::plain(socket);
+        let mut io = MaybeTlsStream::plain(socket);
         let clock = Clock::Monotonic;
         let before = clock.now();
         sender.write_all(b"token").unwrap();
@@ -37,7 +37,7 @@ fn read_late(late: Duration) -> (Arrival, [streamgauge::measure::time::Stamp; 3]
 #[test]
 fn a_reader_that_comes_late_still_learns_when_the_bytes_arrived() {
     // The kernel switches time-stamping on a moment after it was asked for the first time.
-    io::ask_for_stamps();
+    io::enable_rx_timestamps();
     let stamped = || read_late(Duration::from_millis(10)).0.source == StampSource::Kernel;
     assert!((0..1_000).any(|_| stamped()), "the kernel never stamps");
     for _ in 0..5 {
@@ -60,7 +60,7 @@ fn an_emptied_socket_is_waited_for_and_its_next_bytes_are_found() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut sender, _) = listener.accept().unwrap();
-        let mut io = Io::plain(socket);
+        let mut io = MaybeTlsStream::plain(socket);
         let writer = std::thread::spawn(move || {
             for n in 0..2_000u32 {
                 sender.write_all(&n.to_be_bytes()).unwrap();

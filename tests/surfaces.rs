@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use streamgauge::export::catalog::{Convention, Instrument, Kind, TABLE, attribute};
-use streamgauge::export::endings::TERMINATIONS;
+use streamgauge::export::catalog::{Convention, Instrument, InstrumentKind, TABLE, attribute};
+use streamgauge::export::error_type::TERMINATIONS;
 use streamgauge::export::prometheus::name;
 
 /// What begins like a metric and is none.
@@ -37,11 +37,11 @@ fn chapter() -> String {
 /// An instrument's row in dashboards/README.md.
 fn row(instrument: &Instrument) -> String {
     let kind = match instrument.kind {
-        Kind::Counter | Kind::ObservedCounter => "counter",
-        Kind::UpDownCounter => "up-down counter",
-        Kind::Gauge => "gauge",
-        Kind::Info => "info",
-        Kind::Histogram(_) => "histogram",
+        InstrumentKind::Counter | InstrumentKind::ObservedCounter => "counter",
+        InstrumentKind::UpDownCounter => "up-down counter",
+        InstrumentKind::Gauge => "gauge",
+        InstrumentKind::Info => "info",
+        InstrumentKind::Histogram(_) => "histogram",
     };
     let labels: Vec<String> = instrument.attributes.iter().map(|name| format!("`{name}`")).collect();
     let labels = labels.join(", ").replace(THE_FIVE, "the five");
@@ -76,8 +76,8 @@ fn known() -> BTreeSet<String> {
     for instrument in TABLE {
         let family = name::family(instrument);
         known.extend([instrument.name.to_owned(), family.clone(), name::sample(instrument)]);
-        known.insert(name::ingested_sample(instrument));
-        if matches!(instrument.kind, Kind::Histogram(_)) {
+        known.insert(name::otlp_translated_sample(instrument));
+        if matches!(instrument.kind, InstrumentKind::Histogram(_)) {
             known.extend(["bucket", "sum", "count"].map(|part| format!("{family}_{part}")));
         }
         for attribute in instrument.attributes {

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use support::sending::{Done, audited as program, ended};
 use support::upstream::Upstream;
 
@@ -40,11 +40,11 @@ fn line<'a>(target: &'a str, out: &'a Path, args: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A server that serves so many at a time, a token of each every `step`.
-fn sim(step: u64, seats: u32) -> (Running, String) {
+fn sim(step: u64, seats: u32) -> (RunningServer, String) {
     let cost =
         CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(step), step_per_seq: Gap::ZERO };
-    let options = Options { cost, max_num_seqs: seats, max_waiting: 1 << 16, ..Options::default() };
-    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let options = SimOptions { cost, max_num_seqs: seats, max_waiting: 1 << 16, ..SimOptions::default() };
+    let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let target = format!("http://{}", server.local_addr());
     (server, target)
 }
@@ -219,8 +219,8 @@ fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_lon
         step_base: Gap::from_millis(1),
         step_per_seq: Gap::from_millis(20),
     };
-    let options = Options { cost, ..Options::default() };
-    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+    let options = SimOptions { cost, ..SimOptions::default() };
+    let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let target = format!("http://{}", server.local_addr());
     let (_folder, out) = place();
     let args = ["--find-max", "itl.p80<=70ms", "--concurrencies", "1..4", "--requests", "40", "--sustain", "5s"];
@@ -329,7 +329,7 @@ fn a_trace_is_sent_at_each_rate() {
     assert!(report["plan"]["trace_digest"].as_str().unwrap().starts_with("blake3:"));
     assert_eq!([0, 1].map(|at| report["levels"][at]["requests"].clone()), [20, 20]);
     let last = |level: &str| {
-        let rows = Reader::open(&out.join(format!("runs/{level}/records.jsonl.zst"))).unwrap();
+        let rows = TraceReader::open(&out.join(format!("runs/{level}/records.jsonl.zst"))).unwrap();
         rows.filter_map(|row| row.unwrap().planned).max().unwrap() / 1_000_000
     };
     assert_eq!((last("rate-20"), last("rate-40")), (950, 475));

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
 use support::client::Client;
 use support::upstream::Upstream;
 use support::{PATIENCE, upstream};
@@ -261,7 +261,7 @@ fn a_capture_goes_on_in_the_process_that_takes_over() {
     }
     signal(successor, Signal::SIGTERM);
     assert!(has_ended(successor));
-    let rows = Reader::open(folder.path()).unwrap().filter(|row| row.is_ok()).count();
+    let rows = TraceReader::open(folder.path()).unwrap().filter(|row| row.is_ok()).count();
     assert_eq!(rows, 3);
 }
 

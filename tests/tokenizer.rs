@@ -13,13 +13,13 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use streamgauge::capture::format::Entry;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{CountSource, Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
-use streamgauge::measure::text::Budget;
+use streamgauge::measure::text_collector::TextBudget;
 use streamgauge::measure::time::Stamp;
 use support::client::{Client, chat};
 use support::proxy::Between;
@@ -129,7 +129,7 @@ fn a_captured_row_has_the_tokenizers_count_too() {
     let proxy = Between::with(upstream.addr, &[("tokenizers", &tokenizer), ("capture", capture)]);
     ask(&proxy, "llama-3");
     assert!(proxy.stop(Duration::from_secs(10)));
-    let rows: Vec<Entry> = Reader::open(folder.path()).unwrap().map(Result::unwrap).collect();
+    let rows: Vec<TraceEntry> = TraceReader::open(folder.path()).unwrap().map(Result::unwrap).collect();
     let counts: Vec<_> = rows.iter().map(|row| (row.output_tokens, row.output_source)).collect();
     assert_eq!(counts, [(Some(counted(&["Derivative Works shall"])), Some(CountSource::Tokenizer))]);
 }
@@ -251,7 +251,7 @@ fn text_after(expect: &Value, body: &[u8], length: usize) -> Option<Vec<String>>
         content_encoding: expect["content_encoding"].as_str().unwrap_or("").as_bytes(),
     };
     observer.head(Stamp::default(), head, StampSource::Read);
-    observer.collect_text(&Budget::default());
+    observer.collect_text(&TextBudget::default());
     observer.bytes(Stamp::default(), &body[..length]);
     let (_, text) = observer.end_with_text(Stamp::default(), Ending::UpstreamFailed);
     text.map(|text| text.parts().map(str::to_owned).collect())

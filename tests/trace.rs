@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use streamgauge::capture::format::{BlockIds, Entry, Header, LastBlock, Scope, Timing, Turns};
 use streamgauge::capture::gaps::pack;
+use streamgauge::capture::row::{BlockIds, BlockScope, LastBlock, Timing, TraceEntry, TraceHeader, TurnContent};
 use streamgauge::measure::record::{Ending, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace::blocks::{expected_ids, prompt_tokens};
-use streamgauge::trace::format::{self, Options, TABLE};
-use streamgauge::trace::info::{self, Info, Warning};
-use streamgauge::trace::input::{Source, Stream};
-use streamgauge::trace::lengths::{self, Lengths};
-use streamgauge::trace::losses::Losses;
+use streamgauge::trace::conversion_loss::ConversionLosses;
+use streamgauge::trace::format::{self, FORMATS, ReadOptions};
+use streamgauge::trace::info::{self, TraceInfo, TraceWarning};
+use streamgauge::trace::input::{InputSource, InputStream};
+use streamgauge::trace::scale_lengths::{self, LengthScale};
 use streamgauge::trace::{Trace, scale};
 
 fn data(name: &str) -> PathBuf {
@@ -25,17 +25,17 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn open(path: &Path) -> (&'static str, Trace) {
-    let source = Source::open(path).unwrap();
-    let format = format::recognised(&source).unwrap_or_else(|what| panic!("{}: {what}", path.display()));
-    (format.name, (format.read.unwrap())(source, &Options::default()).unwrap())
+    let source = InputSource::open(path).unwrap();
+    let format = format::detect(&source).unwrap_or_else(|what| panic!("{}: {what}", path.display()));
+    (format.name, (format.read.unwrap())(source, &ReadOptions::default()).unwrap())
 }
 
-fn rows(path: &Path) -> (Header, Vec<Entry>) {
+fn rows(path: &Path) -> (TraceHeader, Vec<TraceEntry>) {
     let (_, trace) = open(path);
     (trace.header.clone(), trace.entries.collect::<Result<_, _>>().unwrap())
 }
 
-fn about(name: &str, cache: Option<usize>) -> Info {
+fn about(name: &str, cache: Option<usize>) -> TraceInfo {
     info::info(&mut open(&data(name)).1, cache).unwrap()
 }
 
@@ -83,16 +83,16 @@ fn the_whole_conversation_hour_has_the_figures_that_are_known() {
     near(burstiness.dispersion_10s.unwrap(), 2.1, 0.06);
     near(burstiness.peak_10s.unwrap(), 1.97, 0.01);
     assert!(
-        matches!(info.warnings[..], [Warning::BatchGrid { step_ns: 3_000_000_000, .. }]),
+        matches!(info.warnings[..], [TraceWarning::BatchGrid { step_ns: 3_000_000_000, .. }]),
         "the grid, and no impossible length: {:?}",
         info.warnings
     );
 }
 
 /// What caches would have of these rows.
-fn reuse(header: &Header, rows: &[Entry]) -> info::Cache {
-    let mut pass = info::Pass::new(header, None);
-    rows.iter().for_each(|row| pass.take(row));
+fn reuse(header: &TraceHeader, rows: &[TraceEntry]) -> info::PrefixCache {
+    let mut pass = info::InfoCollector::new(header, None);
+    rows.iter().for_each(|row| pass.add(row));
     pass.finish().reuse.remove(0)
 }
 
@@ -131,7 +131,7 @@ fn the_conversation_hour_comes_in_batches() {
     near(times.len() as f64 / ticks.len() as f64, 10.2, 0.05);
     let first = |name: &str| rows(&data(name)).1;
     let minute = first("mooncake/conversation_first60s.jsonl");
-    assert_eq!(minute.chunk_by(|a, b| a.at == b.at).map(<[Entry]>::len).max(), Some(16));
+    assert_eq!(minute.chunk_by(|a, b| a.at == b.at).map(<[TraceEntry]>::len).max(), Some(16));
     assert_eq!(first("mooncake/conversation_first300s.jsonl").last().unwrap().at, 297_000_000_000);
     let control = about("mooncake/synthetic_first60s.jsonl", None);
     assert!(control.warnings.is_empty(), "a Poisson process is no grid: {:?}", control.warnings);
@@ -153,7 +153,7 @@ fn azures_file_is_read_to_the_hundred_nanoseconds() {
 fn agent_sessions_are_read_with_their_times_and_ids_of_the_session() {
     let (header, rows) = rows(&data("kv-cache-tester"));
     let blocks = header.blocks.unwrap();
-    assert_eq!((blocks.size, blocks.last, blocks.scope), (64, LastBlock::Dropped, Scope::Session));
+    assert_eq!((blocks.size, blocks.last, blocks.scope), (64, LastBlock::Dropped, BlockScope::Session));
     let of = |session: &str| rows.iter().filter(|row| row.session.as_deref() == Some(session)).collect::<Vec<_>>();
     let sizes = ["trace_0026", "trace_0057", "trace_0187", "trace_0504"].map(|session| of(session).len());
     assert_eq!((rows.len(), sizes), (17, [3, 8, 3, 3]));
@@ -163,7 +163,7 @@ fn agent_sessions_are_read_with_their_times_and_ids_of_the_session() {
     assert_eq!((mixed[2].at, mixed[2].think), (3_075_000_000_000, Some(3_058_000_000_000)));
     assert_eq!(mixed[2].timing.first_token, Some(1_750_000_000));
     let info = about("kv-cache-tester", None);
-    assert!(info.warnings.iter().all(|warning| !matches!(warning, Warning::ImpossibleLengths { .. })));
+    assert!(info.warnings.iter().all(|warning| !matches!(warning, TraceWarning::ImpossibleLengths { .. })));
     assert_eq!(info.sessions.unwrap().count, 4);
 }
 
@@ -220,7 +220,7 @@ fn a_name_with_a_comma_is_one_cell_there_and_back() {
     let text = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n\
         1.5,\"a, b\",,\"gpt \"\"4\"\", large\",10,3,13,\n";
     std::fs::write(file.path(), text).unwrap();
-    let names = |row: &Entry| (row.session.clone().unwrap(), row.model.clone().unwrap(), row.prompt.tokens);
+    let names = |row: &TraceEntry| (row.session.clone().unwrap(), row.model.clone().unwrap(), row.prompt.tokens);
     let expected = ("a, b".to_owned(), "gpt \"4\", large".to_owned(), Some(10));
     assert_eq!(names(&rows(file.path()).1[0]), expected);
     assert_eq!(names(&through(file.path(), "burstgpt").2[0]), expected);
@@ -228,11 +228,11 @@ fn a_name_with_a_comma_is_one_cell_there_and_back() {
 
 // ------------------------------------------------------------------------------------------------------- other formats
 
-fn of_text(text: &str) -> (Header, Vec<Entry>, Vec<(String, u64)>) {
+fn of_text(text: &str) -> (TraceHeader, Vec<TraceEntry>, Vec<(String, u64)>) {
     let bytes = std::io::Cursor::new(text.to_owned().into_bytes());
-    let source = Source::Stream(Stream::new("text", Box::new(bytes)).unwrap());
-    let format = format::recognised(&source).unwrap_or_else(|what| panic!("{what}: {text}"));
-    let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
+    let source = InputSource::Stream(InputStream::new("text", Box::new(bytes)).unwrap());
+    let format = format::detect(&source).unwrap_or_else(|what| panic!("{what}: {text}"));
+    let trace = (format.read.unwrap())(source, &ReadOptions::default()).unwrap();
     let rows = trace.entries.collect::<Result<_, _>>().unwrap();
     (trace.header, rows, trace.losses.list())
 }
@@ -382,7 +382,7 @@ fn a_system_prompt_comes_with_the_first_turn_and_is_no_request_of_its_own() {
     let text = r#"{"session_id": "a", "turns": [{"role": "system", "text": "12345678"}, {"text": "abcd", "timestamp": 5}, {"text": "ef"}]}
         {"session_id": "b", "turns": [{"role": "system", "text": "12345678"}]}"#;
     let (header, rows, losses) = of_text(text);
-    assert_eq!((header.turns, rows.len()), (Turns::Delta, 3));
+    assert_eq!((header.turns, rows.len()), (TurnContent::Delta, 3));
     assert_eq!(rows.iter().map(|row| row.prompt.bytes.unwrap()).collect::<Vec<_>>(), [12, 2, 8]);
     assert_eq!(losses, [("rows without a time, taken to come at 0".to_owned(), 1)], "a role is understood");
 }
@@ -403,47 +403,47 @@ fn later_rows_of_a_session_hold_what_was_added_as_aiperf_takes_them() {
         of_text(&format!("{first}{later}}}\n{first}{later}}}\n")).0.turns
     };
     for (row, expected) in [
-        (r#""input_length": 3"#, Turns::Delta),
-        (r#""text_input": "abc""#, Turns::Delta),
-        (r#""input_length": 3, "context_mode": "message_array_with_responses""#, Turns::Full),
-        (r#""messages": [{"role": "user"}], "delay": 9"#, Turns::Full),
-        (r#""messages": [{"role": "user"}], "message_mode": "delta""#, Turns::Delta),
+        (r#""input_length": 3"#, TurnContent::Delta),
+        (r#""text_input": "abc""#, TurnContent::Delta),
+        (r#""input_length": 3, "context_mode": "message_array_with_responses""#, TurnContent::Full),
+        (r#""messages": [{"role": "user"}], "delay": 9"#, TurnContent::Full),
+        (r#""messages": [{"role": "user"}], "message_mode": "delta""#, TurnContent::Delta),
     ] {
         assert_eq!(turns(row), expected, "{row}");
     }
     let alone = r#"{"timestamp": 5, "input_length": 3, "output_length": 5, "delay": 9}"#;
-    assert_eq!(of_text(alone).0.turns, Turns::Full);
+    assert_eq!(of_text(alone).0.turns, TurnContent::Full);
 }
 
 #[test]
 fn a_turn_is_written_with_its_pause_or_its_time_and_the_first_of_a_session_with_its_time() {
     let turn = |session: &str, turn: u32, think: Option<u64>| {
-        let mut entry = Entry { at: 5_000_000, turn: Some(turn), think, ..Entry::default() };
+        let mut entry = TraceEntry { at: 5_000_000, turn: Some(turn), think, ..TraceEntry::default() };
         (entry.session, entry.prompt.tokens) = (Some(session.to_owned()), Some(10));
         entry
     };
     let rows = [turn("a", 0, None), turn("a", 1, Some(7_000_000)), turn("a", 2, None), turn("b", 4, Some(1_000_000))];
-    let header = Header { turns: Turns::Delta, ..Header::new("test") };
+    let header = TraceHeader { turns: TurnContent::Delta, ..TraceHeader::new("test") };
     let (rows, _) = lines("mooncake", header, rows.into());
     let times: Vec<_> = rows.iter().map(|row| (row["timestamp"].as_u64(), row["delay"].as_u64())).collect();
     assert_eq!(times, [(Some(5), None), (None, Some(7)), (Some(5), None), (Some(5), None)]);
     let text: Vec<String> = rows.iter().map(Value::to_string).collect();
     let (header, rows, _) = of_text(&text.join("\n"));
-    assert_eq!((header.turns, rows[1].at, rows[1].think), (Turns::Delta, 12_000_000, Some(7_000_000)));
+    assert_eq!((header.turns, rows[1].at, rows[1].think), (TurnContent::Delta, 12_000_000, Some(7_000_000)));
 }
 
 // ------------------------------------------------------------------------------------------------- there and back again
 
 /// Writes a file's trace in a format and reads that again.
-fn through(path: &Path, name: &str) -> (Trace, Header, Vec<Entry>) {
+fn through(path: &Path, name: &str) -> (Trace, TraceHeader, Vec<TraceEntry>) {
     let mut trace = open(path).1;
-    let format = format::named(name).unwrap();
+    let format = format::by_name(name).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     format::convert(&mut trace, format, Box::new(std::fs::File::create(file.path()).unwrap())).unwrap();
-    let source = Source::open(file.path()).unwrap();
+    let source = InputSource::open(file.path()).unwrap();
     // It has no tables of its chunks' lengths: all are Mooncake's.
     let block_size = (name == "ragpulse").then_some(512);
-    let back = (format.read.unwrap())(source, &Options { block_size, ..Options::default() }).unwrap();
+    let back = (format.read.unwrap())(source, &ReadOptions { block_size, ..ReadOptions::default() }).unwrap();
     (trace, back.header.clone(), back.entries.collect::<Result<_, _>>().unwrap())
 }
 
@@ -451,19 +451,20 @@ fn through(path: &Path, name: &str) -> (Trace, Header, Vec<Entry>) {
 fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
     let path = data("mooncake/conversation_first60s.jsonl");
     let (header, rows) = rows(&path);
-    let hits = |header: &Header, rows: &[Entry]| {
-        let mut pass = info::Pass::new(header, None);
-        rows.iter().for_each(|row| pass.take(row));
+    let hits = |header: &TraceHeader, rows: &[TraceEntry]| {
+        let mut pass = info::InfoCollector::new(header, None);
+        rows.iter().for_each(|row| pass.add(row));
         pass.finish().reuse.first().map(|cache| cache.hit_blocks)
     };
     let mut tried = 0;
-    for format in TABLE.iter().filter(|f| f.read.is_some() && f.write.is_some() && f.name != "vllm-vcr") {
+    for format in FORMATS.iter().filter(|f| f.read.is_some() && f.write.is_some() && f.name != "vllm-vcr") {
         let (_, header_back, back) = through(&path, format.name);
-        let lengths =
-            |rows: &[Entry]| -> Vec<_> { rows.iter().map(|row| (prompt_tokens(row), row.output_tokens)).collect() };
+        let lengths = |rows: &[TraceEntry]| -> Vec<_> {
+            rows.iter().map(|row| (prompt_tokens(row), row.output_tokens)).collect()
+        };
         assert_eq!(lengths(&back), lengths(&rows), "{}", format.name);
         if format.name != "weka" {
-            let times = |rows: &[Entry]| rows.iter().map(|row| row.at).collect::<Vec<_>>();
+            let times = |rows: &[TraceEntry]| rows.iter().map(|row| row.at).collect::<Vec<_>>();
             assert_eq!(times(&back), times(&rows), "{}", format.name);
         }
         match format.name {
@@ -479,7 +480,7 @@ fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
 
 #[test]
 fn what_is_written_is_taken_for_what_it_is() {
-    for format in TABLE.iter().filter(|format| format.read.is_some() && format.write.is_some()) {
+    for format in FORMATS.iter().filter(|format| format.read.is_some() && format.write.is_some()) {
         let file = tempfile::NamedTempFile::new().unwrap();
         // A recording is of answers, a format of blocks tells others apart by them, and all have a model.
         let mut trace = open(&data("mooncake/conversation_first60s.jsonl")).1;
@@ -491,7 +492,7 @@ fn what_is_written_is_taken_for_what_it_is() {
             Ok(row)
         }));
         format::convert(&mut trace, format, Box::new(std::fs::File::create(file.path()).unwrap())).unwrap();
-        let guessed = format::recognised(&Source::open(file.path()).unwrap()).ok().map(|format| format.name);
+        let guessed = format::detect(&InputSource::open(file.path()).unwrap()).ok().map(|format| format.name);
         assert_eq!(guessed, Some(format.name));
     }
 }
@@ -500,7 +501,7 @@ fn what_is_written_is_taken_for_what_it_is() {
 fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let row = |session: Option<&str>, stream, first_token| {
-        let mut row = Entry { session: session.map(str::to_owned), stream, ..Entry::default() };
+        let mut row = TraceEntry { session: session.map(str::to_owned), stream, ..TraceEntry::default() };
         (row.prompt.tokens, row.model, row.timing.first_token) = (Some(64), Some("m".to_owned()), first_token);
         Ok(row)
     };
@@ -511,10 +512,14 @@ fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own()
         row(None, None, None),
         row(None, None, None),
     ];
-    let mut trace = Trace { header: Header::new("t"), entries: Box::new(rows.into_iter()), losses: Losses::default() };
+    let mut trace = Trace {
+        header: TraceHeader::new("t"),
+        entries: Box::new(rows.into_iter()),
+        losses: ConversionLosses::default(),
+    };
     let file = tempfile::NamedTempFile::new().unwrap();
     let out = Box::new(std::fs::File::create(file.path()).unwrap());
-    format::convert(&mut trace, format::named("weka").unwrap(), out).unwrap();
+    format::convert(&mut trace, format::by_name("weka").unwrap(), out).unwrap();
     let text = std::fs::read_to_string(file.path()).unwrap();
     let sessions: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let ids: Vec<&str> = sessions.iter().map(|session| session["id"].as_str().unwrap()).collect();
@@ -531,12 +536,12 @@ fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own()
 }
 
 /// The lines that a format makes of rows, and what is said of it.
-fn lines(format: &str, header: Header, rows: Vec<Entry>) -> (Vec<Value>, Vec<String>) {
+fn lines(format: &str, header: TraceHeader, rows: Vec<TraceEntry>) -> (Vec<Value>, Vec<String>) {
     let rows: Vec<_> = rows.into_iter().map(Ok).collect();
-    let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
+    let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: ConversionLosses::default() };
     let file = tempfile::NamedTempFile::new().unwrap();
     let out = Box::new(std::fs::File::create(file.path()).unwrap());
-    let converted = format::convert(&mut trace, format::named(format).unwrap(), out).unwrap();
+    let converted = format::convert(&mut trace, format::by_name(format).unwrap(), out).unwrap();
     let text = std::fs::read_to_string(file.path()).unwrap();
     (text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(), converted.notes)
 }
@@ -544,13 +549,13 @@ fn lines(format: &str, header: Header, rows: Vec<Entry>) -> (Vec<Value>, Vec<Str
 #[test]
 fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() {
     let row = |session: &str, at: u64, tokens| {
-        let mut row = Entry { at: at * 1_000_000_000, session: Some(session.to_owned()), ..Entry::default() };
+        let mut row = TraceEntry { at: at * 1_000_000_000, session: Some(session.to_owned()), ..TraceEntry::default() };
         (row.prompt.tokens, row.stream) = (Some(tokens), Some(true));
         row
     };
     // In the order of ends: the second request of a was answered last.
     let rows = vec![row("a", 1, 10), row("b", 2, 20), row("a", 7, 12), row("b", 4, 22), row("a", 5, 11)];
-    let (documents, notes) = lines("weka", Header::new("t"), rows);
+    let (documents, notes) = lines("weka", TraceHeader::new("t"), rows);
     let told: Vec<(&str, Vec<_>)> = documents
         .iter()
         .map(|document| {
@@ -567,10 +572,10 @@ fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() 
 fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_one_has() {
     let header = || {
         let of = r#"{"streamgauge_trace":1,"source":"t","blocks":{"size":16,"unit":"tokens","last":"dropped","ids":"chained","scope":"trace"}}"#;
-        Header::read(of.as_bytes()).unwrap()
+        TraceHeader::read(of.as_bytes()).unwrap()
     };
     let row = |session: Option<&str>, tokens, blocks: &[u64]| {
-        let mut row = Entry { session: session.map(str::to_owned), ..Entry::default() };
+        let mut row = TraceEntry { session: session.map(str::to_owned), ..TraceEntry::default() };
         (row.prompt.tokens, row.prompt.blocks) = (Some(tokens), blocks.to_vec());
         row
     };
@@ -589,14 +594,14 @@ fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_o
     let (requests, notes) = lines("dynamo", header(), rows().into_iter().rev().collect());
     assert!(requests.iter().all(|row| row.get("agent_context").is_none()));
     assert!(notes.iter().any(|note| note.starts_with("1 requests have lost their session")), "{notes:?}");
-    let alone = |row| lines("dynamo", Header::new("t"), vec![row]).1;
+    let alone = |row| lines("dynamo", TraceHeader::new("t"), vec![row]).1;
     assert!(alone(row(None, 9, &[])).contains(&"Dynamo replays no request without the ids of its blocks".to_owned()));
 }
 
 #[test]
 fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_out() {
     let row = |output: Option<u64>, max_tokens: Option<u64>, outcome: Option<Outcome>| {
-        let mut row = Entry { output_tokens: output, outcome, ..Entry::default() };
+        let mut row = TraceEntry { output_tokens: output, outcome, ..TraceEntry::default() };
         (row.prompt.tokens, row.params.max_tokens) = (Some(5), max_tokens);
         row
     };
@@ -619,7 +624,7 @@ fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_o
         ("multi_turn", vec![Some(3), Some(70), Some(80), None]),
         ("timed_trace", vec![Some(3), Some(70), Some(80)]),
     ] {
-        let (written, notes) = lines(format, Header::new("t"), rows());
+        let (written, notes) = lines(format, TraceHeader::new("t"), rows());
         let turn = |line: &Value| line.get("turns").map_or_else(|| line.clone(), |turns| turns[0].clone());
         let lengths: Vec<_> = written.iter().map(|line| turn(line)["output_length"].as_u64()).collect();
         assert_eq!(lengths, expected, "{format}");
@@ -628,7 +633,8 @@ fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_o
         assert_eq!(open, format != "timed_trace", "{format}: {notes:?}");
     }
     // Bailian's rows have to have one.
-    let (rows, notes) = lines("bailian", Header::new("t"), vec![row(Some(0), None, None), row(Some(3), None, None)]);
+    let (rows, notes) =
+        lines("bailian", TraceHeader::new("t"), vec![row(Some(0), None, None), row(Some(3), None, None)]);
     assert_eq!(rows[0]["output_length"], 0);
     assert!(
         notes.contains(&"1 answers are of no token: AIPerf asks for one at least, and refuses the file".to_owned())
@@ -639,18 +645,19 @@ fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_o
 fn prompts_leave_room_for_the_template_of_who_sends_them_as_chats() {
     let of = r#"{"streamgauge_trace":1,"source":"t","blocks":{"size":16,"unit":"tokens","last":"kept","ids":"chained","scope":"trace"}}"#;
     let row = |session: Option<&str>, tokens, blocks: &[u64]| {
-        let mut row = Entry { session: session.map(str::to_owned), output_tokens: Some(4), ..Entry::default() };
+        let mut row =
+            TraceEntry { session: session.map(str::to_owned), output_tokens: Some(4), ..TraceEntry::default() };
         (row.prompt.tokens, row.prompt.blocks) = (Some(tokens), blocks.to_vec());
         row
     };
     let rows = || vec![row(Some("a"), 50, &[1, 2, 3, 4]), row(None, 5, &[9]), row(Some("a"), 80, &[1, 2, 3, 5, 6])];
     let written = |format: &str, overhead| {
         let rows: Vec<_> = rows().into_iter().map(Ok).collect();
-        let header = Header::read(of.as_bytes()).unwrap();
-        let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
+        let header = TraceHeader::read(of.as_bytes()).unwrap();
+        let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: ConversionLosses::default() };
         let file = tempfile::NamedTempFile::new().unwrap();
         let out = Box::new(std::fs::File::create(file.path()).unwrap());
-        format::convert_for(&mut trace, format::named(format).unwrap(), out, overhead)?;
+        format::convert_with_overhead(&mut trace, format::by_name(format).unwrap(), out, overhead)?;
         let text = std::fs::read_to_string(file.path()).unwrap();
         anyhow::Ok(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>())
     };
@@ -677,13 +684,13 @@ fn a_request_without_a_parent_is_of_bailian_too() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let row = r#"{"chat_id":1,"timestamp":2.5,"input_length":40,"output_length":9,"hash_ids":[1,2,3]}"#;
     std::io::Write::write_all(&mut file, row.as_bytes()).unwrap();
-    assert_eq!(format::recognised(&Source::open(file.path()).unwrap()).unwrap().name, "bailian");
+    assert_eq!(format::detect(&InputSource::open(file.path()).unwrap()).unwrap().name, "bailian");
 }
 
 #[test]
 fn bailian_to_bailian_keeps_the_ids_of_single_blocks_also_where_they_are_no_prefix() {
     let path = data("bailian/handmade_schema.jsonl");
-    let ids = |rows: &[Entry]| rows.iter().map(|row| row.prompt.blocks.clone()).collect::<Vec<_>>();
+    let ids = |rows: &[TraceEntry]| rows.iter().map(|row| row.prompt.blocks.clone()).collect::<Vec<_>>();
     let back = ids(&through(&path, "bailian").2);
     assert_eq!(back, ids(&rows(&path).1));
     assert_eq!((back[0][1], back[2][1]), (1_090, 1_090), "one block in two places");
@@ -700,8 +707,8 @@ fn mooncake_to_mooncake_changes_no_row() {
 fn scaled_traffic_keeps_its_reuse() {
     let path = data("mooncake/conversation_full.jsonl.zst");
     let scaled = |factor: f64| {
-        let scale = scale::Scale { factor, offset: 1_500_000_000, seed: 7 };
-        let mut trace = scale::scale(scale, || Ok::<_, ()>(open(&path).1)).unwrap();
+        let scale = scale::RateScale { factor, offset: 1_500_000_000, seed: 7 };
+        let mut trace = scale::scale_rate(scale, || Ok::<_, ()>(open(&path).1)).unwrap();
         info::info(&mut trace, None).unwrap()
     };
     let (half, twice) = (scaled(0.5), scaled(2.0));
@@ -715,13 +722,13 @@ fn scaled_traffic_keeps_its_reuse() {
 fn scaled_lengths_keep_every_block_and_what_prompts_share() {
     let path = data("mooncake/conversation_first300s.jsonl");
     let (header, whole) = rows(&path);
-    let by = |input| lengths::scale(open(&path).1, Lengths { input, output: 0.1 });
+    let by = |input| scale_lengths::scale_lengths(open(&path).1, LengthScale { input, output: 0.1 });
     let mut scaled = by(1.0 / 128.0).unwrap();
     let blocks = scaled.header.blocks.clone().unwrap();
     assert_eq!((header.blocks.unwrap().size, blocks.size), (512, 4));
     for was in whole {
         let row = scaled.entries.next().unwrap().unwrap();
-        let tokens = |entry: &Entry| entry.prompt.tokens.unwrap();
+        let tokens = |entry: &TraceEntry| entry.prompt.tokens.unwrap();
         assert_eq!((row.at, &row.prompt.blocks), (was.at, &was.prompt.blocks));
         assert_eq!(tokens(&row), tokens(&was).div_ceil(128));
         assert_eq!(expected_ids(&blocks, tokens(&row)), was.prompt.blocks.len() as u64);
@@ -739,16 +746,16 @@ fn scaled_lengths_keep_every_block_and_what_prompts_share() {
 #[test]
 fn a_scaled_reply_forgets_when_its_tokens_came_but_not_when_its_client_left() {
     let timing = Timing { sent: Some(1), first_token: Some(2), ended: Some(3), ..Timing::default() };
-    let done = Entry { output_tokens: Some(10), timing, ..Entry::default() };
-    let gone = Entry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(4), ..done.clone() };
+    let done = TraceEntry { output_tokens: Some(10), timing, ..TraceEntry::default() };
+    let gone = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(4), ..done.clone() };
     let trace = Trace {
-        header: Header::new("test"),
+        header: TraceHeader::new("test"),
         entries: Box::new([Ok(done), Ok(gone)].into_iter()),
-        losses: Losses::default(),
+        losses: ConversionLosses::default(),
     };
-    let scaled = lengths::scale(trace, Lengths { input: 1.0, output: 0.5 }).unwrap();
-    let rows: Vec<Entry> = scaled.entries.map(Result::unwrap).collect();
-    let ended = |row: &Entry| (row.timing.sent, row.timing.ended);
+    let scaled = scale_lengths::scale_lengths(trace, LengthScale { input: 1.0, output: 0.5 }).unwrap();
+    let rows: Vec<TraceEntry> = scaled.entries.map(Result::unwrap).collect();
+    let ended = |row: &TraceEntry| (row.timing.sent, row.timing.ended);
     assert_eq!(rows.iter().map(ended).collect::<Vec<_>>(), [(None, None), (Some(1), Some(3))]);
     assert!(rows.iter().all(|row| row.timing.first_token.is_none() && row.output_tokens == Some(5)));
     assert_eq!(rows[1].abort_tokens, Some(2));
@@ -992,8 +999,8 @@ fn an_anonymous_trace_has_the_structure_and_no_name() {
     let text = String::from_utf8(done.stdout).unwrap();
     assert!(!text.contains("claude") && !text.contains("trace_0"), "names");
     let (header, rows, _) = of_text(&text);
-    let mut pass = info::Pass::new(&header, None);
-    rows.iter().for_each(|row| pass.take(row));
+    let mut pass = info::InfoCollector::new(&header, None);
+    rows.iter().for_each(|row| pass.add(row));
     assert_eq!(pass.finish().reuse[0].hit_blocks, about("kv-cache-tester", None).reuse[0].hit_blocks);
     assert_ne!(rows[0].prompt.blocks[0], 1);
 }
@@ -1004,8 +1011,8 @@ fn a_spread_trace_has_no_grid_and_the_same_batches_in_time() {
     let done = trace(&["spread", full]);
     assert!(said(&done).contains("batches of 3.00s are spread"), "{}", said(&done));
     let (header, rows, _) = of_text(&String::from_utf8(done.stdout).unwrap());
-    let mut pass = info::Pass::new(&header, None);
-    rows.iter().for_each(|row| pass.take(row));
+    let mut pass = info::InfoCollector::new(&header, None);
+    rows.iter().for_each(|row| pass.add(row));
     let info = pass.finish();
     assert!(info.warnings.is_empty(), "{:?}", info.warnings);
     let burstiness = info.burstiness.unwrap();

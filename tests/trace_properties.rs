@@ -6,38 +6,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use streamgauge::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Scope, Turns};
 use streamgauge::capture::gaps;
+use streamgauge::capture::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry, TraceHeader, TurnContent,
+};
 use streamgauge::measure::record::FinishReason;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace::blocks::prompt_tokens;
-use streamgauge::trace::cut::{Cut, cut};
-use streamgauge::trace::format::{self, Format, Options, TABLE};
-use streamgauge::trace::input::{Source, Stream};
-use streamgauge::trace::losses::Losses;
-use streamgauge::trace::merge::{Align, merge};
-use streamgauge::trace::scale::{Scale, scale};
-use streamgauge::trace::spread::spread;
+use streamgauge::trace::conversion_loss::ConversionLosses;
+use streamgauge::trace::format::{self, FORMATS, ReadOptions, TraceFormat};
+use streamgauge::trace::input::{InputSource, InputStream};
+use streamgauge::trace::merge::{ClockAlignment, merge};
+use streamgauge::trace::respace::respace;
+use streamgauge::trace::scale::{RateScale, scale_rate};
+use streamgauge::trace::slice::{TraceSlice, slice};
 use streamgauge::trace::{Trace, output};
 
 const MS: u64 = 1_000_000;
 const BLOCK: u64 = 512;
 
-fn header() -> Header {
-    let blocks = Blocks {
+fn header() -> TraceHeader {
+    let blocks = BlockScheme {
         size: BLOCK as u32,
         unit: BlockUnit::Tokens,
         last: LastBlock::Kept,
         ids: BlockIds::Chained,
-        scope: Scope::Trace,
+        scope: BlockScope::Trace,
         key: None,
     };
-    Header { blocks: Some(blocks), turns: Turns::Full, ..Header::new("test") }
+    TraceHeader { blocks: Some(blocks), turns: TurnContent::Full, ..TraceHeader::new("test") }
 }
 
 /// Prompts of a tree: each row goes down one of its branches, so that prefixes are shared in every way.
-fn rows() -> impl Strategy<Value = Vec<Entry>> {
+fn rows() -> impl Strategy<Value = Vec<TraceEntry>> {
     let row = (0_u64..4, prop::collection::vec(0_u64..2, 1..6), 1..=BLOCK, 1_u64..900, prop::option::of(0_u8..3));
     prop::collection::vec(row, 1..40).prop_map(|rows| {
         // From zero on: formats with wall-clock times begin with their first row.
@@ -46,7 +48,8 @@ fn rows() -> impl Strategy<Value = Vec<Entry>> {
         let row = |(pause, path, of_last, output, session): (u64, Vec<u64>, u64, u64, Option<u8>)| {
             // Whole seconds, which every format can hold; batches where there is no pause.
             at += pause * 1_000 * MS;
-            let mut entry = Entry { at: at - first * 1_000 * MS, output_tokens: Some(output), ..Entry::default() };
+            let mut entry =
+                TraceEntry { at: at - first * 1_000 * MS, output_tokens: Some(output), ..TraceEntry::default() };
             entry.prompt.tokens = Some((path.len() as u64 - 1) * BLOCK + of_last);
             entry.prompt.blocks = path
                 .iter()
@@ -62,47 +65,48 @@ fn rows() -> impl Strategy<Value = Vec<Entry>> {
     })
 }
 
-fn trace(rows: &[Entry]) -> Trace {
+fn trace(rows: &[TraceEntry]) -> Trace {
     let entries: Vec<_> = rows.iter().cloned().map(Ok).collect();
-    Trace { header: header(), entries: Box::new(entries.into_iter()), losses: Losses::default() }
+    Trace { header: header(), entries: Box::new(entries.into_iter()), losses: ConversionLosses::default() }
 }
 
-fn read(trace: Trace) -> Vec<Entry> {
+fn read(trace: Trace) -> Vec<TraceEntry> {
     trace.entries.collect::<Result<_, _>>().unwrap()
 }
 
 /// Written in a format, and read again.
-fn through(format: &Format, trace: &mut Trace) -> Trace {
+fn through(format: &TraceFormat, trace: &mut Trace) -> Trace {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace");
     format::convert(trace, format, output::create(&path).unwrap()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
-    let source = Source::Stream(Stream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
+    let source = InputSource::Stream(InputStream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
     // Rows of these do not say how large a block is: their readers are told.
     let told = ["timed_trace", "ragpulse"].contains(&format.name);
     let block_size = trace.header.blocks.as_ref().filter(|_| told).map(|blocks| blocks.size);
-    (format.read.unwrap())(source, &Options { block_size, ..Options::default() }).unwrap()
+    (format.read.unwrap())(source, &ReadOptions { block_size, ..ReadOptions::default() }).unwrap()
 }
 
 /// How many leading blocks each row shares with each row before it: the structure, whatever the ids are called.
-fn shared(rows: &[Entry]) -> Vec<Vec<usize>> {
-    let common =
-        |a: &Entry, b: &Entry| a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count();
+fn shared(rows: &[TraceEntry]) -> Vec<Vec<usize>> {
+    let common = |a: &TraceEntry, b: &TraceEntry| {
+        a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count()
+    };
     rows.iter().enumerate().map(|(at, row)| rows[..at].iter().map(|before| common(row, before)).collect()).collect()
 }
 
 /// What a row is but for its time and its names.
-fn shape(row: &Entry) -> (Option<u64>, Option<u64>, usize) {
+fn shape(row: &TraceEntry) -> (Option<u64>, Option<u64>, usize) {
     (prompt_tokens(row), row.output_tokens, row.prompt.blocks.len())
 }
 
-fn in_order(rows: &[Entry]) -> bool {
+fn in_order(rows: &[TraceEntry]) -> bool {
     rows.windows(2).all(|pair| pair[0].at <= pair[1].at)
 }
 
 /// How many leading blocks rows share once their blocks are `split` in so many, and only full ones have an id.
-fn shared_when_full(rows: &[Entry], split: u64) -> Vec<Vec<usize>> {
-    let full = |row: &Entry| row.prompt.tokens.unwrap() / (BLOCK / split);
+fn shared_when_full(rows: &[TraceEntry], split: u64) -> Vec<Vec<usize>> {
+    let full = |row: &TraceEntry| row.prompt.tokens.unwrap() / (BLOCK / split);
     let less = |at: usize, before: usize, whole: usize| {
         (whole as u64 * split).min(full(&rows[at])).min(full(&rows[before])) as usize
     };
@@ -113,8 +117,8 @@ fn shared_when_full(rows: &[Entry], split: u64) -> Vec<Vec<usize>> {
 }
 
 /// The rows of each session together, in the order of their first; what has none is one of its own.
-fn by_session(rows: &[Entry]) -> Vec<Vec<Entry>> {
-    let mut sessions: Vec<Vec<Entry>> = Vec::new();
+fn by_session(rows: &[TraceEntry]) -> Vec<Vec<TraceEntry>> {
+    let mut sessions: Vec<Vec<TraceEntry>> = Vec::new();
     for row in rows {
         match sessions.iter_mut().find(|session| row.session.is_some() && session[0].session == row.session) {
             Some(session) => session.push(row.clone()),
@@ -125,7 +129,7 @@ fn by_session(rows: &[Entry]) -> Vec<Vec<Entry>> {
 }
 
 /// The same with an answer that came at some time, one or two tokens at once.
-fn answered(mut rows: Vec<Entry>, mut seed: u64) -> Vec<Entry> {
+fn answered(mut rows: Vec<TraceEntry>, mut seed: u64) -> Vec<TraceEntry> {
     let mut next = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) % below
@@ -148,9 +152,9 @@ fn answered(mut rows: Vec<Entry>, mut seed: u64) -> Vec<Entry> {
 }
 
 /// Formats whose rows are read back one for one, in the order of the file; the others have tests of their own below.
-fn of_rows() -> impl Iterator<Item = &'static Format> {
+fn of_rows() -> impl Iterator<Item = &'static TraceFormat> {
     let other = ["weka", "vllm-vcr", "multi_turn"];
-    TABLE
+    FORMATS
         .iter()
         .copied()
         .filter(move |format| format.read.is_some() && format.write.is_some() && !other.contains(&format.name))
@@ -163,13 +167,13 @@ proptest! {
     #[test]
     fn every_format_becomes_every_other_with_all_lengths(rows in rows(), seed: u64) {
         let rows = by_session(&answered(rows, seed)).concat();
-        let lengths = |rows: &[Entry]| {
+        let lengths = |rows: &[TraceEntry]| {
             let mut lengths: Vec<_> = rows.iter().map(|row| (prompt_tokens(row), row.output_tokens)).collect();
             lengths.sort_unstable();
             lengths
         };
         // A turn of multi_turn is only what it adds.
-        let both = || TABLE.iter().copied().filter(|format| {
+        let both = || FORMATS.iter().copied().filter(|format| {
             format.read.is_some() && format.write.is_some() && format.name != "multi_turn"
         });
         for from in both() {
@@ -220,8 +224,8 @@ proptest! {
             let header = again.header.clone();
             let again = read(again);
             // Formats whose ids have to be of a kind of their own name them anew; which are alike does not change.
-            let but_names = |row: &Entry| (row.at, shape(row), row.session.is_some(), row.turn, row.think);
-            let all = |rows: &[Entry]| rows.iter().map(but_names).collect::<Vec<_>>();
+            let but_names = |row: &TraceEntry| (row.at, shape(row), row.session.is_some(), row.turn, row.think);
+            let all = |rows: &[TraceEntry]| rows.iter().map(but_names).collect::<Vec<_>>();
             prop_assert_eq!(all(&again), all(&once), "{}", format.name);
             prop_assert!(shared(&again) == shared(&once) || header.blocks.is_none(), "{}", format.name);
         }
@@ -233,7 +237,7 @@ proptest! {
         // What is of no session is written at once.
         sessions.sort_by_key(|rows| rows[0].session.is_some());
         let together = sessions.concat();
-        let back = read(through(format::named("weka").unwrap(), &mut trace(&together)));
+        let back = read(through(format::by_name("weka").unwrap(), &mut trace(&together)));
         prop_assert_eq!(back.len(), rows.len());
         // A session's times count from its first request, and blocks are of 64 tokens that are full.
         let mut read = back.iter();
@@ -251,7 +255,7 @@ proptest! {
 
     #[test]
     fn chunks_of_ragpulse_share_what_blocks_do(rows in rows()) {
-        let back = read(through(format::named("ragpulse").unwrap(), &mut trace(&rows)));
+        let back = read(through(format::by_name("ragpulse").unwrap(), &mut trace(&rows)));
         // Read as blocks of 16 tokens that are full.
         prop_assert_eq!(shared(&back), shared_when_full(&rows, BLOCK / 16));
         prop_assert!(back.iter().zip(&rows).all(|(back, row)| row.session.is_none() || back.session == row.session));
@@ -259,7 +263,7 @@ proptest! {
 
     #[test]
     fn turns_of_multi_turn_come_to_the_prompts_that_they_are_of(rows in rows()) {
-        let back = read(through(format::named("multi_turn").unwrap(), &mut trace(&rows)));
+        let back = read(through(format::by_name("multi_turn").unwrap(), &mut trace(&rows)));
         prop_assert_eq!(back.len(), rows.len());
         let mut said: BTreeMap<Option<String>, u64> = BTreeMap::new();
         for (row, back) in rows.iter().zip(&back) {
@@ -275,7 +279,7 @@ proptest! {
     #[test]
     fn recordings_of_vcr_keep_every_gap_and_what_they_hold_besides(rows in rows(), seed: u64) {
         let rows = answered(rows, seed);
-        let back = read(through(format::named("vllm-vcr").unwrap(), &mut trace(&rows)));
+        let back = read(through(format::by_name("vllm-vcr").unwrap(), &mut trace(&rows)));
         prop_assert_eq!(back.len(), rows.len());
         for (row, back) in rows.iter().zip(&back) {
             prop_assert_eq!((back.at, &back.model, back.finish), (row.at, &row.model, row.finish));
@@ -292,8 +296,8 @@ proptest! {
     #[test]
     fn a_cut_has_the_rows_of_its_time_and_no_others(rows in rows(), from in 0_u64..60, length in 0_u64..60) {
         let (from, to) = (from * 1_000 * MS, (from + length) * 1_000 * MS);
-        let kept = read(cut(trace(&rows), Cut { from, to: Some(to), models: Vec::new() }));
-        let expected: Vec<Entry> = rows.iter().filter(|row| (from..to).contains(&row.at)).cloned().collect();
+        let kept = read(slice(trace(&rows), TraceSlice { from, to: Some(to), models: Vec::new() }));
+        let expected: Vec<TraceEntry> = rows.iter().filter(|row| (from..to).contains(&row.at)).cloned().collect();
         prop_assert_eq!(kept.iter().map(shape).collect::<Vec<_>>(), expected.iter().map(shape).collect::<Vec<_>>());
         prop_assert_eq!(shared(&kept), shared(&expected));
         prop_assert!(kept.iter().zip(&expected).all(|(kept, row)| kept.at == row.at - from));
@@ -301,13 +305,13 @@ proptest! {
 
     #[test]
     fn twice_the_traffic_is_two_copies_that_share_nothing_and_are_alike_inside(rows in rows(), seed: u64) {
-        let of = Scale { factor: 2.0, offset: 1_000 * MS, seed };
-        let twice = read(scale(of, || Ok::<_, ()>(trace(&rows))).unwrap());
+        let of = RateScale { factor: 2.0, offset: 1_000 * MS, seed };
+        let twice = read(scale_rate(of, || Ok::<_, ()>(trace(&rows))).unwrap());
         prop_assert_eq!(twice.len(), 2 * rows.len());
         prop_assert!(in_order(&twice));
         // The first copy has the ids of the trace, and no row of the other has one of them.
         let ours: BTreeSet<u64> = rows.iter().flat_map(|row| row.prompt.blocks.iter().copied()).collect();
-        let (first, second): (Vec<Entry>, Vec<Entry>) =
+        let (first, second): (Vec<TraceEntry>, Vec<TraceEntry>) =
             twice.into_iter().partition(|row| row.prompt.blocks.iter().all(|id| ours.contains(id)));
         for copy in [&first, &second] {
             prop_assert_eq!(copy.iter().map(shape).collect::<Vec<_>>(), rows.iter().map(shape).collect::<Vec<_>>());
@@ -318,8 +322,8 @@ proptest! {
 
     #[test]
     fn less_traffic_has_whole_sessions_or_none_of_them(rows in rows(), factor in 0.05_f64..0.95, seed: u64) {
-        let kept = read(scale(Scale { factor, offset: 0, seed }, || Ok::<_, ()>(trace(&rows))).unwrap());
-        let count = |rows: &[Entry]| {
+        let kept = read(scale_rate(RateScale { factor, offset: 0, seed }, || Ok::<_, ()>(trace(&rows))).unwrap());
+        let count = |rows: &[TraceEntry]| {
             let mut turns: BTreeMap<String, usize> = BTreeMap::new();
             rows.iter().filter_map(|row| row.session.clone()).for_each(|session| *turns.entry(session).or_default() += 1);
             turns
@@ -334,13 +338,13 @@ proptest! {
     #[test]
     fn merged_traces_have_every_row_once_in_order(one in rows(), other in rows()) {
         let both = vec![("one".to_owned(), trace(&one)), ("other".to_owned(), trace(&other))];
-        let merged = read(merge(both, Align::Start).unwrap());
+        let merged = read(merge(both, ClockAlignment::Start).unwrap());
         prop_assert!(in_order(&merged));
         let sorted = |rows: Vec<_>| { let mut rows: Vec<_> = rows; rows.sort(); rows };
-        let of = |rows: &[Entry]| rows.iter().map(|row| (row.at, shape(row))).collect::<Vec<_>>();
+        let of = |rows: &[TraceEntry]| rows.iter().map(|row| (row.at, shape(row))).collect::<Vec<_>>();
         prop_assert_eq!(sorted(of(&merged)), sorted([of(&one), of(&other)].concat()));
         let ours: BTreeSet<u64> = one.iter().flat_map(|row| row.prompt.blocks.iter().copied()).collect();
-        let (first, second): (Vec<Entry>, Vec<Entry>) =
+        let (first, second): (Vec<TraceEntry>, Vec<TraceEntry>) =
             merged.into_iter().partition(|row| row.prompt.blocks.iter().all(|id| ours.contains(id)));
         prop_assert_eq!((shared(&first), shared(&second)), (shared(&one), shared(&other)));
     }
@@ -348,14 +352,14 @@ proptest! {
     #[test]
     fn spreading_keeps_every_row_and_the_order_and_leaves_no_batch(rows in rows(), grid in 1_u64..3_000, seed: u64) {
         let grid = grid * MS;
-        let (spread, _) = spread(trace(&rows), "t", Some(grid), seed).unwrap();
+        let (spread, _) = respace(trace(&rows), "t", Some(grid), seed).unwrap();
         let spread = read(spread);
         prop_assert!(in_order(&spread));
         prop_assert_eq!(spread.len(), rows.len());
         for (row, spread) in rows.iter().zip(&spread) {
             // Batches that are closer than a hundredth of the grid are one.
             prop_assert!(spread.at >= row.at && spread.at < row.at + grid);
-            prop_assert_eq!(&Entry { at: row.at, ..spread.clone() }, row);
+            prop_assert_eq!(&TraceEntry { at: row.at, ..spread.clone() }, row);
         }
     }
 }

@@ -107,8 +107,8 @@ fn an_absurd_rate_is_a_warning_and_the_format_can_be_named() {
 fn replay_load_and_sweep_say_what_a_file_is_taken_for_and_can_be_told() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, "t.jsonl", (0..50).map(|n| n.to_string()), 512);
-    let server = streamgauge::sim::Server::bind(
-        streamgauge::sim::Options::default(),
+    let server = streamgauge::sim::SimServer::bind(
+        streamgauge::sim::SimOptions::default(),
         std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
     );
     let server = server.unwrap().spawn().unwrap();

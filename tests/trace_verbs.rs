@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::Entry;
+use streamgauge::capture::row::TraceEntry;
 use tempfile::TempDir;
 
 fn trace(args: &[&str]) -> Output {
@@ -25,7 +25,7 @@ fn written(folder: &TempDir, name: &str, lines: &[Value]) -> String {
 }
 
 /// The rows of a trace in our own format, on stdout.
-fn rows(output: &Output) -> Vec<Entry> {
+fn rows(output: &Output) -> Vec<TraceEntry> {
     assert!(output.status.success(), "{}", said(output));
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -553,7 +553,7 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
     assert_eq!(prompts.collect::<Vec<_>>(), [(8, 2), (8, 2), (12, 3)]);
     assert_eq!(first.iter().map(|row| row.output_tokens.unwrap()).collect::<Vec<_>>(), [16, 32, 32]);
     assert!(first.iter().all(|row| row.reasoning_tokens == Some(16)));
-    let blocks = |rows: &[Entry], row: usize| rows[row].prompt.blocks.clone();
+    let blocks = |rows: &[TraceEntry], row: usize| rows[row].prompt.blocks.clone();
     assert!(blocks(&first, 2).starts_with(&blocks(&first, 0)) && blocks(&first, 1)[0] == blocks(&first, 0)[0]);
     assert_ne!(blocks(&first, 0), blocks(&second, 0), "the key is of the run");
     let models: Vec<_> = first.iter().map(|row| row.model.as_deref().unwrap()).collect();

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use streamgauge::sim::{Options, Server};
+use streamgauge::sim::{SimOptions, SimServer};
 use tempfile::TempDir;
 
 const SESSIONS: u64 = 6;
@@ -95,7 +95,8 @@ fn replay_sends_whole_prompts_live_and_at_the_times_of_the_trace() {
     let folder = TempDir::new().unwrap();
     let path = delta(&folder);
     for sessions in ["live", "timed"] {
-        let server = Server::bind(Options::default(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
+        let server =
+            SimServer::bind(SimOptions::default(), SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
         let target = format!("http://{}", server.local_addr());
         let done = streamgauge(&[
             "replay",

@@ -9,12 +9,12 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use streamgauge::measure::budget::{MAX_SAVED_WORK, WORK_PER_BYTE, WORK_PER_READ};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
-use streamgauge::measure::record::{Ending, RequestRecord, StampSource, Unread};
+use streamgauge::measure::record::{Ending, RequestRecord, StampSource, UnreadReason};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
+use streamgauge::measure::work_budget::{MAX_SAVED_WORK, WORK_PER_BYTE, WORK_PER_READ};
 use support::proxy::Between;
 use support::upstream::{Upstream, reports};
 
@@ -229,7 +229,7 @@ fn what_costs_more_is_no_longer_observed_and_the_record_says_so() {
         let stopped = attacks.iter().filter(|attack| {
             let (_, _, record) = observed(attack, is_request, READ);
             let unread = if is_request { record.quality.request_unread } else { record.quality.unread };
-            unread == Some(Unread::Budget)
+            unread == Some(UnreadReason::Budget)
         });
         stopped.map(|attack| attack.name).collect::<Vec<_>>()
     };
@@ -259,7 +259,7 @@ fn ordinary_traffic_takes_no_more_than_half_of_what_it_may() {
                 let name = sent.name;
                 assert!(all * 2 <= granted, "{name} in reads of {read}: {all} of {granted}, at most {most} in one");
                 assert_eq!(record.quality.request_unread, None, "{name}");
-                let is_read = record.quality.unread != Some(Unread::Budget);
+                let is_read = record.quality.unread != Some(UnreadReason::Budget);
                 assert!(is_read, "{name} in reads of {read}");
             }
         }

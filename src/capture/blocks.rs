@@ -1,21 +1,21 @@
 //! What the block ids of a row stand for, and how long its prompt is. Pure.
 
-use super::format::{BYTES_PER_TOKEN, BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
-use crate::measure::reuse::mixed;
+use super::row::{BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
+use crate::measure::prefix_cache::mix;
 
 /// A text's id (FNV-1a, mixed once more).
-pub fn of_text(text: &str) -> u64 {
+pub fn hash_text(text: &str) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    mixed(text.bytes().fold(0xcbf2_9ce4_8422_2325, fold), text.len() as u64)
+    mix(text.bytes().fold(0xcbf2_9ce4_8422_2325, fold), text.len() as u64)
 }
 
 /// Prompt tokens of a request, estimated from bytes where nobody counted.
-pub fn prompt_tokens(entry: &Entry) -> Option<u64> {
+pub fn prompt_tokens(entry: &TraceEntry) -> Option<u64> {
     entry.prompt.tokens.or_else(|| entry.prompt.bytes.map(|bytes| bytes.div_ceil(BYTES_PER_TOKEN)))
 }
 
 /// How many ids a prompt of that length has.
-pub const fn expected_ids(blocks: &Blocks, length: u64) -> u64 {
+pub const fn expected_ids(blocks: &BlockScheme, length: u64) -> u64 {
     let size = if blocks.size == 0 { 1 } else { blocks.size as u64 };
     match blocks.last {
         LastBlock::Kept => length.div_ceil(size),
@@ -24,22 +24,22 @@ pub const fn expected_ids(blocks: &Blocks, length: u64) -> u64 {
 }
 
 /// Ids as a cache sees them: equal exactly where everything up to there is equal, in the whole trace.
-pub fn chained<'a>(blocks: &Blocks, entry: &'a Entry) -> impl Iterator<Item = u64> + 'a {
+pub fn chained_ids<'a>(blocks: &BlockScheme, entry: &'a TraceEntry) -> impl Iterator<Item = u64> + 'a {
     let scope = match (blocks.scope, &entry.session) {
-        (Scope::Session, Some(session)) => Some(of_text(session)),
+        (BlockScope::Session, Some(session)) => Some(hash_text(session)),
         _ => None,
     };
     let single = blocks.ids == BlockIds::Single;
     let mut before = 0;
     entry.prompt.blocks.iter().map(move |id| {
-        let id = scope.map_or(*id, |scope| mixed(scope, *id));
-        before = if single { mixed(before, id) } else { id };
+        let id = scope.map_or(*id, |scope| mix(scope, *id));
+        before = if single { mix(before, id) } else { id };
         before
     })
 }
 
 /// Tokens of a block.
-pub fn block_tokens(blocks: &Blocks) -> u64 {
+pub fn block_tokens(blocks: &BlockScheme) -> u64 {
     match blocks.unit {
         BlockUnit::Tokens => u64::from(blocks.size).max(1),
         BlockUnit::Bytes => (u64::from(blocks.size) / BYTES_PER_TOKEN).max(1),

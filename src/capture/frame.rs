@@ -15,24 +15,24 @@ use std::io;
 
 use zstd::bulk::{Compressor, Decompressor};
 
-use super::compact;
-use super::format::Entry;
+use super::row::TraceEntry;
+use super::row_serializer;
 
 /// Plain bytes after which a frame is closed.
-pub const FRAME: usize = 256 << 10;
+pub const FRAME_BYTES: usize = 256 << 10;
 /// The largest frame that is read, plain: one row may be large, and a frame has at least one.
-pub const MAX_FRAME: usize = super::format::MAX_ROW + 2 * FRAME;
+pub const MAX_FRAME_BYTES: usize = super::row::MAX_ROW_BYTES + 2 * FRAME_BYTES;
 /// What stands before a frame, in bytes.
-pub const HEAD: usize = 8 + LENGTH as usize;
+pub const FRAME_HEAD_BYTES: usize = 8 + HEAD_PAYLOAD_BYTES as usize;
 /// `first` and `last` of a frame without rows: no time lies between them.
-pub const NO_TIME: (u64, u64) = (u64::MAX, 0);
+pub const EMPTY_TIME_RANGE: (u64, u64) = (u64::MAX, 0);
 
 const MAGIC: u32 = 0x184D_2A50;
-const LENGTH: u32 = 48;
+const HEAD_PAYLOAD_BYTES: u32 = 48;
 const TAG: [u8; 4] = *b"SGF1";
 /// Rows of digests and gaps are mostly noise: level 1 takes 2.3 times as long for frames smaller by a fifth, zstd's
 /// default 5 times, for frames no smaller than that.
-const LEVEL: i32 = -1;
+const COMPRESSION_LEVEL: i32 = -1;
 
 /// What is known of a frame before it is unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +46,15 @@ pub struct FrameHead {
     /// Its rows, the header not counted.
     pub rows: u32,
     /// Its bytes once unpacked.
-    pub plain: u32,
+    pub plain_bytes: u32,
     /// Its bytes as they are.
-    pub packed: u32,
+    pub packed_bytes: u32,
     digest: [u8; 8],
 }
 
 /// Why bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damaged {
+pub enum FrameError {
     /// No head where one should be.
     #[error("there is no frame where one should begin")]
     Head,
@@ -66,15 +66,15 @@ pub enum Damaged {
     Digest,
     /// It cannot be unpacked.
     #[error("the frame cannot be unpacked")]
-    Packing,
+    Compression,
 }
 
 impl FrameHead {
     /// Whether a file that begins with these bytes is made of frames.
-    pub fn begins(bytes: &[u8]) -> bool {
+    pub fn is_at_start_of(bytes: &[u8]) -> bool {
         bytes.len() >= 12
             && bytes[..4] == MAGIC.to_le_bytes()
-            && bytes[4..8] == LENGTH.to_le_bytes()
+            && bytes[4..8] == HEAD_PAYLOAD_BYTES.to_le_bytes()
             && bytes[8..12] == TAG
     }
 
@@ -82,9 +82,9 @@ impl FrameHead {
     ///
     /// # Errors
     /// When it is none, or one that nobody writes.
-    pub fn read(bytes: &[u8; HEAD]) -> Result<Self, Damaged> {
-        if !Self::begins(bytes) {
-            return Err(Damaged::Head);
+    pub fn read(bytes: &[u8; FRAME_HEAD_BYTES]) -> Result<Self, FrameError> {
+        if !Self::is_at_start_of(bytes) {
+            return Err(FrameError::Head);
         }
         let eight = |at: usize| bytes[at..].first_chunk::<8>().copied().unwrap_or_default();
         let four = |at: usize| bytes[at..].first_chunk::<4>().copied().unwrap_or_default();
@@ -93,20 +93,20 @@ impl FrameHead {
             first: u64::from_le_bytes(eight(20)),
             last: u64::from_le_bytes(eight(28)),
             rows: u32::from_le_bytes(four(36)),
-            plain: u32::from_le_bytes(four(40)),
-            packed: u32::from_le_bytes(four(44)),
+            plain_bytes: u32::from_le_bytes(four(40)),
+            packed_bytes: u32::from_le_bytes(four(44)),
             digest: eight(48),
         };
-        let largest = zstd::zstd_safe::compress_bound(MAX_FRAME);
-        if head.plain as usize > MAX_FRAME || head.packed as usize > largest {
-            return Err(Damaged::TooLarge);
+        let largest = zstd::zstd_safe::compress_bound(MAX_FRAME_BYTES);
+        if head.plain_bytes as usize > MAX_FRAME_BYTES || head.packed_bytes as usize > largest {
+            return Err(FrameError::TooLarge);
         }
         Ok(head)
     }
 
     fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&LENGTH.to_le_bytes());
+        out.extend_from_slice(&HEAD_PAYLOAD_BYTES.to_le_bytes());
         out.extend_from_slice(&TAG);
         out.extend_from_slice(&self.numbers());
         out.extend_from_slice(&self.digest);
@@ -114,7 +114,7 @@ impl FrameHead {
 
     fn numbers(&self) -> Vec<u8> {
         let long = [self.seq, self.first, self.last].map(u64::to_le_bytes);
-        let short = [self.rows, self.plain, self.packed].map(u32::to_le_bytes);
+        let short = [self.rows, self.plain_bytes, self.packed_bytes].map(u32::to_le_bytes);
         [long.as_flattened(), short.as_flattened()].concat()
     }
 
@@ -127,56 +127,56 @@ impl FrameHead {
     ///
     /// # Errors
     /// When the bytes are not those that were written.
-    pub fn unpack(&self, packed: &[u8], decompressor: &mut Decompressor<'_>) -> Result<Vec<u8>, Damaged> {
+    pub fn unpack(&self, packed: &[u8], decompressor: &mut Decompressor<'_>) -> Result<Vec<u8>, FrameError> {
         if self.digest_with(packed) != self.digest {
-            return Err(Damaged::Digest);
+            return Err(FrameError::Digest);
         }
-        let plain = decompressor.decompress(packed, self.plain as usize).map_err(|_| Damaged::Packing)?;
-        if plain.len() == self.plain as usize { Ok(plain) } else { Err(Damaged::Packing) }
+        let plain = decompressor.decompress(packed, self.plain_bytes as usize).map_err(|_| FrameError::Compression)?;
+        if plain.len() == self.plain_bytes as usize { Ok(plain) } else { Err(FrameError::Compression) }
     }
 }
 
 /// A frame that is being filled.
-pub struct Filling {
+pub struct FrameBuilder {
     plain: Vec<u8>,
     rows: u32,
     times: (u64, u64),
     compressor: Compressor<'static>,
 }
 
-impl Filling {
+impl FrameBuilder {
     /// An empty one.
     ///
     /// # Errors
     /// When there is no memory to compress with.
     pub fn new() -> io::Result<Self> {
-        let compressor = Compressor::new(LEVEL)?;
-        Ok(Self { plain: Vec::with_capacity(FRAME), rows: 0, times: NO_TIME, compressor })
+        let compressor = Compressor::new(COMPRESSION_LEVEL)?;
+        Ok(Self { plain: Vec::with_capacity(FRAME_BYTES), rows: 0, times: EMPTY_TIME_RANGE, compressor })
     }
 
     /// Adds the line of a header.
     ///
     /// # Errors
     /// When it cannot be written as JSON; nothing is added then.
-    pub fn header(&mut self, header: &super::format::Header) -> io::Result<()> {
-        self.line(|line| serde_json::to_writer(line, header))
+    pub fn push_header(&mut self, header: &super::row::TraceHeader) -> io::Result<()> {
+        self.push_line(|line| serde_json::to_writer(line, header))
     }
 
     /// Adds a row, which may not be larger than [`MAX_ROW`](super::format::MAX_ROW).
     ///
     /// # Errors
     /// When it is, or cannot be written as JSON; nothing is added then.
-    pub fn row(&mut self, entry: &Entry) -> io::Result<()> {
-        self.line(|line| compact::write(entry, line))?;
+    pub fn push_row(&mut self, entry: &TraceEntry) -> io::Result<()> {
+        self.push_line(|line| row_serializer::write(entry, line))?;
         self.rows += 1;
         self.times = (self.times.0.min(entry.at), self.times.1.max(entry.at));
         Ok(())
     }
 
-    fn line(&mut self, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> io::Result<()> {
+    fn push_line(&mut self, write: impl FnOnce(&mut Vec<u8>) -> serde_json::Result<()>) -> io::Result<()> {
         let before = self.plain.len();
         let written = write(&mut self.plain).map_err(io::Error::from).and_then(|()| {
-            let fits = self.plain.len() - before < super::format::MAX_ROW;
+            let fits = self.plain.len() - before < super::row::MAX_ROW_BYTES;
             fits.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::FileTooLarge, "a row is too large"))
         });
         match written {
@@ -198,15 +198,15 @@ impl Filling {
 
     /// Whether it is time to close it.
     pub fn is_full(&self) -> bool {
-        self.plain.len() >= FRAME
+        self.plain.len() >= FRAME_BYTES
     }
 
     /// Forgets what is in it.
     pub fn clear(&mut self) {
         self.plain.clear();
         // One large row does not hold its memory for ever.
-        self.plain.shrink_to(2 * FRAME);
-        (self.rows, self.times) = (0, NO_TIME);
+        self.plain.shrink_to(2 * FRAME_BYTES);
+        (self.rows, self.times) = (0, EMPTY_TIME_RANGE);
     }
 
     /// Closes it: its bytes, head and all, as the file's frame number `seq`. What is in it stays until
@@ -222,12 +222,12 @@ impl Filling {
             first: self.times.0,
             last: self.times.1,
             rows: self.rows,
-            plain: length(self.plain.len()),
-            packed: length(packed.len()),
+            plain_bytes: length(self.plain.len()),
+            packed_bytes: length(packed.len()),
             digest: [0; 8],
         };
         head.digest = head.digest_with(&packed);
-        let mut bytes = Vec::with_capacity(HEAD + packed.len());
+        let mut bytes = Vec::with_capacity(FRAME_HEAD_BYTES + packed.len());
         head.write(&mut bytes);
         bytes.extend_from_slice(&packed);
         Ok(bytes)
@@ -239,12 +239,12 @@ mod tests {
     use super::*;
 
     fn closed(rows: &[u64], seq: u64) -> Vec<u8> {
-        let mut filling = Filling::new().unwrap();
-        rows.iter().for_each(|&at| filling.row(&Entry { at, ..Entry::default() }).unwrap());
+        let mut filling = FrameBuilder::new().unwrap();
+        rows.iter().for_each(|&at| filling.push_row(&TraceEntry { at, ..TraceEntry::default() }).unwrap());
         filling.close(seq).unwrap()
     }
 
-    fn head(bytes: &[u8]) -> Result<FrameHead, Damaged> {
+    fn head(bytes: &[u8]) -> Result<FrameHead, FrameError> {
         FrameHead::read(bytes.first_chunk().unwrap())
     }
 
@@ -253,8 +253,8 @@ mod tests {
         let bytes = closed(&[30, 10, 20], 7);
         let head = head(&bytes).unwrap();
         assert_eq!((head.seq, head.first, head.last, head.rows), (7, 10, 30, 3));
-        assert_eq!(head.packed as usize, bytes.len() - HEAD);
-        let plain = head.unpack(&bytes[HEAD..], &mut Decompressor::new().unwrap()).unwrap();
+        assert_eq!(head.packed_bytes as usize, bytes.len() - FRAME_HEAD_BYTES);
+        let plain = head.unpack(&bytes[FRAME_HEAD_BYTES..], &mut Decompressor::new().unwrap()).unwrap();
         assert_eq!(String::from_utf8(plain).unwrap(), "{\"at\":30}\n{\"at\":10}\n{\"at\":20}\n");
     }
 
@@ -271,15 +271,15 @@ mod tests {
         for at in 0..bytes.len() {
             let mut broken = bytes.clone();
             broken[at] ^= 0x10;
-            let read = head(&broken).and_then(|head| head.unpack(&broken[HEAD..], &mut decompressor));
+            let read = head(&broken).and_then(|head| head.unpack(&broken[FRAME_HEAD_BYTES..], &mut decompressor));
             assert!(read.is_err(), "byte {at}");
         }
     }
 
     #[test]
     fn a_frame_may_be_closed_again_after_a_failure_and_then_is_empty() {
-        let mut filling = Filling::new().unwrap();
-        filling.row(&Entry::default()).unwrap();
+        let mut filling = FrameBuilder::new().unwrap();
+        filling.push_row(&TraceEntry::default()).unwrap();
         assert_eq!(filling.close(3).unwrap(), filling.close(3).unwrap());
         filling.clear();
         assert!(filling.is_empty() && filling.rows() == 0);
@@ -287,9 +287,9 @@ mod tests {
 
     #[test]
     fn a_row_beyond_the_bound_is_refused_and_leaves_no_trace() {
-        let mut filling = Filling::new().unwrap();
-        let model = Some("x".repeat(crate::capture::format::MAX_ROW));
-        assert!(filling.row(&Entry { model, ..Entry::default() }).is_err());
+        let mut filling = FrameBuilder::new().unwrap();
+        let model = Some("x".repeat(crate::capture::row::MAX_ROW_BYTES));
+        assert!(filling.push_row(&TraceEntry { model, ..TraceEntry::default() }).is_err());
         assert!(filling.is_empty());
     }
 }

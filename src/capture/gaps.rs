@@ -21,35 +21,35 @@ use crate::measure::timeline::TokenEvent;
 
 /// Why a text is no list of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotGaps {
+pub enum GapsError {
     /// It has other letters.
     #[error("packed gaps are not base64 without padding")]
-    Letters,
+    Encoding,
     /// It ends early.
     #[error("packed gaps end before the last gap")]
-    Short,
+    Truncated,
     /// It goes on.
     #[error("packed gaps go on after the last gap")]
-    Long,
+    TrailingData,
     /// A number, or a sum of numbers, that no writer writes.
     #[error("packed gaps hold a number out of range")]
-    Range,
+    OutOfRange,
 }
 
 /// Packs the gaps, in order.
 pub fn pack(events: &[TokenEvent]) -> String {
     let mut bytes = Vec::with_capacity(events.len() * 2 + 8);
-    put(&mut bytes, events.len() as u64);
+    write_varint(&mut bytes, events.len() as u64);
     for run in events.chunk_by(|a, b| a.tokens() == b.tokens()) {
-        put(&mut bytes, run.len() as u64);
-        put(&mut bytes, run[0].tokens().map_or(0, |tokens| u64::from(tokens) + 1));
+        write_varint(&mut bytes, run.len() as u64);
+        write_varint(&mut bytes, run[0].tokens().map_or(0, |tokens| u64::from(tokens) + 1));
     }
     let (mut offset, mut before, mut gap_before) = (0_u64, 0, 0_i64);
     for event in events {
         offset = offset.saturating_add(event.gap().as_nanos());
         let rounded = offset.saturating_add(500) / 1_000;
         let gap = (rounded - before) as i64;
-        put(&mut bytes, folded(gap - gap_before));
+        write_varint(&mut bytes, zigzag_encode(gap - gap_before));
         (before, gap_before) = (rounded, gap);
     }
     STANDARD_NO_PAD.encode(bytes)
@@ -59,43 +59,44 @@ pub fn pack(events: &[TokenEvent]) -> String {
 ///
 /// # Errors
 /// When [`pack`] would not have written the text. No text makes this take more memory than eight times its length.
-pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, NotGaps> {
-    let bytes = STANDARD_NO_PAD.decode(text).map_err(|_| NotGaps::Letters)?;
+pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, GapsError> {
+    let bytes = STANDARD_NO_PAD.decode(text).map_err(|_| GapsError::Encoding)?;
     let mut rest = &bytes[..];
-    let gaps = usize::try_from(take(&mut rest)?).map_err(|_| NotGaps::Range)?;
+    let gaps = usize::try_from(read_varint(&mut rest)?).map_err(|_| GapsError::OutOfRange)?;
     // A gap takes at least a byte.
     if gaps > rest.len() {
-        return Err(NotGaps::Short);
+        return Err(GapsError::Truncated);
     }
     let mut tokens = Vec::with_capacity(gaps);
     while tokens.len() < gaps {
-        let (run, each) = (take(&mut rest)?, take(&mut rest)?);
+        let (run, each) = (read_varint(&mut rest)?, read_varint(&mut rest)?);
         let run = usize::try_from(run).ok().filter(|run| (1..=gaps - tokens.len()).contains(run));
-        let each = u32::try_from(each).map_err(|_| NotGaps::Range)?.checked_sub(1);
-        tokens.extend(std::iter::repeat_n(each, run.ok_or(NotGaps::Range)?));
+        let each = u32::try_from(each).map_err(|_| GapsError::OutOfRange)?.checked_sub(1);
+        tokens.extend(std::iter::repeat_n(each, run.ok_or(GapsError::OutOfRange)?));
     }
     let (mut gap, mut offset) = (0_i64, 0_u64);
     let mut event = |tokens| {
-        gap = gap.checked_add(unfolded(take(&mut rest)?)).ok_or(NotGaps::Range)?;
-        let nanos = u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(NotGaps::Range)?;
-        offset = offset.checked_add(nanos).ok_or(NotGaps::Range)?;
+        gap = gap.checked_add(zigzag_decode(read_varint(&mut rest)?)).ok_or(GapsError::OutOfRange)?;
+        let nanos =
+            u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(GapsError::OutOfRange)?;
+        offset = offset.checked_add(nanos).ok_or(GapsError::OutOfRange)?;
         let event = TokenEvent::new(Gap::from_nanos(nanos), tokens);
         // One that is too long or has too many tokens would not be what was written.
-        if (event.gap().as_nanos(), event.tokens()) == (nanos, tokens) { Ok(event) } else { Err(NotGaps::Range) }
+        if (event.gap().as_nanos(), event.tokens()) == (nanos, tokens) { Ok(event) } else { Err(GapsError::OutOfRange) }
     };
     let events = tokens.into_iter().map(&mut event).collect::<Result<_, _>>()?;
-    if rest.is_empty() { Ok(events) } else { Err(NotGaps::Long) }
+    if rest.is_empty() { Ok(events) } else { Err(GapsError::TrailingData) }
 }
 
-fn folded(signed: i64) -> u64 {
+fn zigzag_encode(signed: i64) -> u64 {
     ((signed << 1) ^ (signed >> 63)) as u64
 }
 
-fn unfolded(folded: u64) -> i64 {
+fn zigzag_decode(folded: u64) -> i64 {
     (folded >> 1) as i64 ^ -((folded & 1) as i64)
 }
 
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
+fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -103,21 +104,21 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take(bytes: &mut &[u8]) -> Result<u64, NotGaps> {
+fn read_varint(bytes: &mut &[u8]) -> Result<u64, GapsError> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(NotGaps::Short)?;
+        let (&byte, rest) = bytes.split_first().ok_or(GapsError::Truncated)?;
         *bytes = rest;
         let bits = u64::from(byte & 0x7f);
         if bits << shift >> shift != bits {
-            return Err(NotGaps::Range);
+            return Err(GapsError::OutOfRange);
         }
         number |= bits << shift;
         if byte < 0x80 {
             return Ok(number);
         }
     }
-    Err(NotGaps::Range)
+    Err(GapsError::OutOfRange)
 }
 
 #[cfg(test)]
@@ -156,22 +157,22 @@ mod tests {
     #[test]
     fn what_is_no_list_of_gaps_is_told_why() {
         let refused = |bytes: &[u8]| unpack(&STANDARD_NO_PAD.encode(bytes)).unwrap_err();
-        assert_eq!(unpack("?"), Err(NotGaps::Letters));
-        assert_eq!(unpack(""), Err(NotGaps::Short));
-        assert_eq!(refused(&[2, 2, 2, 4]), NotGaps::Short);
-        assert_eq!(refused(&[1, 1, 2, 4, 4]), NotGaps::Long);
-        assert_eq!(refused(&[1, 2, 2, 5]), NotGaps::Range, "a run longer than the list");
-        assert_eq!(refused(&[2, 0, 2, 5, 5]), NotGaps::Range, "an empty run");
-        assert_eq!(refused(&[1, 1, 2, 1]), NotGaps::Range, "a gap below zero");
-        assert_eq!(refused(&[0xff; 10]), NotGaps::Range);
+        assert_eq!(unpack("?"), Err(GapsError::Encoding));
+        assert_eq!(unpack(""), Err(GapsError::Truncated));
+        assert_eq!(refused(&[2, 2, 2, 4]), GapsError::Truncated);
+        assert_eq!(refused(&[1, 1, 2, 4, 4]), GapsError::TrailingData);
+        assert_eq!(refused(&[1, 2, 2, 5]), GapsError::OutOfRange, "a run longer than the list");
+        assert_eq!(refused(&[2, 0, 2, 5, 5]), GapsError::OutOfRange, "an empty run");
+        assert_eq!(refused(&[1, 1, 2, 1]), GapsError::OutOfRange, "a gap below zero");
+        assert_eq!(refused(&[0xff; 10]), GapsError::OutOfRange);
         let one = |tokens: u64, micros: i64| {
             let mut bytes = vec![1, 1];
-            put(&mut bytes, tokens + 1);
-            put(&mut bytes, folded(micros));
+            write_varint(&mut bytes, tokens + 1);
+            write_varint(&mut bytes, zigzag_encode(micros));
             unpack(&STANDARD_NO_PAD.encode(bytes))
         };
-        assert_eq!(one(1, i64::MAX / 1_000), Err(NotGaps::Range), "a gap of three centuries");
-        assert_eq!(one(1 << 31, 1), Err(NotGaps::Range), "more tokens than an event has");
+        assert_eq!(one(1, i64::MAX / 1_000), Err(GapsError::OutOfRange), "a gap of three centuries");
+        assert_eq!(one(1 << 31, 1), Err(GapsError::OutOfRange), "more tokens than an event has");
         let longest = TokenEvent::new(Gap::from_nanos(u64::MAX), Some(u32::MAX));
         assert_eq!(unpack(&pack(&[longest])), Ok(vec![longest]), "what is cut is cut to what can be written");
     }

@@ -12,24 +12,24 @@ use std::path::Path;
 use rand::RngExt as _;
 
 /// The name of the key in the folder.
-pub const FILE: &str = "capture.key";
+pub const KEY_FILE: &str = "capture.key";
 /// The shortest key that is taken, in bytes.
-const SHORTEST: usize = 16;
+const MIN_KEY_BYTES: usize = 16;
 /// The longest, in bytes.
-const LONGEST: usize = 4_096;
+const MAX_KEY_BYTES: usize = 4_096;
 
 /// A key, or one made from it for a purpose. It cannot be shown.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct CaptureKey([u8; 32]);
 
-impl Key {
+impl CaptureKey {
     /// The key of a folder: read from `given`, else from the folder's own file, which is made if it is not there. One that
     /// others can read is taken, with a warning: what mounts secrets often leaves them so.
     ///
     /// # Errors
     /// When the file cannot be read or made, or holds less than 16 bytes.
-    pub fn of_folder(folder: &Path, given: Option<&Path>) -> io::Result<Self> {
-        let own = folder.join(FILE);
+    pub fn load_or_create(folder: &Path, given: Option<&Path>) -> io::Result<Self> {
+        let own = folder.join(KEY_FILE);
         let path = given.unwrap_or(&own);
         // One that is empty was made on a full disk, or by who was killed before the key was in it.
         if given.is_none() && fs::metadata(&own).map_or(0, |about| about.len()) == 0 {
@@ -43,29 +43,29 @@ impl Key {
         let mut bytes = Vec::new();
         let mut read = || {
             let file = File::open(path)?;
-            if others_can_read(&file.metadata()?) {
+            if is_readable_by_others(&file.metadata()?) {
                 let remedy = "chmod 600";
                 tracing::warn!(key = %path.display(), remedy, "others can read the key of the capture, and try guesses of prompts with it");
             }
             // Of what is no key, as a device is, only so much is read that it shows.
-            file.take(LONGEST as u64 + SHORTEST as u64).read_to_end(&mut bytes)
+            file.take(MAX_KEY_BYTES as u64 + MIN_KEY_BYTES as u64).read_to_end(&mut bytes)
         };
         read().map_err(named)?;
         let bytes = bytes.trim_ascii();
-        if !(SHORTEST..=LONGEST).contains(&bytes.len()) {
-            let expected = format!("expected a key of {SHORTEST} to {LONGEST} bytes");
+        if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&bytes.len()) {
+            let expected = format!("expected a key of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes");
             return Err(named(io::Error::new(io::ErrorKind::InvalidData, expected)));
         }
         Ok(Self(blake3::derive_key("streamgauge 2026 capture", bytes)))
     }
 
     /// The key of one day, counted from 1970.
-    pub fn of_day(&self, day: u64) -> Self {
+    pub fn for_day(&self, day: u64) -> Self {
         Self(*blake3::keyed_hash(&self.0, &day.to_le_bytes()).as_bytes())
     }
 
     /// The key of blocks that are cut by a tokenizer: ids of different tokenizers are different.
-    pub fn of_tokens(&self, tokenizer: &[u8; 32]) -> Self {
+    pub fn for_tokenizer(&self, tokenizer: &[u8; 32]) -> Self {
         Self(*blake3::keyed_hash(&self.0, &[&b"tokens"[..], tokenizer].concat()).as_bytes())
     }
 
@@ -77,9 +77,9 @@ impl Key {
     /// 64 bits of the keyed digest of `bytes`, for one purpose.
     pub fn digest(&self, purpose: &'static [u8], bytes: &[u8]) -> u64 {
         let mut input = Vec::with_capacity(1 + purpose.len() + bytes.len());
-        begin(&mut input, purpose);
+        push_purpose(&mut input, purpose);
         input.extend_from_slice(bytes);
-        cut(&self.hash(&input))
+        truncate(&self.hash(&input))
     }
 
     /// What a hash that is to stay within this process begins with, for one purpose.
@@ -91,7 +91,7 @@ impl Key {
 
     pub(super) fn hasher(&self, purpose: &'static [u8]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        restart(&mut hasher, purpose);
+        reset_hasher(&mut hasher, purpose);
         hasher
     }
 
@@ -101,18 +101,18 @@ impl Key {
     }
 }
 
-fn others_can_read(file: &Metadata) -> bool {
+fn is_readable_by_others(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o044 != 0
 }
 
 /// What a digest begins with that is for one purpose.
-pub(super) fn begin(input: &mut Vec<u8>, purpose: &'static [u8]) {
+pub(super) fn push_purpose(input: &mut Vec<u8>, purpose: &'static [u8]) {
     input.push(u8::try_from(purpose.len()).unwrap_or(u8::MAX));
     input.extend_from_slice(purpose);
 }
 
 /// The same for a hasher, which forgets what it has.
-pub(super) fn restart<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
+pub(super) fn reset_hasher<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
     hasher.reset().update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose)
 }
 
@@ -124,7 +124,7 @@ pub(super) fn hex(digest: u64) -> String {
 }
 
 /// The first 64 bits of a digest.
-pub(super) fn cut(digest: &[u8; 32]) -> u64 {
+pub(super) fn truncate(digest: &[u8; 32]) -> u64 {
     u64::from_le_bytes(digest.first_chunk().copied().unwrap_or_default())
 }
 
@@ -135,24 +135,24 @@ mod tests {
     #[test]
     fn a_folder_has_one_random_key_that_only_its_owner_reads() {
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let id = |folder: &Path| Key::of_folder(folder, None).unwrap().id();
+        let id = |folder: &Path| CaptureKey::load_or_create(folder, None).unwrap().id();
         assert_eq!(id(one.path()), id(one.path()));
         assert_ne!(id(one.path()), id(other.path()));
-        assert_eq!(fs::metadata(one.path().join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
-        fs::write(other.path().join(FILE), "").unwrap();
+        assert_eq!(fs::metadata(one.path().join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(other.path().join(KEY_FILE), "").unwrap();
         assert_eq!(id(other.path()), id(other.path()), "an empty one is no key yet");
         let given = one.path().join("given");
         fs::write(&given, "0123456789abcdef\n").unwrap();
-        let of = |folder: &Path| Key::of_folder(folder, Some(&given)).unwrap();
+        let of = |folder: &Path| CaptureKey::load_or_create(folder, Some(&given)).unwrap();
         assert_eq!(of(one.path()).id(), of(other.path()).id());
-        assert_ne!(of(one.path()).of_day(1).id(), of(one.path()).of_day(2).id());
+        assert_ne!(of(one.path()).for_day(1).id(), of(one.path()).for_day(2).id());
         fs::write(&given, "short").unwrap();
         let endless = Path::new("/dev/zero");
         for path in [&given, endless] {
-            let error = Key::of_folder(one.path(), Some(path)).err().unwrap().to_string();
+            let error = CaptureKey::load_or_create(one.path(), Some(path)).err().unwrap().to_string();
             assert_eq!(error, format!("the key in {}: expected a key of 16 to 4096 bytes", path.display()));
         }
-        let error = Key::of_folder(one.path(), Some(&one.path().join("none"))).err().unwrap().to_string();
+        let error = CaptureKey::load_or_create(one.path(), Some(&one.path().join("none"))).err().unwrap().to_string();
         assert!(error.starts_with("the key in /") && error.contains("/none: No such file"), "{error}");
     }
 }

@@ -3,9 +3,9 @@
 /// Width and height in pixels, where the first bytes tell.
 pub fn dimensions(head: &[u8]) -> Option<(u32, u32)> {
     let size = if head.starts_with(b"\x89PNG\r\n\x1a\n") {
-        (big(head, 16, 4)?, big(head, 20, 4)?)
+        (read_be(head, 16, 4)?, read_be(head, 20, 4)?)
     } else if head.starts_with(b"GIF8") {
-        (little(head, 6, 2)?, little(head, 8, 2)?)
+        (read_le(head, 6, 2)?, read_le(head, 8, 2)?)
     } else if head.starts_with(&[0xff, 0xd8]) {
         jpeg(head)?
     } else if head.starts_with(b"RIFF") && head.get(8..12)? == b"WEBP" {
@@ -16,11 +16,11 @@ pub fn dimensions(head: &[u8]) -> Option<(u32, u32)> {
     (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
-fn big(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
+fn read_be(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
     Some(bytes.get(at..at + length)?.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
 }
 
-fn little(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
+fn read_le(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
     Some(bytes.get(at..at + length)?.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
 }
 
@@ -35,24 +35,24 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
         match marker {
             // Frames of every coding; C4, C8 and CC are tables and the like.
             0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
-                return Some((big(bytes, at + 7, 2)?, big(bytes, at + 5, 2)?));
+                return Some((read_be(bytes, at + 7, 2)?, read_be(bytes, at + 5, 2)?));
             }
             // The picture itself, or its end.
             0xd9 | 0xda => return None,
             0x01 | 0xd0..=0xd8 => at += 2,
-            _ => at += 2 + big(bytes, at + 2, 2)? as usize,
+            _ => at += 2 + read_be(bytes, at + 2, 2)? as usize,
         }
     }
 }
 
 fn webp(bytes: &[u8]) -> Option<(u32, u32)> {
     match bytes.get(12..16)? {
-        b"VP8X" => Some((little(bytes, 24, 3)? + 1, little(bytes, 27, 3)? + 1)),
+        b"VP8X" => Some((read_le(bytes, 24, 3)? + 1, read_le(bytes, 27, 3)? + 1)),
         b"VP8L" => {
-            let bits = little(bytes, 21, 4)?;
+            let bits = read_le(bytes, 21, 4)?;
             Some(((bits & 0x3fff) + 1, (bits >> 14 & 0x3fff) + 1))
         }
-        b"VP8 " => Some((little(bytes, 26, 2)? & 0x3fff, little(bytes, 28, 2)? & 0x3fff)),
+        b"VP8 " => Some((read_le(bytes, 26, 2)? & 0x3fff, read_le(bytes, 28, 2)? & 0x3fff)),
         _ => None,
     }
 }

@@ -46,25 +46,25 @@
 //!   few people use can tell who they are.
 //! * **Images and sounds**: their number, kind, size, and width and height in pixels.
 
-mod ages;
 pub mod blocks;
-mod compact;
-pub mod counts;
-pub mod digest;
 mod error;
-pub mod format;
 pub mod frame;
 pub mod gaps;
 pub mod key;
-mod lines;
+mod line_reader;
 pub mod media;
-pub mod names;
+pub mod model_names;
+pub mod prompt_hasher;
 pub mod reader;
 pub mod recorder;
 pub mod row;
-pub mod scrapes;
+pub mod row_builder;
+mod row_serializer;
+mod segment_ages;
 pub mod segments;
+pub mod server_metrics;
 pub mod sessions;
-mod thread;
-pub mod tokens;
+pub mod stats;
+pub mod tokenizer;
 pub mod writer;
+mod writer_thread;

@@ -29,15 +29,15 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::format::{Entry, Header, NoHeader, VERSION};
-use super::lines::Lines;
-use crate::measure::json::whole_of;
+use super::line_reader::LineReader;
+use super::row::{HeaderError, TraceEntry, TraceHeader, VERSION};
+use crate::measure::json_walker::as_whole_number;
 
 /// The file that makes a folder a run's.
-pub const RUN: &str = "run.json";
+pub const RUN_FILE: &str = "run.json";
 
 /// The rows of a run, in its folder.
-pub const RECORDS: &str = "records.jsonl.zst";
+pub const RECORDS_FILE: &str = "records.jsonl.zst";
 
 /// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -68,13 +68,13 @@ pub enum ReadError {
     },
     /// A file of which nothing can be read.
     #[error("no row can be read: {0}")]
-    Damaged(Damage),
+    Damaged(TraceDamage),
     /// A later version's.
     #[error(
         "{} is a trace of version {version}, and this Streamgauge reads them up to {VERSION}: use a newer one",
         path.display()
     )]
-    Newer {
+    UnsupportedVersion {
         /// The file.
         path: PathBuf,
         /// Its version.
@@ -92,7 +92,7 @@ pub enum ReadError {
     },
     /// Several traces in one file.
     #[error("{}, line {line}: another trace begins here. Put each into a file of its own, in one folder", path.display())]
-    Another {
+    SecondHeader {
         /// The file.
         path: PathBuf,
         /// The line of its header, from 1.
@@ -103,7 +103,7 @@ pub enum ReadError {
         "{} has other blocks than the segments before it (--capture-block was changed): read the segments one by one",
         path.display()
     )]
-    OtherBlocks {
+    BlockMismatch {
         /// The first segment that differs.
         path: PathBuf,
     },
@@ -111,7 +111,7 @@ pub enum ReadError {
 
 /// What is missing from a trace that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct TraceDamage {
     /// The file.
     pub path: PathBuf,
     /// The frame, from 0; `None` where the file has none.
@@ -120,7 +120,7 @@ pub struct Damage {
     pub what: String,
 }
 
-impl fmt::Display for Damage {
+impl fmt::Display for TraceDamage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.frame {
             Some(frame) => write!(f, "{}, frame {frame}: {}", self.path.display(), self.what),
@@ -130,21 +130,21 @@ impl fmt::Display for Damage {
 }
 
 /// See the module. Iterates over the rows.
-pub struct Reader {
-    header: Header,
+pub struct TraceReader {
+    header: TraceHeader,
     segments: vec::IntoIter<PathBuf>,
-    open: Option<Segment>,
-    damage: Vec<Damage>,
+    open: Option<SegmentReader>,
+    damage: Vec<TraceDamage>,
     times: Range<u64>,
 }
 
 /// Said of a segment that is later in the folder and earlier by the wall clock, which was set back meanwhile.
-const BEFORE_THE_FIRST: &str = "it began before the first segment: rows from before that are put at zero";
+const STARTS_BEFORE_FIRST_SEGMENT: &str = "it began before the first segment: rows from before that are put at zero";
 
 /// Every time.
-const ALWAYS: Range<u64> = 0..u64::MAX;
+const ALL_TIMES: Range<u64> = 0..u64::MAX;
 
-impl Reader {
+impl TraceReader {
     /// Opens a file or a folder, and reads the header.
     ///
     /// # Errors
@@ -153,9 +153,9 @@ impl Reader {
         let mut segments = segments(path)?.into_iter();
         let mut damage = Vec::new();
         while let Some(file) = segments.next() {
-            let mut segment = Segment::open(file)?;
+            let mut segment = SegmentReader::open(file)?;
             match segment.header(&mut damage)? {
-                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage, times: ALWAYS }),
+                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage, times: ALL_TIMES }),
                 // Whoever made it was killed before its first row.
                 None => damage.push(segment.lines.damage("it has no whole row")),
             }
@@ -167,81 +167,83 @@ impl Reader {
     ///
     /// # Errors
     /// When it is no trace, or one of a later version.
-    pub fn of_stream(name: &Path, stream: Box<dyn BufRead + Send>) -> Result<Self, ReadError> {
+    pub fn from_stream(name: &Path, stream: Box<dyn BufRead + Send>) -> Result<Self, ReadError> {
         let mut damage = Vec::new();
-        let mut segment = Segment::of(Lines::of_stream(name.to_owned(), stream));
+        let mut segment = SegmentReader::new(LineReader::from_stream(name.to_owned(), stream));
         match segment.header(&mut damage)? {
             Some(header) => {
-                Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage, times: ALWAYS })
+                Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage, times: ALL_TIMES })
             }
             None => Err(ReadError::NotATrace { path: name.to_owned() }),
         }
     }
 
     /// What holds for every row; a folder's first header, on whose line the times of all segments are.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
     /// From now on only rows that arrived at one of these times, in nanoseconds on the trace's line (`u64::MAX` is no
     /// end).
-    pub fn only(&mut self, times: Range<u64>) {
+    pub fn set_time_range(&mut self, times: Range<u64>) {
         self.times = times;
         if let Some(open) = &mut self.open {
-            open.only(&self.times);
+            open.set_time_range(&self.times);
         }
     }
 
     /// The line of the row that was read last.
-    pub fn line(&self) -> &[u8] {
+    pub fn last_line(&self) -> &[u8] {
         self.open.as_ref().map_or(b"", |segment| &segment.line)
     }
 
     /// What was found to be missing, as far as has been read.
-    pub fn damage(&self) -> &[Damage] {
+    pub fn damage(&self) -> &[TraceDamage] {
         &self.damage
     }
 
     /// The next segment, if there is one.
-    fn advance(&mut self) -> Result<Option<Segment>, ReadError> {
+    fn next_segment(&mut self) -> Result<Option<SegmentReader>, ReadError> {
         for file in self.segments.by_ref() {
-            let mut segment = Segment::open(file)?;
+            let mut segment = SegmentReader::open(file)?;
             let Some(header) = segment.header(&mut self.damage)? else {
                 self.damage.push(segment.lines.damage("it has no whole row"));
                 continue;
             };
-            let meaning =
-                |header: &Header| header.blocks.clone().map(|blocks| super::format::Blocks { key: None, ..blocks });
+            let meaning = |header: &TraceHeader| {
+                header.blocks.clone().map(|blocks| super::row::BlockScheme { key: None, ..blocks })
+            };
             if meaning(&header) != meaning(&self.header) {
-                return Err(ReadError::OtherBlocks { path: segment.lines.path });
+                return Err(ReadError::BlockMismatch { path: segment.lines.path });
             }
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);
                 if segment.shift < 0 {
-                    self.damage.push(segment.lines.damage(BEFORE_THE_FIRST));
+                    self.damage.push(segment.lines.damage(STARTS_BEFORE_FIRST_SEGMENT));
                 }
             }
-            segment.only(&self.times);
+            segment.set_time_range(&self.times);
             return Ok(Some(segment));
         }
         Ok(None)
     }
 }
 
-impl Iterator for Reader {
-    type Item = Result<Entry, ReadError>;
+impl Iterator for TraceReader {
+    type Item = Result<TraceEntry, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.open.as_mut()?.row(&mut self.damage) {
-                let wanted =
-                    |row: &Entry| row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX);
+                let wanted = |row: &TraceEntry| {
+                    row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX)
+                };
                 if row.as_ref().is_ok_and(|row| !wanted(row)) {
                     continue;
                 }
                 return Some(row);
             }
-            match self.advance() {
+            match self.next_segment() {
                 Ok(next) => self.open = next,
                 Err(error) => {
                     self.open = None;
@@ -259,7 +261,7 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
         return Ok(vec![path.to_owned()]);
     }
     // The result of a run, beside which other tools' files may lie.
-    let records = path.join(RECORDS);
+    let records = path.join(RECORDS_FILE);
     if records.is_file() {
         return Ok(vec![records]);
     }
@@ -276,28 +278,28 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
 }
 
 /// One file.
-struct Segment {
-    lines: Lines,
+struct SegmentReader {
+    lines: LineReader,
     /// The last that was a row.
     line: Vec<u8>,
     /// From its line of time to the trace's.
     shift: i128,
 }
 
-impl Segment {
+impl SegmentReader {
     fn open(path: PathBuf) -> Result<Self, ReadError> {
-        Ok(Self::of(Lines::open(path)?))
+        Ok(Self::new(LineReader::open(path)?))
     }
 
-    const fn of(lines: Lines) -> Self {
+    const fn new(lines: LineReader) -> Self {
         Self { lines, line: Vec::new(), shift: 0 }
     }
 
     /// Its header; `None` where it has none because it is torn or damaged.
-    fn header(&mut self, damage: &mut Vec<Damage>) -> Result<Option<Header>, ReadError> {
+    fn header(&mut self, damage: &mut Vec<TraceDamage>) -> Result<Option<TraceHeader>, ReadError> {
         let held = damage.len();
         let line = loop {
-            let Some(line) = self.lines.next(damage).transpose()? else { return Ok(None) };
+            let Some(line) = self.lines.next_line(damage).transpose()? else { return Ok(None) };
             // An editor may have left a byte order mark, and blank lines.
             let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
             if !line.is_empty() {
@@ -305,52 +307,54 @@ impl Segment {
             }
         };
         let path = || self.lines.path.clone();
-        match Header::read(&line) {
+        match TraceHeader::read(&line) {
             Ok(header) => Ok(Some(header)),
-            Err(NoHeader::Newer(version)) => Err(ReadError::Newer { path: path(), version }),
-            Err(NoHeader::NotOne) if damage.len() > held => Ok(None),
-            Err(NoHeader::NotOne) => Err(ReadError::NotATrace { path: path() }),
-            Err(NoHeader::Wrong(error)) => {
-                Err(self.no_row(format!("its header makes no sense from column {} on", error.column())))
+            Err(HeaderError::UnsupportedVersion(version)) => {
+                Err(ReadError::UnsupportedVersion { path: path(), version })
+            }
+            Err(HeaderError::NotAHeader) if damage.len() > held => Ok(None),
+            Err(HeaderError::NotAHeader) => Err(ReadError::NotATrace { path: path() }),
+            Err(HeaderError::Invalid(error)) => {
+                Err(self.invalid_row(format!("its header makes no sense from column {} on", error.column())))
             }
         }
     }
 
     /// A time of its line on the trace's.
-    fn moved(&self, at: u64) -> u64 {
+    fn shift_time(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.shift).unwrap_or_default()
     }
 
     /// Passes over what has none of these times of the trace.
-    fn only(&mut self, times: &Range<u64>) {
+    fn set_time_range(&mut self, times: &Range<u64>) {
         let here = |at: u64| match at {
             0 | u64::MAX => at,
             at => u64::try_from((i128::from(at) - self.shift).max(0)).unwrap_or(u64::MAX),
         };
         let times = here(times.start)..here(times.end);
-        self.lines.only(times);
+        self.lines.set_time_range(times);
     }
 
-    fn row(&mut self, damage: &mut Vec<Damage>) -> Option<Result<Entry, ReadError>> {
+    fn row(&mut self, damage: &mut Vec<TraceDamage>) -> Option<Result<TraceEntry, ReadError>> {
         loop {
-            let line = match self.lines.next(damage)? {
+            let line = match self.lines.next_line(damage)? {
                 Ok(line) => line,
                 Err(error) => return Some(Err(error)),
             };
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match serde_json::from_slice::<Entry>(&line).or_else(|error| of_floats(&line).ok_or(error)) {
+            match serde_json::from_slice::<TraceEntry>(&line).or_else(|error| parse_with_floats(&line).ok_or(error)) {
                 // One that does not say when it came has not come at 0.
-                Ok(entry) if entry.at == 0 && serde_json::from_slice::<Time>(&line).is_err() => {
+                Ok(entry) if entry.at == 0 && serde_json::from_slice::<ArrivalField>(&line).is_err() => {
                     let (path, number) = (self.lines.path.clone(), self.lines.number);
-                    let another = Header::read(&line).is_ok();
-                    let another = another.then_some(ReadError::Another { path, line: number });
-                    return Some(Err(another.unwrap_or_else(|| self.no_row("at is missing".to_owned()))));
+                    let another = TraceHeader::read(&line).is_ok();
+                    let another = another.then_some(ReadError::SecondHeader { path, line: number });
+                    return Some(Err(another.unwrap_or_else(|| self.invalid_row("at is missing".to_owned()))));
                 }
                 Ok(mut entry) => {
-                    entry.at = self.moved(entry.at);
-                    entry.planned = entry.planned.map(|planned| self.moved(planned));
+                    entry.at = self.shift_time(entry.at);
+                    entry.planned = entry.planned.map(|planned| self.shift_time(planned));
                     entry.correct_abort();
                     self.line = line;
                     return Some(Ok(entry));
@@ -361,26 +365,26 @@ impl Segment {
                 }
                 // What serde says may quote the row.
                 Err(error) => {
-                    return Some(Err(self.no_row(format!("it makes no sense from column {} on", error.column()))));
+                    return Some(Err(self.invalid_row(format!("it makes no sense from column {} on", error.column()))));
                 }
             }
         }
     }
 
     /// The line that was read last is no row.
-    fn no_row(&self, reason: String) -> ReadError {
+    fn invalid_row(&self, reason: String) -> ReadError {
         ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
     }
 }
 
 /// A row whose whole numbers are written as data frames do it, `10.0` for 10: to the schema they are the same.
-fn of_floats(line: &[u8]) -> Option<Entry> {
-    fn whole(value: &mut Value) {
+fn parse_with_floats(line: &[u8]) -> Option<TraceEntry> {
+    fn to_integers(value: &mut Value) {
         match value {
-            Value::Array(items) => items.iter_mut().for_each(whole),
-            Value::Object(fields) => fields.values_mut().for_each(whole),
+            Value::Array(items) => items.iter_mut().for_each(to_integers),
+            Value::Object(fields) => fields.values_mut().for_each(to_integers),
             Value::Number(number) if number.is_f64() => {
-                if let Some(number) = number.as_f64().and_then(whole_of) {
+                if let Some(number) = number.as_f64().and_then(as_whole_number) {
                     *value = number.into();
                 }
             }
@@ -388,13 +392,13 @@ fn of_floats(line: &[u8]) -> Option<Entry> {
         }
     }
     let mut row = serde_json::from_slice(line).ok()?;
-    whole(&mut row);
+    to_integers(&mut row);
     serde_json::from_value(row).ok()
 }
 
 /// What a row cannot be without.
 #[derive(Deserialize)]
-struct Time {
+struct ArrivalField {
     #[serde(rename = "at")]
     _at: IgnoredAny,
 }

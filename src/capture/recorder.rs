@@ -20,39 +20,39 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::counts::{Counts, Fate};
 pub use super::error::CaptureError;
-use super::key::Key;
-use super::row::Asked;
-use super::segments::{Folder, Retention};
-use super::thread::{Writer, log_losses};
-use super::tokens::Tokens;
+use super::key::CaptureKey;
+use super::row_builder::RequestDigest;
+use super::segments::{CaptureFolder, Retention};
+use super::stats::{CaptureStats, RecordOutcome};
+use super::tokenizer::PromptTokenizer;
+use super::writer_thread::{WriterThread, log_losses};
 use crate::clock::{Clock, ClockReading};
 use crate::measure::dialect::Dialect;
-use crate::measure::fetch::{self, Fetch};
+use crate::measure::prefetch::{self, Prefetch};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
 
 /// The largest request body whose prompt is digested, in bytes, as sent and decoded: two million tokens of text.
-pub const MAX_BODY: usize = 8 << 20;
+pub const MAX_BODY_BYTES: usize = 8 << 20;
 /// Bodies that are held at one time, in bytes.
-pub const MAX_BODIES: usize = 64 << 20;
+pub const MAX_BUFFERED_BYTES: usize = 64 << 20;
 /// A body up to this length is handed over with the request's end, in bytes.
-pub const SHORT: usize = 2 << 10;
+pub const MAX_INLINE_BODY_BYTES: usize = 2 << 10;
 /// Gaps that are kept of one stream; 512 KiB.
-pub const MAX_GAPS: usize = 65_536;
+pub const MAX_STREAM_GAPS: usize = 65_536;
 /// Notes that may wait: a second of the busiest proxy that was measured.
-pub const WAITING: usize = 8_192;
+pub const MAX_QUEUED_MESSAGES: usize = 8_192;
 /// Header of a request that a load generator sends to learn about the server, and not as part of its load: `1`. The
 /// capture skips it and counts it; a trace that had it would not be the load.
 pub const PROBE_HEADER: &str = "x-streamgauge-probe";
 /// How long the end of the process waits for the disk.
-pub const FINISH: Gap = Gap::from_millis(3_000);
+pub const SHUTDOWN_TIMEOUT: Gap = Gap::from_millis(3_000);
 
 /// How to capture.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct CaptureSettings {
     /// The folder.
     pub folder: PathBuf,
     /// How long what has ended may wait to be written.
@@ -83,12 +83,12 @@ pub enum SessionField {
 }
 
 /// Where the proxy hands requests over. See the module.
-pub struct Capture {
-    queue: SyncSender<Note>,
-    counts: Arc<Counts>,
-    bodies: Arc<Bodies>,
+pub struct CaptureRecorder {
+    queue: SyncSender<CaptureMessage>,
+    stats: Arc<CaptureStats>,
+    bodies: Arc<BodyMemory>,
     /// Bodies up to this length are handed over with the request's end.
-    short: usize,
+    max_inline_body: usize,
     folder: PathBuf,
     flush: Gap,
     session: Option<SessionField>,
@@ -98,82 +98,88 @@ pub struct Capture {
     ended: Mutex<Receiver<()>>,
 }
 
-impl fmt::Debug for Capture {
+impl fmt::Debug for CaptureRecorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Capture").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 
-pub(super) enum Note {
+pub(super) enum CaptureMessage {
     /// A request was sent.
-    Asked { body: Vec<u8>, room: Room, encoding: Vec<u8>, dialect: &'static Dialect, answer: Arc<OnceLock<Asked>> },
+    RequestBody {
+        body: Vec<u8>,
+        room: MemoryReservation,
+        encoding: Vec<u8>,
+        dialect: &'static Dialect,
+        answer: Arc<OnceLock<RequestDigest>>,
+    },
     /// A request has ended.
-    Ended(Box<dyn Followed>),
+    RequestEnded(Box<dyn CapturedRequest>),
     /// Write what there is.
     Stop,
 }
 
-impl Fetch for Note {
+impl Prefetch for CaptureMessage {
     fn fetch(&mut self) {
-        if let Self::Ended(ended) = self
+        if let Self::RequestEnded(ended) = self
             && let Some((following, record)) = ended.parts()
         {
             black_box((following.sent, following.in_flight, following.gaps.len(), following.session.is_some()));
             black_box(following.body.iter().step_by(64).fold(0, |sum: u8, byte| sum.wrapping_add(*byte)));
-            fetch::record(record);
+            prefetch::record(record);
         }
     }
 }
 
 /// A request that has ended, as whoever counted it hands it on.
-pub trait Followed: Send {
+pub trait CapturedRequest: Send {
     /// What was followed of it, and what it came to; `None` where nobody followed it.
-    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)>;
+    fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)>;
 }
 
-impl<R: Borrow<RequestRecord> + Send> Followed for (Following, R) {
-    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)> {
+impl<R: Borrow<RequestRecord> + Send> CapturedRequest for (CaptureHandle, R) {
+    fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)> {
         Some((&mut self.0, self.1.borrow()))
     }
 }
 
 /// Bodies that are held, and those of them that wait for the thread, in bytes.
 #[derive(Default)]
-struct Bodies {
+struct BodyMemory {
     held: AtomicUsize,
     backlog: AtomicUsize,
 }
 
 /// What a body takes of the room that all have.
-pub(super) struct Room {
-    bodies: Arc<Bodies>,
+pub(super) struct MemoryReservation {
+    bodies: Arc<BodyMemory>,
     reserved: usize,
     /// What of the backlog it is, once it waits.
-    waits: usize,
+    queued_bytes: usize,
 }
 
 /// How much of the time in which a request is to be written it may be on its way to the capture.
-pub(super) fn on_the_way(flush: Gap) -> Gap {
+pub(super) fn handover_delay(flush: Gap) -> Gap {
     Gap::from_nanos(flush.as_nanos() / 10)
 }
 
 /// What a small prompt counts among those that wait, in bytes: it takes time of its own.
-const LEAST_WORK: usize = 4 << 10;
+const MIN_BACKLOG_BYTES: usize = 4 << 10;
 
-impl Room {
-    fn wait(&mut self, length: usize) {
-        self.waits = length.max(LEAST_WORK);
-        self.bodies.backlog.fetch_add(self.waits, Ordering::Relaxed);
+impl MemoryReservation {
+    fn enqueue(&mut self, length: usize) {
+        self.queued_bytes = length.max(MIN_BACKLOG_BYTES);
+        self.bodies.backlog.fetch_add(self.queued_bytes, Ordering::Relaxed);
     }
 
     /// Bytes of the prompts that wait behind it.
     pub(super) fn backlog(&self) -> usize {
-        self.bodies.backlog.load(Ordering::Relaxed).saturating_sub(self.waits)
+        self.bodies.backlog.load(Ordering::Relaxed).saturating_sub(self.queued_bytes)
     }
 
     /// Room for a body that grows to so many bytes; false where there is none.
     fn grow(&mut self, body: &mut Vec<u8>, needed: usize) -> bool {
-        if needed > MAX_BODY {
+        if needed > MAX_BODY_BYTES {
             return false;
         }
         if needed <= self.reserved {
@@ -182,7 +188,7 @@ impl Room {
         let grown = needed.next_power_of_two();
         let before = self.bodies.held.fetch_add(grown - self.reserved, Ordering::Relaxed);
         let grew = grown - std::mem::replace(&mut self.reserved, grown);
-        let fits = before + grew <= MAX_BODIES;
+        let fits = before + grew <= MAX_BUFFERED_BYTES;
         if fits {
             body.reserve_exact(grown - body.len());
         }
@@ -190,22 +196,22 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.bodies.held.fetch_sub(self.reserved, Ordering::Relaxed);
-        if self.waits > 0 {
-            self.bodies.backlog.fetch_sub(self.waits, Ordering::Relaxed);
+        if self.queued_bytes > 0 {
+            self.bodies.backlog.fetch_sub(self.queued_bytes, Ordering::Relaxed);
         }
     }
 }
 
 /// One request, for the capture.
 #[derive(Default)]
-pub struct Following {
+pub struct CaptureHandle {
     /// What has come of its body, until that is handed over.
     pub(super) body: Vec<u8>,
     /// Of a body that is not short.
-    room: Option<Room>,
+    reservation: Option<MemoryReservation>,
     /// Whether it was sent whole.
     pub(super) sent: bool,
     pub(super) encoding: Vec<u8>,
@@ -214,50 +220,58 @@ pub struct Following {
     pub(super) in_flight: u32,
     /// Gaps that were drained before the end, and how many besides were not kept.
     pub(super) gaps: Vec<TokenEvent>,
-    pub(super) lost: u64,
+    pub(super) lost_gaps: u64,
     /// Where the thread puts what it found in a body that was handed over before the end.
-    pub(super) answer: Option<Arc<OnceLock<Asked>>>,
+    pub(super) digest_slot: Option<Arc<OnceLock<RequestDigest>>>,
     /// Its body was too large.
     pub(super) oversize: bool,
     /// Its client says that it is a probe ([`PROBE_HEADER`]).
     is_probe: bool,
 }
 
-impl fmt::Debug for Following {
+impl fmt::Debug for CaptureHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Nothing of what was said.
         f.debug_struct("Following").finish_non_exhaustive()
     }
 }
 
-impl Following {
+impl CaptureHandle {
     /// Gaps of a stream that goes on.
-    pub fn progress(&mut self, gaps: &[TokenEvent]) {
-        let room = (MAX_GAPS - self.gaps.len()).min(gaps.len());
+    pub fn push_gaps(&mut self, gaps: &[TokenEvent]) {
+        let room = (MAX_STREAM_GAPS - self.gaps.len()).min(gaps.len());
         self.gaps.extend_from_slice(&gaps[..room]);
-        self.lost += (gaps.len() - room) as u64;
+        self.lost_gaps += (gaps.len() - room) as u64;
     }
 
-    fn forget_body(&mut self) {
-        (self.body, self.room, self.oversize) = (Vec::new(), None, true);
+    fn drop_body(&mut self) {
+        (self.body, self.reservation, self.oversize) = (Vec::new(), None, true);
     }
 }
 
-impl Capture {
+impl CaptureRecorder {
     /// Opens the folder, and begins to write. Blocks are of `tokens`, where there is a tokenizer.
     ///
     /// # Errors
     /// When the folder or the key cannot be used; the error names the folder.
-    pub fn start(settings: Settings, tokens: Option<Tokens>, clock: Clock) -> Result<Self, CaptureError> {
-        Self::start_in(Folder::open, settings, tokens, clock)
+    pub fn start(
+        settings: CaptureSettings,
+        tokens: Option<PromptTokenizer>,
+        clock: Clock,
+    ) -> Result<Self, CaptureError> {
+        Self::start_in(CaptureFolder::open, settings, tokens, clock)
     }
 
     /// Begins to write into a folder that the process which this one takes over from still writes into.
     ///
     /// # Errors
     /// As [`start`](Self::start), but for the other process.
-    pub fn take_over(settings: Settings, tokens: Option<Tokens>, clock: Clock) -> Result<Self, CaptureError> {
-        Self::start_in(Folder::take_over, settings, tokens, clock)
+    pub fn take_over(
+        settings: CaptureSettings,
+        tokens: Option<PromptTokenizer>,
+        clock: Clock,
+    ) -> Result<Self, CaptureError> {
+        Self::start_in(CaptureFolder::take_over, settings, tokens, clock)
     }
 
     /// Whether a capture could begin in this folder with this key. Nothing is left behind; that another process captures
@@ -267,27 +281,27 @@ impl Capture {
     /// When the folder could not be made or written, or the key cannot be read.
     pub fn check(folder: &Path, key: Option<&Path>) -> Result<(), CaptureError> {
         let failed = |error| CaptureError::new(folder, error);
-        Folder::check(folder).map_err(failed)?;
-        key.map_or(Ok(()), |key| Key::of_folder(folder, Some(key)).map(drop).map_err(failed))
+        CaptureFolder::check(folder).map_err(failed)?;
+        key.map_or(Ok(()), |key| CaptureKey::load_or_create(folder, Some(key)).map(drop).map_err(failed))
     }
 
     fn start_in(
-        open: impl FnOnce(&Path, Retention, ClockReading) -> io::Result<Folder>,
-        settings: Settings,
-        tokens: Option<Tokens>,
+        open: impl FnOnce(&Path, Retention, ClockReading) -> io::Result<CaptureFolder>,
+        settings: CaptureSettings,
+        tokens: Option<PromptTokenizer>,
         clock: Clock,
     ) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::new(&settings.folder, error);
         let folder = open(&settings.folder, settings.retention, ClockReading::now(&clock)).map_err(failed)?;
-        let key = Key::of_folder(&settings.folder, settings.key.as_deref()).map_err(failed)?;
-        let (queue, notes) = sync_channel(WAITING);
-        let (counts, stop) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
+        let key = CaptureKey::load_or_create(&settings.folder, settings.key.as_deref()).map_err(failed)?;
+        let (queue, notes) = sync_channel(MAX_QUEUED_MESSAGES);
+        let (counts, stop) = (Arc::<CaptureStats>::default(), Arc::<AtomicBool>::default());
         let (session, directory, flush) = (settings.session.clone(), settings.folder.clone(), settings.flush);
         // Tokens take long, so that what waits for them is counted; ids are of the day on which a request was sent.
-        let short = if tokens.is_some() || settings.rotate { 0 } else { SHORT };
+        let short = if tokens.is_some() || settings.rotate { 0 } else { MAX_INLINE_BODY_BYTES };
         let counted = Arc::clone(&counts);
         let mut writer =
-            Writer::new(settings.clone(), folder, (key, tokens), counted, clock.clone()).map_err(failed)?;
+            WriterThread::new(settings.clone(), folder, (key, tokens), counted, clock.clone()).map_err(failed)?;
         let stopping = Arc::clone(&stop);
         let (alive, ended) = sync_channel(0);
         let body = move || {
@@ -298,96 +312,107 @@ impl Capture {
         };
         thread::Builder::new().name("capture".to_owned()).spawn(body).map_err(failed)?;
         let ended = Mutex::new(ended);
-        Ok(Self { queue, counts, bodies: Arc::default(), short, folder: directory, flush, session, clock, stop, ended })
+        Ok(Self {
+            queue,
+            stats: counts,
+            bodies: Arc::default(),
+            max_inline_body: short,
+            folder: directory,
+            flush,
+            session,
+            clock,
+            stop,
+            ended,
+        })
     }
 
     /// How often it is to be given what has ended, at least: that is a part of the time in which it is to be written.
-    pub fn wants_every(&self) -> Gap {
-        on_the_way(self.flush)
+    pub fn handover_interval(&self) -> Gap {
+        handover_delay(self.flush)
     }
 
     /// What became of the records.
-    pub fn counts(&self) -> &Arc<Counts> {
-        &self.counts
+    pub fn stats(&self) -> &Arc<CaptureStats> {
+        &self.stats
     }
 
     /// A request begins. `header` reads one of its header fields; `in_flight` others are open.
-    pub fn follow<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>, in_flight: usize) -> Following {
+    pub fn begin_request<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>, in_flight: usize) -> CaptureHandle {
         let session = match &self.session {
             // Without a value it is the name of nobody's session.
             Some(SessionField::Header(name)) => header(name).filter(|name| !name.is_empty()).map(<[u8]>::to_vec),
             _ => None,
         };
-        Following {
+        CaptureHandle {
             encoding: header("content-encoding").unwrap_or_default().to_vec(),
             session,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
             is_probe: header(PROBE_HEADER).is_some(),
-            ..Following::default()
+            ..CaptureHandle::default()
         }
     }
 
     /// A piece of the request's body.
-    pub fn request(&self, following: &mut Following, piece: &[u8]) {
+    pub fn push_body(&self, following: &mut CaptureHandle, piece: &[u8]) {
         if following.oversize || following.sent || following.is_probe {
             return;
         }
         let needed = following.body.len() + piece.len();
-        if needed > self.short {
-            let new = || Room { bodies: Arc::clone(&self.bodies), reserved: 0, waits: 0 };
-            if !following.room.get_or_insert_with(new).grow(&mut following.body, needed) {
-                return following.forget_body();
+        if needed > self.max_inline_body {
+            let new = || MemoryReservation { bodies: Arc::clone(&self.bodies), reserved: 0, queued_bytes: 0 };
+            if !following.reservation.get_or_insert_with(new).grow(&mut following.body, needed) {
+                return following.drop_body();
             }
         }
         following.body.extend_from_slice(piece);
     }
 
     /// The request was sent whole.
-    pub fn sent(&self, following: &mut Following, dialect: Option<&'static Dialect>) {
+    pub fn finish_body(&self, following: &mut CaptureHandle, dialect: Option<&'static Dialect>) {
         following.sent = true;
-        let Some(mut room) = following.room.take() else { return };
+        let Some(mut room) = following.reservation.take() else { return };
         let (body, encoding) = (std::mem::take(&mut following.body), std::mem::take(&mut following.encoding));
         let Some(dialect) = dialect else { return };
-        room.wait(body.len());
-        let answer = Arc::clone(following.answer.get_or_insert_default());
+        room.enqueue(body.len());
+        let answer = Arc::clone(following.digest_slot.get_or_insert_default());
         // Without it the row has no prompt; the record's own fate is counted when it ends.
-        if self.queue.try_send(Note::Asked { body, room, encoding, dialect, answer }).is_err() {
+        if self.queue.try_send(CaptureMessage::RequestBody { body, room, encoding, dialect, answer }).is_err() {
             following.oversize = true;
         }
     }
 
     /// The request has ended, and has been counted.
-    pub fn ended(&self, mut ended: Box<dyn Followed>) {
+    pub fn end_request(&self, mut ended: Box<dyn CapturedRequest>) {
         // Plain HTTP is no traffic of a model.
         let Some((following, _)) = ended.parts().filter(|(_, record)| record.shape.dialect.is_some()) else { return };
         if following.is_probe {
-            return self.counts.add(Fate::Probe, 1);
+            return self.stats.add(RecordOutcome::Probe, 1);
         }
-        self.counts.joined();
-        if self.queue.try_send(Note::Ended(ended)).is_err() {
-            self.counts.left(1);
-            self.lost();
+        self.stats.inc_queued();
+        if self.queue.try_send(CaptureMessage::RequestEnded(ended)).is_err() {
+            self.stats.dec_queued(1);
+            self.count_lost();
         }
     }
 
     /// A request that has ended will not get here: there was no room on the way.
-    pub fn lost(&self) {
-        self.counts.add(Fate::QueueFull, 1);
+    pub fn count_lost(&self) {
+        self.stats.add(RecordOutcome::QueueFull, 1);
         // The thread may be what hangs, so that it cannot tell.
-        if let Some(lost) = self.counts.untold(self.clock.now()) {
+        if let Some(lost) = self.stats.unlogged_losses(self.clock.now()) {
             log_losses(&self.folder, &lost, None);
         }
     }
 
     /// Writes what has been handed over, and ends. Waits for the disk, but not longer than [`FINISH`]: what it has not
     /// taken by then is lost and logged.
-    pub fn finish(&self) {
+    pub fn shutdown(&self) {
         self.stop.store(true, Ordering::Release);
-        let _waits_already = self.queue.try_send(Note::Stop).is_err();
+        let _waits_already = self.queue.try_send(CaptureMessage::Stop).is_err();
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(FINISH.into()) == Err(RecvTimeoutError::Timeout) {
-            let (folder, lost) = (self.folder.display(), self.counts.waiting());
-            self.counts.add(Fate::Disk, lost);
+        if ended.recv_timeout(SHUTDOWN_TIMEOUT.into()) == Err(RecvTimeoutError::Timeout) {
+            let (folder, lost) = (self.folder.display(), self.stats.queued());
+            self.stats.add(RecordOutcome::Disk, lost);
             tracing::warn!(%folder, lost, "the disk of the capture hangs: what it has not taken is lost");
         }
     }

@@ -24,25 +24,25 @@ use std::thread;
 use nix::libc::{EINVAL, EISDIR, EOPNOTSUPP, O_TMPFILE};
 use nix::unistd::{AccessFlags, access};
 
-use super::ages::Ages;
+use super::segment_ages::SegmentAges;
 use crate::clock::{self, ClockReading};
 use crate::measure::time::{Gap, Stamp};
 
 /// A segment is closed at this size.
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 /// A segment is closed at this age, so that retention by age and backups have something to take.
-pub const SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
+pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
-const IN_A_FILE: &str = "it is, or lies in, a file; remedy: name a folder";
-const LOCK: &str = "capture.lock";
-const END: &str = ".jsonl.zst";
+const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
+const LOCK_FILE: &str = "capture.lock";
+const SEGMENT_SUFFIX: &str = ".jsonl.zst";
 /// Digits of a segment's number, at least.
-const NUMBER: usize = 8;
+const MIN_NUMBER_DIGITS: usize = 8;
 /// Letters of the moment at which a segment was begun.
-const BEGUN: usize = 16;
+const TIMESTAMP_CHARS: usize = 16;
 
 /// What is kept, and of that a segment is at most an eighth.
-const PARTS: u64 = 8;
+const MIN_SEGMENTS: u64 = 8;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,33 +55,33 @@ pub struct Retention {
 
 impl Retention {
     fn segment_bytes(self) -> u64 {
-        SEGMENT_BYTES.min(self.bytes / PARTS)
+        MAX_SEGMENT_BYTES.min(self.bytes / MIN_SEGMENTS)
     }
 
     fn segment_age(self) -> Gap {
-        SEGMENT_AGE.min(self.age.divided_by(PARTS))
+        MAX_SEGMENT_AGE.min(self.age.divided_by(MIN_SEGMENTS))
     }
 }
 
 /// See the module.
-pub struct Folder {
+pub struct CaptureFolder {
     path: PathBuf,
     retention: Retention,
-    open: Option<Segment>,
+    open_segment: Option<OpenSegment>,
     next: u64,
-    ages: Ages,
+    ages: SegmentAges,
     lock: Arc<File>,
 }
 
-struct Segment {
+struct OpenSegment {
     path: PathBuf,
     file: File,
     bytes: u64,
     frames: u64,
-    begun: Stamp,
+    started: Stamp,
 }
 
-impl Folder {
+impl CaptureFolder {
     /// Whether a folder, or the one in which it would be made, can be written to. Nothing is left behind.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Folder {
         match fs::metadata(&there) {
             Ok(about) if about.is_dir() => {}
             Err(error) if error.kind() != io::ErrorKind::NotADirectory => return Err(error),
-            _ => return Err(io::Error::new(io::ErrorKind::NotADirectory, IN_A_FILE)),
+            _ => return Err(io::Error::new(io::ErrorKind::NotADirectory, NOT_A_FOLDER)),
         }
         // A file without a name is gone when it is closed.
         let without_name = OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(&there);
@@ -111,7 +111,7 @@ impl Folder {
     /// # Errors
     /// When it cannot be made or written, or another process captures into it.
     pub fn open(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
-        Self::open_as(path, retention, now, |lock| take(lock))
+        Self::open_as(path, retention, now, |lock| acquire_lock(lock))
     }
 
     /// Opens a folder that the process which this one takes over from still captures into, each into segments of its own.
@@ -134,15 +134,15 @@ impl Folder {
         now: ClockReading,
         take: impl FnOnce(&Arc<File>) -> io::Result<()>,
     ) -> io::Result<Self> {
-        let lock = Arc::new(make(path)?);
+        let lock = Arc::new(create_with_lock(path)?);
         take(&lock)?;
         let found = segments(path)?;
         let next = found.last().map_or(0, |last| last.number + 1);
         let changed = found
             .iter()
-            .map(|segment| Ok((segment.path.clone(), segment.changed()?)))
+            .map(|segment| Ok((segment.path.clone(), segment.modified_unix_ns()?)))
             .collect::<io::Result<Vec<_>>>()?;
-        let (ages, disbelieved) = Ages::found(&changed, now, retention.age);
+        let (ages, disbelieved) = SegmentAges::from_segments(&changed, now, retention.age);
         if let Some(step) = disbelieved {
             tracing::warn!(
                 folder = %path.display(), days = step.as_nanos() / 86_400_000_000_000,
@@ -150,20 +150,20 @@ impl Folder {
                  clock that jumped, and ages nothing"
             );
         }
-        Ok(Self { path: path.to_owned(), retention, open: None, next, ages, lock })
+        Ok(Self { path: path.to_owned(), retention, open_segment: None, next, ages, lock })
     }
 
     /// The number of the frame that is written next, in its segment: 0 is a new segment, and needs a header.
     pub fn next_frame(&self) -> u64 {
-        self.open.as_ref().map_or(0, |segment| segment.frames)
+        self.open_segment.as_ref().map_or(0, |segment| segment.frames)
     }
 
     /// Whether the segment that is open should be closed before more is written.
     pub fn is_due(&self, now: Stamp) -> bool {
-        let is_due = |open: &Segment| {
-            open.bytes >= self.retention.segment_bytes() || now.since(open.begun) >= self.retention.segment_age()
+        let is_due = |open: &OpenSegment| {
+            open.bytes >= self.retention.segment_bytes() || now.since(open.started) >= self.retention.segment_age()
         };
-        self.open.as_ref().is_some_and(is_due)
+        self.open_segment.as_ref().is_some_and(is_due)
     }
 
     /// Writes a frame; begins a segment if none is open.
@@ -171,9 +171,9 @@ impl Folder {
     /// # Errors
     /// When it cannot be written. The segment is closed then, and the frame can be tried again as the first of another.
     pub fn write(&mut self, frame: &[u8], now: ClockReading) -> io::Result<()> {
-        let mut segment = match self.open.take() {
+        let mut segment = match self.open_segment.take() {
             Some(segment) => segment,
-            None => self.begin(now)?,
+            None => self.begin_segment(now)?,
         };
         self.ages.set(&segment.path, now.stamp);
         if segment.file.metadata()?.nlink() == 0 {
@@ -190,29 +190,33 @@ impl Folder {
         }
         segment.bytes += frame.len() as u64;
         segment.frames += 1;
-        self.open = Some(segment);
+        self.open_segment = Some(segment);
         Ok(())
     }
 
-    fn begin(&mut self, now: ClockReading) -> io::Result<Segment> {
+    fn begin_segment(&mut self, now: ClockReading) -> io::Result<OpenSegment> {
         let mut made = false;
         loop {
-            let path = self.path.join(format!("{:0NUMBER$}-{}{END}", self.next, clock::moment(now.unix_nanos)));
+            let path = self.path.join(format!(
+                "{:0MIN_NUMBER_DIGITS$}-{}{SEGMENT_SUFFIX}",
+                self.next,
+                clock::moment(now.unix_nanos)
+            ));
             let opened = OpenOptions::new().create_new(true).append(true).open(&path);
             match opened {
                 // The process that this one takes over from, or that takes over, has begun it in the same second.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !made => {
                     // The lock that was taken lies in the folder that is gone.
-                    let lock = make(&self.path)?;
-                    take(&lock)?;
+                    let lock = create_with_lock(&self.path)?;
+                    acquire_lock(&lock)?;
                     (self.lock, made) = (Arc::new(lock), true);
                     tracing::warn!(folder = %self.path.display(), "the capture's folder was removed, and is made again");
                 }
                 opened => {
                     let file = opened?;
                     self.next += 1;
-                    return Ok(Segment { path, file, bytes: 0, frames: 0, begun: now.stamp });
+                    return Ok(OpenSegment { path, file, bytes: 0, frames: 0, started: now.stamp });
                 }
             }
         }
@@ -223,15 +227,15 @@ impl Folder {
     /// # Errors
     /// When it cannot be synced. It is closed all the same.
     pub fn close(&mut self) -> io::Result<()> {
-        self.open.take().map_or(Ok(()), |segment| segment.file.sync_data())
+        self.open_segment.take().map_or(Ok(()), |segment| segment.file.sync_data())
     }
 
     /// Removes the oldest segments, as far as retention asks for it. Logs a jump of the wall clock, which it does not.
     ///
     /// # Errors
     /// When the folder cannot be read, or a segment cannot be removed; those that can be are.
-    pub fn tidy(&mut self, now: ClockReading) -> io::Result<()> {
-        if let Some(jump) = self.ages.jump(now) {
+    pub fn evict(&mut self, now: ClockReading) -> io::Result<()> {
+        if let Some(jump) = self.ages.clock_jump(now) {
             let seconds = jump / 1_000_000_000;
             tracing::warn!(
                 seconds,
@@ -243,15 +247,15 @@ impl Folder {
             segments => segments?,
         };
         let there: BTreeSet<&Path> = segments.iter().map(|segment| &*segment.path).collect();
-        self.ages.keep(|path| there.contains(path));
+        self.ages.retain(|path| there.contains(path));
         // The one that is being written stays.
-        if self.open.is_some() {
+        if self.open_segment.is_some() {
             segments.pop();
         }
         let mut kept = self.retention.segment_bytes();
-        let mut tidy = |segment: &Named| {
+        let mut tidy = |segment: &SegmentFile| {
             kept += fs::metadata(&segment.path)?.len();
-            let goes = kept > self.retention.bytes || self.ages.of(&segment.path, now.stamp) > self.retention.age;
+            let goes = kept > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
             if goes { fs::remove_file(&segment.path) } else { Ok(()) }
         };
         // One that cannot be removed keeps none of the older ones.
@@ -260,47 +264,48 @@ impl Folder {
 }
 
 /// Makes a folder, if it is not there; the file in it by which a process takes it for itself.
-fn make(path: &Path) -> io::Result<File> {
+fn create_with_lock(path: &Path) -> io::Result<File> {
     fs::create_dir_all(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => io::Error::new(error.kind(), IN_A_FILE),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => io::Error::new(error.kind(), NOT_A_FOLDER),
         _ => error,
     })?;
-    OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK))
+    OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK_FILE))
 }
 
-fn take(lock: &File) -> io::Result<()> {
+fn acquire_lock(lock: &File) -> io::Result<()> {
     lock.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),
         TryLockError::Error(error) => error,
     })
 }
 
-struct Named {
+struct SegmentFile {
     number: u64,
     path: PathBuf,
     /// When it was begun, in nanoseconds since 1970, by its name.
-    begun: Option<u64>,
+    started_unix_ns: Option<u64>,
 }
 
-impl Named {
+impl SegmentFile {
     /// When it was last changed, in nanoseconds since 1970. A copy of it was changed when it was copied, but none takes
     /// more than [`SEGMENT_AGE`] to fill.
-    fn changed(&self) -> io::Result<u64> {
-        let by_name = self.begun.map_or(u64::MAX, |begun| begun.saturating_add(SEGMENT_AGE.as_nanos()));
+    fn modified_unix_ns(&self) -> io::Result<u64> {
+        let by_name = self.started_unix_ns.map_or(u64::MAX, |begun| begun.saturating_add(MAX_SEGMENT_AGE.as_nanos()));
         Ok(clock::changed(&fs::metadata(&self.path)?)?.min(by_name))
     }
 }
 
 /// The segments of a folder, in order. What else lies there is somebody's own, and is not ours to remove.
-fn segments(folder: &Path) -> io::Result<Vec<Named>> {
+fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     let mut segments = Vec::new();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(END)?.split_once('-'));
-        let name =
-            name.filter(|(number, begun)| number.len() >= NUMBER && begun.len() == BEGUN && begun.ends_with('Z'));
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SEGMENT_SUFFIX)?.split_once('-'));
+        let name = name.filter(|(number, begun)| {
+            number.len() >= MIN_NUMBER_DIGITS && begun.len() == TIMESTAMP_CHARS && begun.ends_with('Z')
+        });
         let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, clock::of_moment(begun))));
-        segments.extend(numbered.map(|(number, begun)| Named { number, path, begun }));
+        segments.extend(numbered.map(|(number, begun)| SegmentFile { number, path, started_unix_ns: begun }));
     }
     segments.sort_by_key(|segment| segment.number);
     Ok(segments)
@@ -318,7 +323,7 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let name = |segment: &Named| segment.path.file_name().unwrap().to_str().unwrap().to_owned();
+        let name = |segment: &SegmentFile| segment.path.file_name().unwrap().to_str().unwrap().to_owned();
         segments(folder).unwrap().iter().map(name).collect()
     }
 
@@ -326,7 +331,7 @@ mod tests {
     fn segments_are_numbered_on_and_say_when_they_were_begun() {
         let folder = tempfile::tempdir().unwrap();
         for unix in [1_763_720_100, 1_763_720_200] {
-            let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
+            let mut open = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
             assert_eq!(open.next_frame(), 0);
             open.write(b"one", at(unix * 1_000_000_000)).unwrap();
             open.write(b"two", at(unix * 1_000_000_000)).unwrap();
@@ -346,8 +351,8 @@ mod tests {
     #[test]
     fn a_segment_is_due_at_its_size() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
-        let half = vec![7; SEGMENT_BYTES as usize / 2];
+        let mut open = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
+        let half = vec![7; MAX_SEGMENT_BYTES as usize / 2];
         open.write(&half, at(1)).unwrap();
         assert!(!open.is_due(at(1).stamp));
         open.write(&half, at(1)).unwrap();
@@ -357,7 +362,8 @@ mod tests {
     #[test]
     fn where_little_is_kept_segments_are_small() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }, at(1)).unwrap();
+        let mut open =
+            CaptureFolder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }, at(1)).unwrap();
         open.write(&[7; 99], at(1)).unwrap();
         assert!(!open.is_due(at(10).stamp) && open.is_due(at(11).stamp));
         open.write(&[7; 1], at(1)).unwrap();
@@ -367,24 +373,24 @@ mod tests {
     #[test]
     fn a_folder_is_one_processes() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Folder::open(folder.path(), ALL, at(1)).unwrap();
-        let second = Folder::open(folder.path(), ALL, at(1)).err().unwrap();
+        let first = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
+        let second = CaptureFolder::open(folder.path(), ALL, at(1)).err().unwrap();
         assert_eq!(second.to_string(), "another process captures into it");
         drop(first);
-        assert!(Folder::open(folder.path(), ALL, at(1)).is_ok());
+        assert!(CaptureFolder::open(folder.path(), ALL, at(1)).is_ok());
     }
 
     #[test]
     fn a_successor_captures_beside_its_predecessor_into_segments_of_its_own() {
         let folder = tempfile::tempdir().unwrap();
-        let mut first = Folder::open(folder.path(), ALL, at(1)).unwrap();
+        let mut first = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
         first.write(b"one", at(1_000_000_000)).unwrap();
-        let mut second = Folder::take_over(folder.path(), ALL, at(1)).unwrap();
+        let mut second = CaptureFolder::take_over(folder.path(), ALL, at(1)).unwrap();
         first.close().unwrap();
         first.write(b"two", at(1_000_000_000)).unwrap();
         second.write(b"three", at(1_000_000_000)).unwrap();
         assert_eq!(names(folder.path()).len(), 3);
-        assert!(Folder::open(folder.path(), ALL, at(1)).is_err(), "a third process does not fit");
+        assert!(CaptureFolder::open(folder.path(), ALL, at(1)).is_err(), "a third process does not fit");
         drop(first);
         // The thread that waits for the lock is the successor's, or nobody's.
         drop(second);
@@ -393,18 +399,18 @@ mod tests {
     #[test]
     fn the_oldest_segments_go_when_there_is_too_much_or_they_are_too_old() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
+        let mut open = CaptureFolder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
         // Room for another of three bytes is kept free.
         for _ in 0..4 {
             open.write(&[7; 10], at(1)).unwrap();
             open.close().unwrap();
         }
-        open.tidy(at(1)).unwrap();
+        open.evict(at(1)).unwrap();
         assert_eq!(names(folder.path()).len(), 2);
         assert!(names(folder.path())[0].starts_with("00000002"));
         open.retention = Retention { bytes: 100, age: Gap::from_millis(1_000) };
         open.write(&[7; 10], at(1)).unwrap();
-        open.tidy(at(u64::MAX)).unwrap();
+        open.evict(at(u64::MAX)).unwrap();
         assert_eq!(names(folder.path()).len(), 1, "the open one stays");
     }
 
@@ -418,29 +424,29 @@ mod tests {
             stamp: Stamp::from_nanos(days * DAY),
             unix_nanos: start + (days + jumped_days) * DAY,
         };
-        let mut open = Folder::open(folder.path(), retention, reading(1, 0)).unwrap();
+        let mut open = CaptureFolder::open(folder.path(), retention, reading(1, 0)).unwrap();
         for _ in 0..3 {
             open.write(b"rows", reading(1, 0)).unwrap();
             open.close().unwrap();
         }
-        open.tidy(reading(1, 400)).unwrap();
+        open.evict(reading(1, 400)).unwrap();
         assert_eq!(names(folder.path()).len(), 3, "a jump in a running process");
         drop(open);
-        let mut open = Folder::open(folder.path(), retention, reading(1, 400)).unwrap();
-        open.tidy(reading(1, 400)).unwrap();
+        let mut open = CaptureFolder::open(folder.path(), retention, reading(1, 400)).unwrap();
+        open.evict(reading(1, 400)).unwrap();
         assert_eq!(names(folder.path()).len(), 3, "and before it started");
         open.write(b"rows", reading(3, 400)).unwrap();
         open.close().unwrap();
-        open.tidy(reading(7, 400)).unwrap();
+        open.evict(reading(7, 400)).unwrap();
         assert_eq!(names(folder.path()).len(), 4, "not older than a week");
-        open.tidy(reading(9, 400)).unwrap();
+        open.evict(reading(9, 400)).unwrap();
         assert_eq!(names(folder.path()).len(), 1, "a week and a day have passed");
     }
 
     #[test]
     fn what_is_no_segment_is_never_removed_and_what_cannot_be_removed_keeps_no_other() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
+        let mut open = CaptureFolder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
         for name in ["2025-traffic.jsonl.zst", "00000000-busy.jsonl.zst", "1-20251121T101500Z.jsonl.zst"] {
             fs::write(folder.path().join(name), [7; 99]).unwrap();
         }
@@ -451,7 +457,7 @@ mod tests {
         let second = folder.path().join(&names(folder.path())[1]);
         fs::remove_file(&second).unwrap();
         fs::create_dir(&second).unwrap();
-        assert!(open.tidy(at(1)).is_err());
+        assert!(open.evict(at(1)).is_err());
         assert!(!folder.path().join("00000000-19700101T000000Z.jsonl.zst").exists());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3 + 3 + 1, "the lock, and what was not ours");
     }
@@ -460,7 +466,7 @@ mod tests {
     fn what_cannot_be_written_can_be_tried_again() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("capture");
-        let mut open = Folder::open(&inner, ALL, at(1)).unwrap();
+        let mut open = CaptureFolder::open(&inner, ALL, at(1)).unwrap();
         fs::remove_dir_all(&inner).unwrap();
         fs::write(&inner, "a file").unwrap();
         assert!(open.write(b"one", at(1)).is_err());
@@ -473,22 +479,22 @@ mod tests {
     fn a_folder_that_was_removed_is_made_again_and_locked() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("a/capture");
-        let mut open = Folder::open(&inner, ALL, at(1)).unwrap();
+        let mut open = CaptureFolder::open(&inner, ALL, at(1)).unwrap();
         open.write(b"one", at(1)).unwrap();
         fs::remove_dir_all(folder.path().join("a")).unwrap();
-        open.tidy(at(1)).unwrap();
+        open.evict(at(1)).unwrap();
         assert!(open.write(b"two", at(1)).is_err(), "its segment is gone");
         open.write(b"three", at(1)).unwrap();
         let names = names(&inner);
         assert!(names.len() == 1 && names[0].starts_with("00000001-"), "{names:?}");
         assert_eq!(fs::read(inner.join(&names[0])).unwrap(), b"three");
-        assert!(Folder::open(&inner, ALL, at(1)).is_err(), "another process keeps out");
+        assert!(CaptureFolder::open(&inner, ALL, at(1)).is_err(), "another process keeps out");
     }
 
     #[test]
     fn a_segment_that_was_removed_takes_nothing_more() {
         let folder = tempfile::tempdir().unwrap();
-        let mut open = Folder::open(folder.path(), ALL, at(1)).unwrap();
+        let mut open = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
         open.write(b"one", at(1)).unwrap();
         fs::remove_file(folder.path().join(&names(folder.path())[0])).unwrap();
         let lost = open.write(b"two", at(1)).unwrap_err();

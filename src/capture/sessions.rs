@@ -7,18 +7,18 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::measure::near::Near;
-use crate::measure::reuse::mixed;
+use crate::measure::locality_hash::BuildLocalityHasher;
+use crate::measure::prefix_cache::mix;
 use crate::measure::time::{Gap, Stamp};
 
 /// Conversations that are remembered: 8 MiB.
-const MOST: usize = 65_536;
+const MAX_CONVERSATIONS: usize = 65_536;
 /// Conversations that have said the same and are told apart.
-const ALIKE: u64 = 8;
+const MAX_DUPLICATES: u64 = 8;
 
 /// A request's place in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct SessionTurn {
     /// The session.
     pub session: u64,
     /// Its place, from 0.
@@ -29,15 +29,15 @@ pub struct Turn {
 
 /// What a server keeps of a conversation, by the digests of the ids of its answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kept {
+pub struct StoredResponse {
     /// The answer that the request goes on from.
-    pub goes_on_from: Option<u64>,
+    pub previous_response: Option<u64>,
     /// Its own, where the server keeps answers.
-    pub answer: Option<u64>,
+    pub response: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
-struct Last {
+struct LastTurn {
     session: u64,
     turn: u32,
     ended: Stamp,
@@ -45,40 +45,46 @@ struct Last {
 
 /// See the module.
 #[derive(Default)]
-pub struct Sessions {
+pub struct SessionTracker {
     /// By the digest of everything that was said up to its end, of the last answer's id, or of what a client calls it:
     /// without the key nobody can choose that, and it needs no hash that is a guard.
-    last: HashMap<u64, Last, Near>,
+    last: HashMap<u64, LastTurn, BuildLocalityHasher>,
     order: VecDeque<u64>,
 }
 
-impl Sessions {
+impl SessionTracker {
     /// The turn of a request that says itself which session it is of.
-    pub fn named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> Turn {
+    pub fn turn_of_named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> SessionTurn {
         let before = self.last.get(&session).copied();
-        let (turn, last) = turn(session, before, arrived, ended);
+        let (turn, last) = next_turn(session, before, arrived, ended);
         self.remember(session, last);
         turn
     }
 
     /// The turn of a request of these messages; `None` if it has none and the server keeps nothing of it. What nobody gave a
     /// name has a random one.
-    pub fn inferred(&mut self, messages: &[u64], kept: Kept, arrived: Stamp, ended: Stamp) -> Option<Turn> {
-        let mut earlier = kept.goes_on_from.iter().chain(messages.iter().rev().skip(1));
-        let before = earlier.find_map(|end| self.goes_on(*end));
-        let ends = [messages.last().copied(), kept.answer];
+    pub fn infer_turn(
+        &mut self,
+        messages: &[u64],
+        kept: StoredResponse,
+        arrived: Stamp,
+        ended: Stamp,
+    ) -> Option<SessionTurn> {
+        let mut earlier = kept.previous_response.iter().chain(messages.iter().rev().skip(1));
+        let before = earlier.find_map(|end| self.take_continued(*end));
+        let ends = [messages.last().copied(), kept.response];
         if before.is_none() && ends == [None; 2] {
             return None;
         }
-        let (turn, last) = turn(before.map_or_else(rand::random, |before| before.session), before, arrived, ended);
-        ends.into_iter().flatten().for_each(|end| self.remember_another(end, last));
+        let (turn, last) = next_turn(before.map_or_else(rand::random, |before| before.session), before, arrived, ended);
+        ends.into_iter().flatten().for_each(|end| self.remember_duplicate(end, last));
         Some(turn)
     }
 
     /// The conversation that ended there, which goes on. One of the others that ended there is the next to do so.
-    fn goes_on(&mut self, end: u64) -> Option<Last> {
+    fn take_continued(&mut self, end: u64) -> Option<LastTurn> {
         let last = self.last.get(&end).copied()?;
-        let others = (1..ALIKE).map(|nth| mixed(end, nth)).take_while(|at| self.last.contains_key(at));
+        let others = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).take_while(|at| self.last.contains_key(at));
         if let Some(next) = others.last().and_then(|at| self.last.remove(&at)) {
             self.last.insert(end, next);
         }
@@ -86,22 +92,22 @@ impl Sessions {
     }
 
     /// Remembers a conversation, and another one that ended there before.
-    fn remember_another(&mut self, end: u64, last: Last) {
+    fn remember_duplicate(&mut self, end: u64, last: LastTurn) {
         let before = self.last.get(&end).copied().filter(|before| before.session != last.session);
         // What is asked again and again, and never goes on, takes its places once.
-        let room = before.filter(|_| !self.last.contains_key(&mixed(end, ALIKE - 1)));
+        let room = before.filter(|_| !self.last.contains_key(&mix(end, MAX_DUPLICATES - 1)));
         if let Some(before) = room
-            && let Some(free) = (1..ALIKE).map(|nth| mixed(end, nth)).find(|at| !self.last.contains_key(at))
+            && let Some(free) = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).find(|at| !self.last.contains_key(at))
         {
             self.remember(free, before);
         }
         self.remember(end, last);
     }
 
-    fn remember(&mut self, at: u64, last: Last) {
+    fn remember(&mut self, at: u64, last: LastTurn) {
         if self.last.insert(at, last).is_none() {
             self.order.push_back(at);
-            if self.order.len() > MOST
+            if self.order.len() > MAX_CONVERSATIONS
                 && let Some(oldest) = self.order.pop_front()
             {
                 self.last.remove(&oldest);
@@ -111,10 +117,10 @@ impl Sessions {
 }
 
 /// The turn after `before` in its session, and how it is remembered.
-fn turn(session: u64, before: Option<Last>, arrived: Stamp, ended: Stamp) -> (Turn, Last) {
+fn next_turn(session: u64, before: Option<LastTurn>, arrived: Stamp, ended: Stamp) -> (SessionTurn, LastTurn) {
     let turn = before.map_or(0, |before| before.turn.saturating_add(1));
     let think = before.map(|before| arrived.since(before.ended));
-    (Turn { session, turn, think }, Last { session, turn, ended })
+    (SessionTurn { session, turn, think }, LastTurn { session, turn, ended })
 }
 
 #[cfg(test)]
@@ -127,29 +133,29 @@ mod tests {
 
     #[test]
     fn a_chain_that_goes_on_is_the_next_turn_and_the_pause_is_told() {
-        let mut sessions = Sessions::default();
-        let first = sessions.inferred(&[1, 2], Kept::default(), at(0), at(3)).unwrap();
-        let second = sessions.inferred(&[1, 2, 3, 4], Kept::default(), at(10), at(12)).unwrap();
-        let third = sessions.inferred(&[1, 2, 3, 4, 5, 6], Kept::default(), at(20), at(21)).unwrap();
+        let mut sessions = SessionTracker::default();
+        let first = sessions.infer_turn(&[1, 2], StoredResponse::default(), at(0), at(3)).unwrap();
+        let second = sessions.infer_turn(&[1, 2, 3, 4], StoredResponse::default(), at(10), at(12)).unwrap();
+        let third = sessions.infer_turn(&[1, 2, 3, 4, 5, 6], StoredResponse::default(), at(20), at(21)).unwrap();
         assert_eq!((first.turn, first.think), (0, None));
-        assert_eq!(second, Turn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
+        assert_eq!(second, SessionTurn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
         assert_eq!((third.session, third.turn), (first.session, 2));
-        let other = sessions.inferred(&[1, 9], Kept::default(), at(22), at(23)).unwrap();
+        let other = sessions.infer_turn(&[1, 9], StoredResponse::default(), at(22), at(23)).unwrap();
         assert!(other.session != first.session && other.turn == 0);
-        let again = sessions.inferred(&[1, 2], Kept::default(), at(24), at(25)).unwrap();
+        let again = sessions.infer_turn(&[1, 2], StoredResponse::default(), at(24), at(25)).unwrap();
         assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
-        assert_eq!(sessions.inferred(&[], Kept::default(), at(0), at(0)), None);
+        assert_eq!(sessions.infer_turn(&[], StoredResponse::default(), at(0), at(0)), None);
     }
 
     #[test]
     fn conversations_that_began_with_the_same_words_go_on_each_for_itself() {
-        let mut sessions = Sessions::default();
+        let mut sessions = SessionTracker::default();
         let mut asked = |messages: &[u64], seconds| {
-            sessions.inferred(messages, Kept::default(), at(seconds), at(seconds + 1)).unwrap()
+            sessions.infer_turn(messages, StoredResponse::default(), at(seconds), at(seconds + 1)).unwrap()
         };
         let firsts = [0, 1, 2].map(|seconds| asked(&[7], seconds));
         let nexts = [13, 14, 15].map(|seconds| asked(&[7, 8, seconds], seconds));
-        let of = |turns: [Turn; 3]| turns.map(|turn| turn.session);
+        let of = |turns: [SessionTurn; 3]| turns.map(|turn| turn.session);
         let [one, two, three] = of(firsts);
         assert_eq!(of(nexts), [three, two, one], "the latest first");
         assert!(nexts.iter().all(|next| next.turn == 1));
@@ -158,14 +164,19 @@ mod tests {
         assert_eq!((branch.session, branch.turn), (one, 1), "all have gone on: it is a branch");
         (0..100).for_each(|seconds| _ = asked(&[5], seconds));
         let apart: std::collections::BTreeSet<u64> = (0..20).map(|n| asked(&[5, n], 200).session).collect();
-        assert_eq!(apart.len() as u64, ALIKE);
+        assert_eq!(apart.len() as u64, MAX_DUPLICATES);
     }
 
     #[test]
     fn a_request_that_goes_on_from_a_kept_answer_is_the_next_turn_of_that_one() {
-        let mut sessions = Sessions::default();
+        let mut sessions = SessionTracker::default();
         let mut asked = |messages: &[u64], goes_on_from, answer, seconds| {
-            sessions.inferred(messages, Kept { goes_on_from, answer }, at(seconds), at(seconds + 1))
+            sessions.infer_turn(
+                messages,
+                StoredResponse { previous_response: goes_on_from, response: answer },
+                at(seconds),
+                at(seconds + 1),
+            )
         };
         // A prompt that is one text has no messages.
         let first = asked(&[], None, Some(70), 0).unwrap();
@@ -182,19 +193,31 @@ mod tests {
 
     #[test]
     fn what_a_client_calls_a_session_is_one() {
-        let mut sessions = Sessions::default();
-        let turns = [5, 6, 5].map(|session| sessions.named(session, at(session), at(session)).turn);
+        let mut sessions = SessionTracker::default();
+        let turns = [5, 6, 5].map(|session| sessions.turn_of_named(session, at(session), at(session)).turn);
         assert_eq!(turns, [0, 0, 1]);
     }
 
     #[test]
     fn the_oldest_conversations_are_forgotten() {
-        let mut sessions = Sessions::default();
-        for n in 0..MOST as u64 + 10 {
-            sessions.inferred(&[n], Kept::default(), at(0), at(0));
+        let mut sessions = SessionTracker::default();
+        for n in 0..MAX_CONVERSATIONS as u64 + 10 {
+            sessions.infer_turn(&[n], StoredResponse::default(), at(0), at(0));
         }
-        assert_eq!((sessions.last.len(), sessions.order.len()), (MOST, MOST));
-        assert_eq!(sessions.inferred(&[0, MOST as u64 * 2], Kept::default(), at(1), at(1)).unwrap().turn, 0);
-        assert_eq!(sessions.inferred(&[100, MOST as u64 * 3], Kept::default(), at(1), at(1)).unwrap().turn, 1);
+        assert_eq!((sessions.last.len(), sessions.order.len()), (MAX_CONVERSATIONS, MAX_CONVERSATIONS));
+        assert_eq!(
+            sessions
+                .infer_turn(&[0, MAX_CONVERSATIONS as u64 * 2], StoredResponse::default(), at(1), at(1))
+                .unwrap()
+                .turn,
+            0
+        );
+        assert_eq!(
+            sessions
+                .infer_turn(&[100, MAX_CONVERSATIONS as u64 * 3], StoredResponse::default(), at(1), at(1))
+                .unwrap()
+                .turn,
+            1
+        );
     }
 }

@@ -2,13 +2,13 @@
 
 use std::io::{self, Write};
 
-use super::format::{Entry, Header};
-use super::frame::Filling;
+use super::frame::FrameBuilder;
+use super::row::{TraceEntry, TraceHeader};
 
 /// Writes one trace to one place.
 pub struct TraceWriter<W: Write> {
     out: W,
-    filling: Filling,
+    filling: FrameBuilder,
     seq: u64,
 }
 
@@ -17,9 +17,9 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// When there is no memory to compress with.
-    pub fn new(out: W, header: &Header) -> io::Result<Self> {
-        let mut filling = Filling::new()?;
-        filling.header(header)?;
+    pub fn new(out: W, header: &TraceHeader) -> io::Result<Self> {
+        let mut filling = FrameBuilder::new()?;
+        filling.push_header(header)?;
         Ok(Self { out, filling, seq: 0 })
     }
 
@@ -27,8 +27,8 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// When it is larger than [`MAX_ROW`](super::format::MAX_ROW), and then the trace goes on without it; or when `out` fails.
-    pub fn write(&mut self, entry: &Entry) -> io::Result<()> {
-        self.filling.row(entry)?;
+    pub fn write(&mut self, entry: &TraceEntry) -> io::Result<()> {
+        self.filling.push_row(entry)?;
         if self.filling.is_full() { self.write_frame() } else { Ok(()) }
     }
 

@@ -7,20 +7,20 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::sending::flags::Sending;
-use super::sending::{Wanted, send};
+use super::runner::flags::RunnerArgs;
+use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
-use super::trace::told;
-use super::values::{at_least_one, lasting, positive};
+use super::trace::notes;
+use super::values::{at_least_one, parse_positive_duration, positive};
 use crate::measure::time::Gap;
-use crate::replay::run::{Loop, Sessions};
-use crate::replay::schedule::Plan;
-use crate::replay::source::Reading;
-use crate::replay::synth::Synthetic;
-use crate::replay::synth::arrivals::{Arrivals, Law, Stages};
-use crate::replay::synth::length::{Length, Lengths};
-use crate::replay::synth::mixes::{MIXES, Mix};
-use crate::trace::format::Format;
+use crate::replay::run::{LoopMode, SessionMode};
+use crate::replay::schedule::ReplayPlan;
+use crate::replay::synth::SyntheticTrace;
+use crate::replay::synth::arrivals::{ArrivalPattern, ArrivalProcess, Stages};
+use crate::replay::synth::length::{LengthDistribution, RequestLengths};
+use crate::replay::synth::mixture::{TRAFFIC_MIXES, TrafficMix};
+use crate::replay::trace_source::TraceReadOptions;
+use crate::trace::format::TraceFormat;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -59,7 +59,7 @@ Examples:
 #[command(group(clap::ArgGroup::new("measured").args(["mix", "lengths"])))]
 pub(crate) struct Args {
     #[command(flatten)]
-    pub(super) sending: Sending,
+    pub(super) sending: RunnerArgs,
 
     /// Requests a second; with --turns sessions that begin in one
     #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
@@ -71,8 +71,8 @@ pub(crate) struct Args {
 
     /// How they come: `poisson`, independent of each other; `constant`; or `gamma:SHAPE`, in bursts below shape 1 and
     /// more even above
-    #[arg(long, value_name = "LAW", default_value = "poisson", value_parser = law, conflicts_with = "concurrency", help_heading = "Timing")]
-    arrivals: Law,
+    #[arg(long, value_name = "LAW", default_value = "poisson", value_parser = arrival_process, conflicts_with = "concurrency", help_heading = "Timing")]
+    arrivals: ArrivalProcess,
 
     /// Requests open at a time
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
@@ -88,19 +88,19 @@ pub(crate) struct Args {
     requests: Option<u32>,
 
     /// Send for so long. A session ends with it too, before the first turn that would come later
-    #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
     /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or as measured for --mix]
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
-    isl: Option<Length>,
+    isl: Option<LengthDistribution>,
 
     /// Tokens of a reply, likewise [default: 128, or as measured for --mix]
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
-    osl: Option<Length>,
+    osl: Option<LengthDistribution>,
 
     /// Lengths as they were measured in public traces of such traffic
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(TRAFFIC_MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
     mix: Option<String>,
 
     /// Draw lengths from a file, a prompt's and its reply's together: a trace, or lines of ISL,OSL
@@ -118,11 +118,11 @@ pub(crate) struct Args {
     /// Requests of a session, a number or a law like --isl. The next has all that was said before in its prompt, the
     /// server's real answers too, and then new text of --isl tokens
     #[arg(long, value_name = "LENGTH", default_value = "1", value_parser = length, help_heading = "Requests")]
-    turns: Length,
+    turns: LengthDistribution,
 
     /// From an answer to the next turn: a time, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:8s:4s
-    #[arg(long, value_name = "TIME", value_parser = Length::of_times, requires = "turns", help_heading = "Requests")]
-    think: Option<Length>,
+    #[arg(long, value_name = "TIME", value_parser = LengthDistribution::parse_durations, requires = "turns", help_heading = "Requests")]
+    think: Option<LengthDistribution>,
 
     /// Tokens at the beginning of each prompt that are the same for all
     #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Requests")]
@@ -147,24 +147,24 @@ pub(crate) struct Args {
 }
 
 /// Lengths where nothing is said of them.
-const USUAL_INPUT: u64 = 512;
-const USUAL_OUTPUT: u64 = 128;
+const DEFAULT_INPUT_TOKENS: u64 = 512;
+const DEFAULT_OUTPUT_TOKENS: u64 = 128;
 
 /// Sends the load.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    send(&args.sending, || args.wanted())
+    send(&args.sending, || args.workload_spec())
 }
 
 impl Args {
-    pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
+    pub(super) fn workload_spec(&self) -> anyhow::Result<WorkloadSpec> {
         let (lengths, notes) = self.lengths()?;
-        if let Lengths::Apart(Length::Fixed(isl), _) = lengths {
+        if let RequestLengths::Independent(LengthDistribution::Fixed(isl), _) = lengths {
             let shared = u64::from(self.shared_prefix);
             anyhow::ensure!(shared <= isl, "--shared-prefix {shared} is longer than the prompts of --isl {isl}");
         }
-        let stages = self.stages.clone().or(self.rate.map(Stages::steady));
-        let arrivals = stages.map_or(Arrivals::Closed, |stages| Arrivals::Open(self.arrivals, stages));
-        let synthetic = Synthetic {
+        let stages = self.stages.clone().or(self.rate.map(Stages::constant));
+        let arrivals = stages.map_or(ArrivalPattern::Closed, |stages| ArrivalPattern::Open(self.arrivals, stages));
+        let synthetic = SyntheticTrace {
             arrivals,
             requests: self.requests.map(u64::from),
             lengths,
@@ -176,67 +176,67 @@ impl Args {
             stream: !self.no_stream,
             seed: self.sending.seed,
         };
-        Ok(Wanted {
+        Ok(WorkloadSpec {
             name: format!("{synthetic:?}"),
             production: None,
             digest: None,
             header: synthetic.header(),
-            plan: Plan {
+            plan: ReplayPlan {
                 duration: self.duration,
                 shard: self.sending.shard()?,
                 seed: self.sending.seed,
-                ..Plan::default()
+                ..ReplayPlan::default()
             },
-            pauses: 1.0,
-            first: if self.warm_prefixes { synthetic.prefixes().collect() } else { Vec::new() },
-            arrivals: if synthetic.arrivals == Arrivals::Closed { Loop::Closed } else { Loop::Open },
+            pause_stretch: 1.0,
+            warmup_rows: if self.warm_prefixes { synthetic.prefixes().collect() } else { Vec::new() },
+            arrivals: if synthetic.arrivals == ArrivalPattern::Closed { LoopMode::Closed } else { LoopMode::Open },
             // A shard sends its share of it.
-            offered: if self.sending.shard.is_none() { synthetic.arrivals.told() } else { Value::Null },
-            open: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
+            offered_rates: if self.sending.shard.is_none() { synthetic.arrivals.to_json() } else { Value::Null },
+            open_rows: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
             tokens_per_byte: None,
             slots: self.concurrency.or(self.max_in_flight),
-            sessions: Sessions::Live,
+            sessions: SessionMode::Live,
             notes,
         })
     }
 
     /// The lengths, and what their file was taken for.
-    fn lengths(&self) -> anyhow::Result<(Lengths, Vec<String>)> {
-        let lengths = match (&self.lengths, self.mix.as_deref().and_then(Mix::named)) {
+    fn lengths(&self) -> anyhow::Result<(RequestLengths, Vec<String>)> {
+        let lengths = match (&self.lengths, self.mix.as_deref().and_then(TrafficMix::named)) {
             (Some(file), _) => {
-                let reading = Reading {
+                let reading = TraceReadOptions {
                     format: self.input_format.map(|FormatName(format)| format),
                     block_size: self.block_size,
-                    ..Reading::default()
+                    ..TraceReadOptions::default()
                 };
-                let read = Lengths::of_file(file, reading).map_err(anyhow::Error::from_boxed);
+                let read = RequestLengths::from_file(file, reading).map_err(anyhow::Error::from_boxed);
                 let (lengths, opened) = read.context("--lengths")?;
-                let by = |format: &'static Format| self.input_format.is_none().then_some(format.by);
+                let by = |format: &'static TraceFormat| self.input_format.is_none().then_some(format.detected_by);
                 let taken_as = opened.map_or_else(
                     || format!("note: {} is taken as lines of ISL,OSL", file.display()),
-                    |(format, header)| told::taken_as(file, format, by(format), &header),
+                    |(format, header)| notes::format_note(file, format, by(format), &header),
                 );
                 return Ok((lengths, vec![taken_as]));
             }
             (None, Some(mix)) => mix.lengths(self.isl, self.osl),
             (None, None) => {
-                let of = |given: Option<Length>, usual| given.unwrap_or(Length::Fixed(usual));
-                Lengths::Apart(of(self.isl, USUAL_INPUT), of(self.osl, USUAL_OUTPUT))
+                let of = |given: Option<LengthDistribution>, usual| given.unwrap_or(LengthDistribution::Fixed(usual));
+                RequestLengths::Independent(of(self.isl, DEFAULT_INPUT_TOKENS), of(self.osl, DEFAULT_OUTPUT_TOKENS))
             }
         };
         Ok((lengths, Vec::new()))
     }
 }
 
-fn law(text: &str) -> Result<Law, &'static str> {
+fn arrival_process(text: &str) -> Result<ArrivalProcess, &'static str> {
     const SHAPE: &str = "expected constant, poisson or gamma:SHAPE with a shape above 0";
     match text {
-        "constant" => Ok(Law::Constant),
-        "poisson" => Ok(Law::Poisson),
-        _ => text.strip_prefix("gamma:").and_then(|shape| positive(shape).ok()).map(Law::Gamma).ok_or(SHAPE),
+        "constant" => Ok(ArrivalProcess::Constant),
+        "poisson" => Ok(ArrivalProcess::Poisson),
+        _ => text.strip_prefix("gamma:").and_then(|shape| positive(shape).ok()).map(ArrivalProcess::Gamma).ok_or(SHAPE),
     }
 }
 
-fn length(text: &str) -> Result<Length, &'static str> {
+fn length(text: &str) -> Result<LengthDistribution, &'static str> {
     text.parse()
 }

@@ -11,11 +11,11 @@ pub mod logging;
 mod proxy;
 mod replay;
 mod report;
-mod sending;
+mod runner;
 mod service_manager;
+mod signals;
 mod sim;
-mod standing;
-mod stop;
+mod status_block;
 mod successor;
 mod sweep;
 mod trace;
@@ -30,7 +30,7 @@ use anyhow::Context as _;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use crate::config::{ConfigError, Typed};
+use crate::config::{ConfigError, RawSettings};
 use crate::proxy::StartError;
 
 /// Measures the token streams of LLM inference servers and does not change them.
@@ -88,22 +88,23 @@ enum Verb {
 }
 
 /// The exit code for a command line that makes no sense.
-const WRONG_USAGE: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 /// Parses the command line, runs the verb, and gives the process's exit code.
 pub fn main() -> ExitCode {
     let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            let kin =
-                std::env::args_os().nth(1).is_some_and(|verb| sending::foreign::KIN.iter().any(|kin| verb == *kin));
-            if let Some(answer) = sending::foreign::answer(&error).filter(|_| kin) {
-                say(&answer);
-                return ExitCode::from(WRONG_USAGE);
+            let kin = std::env::args_os()
+                .nth(1)
+                .is_some_and(|verb| runner::flag_aliases::VERBS_WITH_ALIASES.iter().any(|kin| verb == *kin));
+            if let Some(answer) = runner::flag_aliases::suggest(&error).filter(|_| kin) {
+                eprint_line(&answer);
+                return ExitCode::from(EXIT_USAGE);
             }
             // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
             error.print().ok();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(WRONG_USAGE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }
     };
     let done = match cli.verb {
@@ -120,20 +121,20 @@ pub fn main() -> ExitCode {
         Verb::Completions(args) => completions::run(&args),
     };
     done.unwrap_or_else(|error| {
-        say(&format!("error: {error:#}"));
-        if is_of_configuration(&error) { ExitCode::from(WRONG_USAGE) } else { ExitCode::FAILURE }
+        eprint_line(&format!("error: {error:#}"));
+        if is_config_error(&error) { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
     })
 }
 
 /// Whether something in the configuration has to change before the same command can succeed.
-fn is_of_configuration(error: &anyhow::Error) -> bool {
+fn is_config_error(error: &anyhow::Error) -> bool {
     let start = error.downcast_ref::<StartError>();
-    error.is::<ConfigError>() || start.is_some_and(StartError::is_of_configuration)
+    error.is::<ConfigError>() || start.is_some_and(StartError::is_config_error)
 }
 
 /// The whole command line.
 fn command() -> Command {
-    Cli::command().mut_subcommand("proxy", Typed::defaults_in_help)
+    Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help)
 }
 
 /// Writes data to stdout, which ends a verb. Whoever closed the pipe has read enough.
@@ -146,13 +147,13 @@ fn print(data: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Says a line to people, on stderr.
-fn say(line: &str) {
+fn eprint_line(line: &str) {
     // Talk that nobody listens to is no reason to stop.
     writeln!(io::stderr(), "{line}").ok();
 }
 
 /// Lets this process open as many sockets as it may: what it may by default is often a thousand, and a stream takes two.
-fn raise_descriptors() {
+fn raise_fd_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
@@ -162,7 +163,7 @@ fn raise_descriptors() {
 }
 
 /// What can be read only once, for people: stdin, or a pipe by its name, of which a second reader gets nothing.
-fn once(path: &Path) -> Option<String> {
+fn one_shot_input(path: &Path) -> Option<String> {
     if path == Path::new("-") {
         return Some("stdin".to_owned());
     }
@@ -171,7 +172,7 @@ fn once(path: &Path) -> Option<String> {
 }
 
 /// Whether colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.
-fn is_colourful(stream: &impl IsTerminal) -> bool {
+fn supports_colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

@@ -8,19 +8,19 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::logging::{self, Logging};
+use super::logging::{self, LogHandle};
 use super::service_manager;
-use super::stop::Stop;
+use super::signals::StopSignals;
 use super::successor::Successor;
 use crate::clock::Clock;
-use crate::config::{Loaded, Source, Typed};
+use crate::config::{ConfigSource, LoadedConfig, RawSettings};
 use crate::measure::time::Gap;
-use crate::net::inherited::Inherited;
-use crate::net::tls::Watched;
-use crate::proxy::{LOOK_EVERY, Proxy};
+use crate::net::inherited::InheritedSockets;
+use crate::net::tls::FileWatch;
+use crate::proxy::{Proxy, RELOAD_CHECK_INTERVAL};
 
 /// How often it is looked whether the last stream has ended.
-const DRAINED_EVERY: Gap = Gap::from_millis(10);
+const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
 /// Forward requests to an inference server and measure what it streams
 #[derive(clap::Args)]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     check: bool,
 
     #[command(flatten)]
-    settings: Typed,
+    settings: RawSettings,
 }
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
@@ -55,11 +55,11 @@ Examples:
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Before the first thread, and before the environment is read.
-    let inherited = Inherited::of_process().context("cannot use the sockets of LISTEN_FDS")?;
-    let source = Source::of_process(args.settings, args.config);
+    let inherited = InheritedSockets::from_process().context("cannot use the sockets of LISTEN_FDS")?;
+    let source = ConfigSource::from_process(args.settings, args.config);
     let loaded = source.load()?;
     if args.check {
-        loaded.warnings.iter().for_each(|warning| super::say(&format!("warning: {warning}")));
+        loaded.warnings.iter().for_each(|warning| super::eprint_line(&format!("warning: {warning}")));
         Proxy::check(&loaded.config, &loaded.otlp)?;
         return super::print(&explain(&loaded));
     }
@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The effective configuration as a configuration file that would give it again.
-fn explain(loaded: &Loaded) -> String {
+fn explain(loaded: &LoadedConfig) -> String {
     let (config, version) = (&loaded.config, env!("CARGO_PKG_VERSION"));
     let head = format!("# Streamgauge {version}, configuration {}\n", config.digest());
     let otlp: String = loaded.otlp.explain().lines().map(|line| format!("# {line}\n")).collect();
@@ -77,11 +77,16 @@ fn explain(loaded: &Loaded) -> String {
 }
 
 /// Runs the proxy until it is told to stop, or another process has taken over and the last stream has ended.
-fn start(loaded: Loaded, source: Source, logging: &Logging, mut inherited: Inherited) -> anyhow::Result<ExitCode> {
-    super::raise_descriptors();
+fn start(
+    loaded: LoadedConfig,
+    source: ConfigSource,
+    logging: &LogHandle,
+    mut inherited: InheritedSockets,
+) -> anyhow::Result<ExitCode> {
+    super::raise_fd_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
-    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let mut signals = runtime.block_on(async { ProxySignals::new() })?;
     let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, &mut inherited)?;
     for address in inherited.unused() {
         tracing::warn!(
@@ -98,7 +103,7 @@ fn start(loaded: Loaded, source: Source, logging: &Logging, mut inherited: Inher
         collector = or_none(&loaded.otlp.collectors()),
         "forwarding"
     );
-    if let Err(error) = inherited.serving() {
+    if let Err(error) = inherited.notify_predecessor() {
         tracing::warn!(%error, "the process to take over from is gone");
     }
     service_manager::ready();
@@ -106,24 +111,24 @@ fn start(loaded: Loaded, source: Source, logging: &Logging, mut inherited: Inher
         let (end, drain) = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
         let patience = humantime::format_duration(drain.into());
         match end {
-            End::Stopped => {
+            ShutdownReason::Stopped => {
                 service_manager::stopping();
                 proxy.drain();
                 tracing::info!("stopping: open streams may finish within {patience}; a second signal ends them");
             }
-            End::SucceededBy(process) => {
-                proxy.leave_to_successor();
-                service_manager::succeeded_by(process);
+            ShutdownReason::SucceededBy(process) => {
+                proxy.hand_over();
+                service_manager::notify_main_pid(process);
                 tracing::info!("process {process} has taken over; open streams may finish here within {patience}");
             }
         }
         let deadline = Clock::Monotonic.now().after(drain);
         // Who stops the service signals every process of it, this one for the first time.
-        let mut signalled = matches!(end, End::Stopped);
+        let mut signalled = matches!(end, ShutdownReason::Stopped);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
-                () = Clock::Monotonic.sleep(DRAINED_EVERY) => {}
-                () = signals.stop.asked() => {
+                () = Clock::Monotonic.sleep(DRAIN_POLL_INTERVAL) => {}
+                () = signals.stop.wait() => {
                     if signalled {
                         break;
                     }
@@ -134,7 +139,7 @@ fn start(loaded: Loaded, source: Source, logging: &Logging, mut inherited: Inher
         // Telemetry may wait for a collector; whoever asks again does not.
         tokio::select! {
             _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
-            () = signals.stop.asked() => tracing::warn!("stopped at once: the last of the telemetry may be lost"),
+            () = signals.stop.wait() => tracing::warn!("stopped at once: the last of the telemetry may be lost"),
         }
     });
     runtime.shutdown_background();
@@ -146,22 +151,22 @@ fn or_none(list: &str) -> &str {
 }
 
 /// The signals that a proxy heeds.
-struct Signals {
+struct ProxySignals {
     hang_up: Signal,
     /// Another process is to take over.
     take_over: Signal,
-    stop: Stop,
+    stop: StopSignals,
 }
 
-impl Signals {
+impl ProxySignals {
     fn new() -> std::io::Result<Self> {
         let (hang_up, take_over) = (signal(SignalKind::hangup())?, signal(SignalKind::user_defined2())?);
-        Ok(Self { hang_up, take_over, stop: Stop::new()? })
+        Ok(Self { hang_up, take_over, stop: StopSignals::new()? })
     }
 }
 
 /// Why a proxy no longer takes connections.
-enum End {
+enum ShutdownReason {
     /// It was told to stop.
     Stopped,
     /// This process has taken over.
@@ -170,8 +175,14 @@ enum End {
 
 /// Reloads on SIGHUP and when the configuration file changes, and starts a successor on SIGUSR2. Returns when told to stop
 /// or when a successor serves, with how long open streams may go on.
-async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap, signals: &mut Signals) -> (End, Gap) {
-    let mut file = Watched::new(source.file().map(Into::into).into_iter().collect());
+async fn watch(
+    proxy: &Proxy,
+    source: &ConfigSource,
+    logging: &LogHandle,
+    mut drain: Gap,
+    signals: &mut ProxySignals,
+) -> (ShutdownReason, Gap) {
+    let mut file = FileWatch::new(source.file().map(Into::into).into_iter().collect());
     let mut successor: Option<Successor> = None;
     loop {
         let mut told = false;
@@ -184,28 +195,28 @@ async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap
             }
             _ = signals.take_over.recv() => {
                 if successor.is_none() {
-                    successor = succeed(proxy);
+                    successor = start_successor(proxy);
                 } else {
                     tracing::warn!("another process is already about to take over");
                 }
                 continue;
             }
-            serving = serving(&mut successor) => {
+            serving = successor_ready(&mut successor) => {
                 let Some(successor) = successor.take() else { continue };
                 if serving.is_ok() {
-                    return (End::SucceededBy(successor.id()), drain);
+                    return (ShutdownReason::SucceededBy(successor.id()), drain);
                 }
                 tracing::error!("process {} ended before it could take over; this one goes on", successor.id());
-                successor.give_up();
+                successor.kill();
                 service_manager::ready();
                 continue;
             }
-            () = Clock::Monotonic.sleep(LOOK_EVERY) => if !file.changed() { continue },
-            () = signals.stop.asked() => {
+            () = Clock::Monotonic.sleep(RELOAD_CHECK_INTERVAL) => if !file.changed() { continue },
+            () = signals.stop.wait() => {
                 if let Some(successor) = successor {
-                    successor.give_up();
+                    successor.kill();
                 }
-                return (End::Stopped, drain);
+                return (ShutdownReason::Stopped, drain);
             }
         }
         match source.load() {
@@ -222,7 +233,7 @@ async fn watch(proxy: &Proxy, source: &Source, logging: &Logging, mut drain: Gap
 }
 
 /// Starts a process that takes over.
-fn succeed(proxy: &Proxy) -> Option<Successor> {
+fn start_successor(proxy: &Proxy) -> Option<Successor> {
     service_manager::reloading();
     match proxy.listeners().and_then(Successor::start) {
         Ok(successor) => {
@@ -238,14 +249,14 @@ fn succeed(proxy: &Proxy) -> Option<Successor> {
 }
 
 /// Waits until the successor serves or has given up; where there is none, for ever.
-async fn serving(successor: &mut Option<Successor>) -> std::io::Result<()> {
+async fn successor_ready(successor: &mut Option<Successor>) -> std::io::Result<()> {
     match successor {
-        Some(successor) => successor.serving().await,
+        Some(successor) => successor.wait_until_serving().await,
         None => std::future::pending().await,
     }
 }
 
-fn reload(proxy: &Proxy, logging: &Logging, loaded: Loaded) {
+fn reload(proxy: &Proxy, logging: &LogHandle, loaded: LoadedConfig) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Err(error) = logging.reload(loaded.config.log.level) {
         tracing::error!("the log level stays as it was: {error}");

@@ -10,17 +10,17 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::sending::flags::Sending;
-use super::sending::{Wanted, send};
+use super::runner::flags::RunnerArgs;
+use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
-use super::trace::told;
-use super::values::{at_least_one, gap, lasting, positive};
-use crate::capture::format::{Part, Turns};
+use super::trace::notes;
+use super::values::{at_least_one, parse_duration, parse_positive_duration, positive};
+use crate::capture::row::{PromptPart, TurnContent};
 use crate::measure::time::Gap;
-use crate::replay::request::{Form, USUAL_DIALECT};
-use crate::replay::run::{Loop, Sessions};
-use crate::replay::schedule::{Models, Plan, RowError, Rows};
-use crate::replay::source::{self, Reading, TraceSource};
+use crate::replay::request_template::{DEFAULT_DIALECT, RequestTemplate};
+use crate::replay::run::{LoopMode, SessionMode};
+use crate::replay::schedule::{ModelMapping, ReplayPlan, RowError, TraceRows};
+use crate::replay::trace_source::{self, TraceReadOptions, TraceSource};
 use crate::trace::info::absurd_rate;
 use crate::trace::session_starts::SessionStarts;
 
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     block_size: Option<u32>,
 
     #[command(flatten)]
-    pub(super) sending: Sending,
+    pub(super) sending: RunnerArgs,
 
     /// So many times as fast as the trace
     #[arg(long, value_name = "FACTOR", value_parser = positive, conflicts_with = "rate", help_heading = "Timing")]
@@ -92,15 +92,15 @@ pub(crate) struct Args {
     max_in_flight: Option<u32>,
 
     /// Begin here in the trace [default: at its first row]
-    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
     from: Option<Gap>,
 
     /// End here in the trace
-    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
     to: Option<Gap>,
 
     /// Send for so long. A live session ends with it too, before the first turn that would come later
-    #[arg(long, value_name = "DURATION", value_parser = lasting, help_heading = "Timing")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
     /// Begin again at the trace's end, until --duration. Every pass has new texts, or the cache would know them
@@ -118,7 +118,7 @@ pub(crate) struct Args {
 
     /// When a session's next turn is sent: so long after the answer before it as in the trace, or at the trace's times
     #[arg(long, value_name = "WHEN", default_value = "live", help_heading = "Requests")]
-    sessions: Pace,
+    sessions: SessionsArg,
 
     /// When sessions begin, in the trace's time: `poisson:RATE`, so many in a second, or `concurrency:N`, so many at a time
     /// by the trace's own times. For traces whose sessions have no common clock, and all begin at 0
@@ -128,24 +128,24 @@ pub(crate) struct Args {
 
 /// Sends the trace.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    send(&args.sending, || args.wanted())
+    send(&args.sending, || args.workload_spec())
 }
 
 impl Args {
-    pub(super) fn wanted(&self) -> anyhow::Result<Wanted> {
-        several_times(&self.trace)?;
-        let reading = Reading {
+    pub(super) fn workload_spec(&self) -> anyhow::Result<WorkloadSpec> {
+        ensure_rereadable(&self.trace)?;
+        let reading = TraceReadOptions {
             format: self.input_format.map(|FormatName(format)| format),
             block_size: self.block_size,
-            spread_by: self.spread.then_some(self.sending.seed),
-            sessions_at: self.sessions_at.map(|starts| (starts, self.sending.seed)),
+            respace_seed: self.spread.then_some(self.sending.seed),
+            session_starts: self.sessions_at.map(|starts| (starts, self.sending.seed)),
         };
-        let opened = source::open(&self.trace, reading).map_err(anyhow::Error::from_boxed)?;
-        let TraceSource { header, rows, losses, format, read } = opened;
-        let by = self.input_format.is_none().then_some(format.by);
-        let taken_as = told::taken_as(&self.trace, format, by, &read);
-        let made_whole = (read.turns == Turns::Delta).then(|| told::MADE_WHOLE.to_owned());
-        let found = self.read(rows).map_err(anyhow::Error::from_boxed)?;
+        let opened = trace_source::open(&self.trace, reading).map_err(anyhow::Error::from_boxed)?;
+        let TraceSource { header, rows, losses, format, source_header: read } = opened;
+        let by = self.input_format.is_none().then_some(format.detected_by);
+        let taken_as = notes::format_note(&self.trace, format, by, &read);
+        let made_whole = (read.turns == TurnContent::Delta).then(|| notes::WHOLE_TURNS_NOTE.to_owned());
+        let found = self.scan_rows(rows).map_err(anyhow::Error::from_boxed)?;
         let shown = self.trace.display();
         let first = found.first;
         let first = first.ok_or_else(|| anyhow::anyhow!("{shown}: there is no row between --from and --to"))?;
@@ -155,44 +155,49 @@ impl Args {
             anyhow::ensure!(span > 0.0, "--rate needs a trace whose rows have different times");
             stretch = (found.rows - 1) as f64 / span / rate;
         }
-        let plan = Plan {
+        let plan = ReplayPlan {
             stretch,
             from: self.from.unwrap_or(Gap::from_nanos(first)),
             to: self.to,
             duration: self.duration,
             repeat: self.repeat,
             shard: self.sending.shard()?,
-            models: Models::new(self.models.clone()),
+            models: ModelMapping::new(self.models.clone()),
             seed: self.sending.seed,
         };
         let trace = self.trace.clone();
         let doubt = absurd_rate(&header, found.rows, (found.last - first) as f64 / 1e9);
         let doubt = doubt.map(|doubt| format!("warning: {}; {}", doubt.text(), doubt.advice()));
-        let together = (!self.as_fast_as_possible).then(|| found.begin_together()).flatten();
+        let together = (!self.as_fast_as_possible).then(|| found.simultaneous_start_warning()).flatten();
         let doubt = doubt.into_iter().chain(together);
-        let notes =
-            [taken_as].into_iter().chain(made_whole).chain(doubt).chain(found.notes()).chain(losses.unread()).collect();
-        Ok(Wanted {
+        let notes = [taken_as]
+            .into_iter()
+            .chain(made_whole)
+            .chain(doubt)
+            .chain(found.notes())
+            .chain(losses.unconverted_note())
+            .collect();
+        Ok(WorkloadSpec {
             name: shown.to_string(),
             production: (found.answered > 0).then(|| self.trace.clone()),
             digest: digest(&self.trace)?,
             header,
             plan,
             // Where no times are heeded, pauses are none.
-            pauses: if self.as_fast_as_possible { 0.0 } else { stretch },
-            first: Vec::new(),
-            open: Arc::new(move || source::open(&trace, reading).map(|opened| opened.rows)),
-            tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_bytes as f64 / found.bytes as f64),
-            arrivals: if self.as_fast_as_possible { Loop::Closed } else { Loop::Open },
-            offered: Value::Null,
+            pause_stretch: if self.as_fast_as_possible { 0.0 } else { stretch },
+            warmup_rows: Vec::new(),
+            open_rows: Arc::new(move || trace_source::open(&trace, reading).map(|opened| opened.rows)),
+            tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_texts as f64 / found.bytes as f64),
+            arrivals: if self.as_fast_as_possible { LoopMode::Closed } else { LoopMode::Open },
+            offered_rates: Value::Null,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: self.sessions.into(),
             notes,
         })
     }
 
-    fn read(&self, rows: Rows) -> Result<Found, RowError> {
-        let mut found = Found::default();
+    fn scan_rows(&self, rows: TraceRows) -> Result<TraceScan, RowError> {
+        let mut found = TraceScan::default();
         for entry in rows {
             let entry = entry?;
             if self.from.is_some_and(|from| entry.at < from.as_nanos())
@@ -214,22 +219,24 @@ impl Args {
             if let (Some(tokens), Some(bytes), []) = (entry.prompt.tokens, entry.prompt.bytes, &entry.prompt.parts[..])
             {
                 found.bytes += bytes;
-                found.tokens_of_bytes += tokens;
+                found.tokens_of_texts += tokens;
             }
             found.answered += u64::from(entry.outcome.is_some() && entry.timing.ended.is_some());
-            let dialect = self.sending.dialect.as_deref().or(entry.dialect.as_deref()).unwrap_or(USUAL_DIALECT);
-            let takes = |part: &Part| Form::named(dialect).is_ok_and(|form| form.takes(part.kind));
-            found.parts += u64::from(!entry.prompt.parts.iter().all(takes));
+            let dialect = self.sending.dialect.as_deref().or(entry.dialect.as_deref()).unwrap_or(DEFAULT_DIALECT);
+            let takes =
+                |part: &PromptPart| RequestTemplate::named(dialect).is_ok_and(|form| form.supports_media(part.kind));
+            found.unsupported_parts += u64::from(!entry.prompt.parts.iter().all(takes));
             let prompt = &entry.prompt;
-            found.unknown += u64::from(prompt.tokens.is_none() && prompt.bytes.is_none() && prompt.blocks.is_empty());
+            found.unknown_lengths +=
+                u64::from(prompt.tokens.is_none() && prompt.bytes.is_none() && prompt.blocks.is_empty());
         }
         Ok(found)
     }
 }
 
 /// A trace is looked through before any of it is sent, and what a result is called by is made of all its bytes.
-pub(super) fn several_times(trace: &Path) -> anyhow::Result<()> {
-    let once = super::once(trace);
+pub(super) fn ensure_rereadable(trace: &Path) -> anyhow::Result<()> {
+    let once = super::one_shot_input(trace);
     once.map_or(Ok(()), |pipe| {
         anyhow::bail!("{pipe} can be read once, and the trace is read several times; write it to a file first")
     })
@@ -248,23 +255,23 @@ pub(super) fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
 
 /// What a first reading finds.
 #[derive(Default)]
-struct Found {
+struct TraceScan {
     rows: u64,
     first: Option<u64>,
     last: u64,
     bytes: u64,
-    tokens_of_bytes: u64,
-    parts: u64,
+    tokens_of_texts: u64,
+    unsupported_parts: u64,
     answered: u64,
-    unknown: u64,
+    unknown_lengths: u64,
     /// Sessions that begin, and those of them that begin with the first row.
     sessions: u64,
     sessions_at_first: u64,
 }
 
-impl Found {
+impl TraceScan {
     /// A warning where sessions begin all at once, which no users do.
-    fn begin_together(&self) -> Option<String> {
+    fn simultaneous_start_warning(&self) -> Option<String> {
         let (all, together) = (self.sessions, self.sessions_at_first);
         (together > 1 && together * 2 >= all).then(|| {
             format!(
@@ -278,10 +285,10 @@ impl Found {
     fn notes(&self) -> impl Iterator<Item = String> {
         let notes = [
             (
-                self.parts,
+                self.unsupported_parts,
                 "have images, sound, video or files that their dialect's requests do not have here; they are left out",
             ),
-            (self.unknown, "do not tell their length, and get a prompt of one token"),
+            (self.unknown_lengths, "do not tell their length, and get a prompt of one token"),
         ];
         notes.into_iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}"))
     }
@@ -289,16 +296,16 @@ impl Found {
 
 /// See [`Sessions`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pace {
+enum SessionsArg {
     Live,
     Timed,
 }
 
-impl From<Pace> for Sessions {
-    fn from(pace: Pace) -> Self {
+impl From<SessionsArg> for SessionMode {
+    fn from(pace: SessionsArg) -> Self {
         match pace {
-            Pace::Live => Self::Live,
-            Pace::Timed => Self::Timed,
+            SessionsArg::Live => Self::Live,
+            SessionsArg::Timed => Self::Timed,
         }
     }
 }

@@ -10,21 +10,21 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 use comfy_table::Table;
 
-use super::replay::{digest, several_times};
-use super::sending::flags::condition;
-use super::values::gap;
+use super::replay::{digest, ensure_rereadable};
+use super::runner::flags::condition;
+use super::values::parse_duration;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
-use crate::replay::source::{self, Reading, TraceSource};
+use crate::replay::trace_source::{self, TraceReadOptions, TraceSource};
+use crate::report::accumulate::{Accumulator, AccumulatorSettings, GroupBy};
 use crate::report::definitions::Definitions;
-use crate::report::fold::{Fold, Key, Settings};
-use crate::report::request::Request;
-use crate::report::source::{Opened, read};
-use crate::report::sweep::file::File;
-use crate::report::sweep::{self, Sweep, Wanted};
-use crate::report::text::Screen;
+use crate::report::request_view::RequestView;
+use crate::report::source::{SourceReader, read};
+use crate::report::sweep::file::SweepFile;
+use crate::report::sweep::{self, Sweep, SweepReportOptions};
+use crate::report::text::TextLayout;
 use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
-use crate::trace::losses::Losses;
+use crate::trace::conversion_loss::ConversionLosses;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -63,9 +63,9 @@ Examples:
     streamgauge report run1 --slo 'chat: ttft<=500ms' --fail-if 'goodput<95%'";
 
 /// Slices of less are no slices: requests take longer.
-const SHORTEST_SLICE: Gap = Gap::from_millis(1);
+const MIN_SLICE: Gap = Gap::from_millis(1);
 /// Columns where nobody says how wide the screen is.
-const USUAL: usize = 100;
+const DEFAULT_COLUMNS: usize = 100;
 
 /// Say what requests came to: latencies, rates, goodput
 #[derive(Debug, clap::Args)]
@@ -102,7 +102,7 @@ pub(super) struct Args {
     slice: Option<Gap>,
 
     /// Also give every group by itself, as in model,status
-    #[arg(long, value_name = "KEYS", value_delimiter = ',', value_parser = names(Key::ALL.map(Key::name)))]
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', value_parser = names(GroupBy::ALL.map(GroupBy::name)))]
     by: Vec<String>,
 
     /// Print one JSON object
@@ -128,15 +128,15 @@ pub(super) struct Args {
 
 /// Reads, adds up, prints, judges.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    judged(args).or_else(|error| {
-        super::say(&format!("error: {error:#}"));
-        Ok(ExitCode::from(super::WRONG_USAGE))
+    run_report(args).or_else(|error| {
+        super::eprint_line(&format!("error: {error:#}"));
+        Ok(ExitCode::from(super::EXIT_USAGE))
     })
 }
 
-fn judged(args: &Args) -> anyhow::Result<ExitCode> {
+fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     for path in &args.paths {
-        if let Some(file) = File::read(path).map_err(anyhow::Error::msg)? {
+        if let Some(file) = SweepFile::read(path).map_err(anyhow::Error::msg)? {
             return args.sweep(path, file);
         }
     }
@@ -145,18 +145,18 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
         let again = fs::canonicalize(path).is_ok_and(|whole| !seen.insert(whole));
         anyhow::ensure!(!again, "{} is named twice; its requests would count twice", path.display());
     }
-    let opened = args.paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let settings = Settings {
+    let opened = args.paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let settings = AccumulatorSettings {
         definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
         slos: Slos::new(args.slos(&opened)?).map_err(anyhow::Error::msg)?,
         slice: args.slice,
-        by: args.by.iter().filter_map(|name| Key::ALL.into_iter().find(|key| key.name() == name)).collect(),
+        by: args.by.iter().filter_map(|name| GroupBy::ALL.into_iter().find(|key| key.name() == name)).collect(),
     };
     anyhow::ensure!(
         args.fail_if.is_none() || settings.slos.iter().next().is_some(),
         "--fail-if has no goodput to judge: say what is good with --slo"
     );
-    let mut fold = Fold::new(settings);
+    let mut fold = Accumulator::new(settings);
     let sources = read(opened, &mut fold)?;
     let given = !args.percentiles.is_empty();
     let percentiles = if given { &args.percentiles[..] } else { &PERCENTILES };
@@ -166,36 +166,43 @@ fn judged(args: &Args) -> anyhow::Result<ExitCode> {
     let mut report = Report::of(&mut fold, sources, percentiles);
     if let Some(source) = &args.source {
         if sent.is_some() {
-            several_times(source).context("--source")?;
+            ensure_rereadable(source).context("--source")?;
             if sent != digest(source)? {
-                super::say(&format!("note: {} is not the trace that was sent: its bytes are others", source.display()));
+                super::eprint_line(&format!(
+                    "note: {} is not the trace that was sent: its bytes are others",
+                    source.display()
+                ));
             }
         }
-        let (mut production, lost) = production(source, window, fold.settings.definitions)?;
-        lost.unread().iter().for_each(|note| super::say(note));
-        report = report.beside(source.display().to_string(), &mut production, percentiles);
+        let (mut production, lost) = production_baseline(source, window, fold.settings.definitions)?;
+        lost.unconverted_note().iter().for_each(|note| super::eprint_line(note));
+        report = report.with_production(source.display().to_string(), &mut production, percentiles);
     }
     let words = match () {
         () if args.json => report.json(),
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
         () if args.html => html::render(&report, shown),
-        () => text::render(&report, shown, screen(args.plain)),
+        () => text::render(&report, shown, text_screen(args.plain)),
     };
     let printed = super::print(&words)?;
-    let missed = args.fail_if.is_some_and(|least| report.falls_short(least));
+    let missed = args.fail_if.is_some_and(|least| report.is_below(least));
     Ok(if missed { ExitCode::FAILURE } else { printed })
 }
 
 /// What a part of a trace came to when it was captured, and what of the trace is lost.
-pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -> anyhow::Result<(Fold, Losses)> {
-    let mut fold = Fold::new(Settings { definitions, ..Settings::default() });
-    let opened = source::open(trace, Reading::default()).map_err(anyhow::Error::from_boxed)?;
+pub(super) fn production_baseline(
+    trace: &Path,
+    part: Window,
+    definitions: Definitions,
+) -> anyhow::Result<(Accumulator, ConversionLosses)> {
+    let mut fold = Accumulator::new(AccumulatorSettings { definitions, ..AccumulatorSettings::default() });
+    let opened = trace_source::open(trace, TraceReadOptions::default()).map_err(anyhow::Error::from_boxed)?;
     let TraceSource { rows, losses, .. } = opened;
     for (row, number) in rows.zip(1_u64..) {
         let row = row.map_err(anyhow::Error::from_boxed)?;
         if part.has(row.at) {
-            let request = Request::of(row, 0, None);
+            let request = RequestView::from_row(row, 0, None);
             fold.add(&request.with_context(|| format!("{}, request {number}", trace.display()))?)?;
         }
     }
@@ -204,21 +211,21 @@ pub(super) fn production(trace: &Path, part: Window, definitions: Definitions) -
 
 impl Args {
     /// Those that are given now, else those that all runs were judged by.
-    fn slos(&self, opened: &[Opened]) -> anyhow::Result<Vec<Slo>> {
+    fn slos(&self, opened: &[SourceReader]) -> anyhow::Result<Vec<Slo>> {
         if !self.slos.is_empty() {
             return Ok(self.slos.clone());
         }
-        let of = |opened: &Opened| opened.source.slos.clone();
+        let of = |opened: &SourceReader| opened.source.slos.clone();
         let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
         if opened.iter().any(|other| other.source.slos != first) {
-            super::say("note: the runs were not judged by the same SLOs; --slo says which to judge by");
+            super::eprint_line("note: the runs were not judged by the same SLOs; --slo says which to judge by");
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
     }
 
     /// The report of a sweep.
-    fn sweep(&self, path: &Path, file: File) -> anyhow::Result<ExitCode> {
+    fn sweep(&self, path: &Path, file: SweepFile) -> anyhow::Result<ExitCode> {
         let shown = path.display();
         anyhow::ensure!(
             self.paths.len() == 1,
@@ -238,7 +245,8 @@ impl Args {
             );
         }
         let mut wanted =
-            Wanted { slos: self.slos.clone(), least: self.fail_if, ..Wanted::default() }.with_usual_percentiles();
+            SweepReportOptions { slos: self.slos.clone(), min_goodput: self.fail_if, ..SweepReportOptions::default() }
+                .with_default_percentiles();
         if !self.percentiles.is_empty() {
             wanted.percentiles.clone_from(&self.percentiles);
         }
@@ -247,17 +255,17 @@ impl Args {
             () if self.json => sweep.json(),
             () if self.csv => sweep::csv(&sweep),
             () if self.markdown => sweep::markdown(&sweep),
-            () => sweep::render(&sweep, screen(self.plain)),
+            () => sweep::render(&sweep, text_screen(self.plain)),
         };
         let printed = super::print(&words)?;
-        let missed = self.fail_if.is_some_and(|least| sweep.falls_short(least));
+        let missed = self.fail_if.is_some_and(|least| sweep.is_below(least));
         Ok(if missed { ExitCode::FAILURE } else { printed })
     }
 }
 
 /// As wide as the terminal.
-pub(super) fn screen(plain: bool) -> Screen {
-    Screen { width: Table::new().width().map_or(USUAL, usize::from).clamp(40, 200), plain }
+pub(super) fn text_screen(plain: bool) -> TextLayout {
+    TextLayout { width: Table::new().width().map_or(DEFAULT_COLUMNS, usize::from).clamp(40, 200), plain }
 }
 
 fn names<const N: usize>(names: [&'static str; N]) -> PossibleValuesParser {
@@ -270,6 +278,6 @@ fn percentile(text: &str) -> Result<f64, &'static str> {
 }
 
 fn slice(text: &str) -> Result<Gap, String> {
-    let length = gap(text).map_err(|error| error.to_string())?;
-    if length < SHORTEST_SLICE { Err(format!("expected {SHORTEST_SLICE} or more")) } else { Ok(length) }
+    let length = parse_duration(text).map_err(|error| error.to_string())?;
+    if length < MIN_SLICE { Err(format!("expected {MIN_SLICE} or more")) } else { Ok(length) }
 }

@@ -22,7 +22,7 @@ pub(super) fn reloading() {
 }
 
 /// Another process has taken over.
-pub(super) fn succeeded_by(process: u32) {
+pub(super) fn notify_main_pid(process: u32) {
     notify(&format!("MAINPID={process}\nREADY=1"));
 }
 

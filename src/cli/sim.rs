@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::stop::Stop;
-use super::values::{at_least_one, gap};
+use super::signals::StopSignals;
+use super::values::{at_least_one, parse_duration};
 use crate::measure::time::Gap;
-use crate::sim::{CostModel, Options, Server, runtime};
+use crate::sim::{CostModel, SimOptions, SimServer, runtime};
 
 /// The long help. Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -59,11 +59,11 @@ pub(crate) struct Args {
     prefill_rate: u32,
 
     /// What every step takes, however small: the time to read the weights once
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = gap, help_heading = "Cost model")]
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_duration, help_heading = "Cost model")]
     step_base: Gap,
 
     /// What each sequence in the step adds
-    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = gap, help_heading = "Cost model")]
+    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = parse_duration, help_heading = "Cost model")]
     step_per_seq: Gap,
 
     /// Most sequences in one step; the rest waits
@@ -110,11 +110,11 @@ pub(crate) struct Args {
 
     /// Give every stream its token k at exactly first + k x DURATION, whatever the load. No batch, no queue, no
     /// prefix cache: the beat to check an instrument against, with /sim/sends for what was really sent
-    #[arg(long, value_name = "DURATION", value_parser = gap, help_heading = "Calibration")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Calibration")]
     exact_cadence: Option<Gap>,
 
     /// Close a kept-alive connection after this long without a request, as uvicorn does under vLLM
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = gap, help_heading = "Connections")]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration, help_heading = "Connections")]
     idle_timeout: Gap,
 
     /// Close the connection after every streamed reply without having said so, as llama-server does: what a proxy's
@@ -135,22 +135,22 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listen = args.listen;
     let options = args.options();
-    let story = story(&options);
-    super::raise_descriptors();
-    let server = Server::bind(options, listen)?;
+    let story = intro_text(&options);
+    super::raise_fd_limit();
+    let server = SimServer::bind(options, listen)?;
     runtime().context("cannot start the runtime")?.block_on(async {
-        let mut stop = Stop::new().context("cannot wait for signals")?;
+        let mut stop = StopSignals::new().context("cannot wait for signals")?;
         // Talk that nobody listens to is no reason to stop.
         writeln!(stderr(), "{story}\nlistening on http://{}/v1", server.local_addr()).ok();
-        server.run(stop.asked()).await.context("the simulated server failed")
+        server.run(stop.wait()).await.context("the simulated server failed")
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl Args {
-    fn options(self) -> Options {
+    fn options(self) -> SimOptions {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
-        Options {
+        SimOptions {
             models: self.models,
             seed: self.seed,
             cost: CostModel {
@@ -178,7 +178,7 @@ impl Args {
 }
 
 /// What is simulated, in the words of the cost model.
-fn story(options: &Options) -> String {
+fn intro_text(options: &SimOptions) -> String {
     let cost = &options.cost;
     let model = format!(
         "SIMULATION of an inference server: model `{}` makes words from a list, and every time it shows comes from a \
@@ -217,13 +217,13 @@ mod tests {
         args: Args,
     }
 
-    fn options(flags: &[&str]) -> Options {
+    fn options(flags: &[&str]) -> SimOptions {
         Command::try_parse_from([&["sim"], flags].concat()).unwrap().args.options()
     }
 
     #[test]
     fn the_flags_default_to_the_defaults_of_the_library() {
-        assert_eq!(options(&[]), Options::default());
+        assert_eq!(options(&[]), SimOptions::default());
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn the_first_line_says_that_it_is_a_simulation() {
-        assert!(story(&Options::default()).starts_with("SIMULATION"));
-        let exact = Options { exact_cadence: Some(Gap::from_millis(10)), ..Options::default() };
-        assert!(story(&exact).contains("every 10.0ms"));
+        assert!(intro_text(&SimOptions::default()).starts_with("SIMULATION"));
+        let exact = SimOptions { exact_cadence: Some(Gap::from_millis(10)), ..SimOptions::default() };
+        assert!(intro_text(&exact).contains("every 10.0ms"));
     }
 }

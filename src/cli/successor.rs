@@ -10,7 +10,7 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 
-use crate::net::inherited::NAMES;
+use crate::net::inherited::SOCKET_NAMES;
 
 /// The first descriptor that sd_listen_fds(3) knows.
 const FIRST_FD: i32 = 3;
@@ -39,8 +39,8 @@ impl Successor {
         command.args(line).stdin(Stdio::null());
         // Its number is not known before it runs, and LISTEN_PID may be left out.
         command
-            .env("LISTEN_FDS", NAMES.len().to_string())
-            .env("LISTEN_FDNAMES", NAMES.join(":"))
+            .env("LISTEN_FDS", SOCKET_NAMES.len().to_string())
+            .env("LISTEN_FDNAMES", SOCKET_NAMES.join(":"))
             .env_remove("LISTEN_PID");
         command.fd_mappings(passed.collect()).map_err(io::Error::other)?;
         Ok(Self { process: command.spawn()?, serving: UnixStream::from_std(ours)? })
@@ -54,12 +54,12 @@ impl Successor {
     ///
     /// # Errors
     /// When it ends before that; its own log says why.
-    pub(super) async fn serving(&mut self) -> io::Result<()> {
+    pub(super) async fn wait_until_serving(&mut self) -> io::Result<()> {
         self.serving.read_u8().await.map(drop)
     }
 
     /// Takes back its process, which has given up.
-    pub(super) fn give_up(mut self) {
+    pub(super) fn kill(mut self) {
         // Whatever it still does, it does not serve; and it is waited for so that no entry of it stays.
         _ = self.process.kill().is_ok();
         _ = self.process.wait().is_ok();

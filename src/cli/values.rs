@@ -2,26 +2,26 @@
 
 use clap::builder::RangedI64ValueParser;
 
-use crate::measure::time::{Gap, NotADuration};
+use crate::measure::time::{Gap, ParseDurationError};
 
 /// A time with its unit.
-pub(super) fn gap(text: &str) -> Result<Gap, NotADuration> {
-    text.parse().or_else(|_| humantime::parse_duration(text).map(Gap::from).map_err(|_| NotADuration))
+pub(super) fn parse_duration(text: &str) -> Result<Gap, ParseDurationError> {
+    text.parse().or_else(|_| humantime::parse_duration(text).map(Gap::from).map_err(|_| ParseDurationError))
 }
 
 /// A time that is not none.
-pub(super) fn lasting(text: &str) -> Result<Gap, String> {
-    let time = gap(text).map_err(|error| error.to_string())?;
+pub(super) fn parse_positive_duration(text: &str) -> Result<Gap, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
     if time == Gap::ZERO { Err("expected a time above 0, as in 30s".into()) } else { Ok(time) }
 }
 
 /// A count that is not zero.
 pub(super) fn at_least_one() -> RangedI64ValueParser<u32> {
-    up_to(u32::MAX)
+    parse_count_up_to(u32::MAX)
 }
 
 /// A count from one on.
-pub(super) fn up_to(most: u32) -> RangedI64ValueParser<u32> {
+pub(super) fn parse_count_up_to(most: u32) -> RangedI64ValueParser<u32> {
     RangedI64ValueParser::new().range(1..=most.into())
 }
 
@@ -36,8 +36,14 @@ mod tests {
     #[test]
     fn a_value_that_is_none_is_told_with_one_that_is() {
         let unit = "expected a number with a unit: ns, us, ms, s, m, h or d (as in 250ms or 1h30m)";
-        assert_eq!((gap("soon").map_err(|error| error.to_string()), gap("0s")), (Err(unit.into()), Ok(Gap::ZERO)));
-        assert_eq!((lasting("30s"), lasting("30")), (Ok(Gap::from_millis(30_000)), Err(unit.into())));
-        assert!(lasting("0s").is_err() && positive("0").is_err());
+        assert_eq!(
+            (parse_duration("soon").map_err(|error| error.to_string()), parse_duration("0s")),
+            (Err(unit.into()), Ok(Gap::ZERO))
+        );
+        assert_eq!(
+            (parse_positive_duration("30s"), parse_positive_duration("30")),
+            (Ok(Gap::from_millis(30_000)), Err(unit.into()))
+        );
+        assert!(parse_positive_duration("0s").is_err() && positive("0").is_err());
     }
 }

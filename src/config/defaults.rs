@@ -43,14 +43,14 @@ pub(super) const NONE: &str = "none";
 pub(super) const INFERRED: &str = "inferred";
 
 /// Length of a block by default, in bytes and in tokens.
-pub(super) const BLOCK: (usize, usize) = (512, 16);
+pub(super) const DEFAULT_BLOCK: (usize, usize) = (512, 16);
 
 /// Most workers by default.
-const MOST_WORKERS: usize = 4;
+const MAX_DEFAULT_WORKERS: usize = 4;
 
 /// Workers by default: the cores that the process may use, which a container's quota bounds.
 pub(super) fn workers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(MOST_WORKERS)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_WORKERS)
 }
 
 /// Bounds of every number.
@@ -73,15 +73,16 @@ pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("capture_keep_bytes", 1_048_576..=1_099_511_627_776),
 ];
 /// Bounds of every time limit. A day is longer than any stream; a limit below a millisecond is a slip of the unit.
-pub(super) const PATIENCE: RangeInclusive<Gap> = Gap::from_millis(1)..=LONGEST;
+pub(super) const TIMEOUT_BOUNDS: RangeInclusive<Gap> = Gap::from_millis(1)..=MAX_TIMEOUT;
 /// Bounds of `drain`, which may be none at all.
-pub(super) const DRAIN: RangeInclusive<Gap> = Gap::ZERO..=LONGEST;
+pub(super) const DRAIN_BOUNDS: RangeInclusive<Gap> = Gap::ZERO..=MAX_TIMEOUT;
 /// Bounds of `capture_flush`.
-pub(super) const FLUSH: RangeInclusive<Gap> = Gap::from_millis(10)..=Gap::from_millis(3_600_000);
+pub(super) const CAPTURE_FLUSH_BOUNDS: RangeInclusive<Gap> = Gap::from_millis(10)..=Gap::from_millis(3_600_000);
 /// Bounds of `capture_round`: a minute leaves nothing of a stream.
-pub(super) const ROUND: RangeInclusive<Gap> = Gap::ZERO..=Gap::from_millis(60_000);
+pub(super) const CAPTURE_ROUND_BOUNDS: RangeInclusive<Gap> = Gap::ZERO..=Gap::from_millis(60_000);
 /// Bounds of `capture_keep_age`: a minute, and ten years.
-pub(super) const KEEP: RangeInclusive<Gap> = Gap::from_millis(60_000)..=Gap::from_millis(87_600 * 3_600_000);
-const LONGEST: Gap = Gap::from_millis(24 * 3_600_000);
+pub(super) const CAPTURE_KEEP_AGE_BOUNDS: RangeInclusive<Gap> =
+    Gap::from_millis(60_000)..=Gap::from_millis(87_600 * 3_600_000);
+const MAX_TIMEOUT: Gap = Gap::from_millis(24 * 3_600_000);
 /// Longest `provider`, in characters: the conventions' own names are below 30.
-pub(super) const PROVIDER_LENGTH: usize = 64;
+pub(super) const MAX_PROVIDER_CHARS: usize = 64;

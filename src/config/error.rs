@@ -2,39 +2,39 @@
 
 use std::fmt;
 
-use super::layer::Place;
-use super::typed::setting;
+use super::layer::SettingOrigin;
+use super::raw_settings::setting;
 
 /// One thing that cannot be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     key: Option<&'static str>,
-    place: Place,
+    origin: SettingOrigin,
     message: String,
 }
 
-impl Problem {
+impl ConfigProblem {
     /// What is wrong with the setting `key`, which was typed at `place`.
-    pub(super) fn with(key: &'static str, place: Place, message: impl Into<String>) -> Self {
-        Self { key: Some(key), place, message: message.into() }
+    pub(super) fn for_setting(key: &'static str, place: SettingOrigin, message: impl Into<String>) -> Self {
+        Self { key: Some(key), origin: place, message: message.into() }
     }
 
     /// What is wrong at `place` with something that is no setting.
-    pub(super) fn at(place: Place, message: impl Into<String>) -> Self {
-        Self { key: None, place, message: message.into() }
+    pub(super) fn at_origin(place: SettingOrigin, message: impl Into<String>) -> Self {
+        Self { key: None, origin: place, message: message.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Place::File(path, line) = &self.place {
+        if let SettingOrigin::File(path, line) = &self.origin {
             write!(f, "{}:{line}: ", path.display())?;
         }
         if let Some(setting) = self.key.and_then(setting) {
-            let name = match &self.place {
-                Place::Flag => &setting.flag,
-                Place::Variable => &setting.variable,
-                Place::File(..) | Place::Default => &setting.key,
+            let name = match &self.origin {
+                SettingOrigin::Flag => &setting.flag,
+                SettingOrigin::Variable => &setting.variable,
+                SettingOrigin::File(..) | SettingOrigin::Default => &setting.key,
             };
             write!(f, "{name}: ")?;
         }
@@ -44,7 +44,7 @@ impl fmt::Display for Problem {
 
 /// Everything in a configuration that cannot be believed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError(pub(super) Vec<Problem>);
+pub struct ConfigError(pub(super) Vec<ConfigProblem>);
 
 impl fmt::Display for ConfigError {
     /// One problem per line.
@@ -58,20 +58,20 @@ impl std::error::Error for ConfigError {}
 
 impl ConfigError {
     /// These problems, and what else was noticed.
-    pub(super) fn and(mut self, warnings: &[String]) -> Self {
-        self.0.extend(warnings.iter().map(|warning| Problem::at(Place::Default, warning)));
+    pub(super) fn with_warnings(mut self, warnings: &[String]) -> Self {
+        self.0.extend(warnings.iter().map(|warning| ConfigProblem::at_origin(SettingOrigin::Default, warning)));
         self
     }
 }
 
-impl From<Problem> for ConfigError {
-    fn from(problem: Problem) -> Self {
+impl From<ConfigProblem> for ConfigError {
+    fn from(problem: ConfigProblem) -> Self {
         Self(vec![problem])
     }
 }
 
 /// The known name that was probably meant.
-pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn closest_match<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
     // A third of the letters may be wrong; beyond that a suggestion is a guess.
     let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));
@@ -79,11 +79,11 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 }
 
 /// Longest text that an error shows, in characters.
-const MOST_SHOWN: usize = 60;
+const MAX_SHOWN_CHARS: usize = 60;
 
 /// What was expected and what was found, which is nothing secret.
-pub(super) fn found(expected: &str, text: &str) -> String {
-    let shown: String = text.chars().take(MOST_SHOWN).collect();
+pub(super) fn expected_but_found(expected: &str, text: &str) -> String {
+    let shown: String = text.chars().take(MAX_SHOWN_CHARS).collect();
     let more = if shown.len() < text.len() { "…" } else { "" };
     format!("{expected}, found `{}{more}`", shown.escape_debug())
 }

@@ -9,31 +9,31 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::error::{Problem, nearest};
-use super::layer::{Given, Place, Settings, Text};
-use super::typed::{SETTINGS, Setting, setting};
+use super::error::{ConfigProblem, closest_match};
+use super::layer::{SettingOrigin, SettingValue, SettingsLayer, SourcedText};
+use super::raw_settings::{SETTINGS, SettingNames, setting};
 use super::yaml;
 
 /// Reads the text of the file at `path`. A key without a value (`provider:`) is not set.
 ///
 /// # Errors
 /// The first thing that is not YAML or not a value, or every key that is not a setting.
-pub(super) fn read(path: &Path, text: &str) -> Result<Settings, Vec<Problem>> {
+pub(super) fn read(path: &Path, text: &str) -> Result<SettingsLayer, Vec<ConfigProblem>> {
     let path: Arc<Path> = path.into();
-    let at = |line| Place::File(Arc::clone(&path), line);
-    let file: File = yaml::read(text, "settings, as in `listen: 127.0.0.1:8080`")
-        .map_err(|(line, said)| vec![Problem::at(at(line), said)])?;
-    let (mut settings, mut problems) = (Settings::default(), Vec::new());
-    for Entry { key, line, texts } in file.0 {
+    let at = |line| SettingOrigin::File(Arc::clone(&path), line);
+    let file: ConfigFile = yaml::read(text, "settings, as in `listen: 127.0.0.1:8080`")
+        .map_err(|(line, said)| vec![ConfigProblem::at_origin(at(line), said)])?;
+    let (mut settings, mut problems) = (SettingsLayer::default(), Vec::new());
+    for ConfigEntry { key, line, texts } in file.0 {
         let Some(setting) = setting(&key) else {
-            let nearest = nearest(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key));
+            let nearest = closest_match(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key));
             let said = unknown(&key, nearest, "`streamgauge config schema` lists the keys");
-            problems.push(Problem::at(at(line), said));
+            problems.push(ConfigProblem::at_origin(at(line), said));
             continue;
         };
         if let Some(texts) = texts {
-            let text = |(text, own): (String, Option<u64>)| Text { text, place: at(own.unwrap_or(line)) };
-            settings.set(setting, Given { texts: texts.into_iter().map(text).collect(), place: at(line) });
+            let text = |(text, own): (String, Option<u64>)| SourcedText { text, origin: at(own.unwrap_or(line)) };
+            settings.set(setting, SettingValue { texts: texts.into_iter().map(text).collect(), origin: at(line) });
         }
     }
     if problems.is_empty() { Ok(settings) } else { Err(problems) }
@@ -46,79 +46,79 @@ fn unknown(key: &str, nearest: Option<&str>, remedy: &str) -> String {
 }
 
 /// The file as it stands.
-struct File(Vec<Entry>);
+struct ConfigFile(Vec<ConfigEntry>);
 
-struct Entry {
+struct ConfigEntry {
     key: String,
     line: u64,
-    texts: Option<Texts>,
+    texts: Option<ListTexts>,
 }
 
 /// Texts with their lines, where these are not that of the key.
-type Texts = Vec<(String, Option<u64>)>;
+type ListTexts = Vec<(String, Option<u64>)>;
 
-impl<'de> Deserialize<'de> for File {
+impl<'de> Deserialize<'de> for ConfigFile {
     fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
-        yaml.deserialize_map(FileVisitor)
+        yaml.deserialize_map(ConfigFileVisitor)
     }
 }
 
-struct FileVisitor;
+struct ConfigFileVisitor;
 
-impl<'de> Visitor<'de> for FileVisitor {
-    type Value = File;
+impl<'de> Visitor<'de> for ConfigFileVisitor {
+    type Value = ConfigFile;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("settings")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<File, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigFile, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let line = key.referenced.line();
             let texts = match setting(&key.value) {
                 None => map.next_value::<IgnoredAny>().map(|_| None)?,
-                Some(Setting { list: true, pair, .. }) => map.next_value_seed(List(*pair))?,
+                Some(SettingNames { list: true, pair, .. }) => map.next_value_seed(ListSeed(*pair))?,
                 // As text whatever it looks like, so that `007` stays what it is.
                 Some(_) => map.next_value::<Option<String>>()?.map(|text| vec![(text, None)]),
             };
-            entries.push(Entry { key: key.value, line, texts });
+            entries.push(ConfigEntry { key: key.value, line, texts });
         }
-        Ok(File(entries))
+        Ok(ConfigFile(entries))
     }
 }
 
 /// One text or a list of them; an entry may be a mapping of these two keys.
-struct List(Option<[&'static str; 2]>);
+struct ListSeed(Option<[&'static str; 2]>);
 
-impl<'de> DeserializeSeed<'de> for List {
-    type Value = Option<Texts>;
+impl<'de> DeserializeSeed<'de> for ListSeed {
+    type Value = Option<ListTexts>;
 
-    fn deserialize<D: Deserializer<'de>>(self, yaml: D) -> Result<Option<Texts>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, yaml: D) -> Result<Option<ListTexts>, D::Error> {
         yaml.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for List {
-    type Value = Option<Texts>;
+impl<'de> Visitor<'de> for ListSeed {
+    type Value = Option<ListTexts>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a text or a list of texts")
     }
 
-    fn visit_unit<E>(self) -> Result<Option<Texts>, E> {
+    fn visit_unit<E>(self) -> Result<Option<ListTexts>, E> {
         Ok(None)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Option<Texts>, E> {
+    fn visit_str<E>(self, text: &str) -> Result<Option<ListTexts>, E> {
         Ok(Some(vec![(text.to_owned(), None)]))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Option<Texts>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Option<ListTexts>, A::Error> {
         Err(A::Error::custom(yaml::ONE_VALUE))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Option<Texts>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Option<ListTexts>, A::Error> {
         let mut texts = Vec::new();
         let Some(keys) = self.0 else {
             while let Some(text) = sequence.next_element::<Spanned<String>>()? {
@@ -126,13 +126,13 @@ impl<'de> Visitor<'de> for List {
             }
             return Ok(Some(texts));
         };
-        while let Some(item) = sequence.next_element::<Spanned<Item>>()? {
+        while let Some(item) = sequence.next_element::<Spanned<ListItem>>()? {
             let text = match item.value {
-                Item::Text(text) => text,
-                Item::Pair(mut pair) => {
+                ListItem::Text(text) => text,
+                ListItem::Pair(mut pair) => {
                     let expected = format!("expected the keys `{}` and `{}`", keys[0], keys[1]);
                     if let Some(key) = pair.keys().find(|key| !keys.contains(&key.as_str())) {
-                        let said = unknown(key, nearest(key, keys.into_iter()), &expected);
+                        let said = unknown(key, closest_match(key, keys.into_iter()), &expected);
                         return Err(A::Error::custom(said));
                     }
                     if pair.len() < keys.len() {
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for List {
 /// An entry of a list that may hold mappings.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Item {
+enum ListItem {
     Text(String),
     Pair(BTreeMap<String, String>),
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::defaults::{self, DEFAULTS};
-use super::typed::{SETTINGS, Setting, Typed};
+use super::raw_settings::{RawSettings, SETTINGS, SettingNames};
 
 /// Where a value was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SettingOrigin {
     /// On the command line.
     Flag,
     /// In the environment.
@@ -24,74 +24,74 @@ pub enum Place {
 
 /// One text as it was typed; a list has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct SourcedText {
     pub(super) text: String,
-    pub(super) place: Place,
+    pub(super) origin: SettingOrigin,
 }
 
 /// What was typed for one setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) texts: Vec<Text>,
-    pub(super) place: Place,
+pub(super) struct SettingValue {
+    pub(super) texts: Vec<SourcedText>,
+    pub(super) origin: SettingOrigin,
 }
 
-impl Given {
-    pub(super) fn one(text: impl Into<String>, place: &Place) -> Self {
-        Self { texts: vec![Text { text: text.into(), place: place.clone() }], place: place.clone() }
+impl SettingValue {
+    pub(super) fn single(text: impl Into<String>, place: &SettingOrigin) -> Self {
+        Self { texts: vec![SourcedText { text: text.into(), origin: place.clone() }], origin: place.clone() }
     }
 }
 
 /// One layer, or several merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings(BTreeMap<&'static str, Given>);
+pub struct SettingsLayer(BTreeMap<&'static str, SettingValue>);
 
-impl Settings {
+impl SettingsLayer {
     /// What is built in.
     pub(super) fn defaults() -> Self {
         let workers = ("workers", &*defaults::workers().to_string());
         let all = DEFAULTS.iter().copied().chain([workers]);
-        Self(all.map(|(key, text)| (key, Given::one(text, &Place::Default))).collect())
+        Self(all.map(|(key, text)| (key, SettingValue::single(text, &SettingOrigin::Default))).collect())
     }
 
     /// What was typed on the command line.
-    pub(super) fn of_flags(typed: &Typed) -> Self {
+    pub(super) fn from_flags(typed: &RawSettings) -> Self {
         let Ok(Value::Object(fields)) = serde_json::to_value(typed) else { return Self::default() };
         let given = |value: &Value| {
             let texts: Vec<String> = match value {
                 Value::Null => return None,
                 Value::Array(list) if list.is_empty() => return None,
-                Value::Array(list) => list.iter().map(text_of).collect(),
-                one => vec![text_of(one)],
+                Value::Array(list) => list.iter().map(value_text).collect(),
+                one => vec![value_text(one)],
             };
-            let texts = texts.into_iter().map(|text| Text { text, place: Place::Flag }).collect();
-            Some(Given { texts, place: Place::Flag })
+            let texts = texts.into_iter().map(|text| SourcedText { text, origin: SettingOrigin::Flag }).collect();
+            Some(SettingValue { texts, origin: SettingOrigin::Flag })
         };
         Self(SETTINGS.iter().filter_map(|setting| Some((&*setting.key, given(fields.get(&setting.key)?)?))).collect())
     }
 
     /// Sets one key of this layer.
-    pub(super) fn set(&mut self, setting: &'static Setting, given: Given) {
+    pub(super) fn set(&mut self, setting: &'static SettingNames, given: SettingValue) {
         self.0.insert(&setting.key, given);
     }
 
     /// This layer on top of another: whole values, so that a list replaces a list.
-    pub(super) fn over(self, mut under: Self) -> Self {
+    pub(super) fn layered_over(self, mut under: Self) -> Self {
         under.0.extend(self.0);
         under
     }
 
     /// What was typed for `key`.
-    pub(super) fn given(&self, key: &str) -> Option<&Given> {
+    pub(super) fn value(&self, key: &str) -> Option<&SettingValue> {
         self.0.get(key)
     }
 
     /// Where the value of `key` was typed.
-    pub(super) fn place(&self, key: &str) -> Place {
-        self.given(key).map_or(Place::Default, |given| given.place.clone())
+    pub(super) fn origin(&self, key: &str) -> SettingOrigin {
+        self.value(key).map_or(SettingOrigin::Default, |given| given.origin.clone())
     }
 }
 
-fn text_of(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

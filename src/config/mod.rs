@@ -11,28 +11,28 @@
 //! [`Source`] loads all of it, and can load it again; [`ProxyConfig::reload`] says what of a new configuration can be
 //! had without a restart.
 
-mod believe;
 mod defaults;
-mod effective;
+mod dump;
 mod environment;
 mod error;
 mod file;
 mod layer;
 pub mod otlp;
 mod proxy;
+mod raw_settings;
 mod schema;
 mod source;
-mod typed;
 mod upstream;
+mod validate;
 pub(crate) mod yaml;
 
-pub(crate) use error::nearest;
-pub use error::{ConfigError, Problem};
-pub use layer::{Place, Settings};
+pub(crate) use error::closest_match;
+pub use error::{ConfigError, ConfigProblem};
+pub use layer::{SettingOrigin, SettingsLayer};
 pub use proxy::{
-    AddHeaders, Capture, Identity, Limits, Log, LogFormat, LogLevel, ProxyConfig, SessionKey, TailKeep, TlsFiles,
-    TokenizerFile, Upstream, UpstreamHttp,
+    CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, LogFormat, LogLevel, ProxyConfig, SessionKey,
+    TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamHttp,
 };
+pub use raw_settings::RawSettings;
 pub use schema::schema;
-pub use source::{Loaded, Source};
-pub use typed::Typed;
+pub use source::{ConfigSource, LoadedConfig};

@@ -25,11 +25,11 @@ pub struct ProxyConfig {
     /// characters. None by default: whoever owns another name could read the port from a browser (DNS rebinding).
     pub admin_hosts: Vec<String>,
     /// The inference server.
-    pub upstream: Upstream,
+    pub upstream: UpstreamConfig,
     /// TLS to clients; `None` is plain text.
     pub tls: Option<TlsFiles>,
     /// Request headers added on the way; none by default, since the proxy is transparent.
-    pub headers: AddHeaders,
+    pub headers: ForwardingHeaders,
     /// Whether streams that do not ask for their usage do so all the same, which the client does not see. Off, because it
     /// changes a request's bytes.
     pub ask_usage: bool,
@@ -55,20 +55,20 @@ pub struct ProxyConfig {
     /// cannot know who runs the server.
     pub provider: Option<String>,
     /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
-    pub tail_keep: TailKeep,
+    pub tail_keep: TailSampling,
     /// Whether health probes are traced and logged too. Off: a kubelet asks every few seconds, and all answers are alike.
     pub trace_probes: bool,
     /// What is written of the traffic; nothing by default.
-    pub capture: Capture,
+    pub capture: CaptureConfig,
     /// Whether each request is logged in one line. Off: metrics and traces tell more for less.
     pub access_log: bool,
     /// How the process logs.
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 /// What is written of the traffic: its shape, never its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capture {
+pub struct CaptureConfig {
     /// Where; `None` writes nothing.
     pub folder: Option<PathBuf>,
     /// How long a row may wait to be written. 1 second: what a kill can lose, and enough rows for a frame to pack well.
@@ -132,7 +132,7 @@ impl fmt::Display for TokenizerFile {
 
 /// The inference server, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// Whether it speaks TLS.
     pub tls: bool,
     /// Its name or address, an IPv6 address without brackets.
@@ -146,12 +146,12 @@ pub struct Upstream {
     /// Certificates to trust instead of the system's, as PEM.
     pub ca: Option<PathBuf>,
     /// The client certificate shown to it.
-    pub identity: Option<Identity>,
+    pub identity: Option<ClientIdentity>,
     /// The name its certificate must carry, if that is not `host`.
     pub server_name: Option<String>,
 }
 
-impl Upstream {
+impl UpstreamConfig {
     /// Host and port as `Host` and `:authority` write them: IPv6 in brackets, the scheme's own port left out.
     pub fn authority(&self) -> String {
         let host = match self.host.parse() {
@@ -163,7 +163,7 @@ impl Upstream {
     }
 }
 
-impl fmt::Display for Upstream {
+impl fmt::Display for UpstreamConfig {
     /// The URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
@@ -184,7 +184,7 @@ pub enum UpstreamHttp {
 
 /// A client certificate and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The certificate and its chain.
     pub cert: PathBuf,
     /// The private key.
@@ -204,7 +204,7 @@ pub struct TlsFiles {
 
 /// Request headers added on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AddHeaders {
+pub struct ForwardingHeaders {
     /// `Via`.
     pub via: bool,
     /// `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host`.
@@ -230,7 +230,7 @@ pub struct Limits {
 
 /// Traces kept whatever the sampler says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TailKeep {
+pub struct TailSampling {
     /// Those of requests that failed.
     pub failed: bool,
     /// Those of requests that missed an SLO.
@@ -241,7 +241,7 @@ pub struct TailKeep {
 
 /// How the process logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// How a line is written. Text by default, for people.
     pub format: LogFormat,
     /// The least important level that is written. Info by default: starts, stops and what needs attention.

@@ -4,12 +4,12 @@ use schemars::{Schema, SchemaGenerator, json_schema, schema_for};
 use serde_json::{Value, json};
 
 use super::defaults::{BOUNDS, DEFAULTS};
-use super::typed::Typed;
+use super::raw_settings::RawSettings;
 use crate::measure::dialect::TABLE;
 
 /// The schema: every key with its type, description, bounds and default.
 pub fn schema() -> Value {
-    let mut schema = schema_for!(Typed).to_value();
+    let mut schema = schema_for!(RawSettings).to_value();
     // The upstream may be named by a flag: no key is required of the file. Lists look otherwise.
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("required");

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Scheme, host and port.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ServerAddress {
     pub(super) tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
@@ -18,7 +18,7 @@ const CREDENTIALS: &str = "expected a URL without credentials: clients send thei
 const PATH: &str = "expected a URL that ends after the port: clients send the path and the query, which go through \
                     untouched";
 
-impl FromStr for Server {
+impl FromStr for ServerAddress {
     /// What to type instead. The text is not quoted: it may hold credentials.
     type Err = &'static str;
 

@@ -15,11 +15,11 @@ pub(crate) fn read<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T,
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(1, |location| location.line());
-        (line, words(&error, expected))
+        (line, describe_error(&error, expected))
     })
 }
 
-fn words(error: &Error, expected: &str) -> String {
+fn describe_error(error: &Error, expected: &str) -> String {
     match error {
         Error::DuplicateMappingKey { .. } => "this key is set a second time; keep one".to_owned(),
         Error::MultipleDocuments { .. } => "a second YAML document begins here; keep one".to_owned(),

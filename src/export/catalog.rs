@@ -77,7 +77,7 @@ impl Convention {
 
 /// What an instrument counts.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum InstrumentKind {
     /// A sum that only grows.
     Counter,
     /// The same, read from the system when somebody asks.
@@ -89,12 +89,12 @@ pub enum Kind {
     /// A constant 1 whose attributes are the information.
     Info,
     /// A distribution.
-    Histogram(Buckets),
+    Histogram(BucketSpec),
 }
 
 /// The buckets of a histogram.
 #[derive(Clone, Copy, Debug)]
-pub struct Buckets {
+pub struct BucketSpec {
     /// Explicit upper bounds, in the unit.
     pub bounds: &'static [f64],
     /// What is recorded.
@@ -109,7 +109,7 @@ pub struct Instrument {
     /// The OpenTelemetry name.
     pub name: &'static str,
     /// What it counts.
-    pub kind: Kind,
+    pub kind: InstrumentKind,
     /// The unit, in UCUM.
     pub unit: &'static str,
     /// What it means.
@@ -124,7 +124,7 @@ pub struct Instrument {
 
 impl Instrument {
     const fn new(
-        kind: Kind,
+        kind: InstrumentKind,
         name: &'static str,
         unit: &'static str,
         description: &'static str,
@@ -148,18 +148,18 @@ impl Instrument {
 
     /// The layout of its histograms, with the limits of these objectives among its bounds.
     pub fn layout(&self, slos: &Slos) -> Option<Layout> {
-        let Kind::Histogram(buckets) = self.kind else { return None };
+        let InstrumentKind::Histogram(buckets) = self.kind else { return None };
         let limits = slos.iter().flat_map(|slo| slo.limits(buckets.objectives)).map(|limit| limit.as_secs());
         Some(Layout::new(buckets.unit, buckets.bounds.iter().copied().chain(limits)))
     }
 }
 
-const fn seconds(bounds: &'static [f64], objectives: fn(Metric) -> bool) -> Kind {
-    Kind::Histogram(Buckets { bounds, unit: Unit::Seconds, objectives })
+const fn seconds(bounds: &'static [f64], objectives: fn(Metric) -> bool) -> InstrumentKind {
+    InstrumentKind::Histogram(BucketSpec { bounds, unit: Unit::Seconds, objectives })
 }
 
-const fn tokens(bounds: &'static [f64]) -> Kind {
-    Kind::Histogram(Buckets { bounds, unit: Unit::Tokens, objectives: |_| false })
+const fn tokens(bounds: &'static [f64]) -> InstrumentKind {
+    InstrumentKind::Histogram(BucketSpec { bounds, unit: Unit::Tokens, objectives: |_| false })
 }
 
 macro_rules! catalog {
@@ -228,7 +228,7 @@ const GEN_AI_MODALITY: &[&str] = &[OPERATION, PROVIDER, MODEL, SERVER_ADDRESS, S
 const HTTP_REQUEST: &[&str] = &[HTTP_METHOD, URL_SCHEME, HTTP_ROUTE, HTTP_STATUS, ERROR_TYPE];
 
 use Convention::{Frozen, Latest};
-use Kind::{Counter, Gauge, Info, ObservedCounter, UpDownCounter};
+use InstrumentKind::{Counter, Gauge, Info, ObservedCounter, UpDownCounter};
 
 catalog! {
     RequestDuration = seconds(REQUEST, |m| m == Metric::E2e), "gen_ai.server.request.duration", "s", GEN_AI_ERROR,
@@ -329,10 +329,10 @@ mod tests {
     fn rows_stand_where_their_names_say_and_fit_a_key() {
         for (id, row) in Id::all().zip(TABLE) {
             assert!(std::ptr::eq(id.instrument(), row), "{id:?}");
-            assert!(row.attributes.len() <= crate::export::labels::MOST, "{}", row.name);
+            assert!(row.attributes.len() <= crate::export::interner::MAX_ATTRIBUTES, "{}", row.name);
             let names: Vec<_> = TABLE.iter().filter(|other| other.name == row.name).collect();
             assert_eq!(names.len(), 1, "{}", row.name);
-            if let Kind::Histogram(Buckets { bounds, unit, .. }) = row.kind {
+            if let InstrumentKind::Histogram(BucketSpec { bounds, unit, .. }) = row.kind {
                 assert!(bounds.is_sorted() && !bounds.is_empty());
                 assert_eq!(row.unit, if unit == Unit::Seconds { "s" } else { "{token}" });
             }

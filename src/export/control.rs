@@ -9,55 +9,55 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::admin::Admin;
-use super::capturing::Capture;
+use super::admin::AdminServer;
+use super::capture_hook::CaptureRecorder;
+use super::control_state::ControlState;
+pub use super::control_state::{ACCESS_LOG_TARGET, RuntimeSettings};
 use super::drops::Drops;
-use super::figures::Cut;
 use super::gauges::Gauges;
-use super::identity::identified;
-use super::otlp::first_contact;
-use super::otlp::run::{MetricsExporter, SpanExporter, Stop};
-use super::queue::{Inbox, Reporter};
-use super::telemetry::Telemetry;
-pub use super::telemetry::{ACCESS, Rules};
+use super::identity::with_instance_attributes;
+use super::live_view::LiveSnapshot;
+use super::otlp::exporter::{MetricsExporter, SpanExporter, StopSignal};
+use super::otlp::probe_collector;
+use super::queue::{ReportReceiver, Reporter};
 use crate::clock::Clock;
-use crate::config::otlp::{Exporter, Otlp, Sampler};
+use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::measure::time::Gap;
 
 /// See the module.
 pub struct ControlPlane {
-    telemetry: Arc<Telemetry>,
+    telemetry: Arc<ControlState>,
     reporter: Reporter,
     sampler: Option<Sampler>,
     metrics: Option<MetricsExporter>,
     spans: Option<SpanExporter>,
     upstream: Option<String>,
-    admin_left: watch::Sender<bool>,
+    admin_released: watch::Sender<bool>,
     /// An exporter for each collector.
-    collectors: Vec<Exporter>,
+    collectors: Vec<ExporterConfig>,
 }
 
 /// Changes the rules of a control plane that runs, and reads its figures.
 #[derive(Clone)]
-pub struct Controls(Arc<Telemetry>);
+pub struct ControlHandle(Arc<ControlState>);
 
-impl Controls {
+impl ControlHandle {
     /// From now on these rules hold. What has been reported before is counted by the old ones.
-    pub fn apply(&self, rules: Rules) {
+    pub fn apply(&self, rules: RuntimeSettings) {
         self.0.apply(rules);
     }
 
     /// The figures of this moment, what has been reported up to now included.
-    pub fn cut(&self) -> Cut {
-        self.0.cut()
+    pub fn live_snapshot(&self) -> LiveSnapshot {
+        self.0.live_snapshot()
     }
 }
 
 impl ControlPlane {
     /// Connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
-    pub fn new(rules: Rules, otlp: &Otlp, upstream: Option<String>, clock: Clock) -> Self {
+    pub fn new(rules: RuntimeSettings, otlp: &OtlpConfig, upstream: Option<String>, clock: Clock) -> Self {
         let drops = Arc::<Drops>::default();
-        let (convention, resource) = (rules.aggregate.convention, identified(&otlp.resource));
+        let (convention, resource) = (rules.aggregate.convention, with_instance_attributes(&otlp.resource));
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
         if let Some(of_metrics) = &otlp.metrics {
             metrics = Some(MetricsExporter::new(of_metrics, &resource, convention, &clock, &drops));
@@ -67,8 +67,8 @@ impl ControlPlane {
             (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
         }
         let collectors = otlp.exporters().into_iter().cloned().collect();
-        let (reporter, inbox) = Inbox::new(Arc::clone(&drops));
-        let telemetry = Telemetry::new(rules, inbox, queue, drops, clock);
+        let (reporter, inbox) = ReportReceiver::new(Arc::clone(&drops));
+        let telemetry = ControlState::new(rules, inbox, queue, drops, clock);
         Self {
             telemetry: Arc::new(telemetry),
             reporter,
@@ -76,19 +76,19 @@ impl ControlPlane {
             metrics,
             spans,
             upstream,
-            admin_left: watch::Sender::new(false),
+            admin_released: watch::Sender::new(false),
             collectors,
         }
     }
 
     /// Told `true`, the admin port is left to another process: nothing more is accepted there, and connections end.
-    pub fn admin_left(&self) -> watch::Sender<bool> {
-        self.admin_left.clone()
+    pub fn admin_released(&self) -> watch::Sender<bool> {
+        self.admin_released.clone()
     }
 
     /// Changes the rules while it runs.
-    pub fn controls(&self) -> Controls {
-        Controls(Arc::clone(&self.telemetry))
+    pub fn handle(&self) -> ControlHandle {
+        ControlHandle(Arc::clone(&self.telemetry))
     }
 
     /// Where the proxy reports to.
@@ -97,7 +97,7 @@ impl ControlPlane {
     }
 
     /// Requests that have been counted go on to this capture, which is ended with the rest.
-    pub fn set_capture(&self, capture: Arc<Capture>) {
+    pub fn set_capture(&self, capture: Arc<CaptureRecorder>) {
         self.telemetry.set_capture(capture);
     }
 
@@ -118,16 +118,16 @@ impl ControlPlane {
 
     /// Runs until `stop`, and then at most `flush` longer, for the last exports. Belongs on a runtime with one thread.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, upstream, admin_left, collectors, .. } = self;
-        let (order, ordered) = Stop::new();
+        let Self { telemetry, metrics, spans, upstream, admin_released: admin_left, collectors, .. } = self;
+        let (order, ordered) = StopSignal::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
         for collector in collectors {
-            forever.spawn(first_contact(collector, telemetry.clock.clone()));
+            forever.spawn(probe_collector(collector, telemetry.clock.clone()));
         }
         if let Some(listener) = admin {
-            forever.spawn(Admin::new(Arc::clone(&telemetry), upstream).serve(listener, admin_left.subscribe()));
+            forever.spawn(AdminServer::new(Arc::clone(&telemetry), upstream).serve(listener, admin_left.subscribe()));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);
@@ -149,11 +149,11 @@ impl ControlPlane {
     }
 }
 
-async fn drain(telemetry: Arc<Telemetry>) {
+async fn drain(telemetry: Arc<ControlState>) {
     loop {
         tokio::select! {
-            () = telemetry.clock.sleep(telemetry.drain_every()) => {}
-            () = telemetry.hurry() => {}
+            () = telemetry.clock.sleep(telemetry.drain_interval()) => {}
+            () = telemetry.queue_half_full() => {}
         }
         telemetry.drain();
     }

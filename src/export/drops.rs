@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::catalog::Id;
-use super::snapshot::{Data, Snapshot};
+use super::snapshot::{PointValue, Snapshot};
 
 /// A place where telemetry can be lost, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum DropReason {
     /// Records that found the queue to the aggregation full.
     Records,
     /// Data points that the collector could not be given.
@@ -23,7 +23,7 @@ pub enum Loss {
 }
 
 /// `exporter` and `reason` of each [`Loss`].
-const NAMES: [(&str, &str); 6] = [
+const DROP_LABELS: [(&str, &str); 6] = [
     ("queue", "queue_full"),
     ("otlp_metrics", "failed"),
     ("otlp_metrics", "rejected"),
@@ -34,24 +34,24 @@ const NAMES: [(&str, &str); 6] = [
 
 /// The counts. Shared by the whole process.
 #[derive(Debug, Default)]
-pub struct Drops([AtomicU64; NAMES.len()]);
+pub struct Drops([AtomicU64; DROP_LABELS.len()]);
 
 impl Drops {
     /// So many more were lost.
-    pub fn add(&self, loss: Loss, more: u64) {
+    pub fn add(&self, loss: DropReason, more: u64) {
         self.0[loss as usize].fetch_add(more, Relaxed);
     }
 
     /// How many were lost so far.
-    pub fn count(&self, loss: Loss) -> u64 {
+    pub fn count(&self, loss: DropReason) -> u64 {
         self.0[loss as usize].load(Relaxed)
     }
 
     /// Adds the counts to a snapshot: all of them from the start, so that the first loss is an increase.
     pub(super) fn observe(&self, snapshot: &mut Snapshot, created: u64) {
-        for ((exporter, reason), count) in NAMES.into_iter().zip(&self.0) {
+        for ((exporter, reason), count) in DROP_LABELS.into_iter().zip(&self.0) {
             let labels = [exporter.into(), reason.into()];
-            snapshot.observe(Id::ExportDropped, labels, created, Data::Count(count.load(Relaxed)));
+            snapshot.observe(Id::ExportDropped, labels, created, PointValue::Count(count.load(Relaxed)));
         }
     }
 }
@@ -63,13 +63,13 @@ mod tests {
     #[test]
     fn every_loss_has_a_series_from_the_start() {
         let drops = Drops::default();
-        drops.add(Loss::SpansRejected, 3);
+        drops.add(DropReason::SpansRejected, 3);
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         drops.observe(&mut snapshot, 0);
         let points = snapshot.points(Id::ExportDropped);
         assert_eq!(points.len(), 6);
-        assert!(matches!(points[5].data, Data::Count(3)));
+        assert!(matches!(points[5].data, PointValue::Count(3)));
         assert_eq!(points[5].label("exporter"), Some(&"otlp_traces".into()));
-        assert_eq!((drops.count(Loss::SpansRejected), drops.count(Loss::Records)), (3, 0));
+        assert_eq!((drops.count(DropReason::SpansRejected), drops.count(DropReason::Records)), (3, 0));
     }
 }

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use super::snapshot::Moment;
+use super::snapshot::TimePoint;
 use crate::measure::dialect;
 use crate::measure::record::{
-    CountSource, Ending, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Usage,
+    CountSource, Ending, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, Usage,
 };
 use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
 /// The moment of every test.
-pub(crate) const NOW: Moment = Moment { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_750_000_060_000_000_000 };
+pub(crate) const NOW: TimePoint =
+    TimePoint { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_750_000_060_000_000_000 };
 
 /// A stamp, in milliseconds.
 pub(crate) fn at(millis: u64) -> Stamp {
@@ -39,7 +40,7 @@ pub(crate) fn record() -> RequestRecord {
     RequestRecord {
         shape: Arc::new(shape("tiny")),
         slos: Arc::default(),
-        times: Times {
+        times: RecordTimes {
             intended: None,
             received,
             sent: after(1),
@@ -95,7 +96,7 @@ pub(crate) fn spread(model: &str, place: i32) -> RequestRecord {
     let ended = record.times.received.after(gap).after(gap);
     RequestRecord {
         shape: Arc::new(shape(model)),
-        times: Times { first_evidence: first, first_token: first, first_output: first, ended, ..record.times },
+        times: RecordTimes { first_evidence: first, first_token: first, first_output: first, ended, ..record.times },
         gaps: [TokenEvent::new(gap, Some(1))].into(),
         ..record
     }

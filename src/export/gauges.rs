@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ahash::AHashMap;
 
-use super::capturing;
+use super::capture_hook;
 use super::catalog::Id;
-use super::figures::Streams;
-use super::levels::{Levels, METHODS, Open};
-use super::running::Running;
-use super::snapshot::{Data, Snapshot};
-use crate::capture::counts::Counts;
+use super::live_view::OpenStreams;
+use super::run_status::RunInfo;
+use super::snapshot::{PointValue, Snapshot};
+use super::thread_gauges::{METHODS, OpenCounts, ThreadGauges};
+use crate::capture::stats::CaptureStats;
 
 /// Whether the upstream can be reached, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upstream {
+pub enum UpstreamHealth {
     /// Nobody has tried yet.
     Unknown,
     /// The last attempt to connect succeeded.
@@ -29,33 +29,33 @@ pub enum Upstream {
 #[derive(Debug, Default)]
 pub struct Gauges {
     /// Of each thread that forwards.
-    levels: Mutex<Vec<Arc<Levels>>>,
+    thread_gauges: Mutex<Vec<Arc<ThreadGauges>>>,
     upstream: AtomicU8,
     /// Why the last attempt to connect failed.
-    failure: Mutex<Option<String>>,
+    upstream_failure: Mutex<Option<String>>,
     simulated: AtomicBool,
     ready: AtomicBool,
     /// The capture's own, where there is one.
-    capture: OnceLock<Arc<Counts>>,
+    capture: OnceLock<Arc<CaptureStats>>,
     /// What this process sends, where it sends by itself; then it forwards nothing.
-    running: OnceLock<Running>,
+    run_info: OnceLock<RunInfo>,
 }
 
 impl Gauges {
     /// Levels for one more thread, which it alone moves.
-    pub fn levels(&self) -> Arc<Levels> {
-        let levels = Arc::<Levels>::default();
-        self.all_levels().push(Arc::clone(&levels));
+    pub fn add_thread(&self) -> Arc<ThreadGauges> {
+        let levels = Arc::<ThreadGauges>::default();
+        self.lock_threads().push(Arc::clone(&levels));
         levels
     }
 
-    fn all_levels(&self) -> MutexGuard<'_, Vec<Arc<Levels>>> {
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_threads(&self) -> MutexGuard<'_, Vec<Arc<ThreadGauges>>> {
+        self.thread_gauges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sum<const N: usize>(&self, of: impl Fn(&Levels) -> [i64; N]) -> [i64; N] {
+    fn sum<const N: usize>(&self, of: impl Fn(&ThreadGauges) -> [i64; N]) -> [i64; N] {
         let mut sum = [0; N];
-        for levels in self.all_levels().iter() {
+        for levels in self.lock_threads().iter() {
             sum.iter_mut().zip(of(levels)).for_each(|(sum, level)| *sum += level);
         }
         sum
@@ -65,14 +65,14 @@ impl Gauges {
     pub fn set_upstream(&self, attempt: Result<(), String>) {
         self.upstream.store(1 + u8::from(attempt.is_ok()), Relaxed);
         if let Err(reason) = attempt {
-            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            *self.upstream_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         }
     }
 
     /// Why the upstream cannot be reached; nothing while it can be or nobody knows.
     pub fn upstream_failure(&self) -> Option<String> {
-        let failed = self.upstream() == Upstream::Unreachable;
-        failed.then(|| self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()).flatten()
+        let failed = self.upstream() == UpstreamHealth::Unreachable;
+        failed.then(|| self.upstream_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()).flatten()
     }
 
     /// A reply of the upstream says that it is simulated.
@@ -82,31 +82,31 @@ impl Gauges {
 
     /// Whether a reply of the upstream has ever said that it is simulated.
     pub fn simulated(&self) -> bool {
-        self.simulated.load(Relaxed) || self.running().is_some_and(|running| (running.levels)().simulated)
+        self.simulated.load(Relaxed) || self.run_info().is_some_and(|running| (running.status)().simulated)
     }
 
     /// How the last attempt to connect went.
-    pub fn upstream(&self) -> Upstream {
+    pub fn upstream(&self) -> UpstreamHealth {
         match self.upstream.load(Relaxed) {
-            0 => Upstream::Unknown,
-            1 => Upstream::Unreachable,
-            _ => Upstream::Reachable,
+            0 => UpstreamHealth::Unknown,
+            1 => UpstreamHealth::Unreachable,
+            _ => UpstreamHealth::Reachable,
         }
     }
 
     /// There is a capture, which counts here.
-    pub fn set_capture(&self, counts: Arc<Counts>) {
+    pub fn set_capture(&self, counts: Arc<CaptureStats>) {
         let _first = self.capture.set(counts).is_ok();
     }
 
     /// This process sends a run.
-    pub fn set_running(&self, running: Running) {
-        let _first = self.running.set(running).is_ok();
+    pub fn set_run_info(&self, running: RunInfo) {
+        let _first = self.run_info.set(running).is_ok();
     }
 
     /// The run that this process sends, if it does.
-    pub(super) fn running(&self) -> Option<&Running> {
-        self.running.get()
+    pub(super) fn run_info(&self) -> Option<&RunInfo> {
+        self.run_info.get()
     }
 
     /// Whether the proxy takes requests, or a run sends them: set when it listens, cleared when it drains.
@@ -121,27 +121,27 @@ impl Gauges {
 
     /// Open requests.
     pub fn active_requests(&self) -> i64 {
-        if let Some([requests, ..]) = self.running().map(Running::open) {
+        if let Some([requests, ..]) = self.run_info().map(RunInfo::open_counts) {
             return requests;
         }
-        self.sum(Levels::active).iter().sum()
+        self.sum(ThreadGauges::active).iter().sum()
     }
 
     /// Streams without and with a first token.
     pub fn streams(&self) -> (i64, i64) {
-        let of_run = self.running().map(Running::open).map(|[_, waiting, streaming]| [waiting, streaming]);
-        of_run.unwrap_or_else(|| self.sum(Levels::streams)).into()
+        let of_run = self.run_info().map(RunInfo::open_counts).map(|[_, waiting, streaming]| [waiting, streaming]);
+        of_run.unwrap_or_else(|| self.sum(ThreadGauges::streams)).into()
     }
 
     /// Open connections to the upstream: idle and busy ones.
     pub fn connections(&self) -> (i64, i64) {
-        self.sum(Levels::connections).into()
+        self.sum(ThreadGauges::connections).into()
     }
 
     /// What is open of each model that has something open, by the name asked for.
-    pub fn open_by_model(&self) -> AHashMap<Arc<str>, Open> {
+    pub fn open_by_model(&self) -> AHashMap<Arc<str>, OpenCounts> {
         let mut sum = AHashMap::new();
-        self.all_levels().iter().for_each(|levels| levels.add_models(&mut sum));
+        self.lock_threads().iter().for_each(|levels| levels.add_models(&mut sum));
         sum
     }
 
@@ -151,44 +151,49 @@ impl Gauges {
         snapshot: &mut Snapshot,
         scheme: &'static str,
         created: u64,
-        models: &BTreeMap<Box<str>, Streams>,
+        models: &BTreeMap<Box<str>, OpenStreams>,
     ) {
         let (mut waiting, mut streaming) = self.streams();
         for (model, streams) in models {
             let of_model = [("waiting", streams.waiting), ("streaming", streams.streaming)];
             for (phase, level) in of_model {
-                snapshot.observe(Id::ActiveStreams, [phase.into(), (&**model).into()], created, Data::Level(level));
+                snapshot.observe(
+                    Id::ActiveStreams,
+                    [phase.into(), (&**model).into()],
+                    created,
+                    PointValue::Gauge(level),
+                );
             }
             (waiting, streaming) = (waiting - streams.waiting, streaming - streams.streaming);
         }
         // Between the two readings a stream may have ended.
         for (phase, level) in [("waiting", waiting.max(0)), ("streaming", streaming.max(0))] {
-            snapshot.observe(Id::ActiveStreams, [phase.into()], created, Data::Level(level));
+            snapshot.observe(Id::ActiveStreams, [phase.into()], created, PointValue::Gauge(level));
         }
-        if let Some(running) = self.running() {
+        if let Some(running) = self.run_info() {
             running.observe(snapshot, created);
             return;
         }
-        for (method, active) in METHODS.iter().zip(self.sum(Levels::active)) {
+        for (method, active) in METHODS.iter().zip(self.sum(ThreadGauges::active)) {
             // GET and POST are what there is; the others appear only while there are some.
             if active != 0 || matches!(*method, "GET" | "POST") {
-                snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, Data::Level(active));
+                snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, PointValue::Gauge(active));
             }
         }
         let up = match self.upstream() {
-            Upstream::Unknown => None,
-            Upstream::Unreachable => Some(0),
-            Upstream::Reachable => Some(1),
+            UpstreamHealth::Unknown => None,
+            UpstreamHealth::Unreachable => Some(0),
+            UpstreamHealth::Reachable => Some(1),
         };
         if let Some(up) = up {
-            snapshot.observe(Id::UpstreamUp, [], created, Data::Level(up));
+            snapshot.observe(Id::UpstreamUp, [], created, PointValue::Gauge(up));
         }
         let (idle, busy) = self.connections();
         for (state, level) in [("idle", idle), ("active", busy)] {
-            snapshot.observe(Id::UpstreamConnections, [state.into()], created, Data::Level(level));
+            snapshot.observe(Id::UpstreamConnections, [state.into()], created, PointValue::Gauge(level));
         }
         if let Some(counts) = self.capture.get() {
-            capturing::observe(counts, snapshot, created);
+            capture_hook::observe(counts, snapshot, created);
         }
     }
 }
@@ -196,19 +201,20 @@ impl Gauges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::endings::OTHER;
+    use crate::export::error_type::OTHER_VALUE;
 
     #[test]
     fn a_request_is_counted_where_it_stands_and_nowhere_after() {
         let gauges = Gauges::default();
-        let (mut one, mut other) = (gauges.levels().request("POST"), gauges.levels().request("BREW"));
-        one.asks_for(Some("tiny"));
-        other.asks_for(Some("tiny"));
-        one.is_stream(false);
+        let (mut one, mut other) = (gauges.add_thread().request("POST"), gauges.add_thread().request("BREW"));
+        one.set_model(Some("tiny"));
+        other.set_model(Some("tiny"));
+        one.set_stream_phase(false);
         assert_eq!((gauges.active_requests(), gauges.streams()), (2, (1, 0)));
-        one.is_stream(true);
-        one.is_stream(true);
-        let of_tiny = |requests, waiting, streaming| [("tiny".into(), Open { requests, waiting, streaming })].into();
+        one.set_stream_phase(true);
+        one.set_stream_phase(true);
+        let of_tiny =
+            |requests, waiting, streaming| [("tiny".into(), OpenCounts { requests, waiting, streaming })].into();
         assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 1), of_tiny(2, 0, 1)));
         drop(one);
         assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 0), of_tiny(1, 0, 0)));
@@ -219,13 +225,13 @@ mod tests {
     #[test]
     fn a_stream_whose_model_is_learned_later_counts_for_it_from_then_on() {
         let gauges = Gauges::default();
-        let mut stream = gauges.levels().request("POST");
-        stream.is_stream(false);
+        let mut stream = gauges.add_thread().request("POST");
+        stream.set_stream_phase(false);
         assert_eq!((gauges.streams(), gauges.open_by_model()), ((1, 0), [].into()));
-        stream.asks_for(Some("tiny"));
-        let open = |waiting, streaming| [("tiny".into(), Open { requests: 1, waiting, streaming })].into();
+        stream.set_model(Some("tiny"));
+        let open = |waiting, streaming| [("tiny".into(), OpenCounts { requests: 1, waiting, streaming })].into();
         assert_eq!(gauges.open_by_model(), open(1, 0));
-        stream.is_stream(true);
+        stream.set_stream_phase(true);
         assert_eq!(gauges.open_by_model(), open(0, 1));
         drop(stream);
         assert_eq!((gauges.streams(), gauges.open_by_model()), ((0, 0), [].into()));
@@ -234,7 +240,7 @@ mod tests {
     #[test]
     fn a_connection_is_idle_or_busy_until_it_is_closed() {
         let gauges = Gauges::default();
-        let mut connection = gauges.levels().connection();
+        let mut connection = gauges.add_thread().connection();
         assert_eq!(gauges.connections(), (0, 1));
         connection.set_idle(true);
         connection.set_idle(true);
@@ -246,7 +252,7 @@ mod tests {
     #[test]
     fn the_upstream_is_unknown_until_somebody_tried() {
         let gauges = Gauges::default();
-        assert_eq!(gauges.upstream(), Upstream::Unknown);
+        assert_eq!(gauges.upstream(), UpstreamHealth::Unknown);
         let exported = || {
             let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
             gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
@@ -254,19 +260,22 @@ mod tests {
         };
         assert_eq!(exported(), None, "neither up nor down");
         gauges.set_upstream(Err("refused".to_owned()));
-        assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Unreachable, Some("refused".to_owned())));
+        assert_eq!(
+            (gauges.upstream(), gauges.upstream_failure()),
+            (UpstreamHealth::Unreachable, Some("refused".to_owned()))
+        );
         assert_eq!(exported().as_deref(), Some("Level(0)"));
         gauges.set_upstream(Ok(()));
-        assert_eq!((gauges.upstream(), gauges.upstream_failure()), (Upstream::Reachable, None));
+        assert_eq!((gauges.upstream(), gauges.upstream_failure()), (UpstreamHealth::Reachable, None));
         assert_eq!(exported().as_deref(), Some("Level(1)"));
     }
 
     #[test]
     fn levels_are_exported_with_their_attributes() {
         let gauges = Gauges::default();
-        let levels = gauges.levels();
+        let levels = gauges.add_thread();
         let (mut stream, _odd) = (levels.request("POST"), levels.request("GET\n"));
-        stream.is_stream(false);
+        stream.set_stream_phase(false);
         let _connection = levels.connection();
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
@@ -276,7 +285,7 @@ mod tests {
             .map(|point| (point.labels[0].value.clone(), format!("{:?}", point.data)))
             .collect();
         let expected =
-            [("GET", 0), ("POST", 1), (OTHER, 1), ("waiting", 1), ("streaming", 0), ("idle", 0), ("active", 1)];
+            [("GET", 0), ("POST", 1), (OTHER_VALUE, 1), ("waiting", 1), ("streaming", 0), ("idle", 0), ("active", 1)];
         assert_eq!(levels, expected.map(|(name, level)| (name.into(), format!("Level({level})"))));
     }
 }

@@ -14,7 +14,7 @@ const INSTANCE: &str = "service.instance.id";
 const HOST: &str = "host.name";
 
 /// The configured attributes of the resource, and those of this instance that they do not give.
-pub(super) fn identified(configured: &[(String, String)]) -> Vec<(String, String)> {
+pub(super) fn with_instance_attributes(configured: &[(String, String)]) -> Vec<(String, String)> {
     let mut attributes = configured.to_vec();
     let is_given = |name: &str| configured.iter().any(|(key, _)| key == name);
     if !is_given(INSTANCE) {
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn two_instances_of_one_configuration_differ_and_know_their_host() {
         let configured = [pair("service.name", "gauge")];
-        let [one, other] = [(); 2].map(|()| identified(&configured));
+        let [one, other] = [(); 2].map(|()| with_instance_attributes(&configured));
         assert_eq!((&one[0], one[1].0.as_str(), one[2].0.as_str()), (&configured[0], INSTANCE, HOST));
         assert_ne!(one[1], other[1]);
         assert_eq!(one[2], other[2]);
@@ -67,6 +67,6 @@ mod tests {
     #[test]
     fn what_the_configuration_gives_stays() {
         let configured = [pair("service.name", "gauge"), pair(INSTANCE, "a"), pair(HOST, "b")];
-        assert_eq!(identified(&configured), configured);
+        assert_eq!(with_instance_attributes(&configured), configured);
     }
 }

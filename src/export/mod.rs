@@ -26,27 +26,27 @@
 
 pub mod admin;
 pub mod aggregate;
-pub mod capturing;
+pub mod capture_hook;
 pub mod catalog;
 pub mod control;
+mod control_state;
 pub mod drops;
-pub mod endings;
-pub mod figures;
+pub mod error_type;
+mod family;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod gauges;
 mod identity;
-mod kinds;
-pub mod labels;
-pub mod levels;
+pub mod interner;
+pub mod live_view;
 mod models;
 pub mod otlp;
 mod process;
 pub mod prometheus;
 pub mod queue;
-pub mod running;
-mod series;
+pub mod run_status;
+mod series_cache;
 pub mod snapshot;
-mod telemetry;
-pub mod tokenizing;
+pub mod thread_gauges;
+pub mod token_counter;
 pub mod trace_context;

@@ -13,56 +13,56 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::labels::{Sym, Symbols, Value};
-use crate::capture::names::shortened;
+use super::interner::{Interner, LabelValue, Symbol};
+use crate::capture::model_names::shorten;
 
 /// Stands for every model that has no name of its own here.
-pub(super) const OVERFLOW: &str = "_other";
+pub(super) const OVERFLOW_MODEL: &str = "_other";
 
 /// The admitted names.
 #[derive(Debug)]
-pub(super) struct Models {
-    admitted: AHashMap<Arc<str>, Sym>,
-    most: usize,
+pub(super) struct AdmittedModels {
+    admitted: AHashMap<Arc<str>, Symbol>,
+    max_models: usize,
 }
 
-impl Models {
+impl AdmittedModels {
     /// Room for `most` names.
     pub(super) fn new(most: usize) -> Self {
-        Self { admitted: AHashMap::new(), most }
+        Self { admitted: AHashMap::new(), max_models: most }
     }
 
     /// From now on there is room for `most` names; those that have one keep it.
-    pub(super) fn limit(&mut self, most: usize) {
-        self.most = most;
+    pub(super) fn set_limit(&mut self, most: usize) {
+        self.max_models = most;
     }
 
     /// The attribute value for a model asked for. `answered` says that the server gave an answer under that name.
-    pub(super) fn admit(&mut self, model: Option<&str>, answered: bool, symbols: &mut Symbols) -> Sym {
-        let Some(model) = model.filter(|model| !model.is_empty()) else { return Sym::default() };
+    pub(super) fn admit(&mut self, model: Option<&str>, answered: bool, symbols: &mut Interner) -> Symbol {
+        let Some(model) = model.filter(|model| !model.is_empty()) else { return Symbol::default() };
         if let Some(sym) = self.admitted.get(model) {
             return *sym;
         }
-        if !answered || self.admitted.len() >= self.most {
-            return symbols.text(OVERFLOW);
+        if !answered || self.admitted.len() >= self.max_models {
+            return symbols.text(OVERFLOW_MODEL);
         }
-        let sym = symbols.text(&visible(shortened(model)));
+        let sym = symbols.text(&escape_invisible(shorten(model)));
         self.admitted.insert(model.into(), sym);
         sym
     }
 
     /// The name under which a model is shown.
-    pub(super) fn shown(&self, model: &str, symbols: &Symbols) -> Arc<str> {
+    pub(super) fn display_name(&self, model: &str, symbols: &Interner) -> Arc<str> {
         match self.admitted.get(model).and_then(|sym| symbols.value(*sym)) {
-            Some(Value::Text(shown)) => Arc::clone(shown),
-            _ => OVERFLOW.into(),
+            Some(LabelValue::Text(shown)) => Arc::clone(shown),
+            _ => OVERFLOW_MODEL.into(),
         }
     }
 }
 
 /// A model's name with everything escaped that cannot be seen.
-pub(super) fn visible(name: &str) -> Cow<'_, str> {
-    if name == OVERFLOW {
+pub(super) fn escape_invisible(name: &str) -> Cow<'_, str> {
+    if name == OVERFLOW_MODEL {
         return Cow::Borrowed(r"\u{5f}other");
     }
     if !name.contains(is_invisible) {
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn a_name_is_admitted_by_an_answer_and_the_rest_is_other() {
-        let mut symbols = Symbols::default();
-        let mut models = Models::new(2);
-        let other = symbols.text(OVERFLOW);
+        let mut symbols = Interner::default();
+        let mut models = AdmittedModels::new(2);
+        let other = symbols.text(OVERFLOW_MODEL);
         for made_up in 0..1_000 {
             assert_eq!(models.admit(Some(&format!("made-up-{made_up}")), false, &mut symbols), other);
         }
@@ -103,10 +103,10 @@ mod tests {
         models.admit(Some("small"), true, &mut symbols);
         assert_eq!(models.admit(Some("large"), true, &mut symbols), other, "the table is full");
         for none in [None, Some("")] {
-            assert_eq!(models.admit(none, true, &mut symbols), Sym::default());
+            assert_eq!(models.admit(none, true, &mut symbols), Symbol::default());
         }
-        let shown = ["tiny", "large"].map(|model| models.shown(model, &symbols));
-        assert_eq!(shown, ["tiny".into(), OVERFLOW.into()]);
+        let shown = ["tiny", "large"].map(|model| models.display_name(model, &symbols));
+        assert_eq!(shown, ["tiny".into(), OVERFLOW_MODEL.into()]);
         assert!(symbols.value(tiny).is_some());
     }
 
@@ -119,28 +119,29 @@ mod tests {
             ("a\n\u{1b}[31m\u{85}", r"a\u{a}\u{1b}[31m\u{85}"),
             ("\u{feff}a\u{ad}\u{e0041}", r"\u{feff}a\u{ad}\u{e0041}"),
         ] {
-            assert_eq!(visible(name), shown);
+            assert_eq!(escape_invisible(name), shown);
         }
     }
 
     #[test]
     fn a_model_called_as_the_overflow_is_not_counted_with_it() {
-        let (mut symbols, mut models) = (Symbols::default(), Models::new(2));
+        let (mut symbols, mut models) = (Interner::default(), AdmittedModels::new(2));
         let overflow = models.admit(Some("unknown"), false, &mut symbols);
-        let called_so = models.admit(Some(OVERFLOW), true, &mut symbols);
+        let called_so = models.admit(Some(OVERFLOW_MODEL), true, &mut symbols);
         assert_ne!(called_so, overflow);
-        assert_eq!(&*models.shown(OVERFLOW, &symbols), r"\u{5f}other");
+        assert_eq!(&*models.display_name(OVERFLOW_MODEL, &symbols), r"\u{5f}other");
         assert_eq!(models.admit(Some("/models/_other"), true, &mut symbols), called_so);
     }
 
     #[test]
     fn where_a_model_lies_is_not_told() {
-        let (mut symbols, mut models) = (Symbols::default(), Models::new(9));
+        let (mut symbols, mut models) = (Interner::default(), AdmittedModels::new(9));
         let llama = models.admit(Some("/data/alice/llama"), true, &mut symbols);
         assert_eq!(llama, models.admit(Some("llama"), true, &mut symbols));
         let hub = models.admit(Some("org/llama"), true, &mut symbols);
         assert!(hub != llama);
-        let shown = ["/data/alice/llama", "/data/alice/typed", "org/llama"].map(|model| models.shown(model, &symbols));
-        assert_eq!(shown, ["llama".into(), OVERFLOW.into(), "org/llama".into()]);
+        let shown =
+            ["/data/alice/llama", "/data/alice/typed", "org/llama"].map(|model| models.display_name(model, &symbols));
+        assert_eq!(shown, ["llama".into(), OVERFLOW_MODEL.into(), "org/llama".into()]);
     }
 }

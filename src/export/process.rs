@@ -6,23 +6,23 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::catalog::Id;
-use super::snapshot::{Data, Snapshot};
+use super::snapshot::{PointValue, Snapshot};
 
 /// Adds the process metrics to a snapshot. What cannot be read (a container without `/proc`) is left out.
 pub(super) fn observe(snapshot: &mut Snapshot, version: &str, started: u64) {
-    snapshot.observe(Id::BuildInfo, [version.into()], started, Data::Level(1));
+    snapshot.observe(Id::BuildInfo, [version.into()], started, PointValue::Gauge(1));
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-        snapshot.observe(Id::ProcessCpu, [], started, Data::Seconds(micros as f64 / 1e6));
+        snapshot.observe(Id::ProcessCpu, [], started, PointValue::Seconds(micros as f64 / 1e6));
     }
     if let Some(bytes) = resident_bytes() {
-        snapshot.observe(Id::ProcessMemory, [], started, Data::Level(bytes));
+        snapshot.observe(Id::ProcessMemory, [], started, PointValue::Gauge(bytes));
     }
     // One of the entries is the handle by which they are listed.
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        snapshot.observe(Id::ProcessFiles, [], started, Data::Level(entries.count() as i64 - 1));
+        snapshot.observe(Id::ProcessFiles, [], started, PointValue::Gauge(entries.count() as i64 - 1));
     }
-    snapshot.observe(Id::ProcessStart, [], started, Data::Seconds(started as f64 / 1e9));
+    snapshot.observe(Id::ProcessStart, [], started, PointValue::Seconds(started as f64 / 1e9));
 }
 
 fn resident_bytes() -> Option<i64> {
@@ -41,11 +41,11 @@ mod tests {
         observe(&mut snapshot, "1.2.3", 5_500_000_000);
         let data = |id| format!("{:?}", snapshot.points(id)[0].data);
         assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Level(1)".into(), "Seconds(5.5)".into()));
-        let Data::Level(bytes) = snapshot.points(Id::ProcessMemory)[0].data else { panic!() };
+        let PointValue::Gauge(bytes) = snapshot.points(Id::ProcessMemory)[0].data else { panic!() };
         assert!((1 << 20..1 << 34).contains(&bytes), "{bytes}");
-        let Data::Level(files) = snapshot.points(Id::ProcessFiles)[0].data else { panic!() };
+        let PointValue::Gauge(files) = snapshot.points(Id::ProcessFiles)[0].data else { panic!() };
         assert!((3..100_000).contains(&files), "{files}");
-        let Data::Seconds(cpu) = snapshot.points(Id::ProcessCpu)[0].data else { panic!() };
+        let PointValue::Seconds(cpu) = snapshot.points(Id::ProcessCpu)[0].data else { panic!() };
         assert!(cpu > 0.0);
     }
 }

@@ -12,130 +12,130 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use tokio::sync::Notify;
 
-use super::capturing::{Capture, Followed, Following};
-use super::drops::{Drops, Loss};
+use super::capture_hook::{CaptureHandle, CaptureRecorder, CapturedRequest};
+use super::drops::{DropReason, Drops};
 use super::trace_context::RequestTrace;
-use crate::measure::fetch::{self, Fetch, together};
 use crate::measure::observer::Progress;
+use crate::measure::prefetch::{self, Prefetch, together};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 
 /// How often the queue is emptied.
-pub const DRAIN_EVERY: Gap = Gap::from_millis(100);
+pub const DRAIN_INTERVAL: Gap = Gap::from_millis(100);
 
 /// Reports held. Twenty thousand requests a second for the time between two drains, twice over; 32 KiB, and at worst
 /// some 15 MiB of records, and 8 more of short bodies for a capture.
-const CAPACITY: usize = 4_096;
+const QUEUE_CAPACITY: usize = 4_096;
 
 /// A request that has ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedRequest {
     /// What it came to.
     pub record: RequestRecord,
     /// Made at its beginning, if tracing is on.
     pub trace: Option<RequestTrace>,
     /// What a capture needs besides, where there is one.
-    pub following: Option<Following>,
+    pub capture_handle: Option<CaptureHandle>,
 }
 
-impl From<RequestRecord> for Finished {
+impl From<RequestRecord> for FinishedRequest {
     fn from(record: RequestRecord) -> Self {
-        Self { record, trace: None, following: None }
+        Self { record, trace: None, capture_handle: None }
     }
 }
 
-impl Followed for Finished {
-    fn parts(&mut self) -> Option<(&mut Following, &RequestRecord)> {
-        Some((self.following.as_mut()?, &self.record))
+impl CapturedRequest for FinishedRequest {
+    fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)> {
+        Some((self.capture_handle.as_mut()?, &self.record))
     }
 }
 
 /// What is handed over.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum QueuedReport {
     /// A request has ended.
-    Finished(Box<Finished>),
+    Finished(Box<FinishedRequest>),
     /// A request of a run has ended, which was sent so much later than planned.
     Replayed(Box<(RequestRecord, Gap)>),
     /// A long stream has moved.
     Progress(Box<Progress>),
 }
 
-impl Fetch for Report {
+impl Prefetch for QueuedReport {
     fn fetch(&mut self) {
         match self {
             Self::Finished(finished) => {
-                black_box((finished.trace.is_some(), finished.following.is_some()));
-                fetch::record(&finished.record);
+                black_box((finished.trace.is_some(), finished.capture_handle.is_some()));
+                prefetch::record(&finished.record);
             }
-            Self::Replayed(replayed) => fetch::record(&replayed.0),
+            Self::Replayed(replayed) => prefetch::record(&replayed.0),
             Self::Progress(_) => {}
         }
     }
 }
 
 #[derive(Debug)]
-struct Queue {
-    reports: ArrayQueue<Report>,
-    hurry: Notify,
+struct ReportQueue {
+    reports: ArrayQueue<QueuedReport>,
+    half_full: Notify,
     drops: Arc<Drops>,
-    capture: OnceLock<Arc<Capture>>,
+    capture: OnceLock<Arc<CaptureRecorder>>,
 }
 
 /// Where the proxy reports to. Clones report to the same place.
 #[derive(Clone, Debug)]
-pub struct Reporter(Arc<Queue>);
+pub struct Reporter(Arc<ReportQueue>);
 
 impl Reporter {
     /// A request has ended.
-    pub fn finished(&self, finished: Finished) {
-        self.push(Report::Finished(Box::new(finished)));
+    pub fn finished(&self, finished: FinishedRequest) {
+        self.push(QueuedReport::Finished(Box::new(finished)));
     }
 
     /// A request of a run has ended, which was sent so much later than planned.
     pub fn replayed(&self, record: RequestRecord, lag: Gap) {
-        self.push(Report::Replayed(Box::new((record, lag))));
+        self.push(QueuedReport::Replayed(Box::new((record, lag))));
     }
 
     /// A long stream has moved.
     pub fn progress(&self, progress: Progress) {
-        self.push(Report::Progress(Box::new(progress)));
+        self.push(QueuedReport::Progress(Box::new(progress)));
     }
 
-    fn push(&self, report: Report) {
+    fn push(&self, report: QueuedReport) {
         let queue = &*self.0;
         if let Err(report) = queue.reports.push(report) {
-            queue.drops.add(Loss::Records, 1);
-            if let (Report::Finished(finished), Some(capture)) = (report, queue.capture.get())
-                && finished.following.is_some()
+            queue.drops.add(DropReason::Records, 1);
+            if let (QueuedReport::Finished(finished), Some(capture)) = (report, queue.capture.get())
+                && finished.capture_handle.is_some()
             {
-                capture.lost();
+                capture.count_lost();
             }
         }
         if queue.reports.len() > queue.reports.capacity() / 2 {
-            queue.hurry.notify_one();
+            queue.half_full.notify_one();
         }
     }
 }
 
 /// The other end.
 #[derive(Debug)]
-pub(super) struct Inbox(Arc<Queue>);
+pub(super) struct ReportReceiver(Arc<ReportQueue>);
 
-impl Inbox {
+impl ReportReceiver {
     /// A queue's two ends.
     pub(super) fn new(drops: Arc<Drops>) -> (Reporter, Self) {
-        Self::with_capacity(CAPACITY, drops)
+        Self::with_capacity(QUEUE_CAPACITY, drops)
     }
 
     fn with_capacity(capacity: usize, drops: Arc<Drops>) -> (Reporter, Self) {
         let (reports, capture) = (ArrayQueue::new(capacity), OnceLock::new());
-        let queue = Arc::new(Queue { reports, hurry: Notify::new(), drops, capture });
+        let queue = Arc::new(ReportQueue { reports, half_full: Notify::new(), drops, capture });
         (Reporter(Arc::clone(&queue)), Self(queue))
     }
 
     /// Takes what is there: at most one queue's fill, so that reporters cannot hold up whoever drains.
-    pub(super) fn drain(&self) -> impl Iterator<Item = Report> {
+    pub(super) fn drain(&self) -> impl Iterator<Item = QueuedReport> {
         let reports = &self.0.reports;
         let mut left = reports.capacity();
         let fetched = move || {
@@ -147,25 +147,25 @@ impl Inbox {
     }
 
     /// From now on requests go on to this capture.
-    pub(super) fn set_capture(&self, capture: Arc<Capture>) {
+    pub(super) fn set_capture(&self, capture: Arc<CaptureRecorder>) {
         let _first = self.0.capture.set(capture).is_ok();
     }
 
     /// The capture, where there is one.
-    pub(super) fn capture(&self) -> Option<&Arc<Capture>> {
+    pub(super) fn capture(&self) -> Option<&Arc<CaptureRecorder>> {
         self.0.capture.get()
     }
 
     /// Gives a request that has been counted to the capture, where there is one.
-    pub(super) fn hand_on(&self, finished: Box<Finished>) {
+    pub(super) fn forward(&self, finished: Box<FinishedRequest>) {
         if let Some(capture) = self.capture() {
-            capture.ended(finished);
+            capture.end_request(finished);
         }
     }
 
     /// Waits until the queue is more than half full.
-    pub(super) async fn hurry(&self) {
-        self.0.hurry.notified().await;
+    pub(super) async fn half_full(&self) {
+        self.0.half_full.notified().await;
     }
 }
 
@@ -175,27 +175,27 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::capture::counts::Fate;
-    use crate::capture::recorder::Settings;
+    use crate::capture::recorder::CaptureSettings;
     use crate::capture::segments::Retention;
+    use crate::capture::stats::RecordOutcome;
     use crate::clock::Clock;
     use crate::export::fixtures::record;
 
     #[test]
     fn a_full_queue_drops_the_record_and_counts_it() {
         let drops = Arc::<Drops>::default();
-        let (reporter, inbox) = Inbox::with_capacity(4, Arc::clone(&drops));
+        let (reporter, inbox) = ReportReceiver::with_capacity(4, Arc::clone(&drops));
         (0..7).for_each(|_| reporter.finished(record().into()));
-        assert_eq!(drops.count(Loss::Records), 3);
+        assert_eq!(drops.count(DropReason::Records), 3);
         assert_eq!(inbox.drain().count(), 4);
         assert_eq!(inbox.drain().count(), 0);
         reporter.finished(record().into());
-        assert_eq!((inbox.drain().count(), drops.count(Loss::Records)), (1, 3));
+        assert_eq!((inbox.drain().count(), drops.count(DropReason::Records)), (1, 3));
     }
 
     /// A capture into this folder, and a request for it.
-    fn captured(folder: &Path) -> (Arc<Capture>, impl Fn() -> Finished) {
-        let settings = Settings {
+    fn captured(folder: &Path) -> (Arc<CaptureRecorder>, impl Fn() -> FinishedRequest) {
+        let settings = CaptureSettings {
             folder: folder.to_owned(),
             flush: Gap::from_millis(1_000),
             round: Gap::ZERO,
@@ -206,9 +206,9 @@ mod tests {
             session: None,
             retention: Retention { bytes: u64::MAX, age: Gap::from_millis(u64::MAX / 1_000_000) },
         };
-        let capture = Arc::new(Capture::start(settings, None, Clock::Monotonic).unwrap());
+        let capture = Arc::new(CaptureRecorder::start(settings, None, Clock::Monotonic).unwrap());
         let to = Arc::clone(&capture);
-        let asked = move || Finished { following: Some(to.follow(|_| None, 0)), ..record().into() };
+        let asked = move || FinishedRequest { capture_handle: Some(to.begin_request(|_| None, 0)), ..record().into() };
         (capture, asked)
     }
 
@@ -216,28 +216,28 @@ mod tests {
     fn what_finds_no_room_on_its_way_to_the_capture_is_counted_as_lost_to_it() {
         let folder = tempfile::tempdir().unwrap();
         let (capture, asked) = captured(folder.path());
-        let (reporter, inbox) = Inbox::with_capacity(2, Arc::default());
+        let (reporter, inbox) = ReportReceiver::with_capacity(2, Arc::default());
         inbox.set_capture(Arc::clone(&capture));
         (0..5).for_each(|_| reporter.finished(asked()));
         // Of a request that nobody follows the capture has nothing to lose.
         reporter.finished(record().into());
         for report in inbox.drain() {
-            if let Report::Finished(finished) = report {
-                inbox.hand_on(finished);
+            if let QueuedReport::Finished(finished) = report {
+                inbox.forward(finished);
             }
         }
-        capture.finish();
-        let counts = capture.counts();
-        assert_eq!((counts.count(Fate::Whole), counts.count(Fate::QueueFull)), (2, 3));
+        capture.shutdown();
+        let counts = capture.stats();
+        assert_eq!((counts.count(RecordOutcome::Complete), counts.count(RecordOutcome::QueueFull)), (2, 3));
     }
 
     #[tokio::test]
     async fn nobody_is_woken_before_the_queue_is_half_full() {
-        let (reporter, inbox) = Inbox::with_capacity(4, Arc::default());
+        let (reporter, inbox) = ReportReceiver::with_capacity(4, Arc::default());
         reporter.finished(record().into());
         reporter.finished(record().into());
-        let hurry = |inbox: &Inbox| {
-            let mut hurry = Box::pin(inbox.hurry());
+        let hurry = |inbox: &ReportReceiver| {
+            let mut hurry = Box::pin(inbox.half_full());
             let woken = futures_poll(hurry.as_mut());
             drop(hurry);
             woken
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn many_threads_lose_nothing_that_is_not_counted() {
         let drops = Arc::<Drops>::default();
-        let (reporter, inbox) = Inbox::with_capacity(64, Arc::clone(&drops));
+        let (reporter, inbox) = ReportReceiver::with_capacity(64, Arc::clone(&drops));
         let taken = thread::scope(|scope| {
             let threads = [(); 4].map(|()| {
                 let reporter = reporter.clone();
@@ -266,6 +266,6 @@ mod tests {
             }
             taken + inbox.drain().count()
         });
-        assert_eq!(taken as u64 + drops.count(Loss::Records), 8_000);
+        assert_eq!(taken as u64 + drops.count(DropReason::Records), 8_000);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::catalog::Id;
-use super::labels::{Label, Value};
+use super::interner::{Label, LabelValue};
 use super::trace_context::{SpanId, TraceId};
 use crate::clock::Clock;
 use crate::measure::histogram::Histogram;
@@ -11,14 +11,14 @@ use crate::measure::time::Stamp;
 
 /// One point in both times, so that what is told apart from it in one has a place in the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct TimePoint {
     /// On the run's own line.
     pub stamp: Stamp,
     /// In nanoseconds since 1970.
     pub unix: u64,
 }
 
-impl Moment {
+impl TimePoint {
     /// Now.
     pub fn now(clock: &Clock) -> Self {
         let stamp = clock.now();
@@ -37,45 +37,45 @@ pub struct Snapshot {
     /// When it was taken, in nanoseconds since 1970.
     pub unix: u64,
     /// One entry per instrument that has series, in the order of the catalog.
-    pub families: Vec<Family>,
+    pub families: Vec<FamilySnapshot>,
 }
 
 /// The series of one instrument.
 #[derive(Clone, Debug)]
-pub struct Family {
+pub struct FamilySnapshot {
     /// The instrument.
     pub id: Id,
     /// Its series.
-    pub points: Vec<Point>,
+    pub points: Vec<DataPoint>,
 }
 
 /// One series.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub struct DataPoint {
     /// Its attributes, in the order of the catalog.
     pub labels: Arc<[Label]>,
     /// Since when it counts, in nanoseconds since 1970. Never changes while the process lives.
     pub created: u64,
     /// Its value.
-    pub data: Data,
+    pub data: PointValue,
 }
 
 /// A value.
 #[derive(Clone, Debug)]
-pub enum Data {
+pub enum PointValue {
     /// A count.
     Count(u64),
     /// A level, which may fall below zero between two moves of ours.
-    Level(i64),
+    Gauge(i64),
     /// Seconds.
     Seconds(f64),
     /// A distribution, and at most one exemplar for each explicit bucket, with its bucket.
-    Histogram(Histogram, Vec<(usize, Exemplar)>),
+    Histogram(Histogram, Vec<(usize, BucketExemplar)>),
 }
 
 /// One value of a distribution, and the trace it comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Exemplar {
+pub struct BucketExemplar {
     /// The value, in the instrument's unit.
     pub value: f64,
     /// When it was measured, in nanoseconds since 1970.
@@ -88,25 +88,25 @@ pub struct Exemplar {
 
 impl Snapshot {
     /// The series of an instrument; none if it has none.
-    pub fn points(&self, id: Id) -> &[Point] {
+    pub fn points(&self, id: Id) -> &[DataPoint] {
         self.families.iter().find(|family| family.id == id).map_or(&[], |family| &family.points)
     }
 
     /// Adds a series that is read, not counted. Values are in the order of the catalog's attributes.
-    pub(super) fn observe<const N: usize>(&mut self, id: Id, values: [Value; N], created: u64, data: Data) {
+    pub(super) fn observe<const N: usize>(&mut self, id: Id, values: [LabelValue; N], created: u64, data: PointValue) {
         let names = id.instrument().attributes.iter();
         let labels = names.zip(values).map(|(name, value)| Label { name, value }).collect();
         let at = self.families.partition_point(|family| (family.id as usize) < id as usize);
         if self.families.get(at).is_none_or(|family| family.id != id) {
-            self.families.insert(at, Family { id, points: Vec::new() });
+            self.families.insert(at, FamilySnapshot { id, points: Vec::new() });
         }
-        self.families[at].points.push(Point { labels, created, data });
+        self.families[at].points.push(DataPoint { labels, created, data });
     }
 }
 
-impl Point {
+impl DataPoint {
     /// The value of an attribute, if it has it.
-    pub fn label(&self, name: &str) -> Option<&Value> {
+    pub fn label(&self, name: &str) -> Option<&LabelValue> {
         self.labels.iter().find(|label| label.name == name).map(|label| &label.value)
     }
 }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_stamp_before_or_after_the_moment_has_its_place_on_the_wall() {
-        let moment = Moment { stamp: Stamp::from_nanos(100), unix: 5_000 };
+        let moment = TimePoint { stamp: Stamp::from_nanos(100), unix: 5_000 };
         assert_eq!(moment.unix_of(Stamp::from_nanos(40)), 4_940);
         assert_eq!(moment.unix_of(Stamp::from_nanos(100)), 5_000);
         assert_eq!(moment.unix_of(Stamp::from_nanos(130)), 5_030);
@@ -126,9 +126,9 @@ mod tests {
     #[test]
     fn what_is_observed_stands_in_the_order_of_the_catalog() {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        snapshot.observe(Id::ProcessCpu, [], 0, Data::Seconds(1.5));
-        snapshot.observe(Id::ActiveStreams, ["waiting".into()], 0, Data::Level(2));
-        snapshot.observe(Id::ActiveStreams, ["streaming".into()], 0, Data::Level(3));
+        snapshot.observe(Id::ProcessCpu, [], 0, PointValue::Seconds(1.5));
+        snapshot.observe(Id::ActiveStreams, ["waiting".into()], 0, PointValue::Gauge(2));
+        snapshot.observe(Id::ActiveStreams, ["streaming".into()], 0, PointValue::Gauge(3));
         let order: Vec<_> = snapshot.families.iter().map(|family| (family.id, family.points.len())).collect();
         assert_eq!(order, [(Id::ActiveStreams, 2), (Id::ProcessCpu, 1)]);
         assert_eq!(snapshot.points(Id::ActiveStreams)[1].label("phase"), Some(&"streaming".into()));

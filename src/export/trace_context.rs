@@ -8,13 +8,13 @@ use std::fmt;
 
 use rand::Rng;
 
-use crate::config::TailKeep;
+use crate::config::TailSampling;
 use crate::config::otlp::Sampler;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::slo::Verdict;
 
 /// Longest `tracestate` that is kept for spans, in bytes: what a vendor must at least propagate.
-const MAX_STATE: usize = 512;
+const MAX_TRACESTATE_BYTES: usize = 512;
 const SAMPLED: u8 = 1;
 /// Level 2: the trace id's last seven bytes are random.
 const RANDOM: u8 = 2;
@@ -153,9 +153,9 @@ impl Sampler {
     }
 }
 
-impl TailKeep {
+impl TailSampling {
     /// Whether a trace is kept at its end although its head did not sample it.
-    fn keeps(&self, record: &RequestRecord) -> bool {
+    fn matches(&self, record: &RequestRecord) -> bool {
         let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
         self.failed && record.outcome != Outcome::Success
             || self.slow.is_some_and(|slow| record.duration() >= slow)
@@ -188,7 +188,7 @@ impl RequestTrace {
         let mut random = rand::rng();
         let parent = traceparent.and_then(TraceParent::parse);
         let trace_id = parent.map_or_else(|| TraceId::random(&mut random), |parent| parent.trace_id);
-        let tracestate = tracestate.filter(|state| parent.is_some() && state.len() <= MAX_STATE);
+        let tracestate = tracestate.filter(|state| parent.is_some() && state.len() <= MAX_TRACESTATE_BYTES);
         let visible = |state: &&str| state.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
         Self {
             trace_id,
@@ -209,8 +209,8 @@ impl RequestTrace {
     }
 
     /// Whether its spans are exported, now that all is known.
-    pub fn is_kept(&self, record: &RequestRecord, tail: &TailKeep) -> bool {
-        self.sampled || tail.keeps(record)
+    pub fn is_kept(&self, record: &RequestRecord, tail: &TailSampling) -> bool {
+        self.sampled || tail.matches(record)
     }
 }
 
@@ -310,21 +310,21 @@ mod tests {
         let off = Sampler { parent_based: false, ratio: 0.0 };
         let unsampled = RequestTrace::begin(&off, None, None);
         let sampled = RequestTrace::begin(&Sampler::default(), None, None);
-        let nothing = TailKeep::default();
+        let nothing = TailSampling::default();
         assert!(sampled.is_kept(&record(), &nothing) && !unsampled.is_kept(&record(), &nothing));
 
         let failed = RequestRecord { outcome: Outcome::Cancelled, ..record() };
-        let tail = TailKeep { failed: true, ..nothing };
+        let tail = TailSampling { failed: true, ..nothing };
         assert!(unsampled.is_kept(&failed, &tail) && !unsampled.is_kept(&record(), &tail));
 
         for (millis, kept) in [(304, true), (305, true), (306, false)] {
-            let tail = TailKeep { slow: Some(Gap::from_millis(millis)), ..nothing };
+            let tail = TailSampling { slow: Some(Gap::from_millis(millis)), ..nothing };
             assert_eq!(unsampled.is_kept(&record(), &tail), kept);
         }
         for (slo, kept) in [("x: ttft<=100ms", true), ("x: ttft<=300ms", false)] {
             let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
             let judged = RequestRecord { slos, ..record() };
-            assert_eq!(unsampled.is_kept(&judged, &TailKeep { slo: true, ..nothing }), kept);
+            assert_eq!(unsampled.is_kept(&judged, &TailSampling { slo: true, ..nothing }), kept);
         }
         assert_eq!(unsampled.upstream().flags & 1, 0, "the upstream is told what the head decided");
     }

@@ -18,22 +18,22 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::budget::{WorkBudget, price};
-use super::buffer::Buffer;
-use super::dialect::{self, Delta, Dialect, Field, Reader, field, leads, recognize};
+use super::bounded_vec::BoundedVec;
+use super::dialect::{self, Delta, Dialect, DialectReader, ReplyField, detect, field, leads};
 use super::failure::FailureOrigin;
 use super::framing::coding::{Decoder, decode};
-use super::framing::{Elements, Event, EventStream, Framer, Grpc, Lines, Sse};
+use super::framing::{Event, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer};
+use super::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
 use super::record::{
-    CountSource, Ending, Fault, Outcome, Quality, RequestRecord, StampSource, Times, TokenCount, Unread,
+    CountSource, Ending, Fault, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
-use super::scan::{Document, Fields, JsonScan, Scalar};
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
-use super::tally::{Meaning, Tally};
-use super::text::{Budget, Collector, ReplyText};
+use super::stream_stats::{EventEffect, StreamStats};
+use super::text_collector::{ReplyText, TextBudget, TextCollector};
 use super::time::{Gap, Stamp};
 use super::timeline::{TokenEvent, TokenTimeline};
+use super::work_budget::{WorkBudget, price};
 
 /// Hand-over delays kept per request until it ends or is drained.
 const MAX_OVERHEADS: usize = 256;
@@ -55,7 +55,7 @@ pub struct ResponseHead<'a> {
 }
 
 /// Watches single events; for `inspect`. The proxy watches with [`Blind`].
-pub trait Watch {
+pub trait EventObserver {
     /// An event was dispatched; what it means follows.
     fn event(&mut self, _index: u64, _event: &Event<'_>) {}
     /// One of its meanings.
@@ -64,9 +64,9 @@ pub trait Watch {
 
 /// Watches nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Blind;
+pub struct NoopObserver;
 
-impl Watch for Blind {}
+impl EventObserver for NoopObserver {}
 
 /// What moved since the last drain of a long stream.
 #[derive(Clone, Debug)]
@@ -85,17 +85,17 @@ pub struct Progress {
 
 /// Follows one request from its first byte to its end.
 pub struct StreamObserver {
-    request: Request,
+    request: RequestState,
     slos: Arc<Slos>,
     stall: Gap,
-    times: Times,
+    times: RecordTimes,
     status: Option<u16>,
     local_reply: Option<FailureOrigin>,
-    body: Body,
-    tally: Tally,
+    body: ReplyBodyState,
+    tally: StreamStats,
     timeline: Option<TokenTimeline>,
     /// Collects the text of a stream whose tokens nobody else counts.
-    text: Option<Box<Collector>>,
+    text: Option<Box<TextCollector>>,
     quality: Quality,
     /// What observing the response may cost.
     budget: WorkBudget,
@@ -103,7 +103,7 @@ pub struct StreamObserver {
     request_work: u64,
     request_bytes: u64,
     response_bytes: u64,
-    chunk_overheads: Buffer<u32, MAX_OVERHEADS>,
+    chunk_overheads: BoundedVec<u32, MAX_OVERHEADS>,
     request_overhead: Option<Gap>,
     head_overhead: Option<Gap>,
     stamps: StampSource,
@@ -113,7 +113,7 @@ pub struct StreamObserver {
 }
 
 /// What was asked.
-enum Request {
+enum RequestState {
     /// It is being read.
     Reading(Box<ShapeReader>),
     /// As it was known when the response began.
@@ -121,18 +121,18 @@ enum Request {
 }
 
 /// How the response body is read.
-enum Body {
+enum ReplyBodyState {
     /// Not at all: plain HTTP, or reading has been given up.
     Opaque,
     Events {
         decoder: Option<Box<Decoder>>,
         framer: Framer,
-        reader: Box<dyn Reader>,
+        reader: Box<dyn DialectReader>,
     },
     Document {
         decoder: Option<Box<Decoder>>,
-        scan: Box<JsonScan>,
-        fields: &'static [(&'static str, Field)],
+        scan: Box<JsonScanner>,
+        fields: &'static [(&'static str, ReplyField)],
         reply: Box<dialect::Document>,
     },
 }
@@ -144,14 +144,14 @@ impl StreamObserver {
     /// In a box from its beginning to its end: at more than a kilobyte it is better not moved.
     pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Box<Self> {
         Box::new(Self {
-            request: Request::Reading(Box::new(ShapeReader::new(shape, encoding))),
+            request: RequestState::Reading(Box::new(ShapeReader::new(shape, encoding))),
             slos: Arc::clone(&NO_OBJECTIVES),
             stall: DEFAULT_STALL,
-            times: Times { intended, received, ended: received, ..Times::default() },
+            times: RecordTimes { intended, received, ended: received, ..RecordTimes::default() },
             status: None,
             local_reply: None,
-            body: Body::Opaque,
-            tally: Tally::default(),
+            body: ReplyBodyState::Opaque,
+            tally: StreamStats::default(),
             timeline: None,
             text: None,
             quality: Quality::default(),
@@ -159,7 +159,7 @@ impl StreamObserver {
             request_work: 0,
             request_bytes: 0,
             response_bytes: 0,
-            chunk_overheads: Buffer::default(),
+            chunk_overheads: BoundedVec::default(),
             request_overhead: None,
             head_overhead: None,
             stamps: StampSource::Read,
@@ -169,7 +169,7 @@ impl StreamObserver {
     }
 
     /// Judges the request by these objectives, and counts gaps above `stall`.
-    pub fn judged_by(mut self: Box<Self>, slos: Arc<Slos>, stall: Gap) -> Box<Self> {
+    pub fn with_slos(mut self: Box<Self>, slos: Arc<Slos>, stall: Gap) -> Box<Self> {
         (self.slos, self.stall) = (slos, stall);
         self
     }
@@ -177,12 +177,12 @@ impl StreamObserver {
     /// One read of the request body.
     pub fn request(&mut self, chunk: &[u8]) {
         self.request_bytes += chunk.len() as u64;
-        self.asked(chunk);
+        self.request_chunk(chunk);
     }
 
     /// A piece of a request body that does not go upstream: it only tells what was asked.
-    pub fn asked(&mut self, chunk: &[u8]) {
-        if let Request::Reading(reader) = &mut self.request {
+    pub fn request_chunk(&mut self, chunk: &[u8]) {
+        if let RequestState::Reading(reader) = &mut self.request {
             reader.push(chunk);
         }
     }
@@ -190,21 +190,21 @@ impl StreamObserver {
     /// What is known of the request so far.
     pub fn shape(&self) -> &RequestShape {
         match &self.request {
-            Request::Reading(reader) => reader.shape(),
-            Request::Settled(shape) => shape,
+            RequestState::Reading(reader) => reader.shape(),
+            RequestState::Settled(shape) => shape,
         }
     }
 
     fn settle(&mut self) -> Arc<RequestShape> {
         let shape = match &mut self.request {
-            Request::Reading(reader) => {
+            RequestState::Reading(reader) => {
                 self.quality.request_unread = reader.unread();
                 self.request_work = reader.budget().spent();
                 Arc::new(reader.take())
             }
-            Request::Settled(shape) => Arc::clone(shape),
+            RequestState::Settled(shape) => Arc::clone(shape),
         };
-        self.request = Request::Settled(Arc::clone(&shape));
+        self.request = RequestState::Settled(Arc::clone(&shape));
         shape
     }
 
@@ -225,33 +225,33 @@ impl StreamObserver {
         self.body = self.body_of(at, &shape, head);
     }
 
-    fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> Body {
-        let framer = match (essence(head.content_type), shape.dialect) {
+    fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> ReplyBodyState {
+        let framer = match (media_type(head.content_type), shape.dialect) {
             (b"", Some(dialect)) if shape.stream == Some(true) => framer(dialect.content_type.as_bytes(), shape, head),
             (essence, _) => framer(essence, shape, head),
         };
-        let is_document = framer.is_none() && is_json(essence(head.content_type));
+        let is_document = framer.is_none() && is_json(media_type(head.content_type));
         if shape.dialect.is_none() && (is_document || !shape.may_generate()) || framer.is_none() && !is_document {
-            return Body::Opaque;
+            return ReplyBodyState::Opaque;
         }
         // gRPC's messages are compressed one by one, and their framer decodes them.
         let encoding = if matches!(framer, Some(Framer::Grpc(_))) { b"" } else { head.content_encoding };
         let Some(decoder) = Decoder::for_encoding(encoding) else {
-            self.quality.unread = Some(Unread::Coding);
-            return Body::Opaque;
+            self.quality.unread = Some(UnreadReason::Coding);
+            return ReplyBodyState::Opaque;
         };
         let decoder = (!decoder.is_identity()).then(|| Box::new(decoder));
         match (framer, shape.dialect) {
             (Some(framer), dialect) => {
                 self.timeline = Some(TokenTimeline::new(at, self.stall, self.slos.gap_limits().len()));
-                let reader = dialect.map_or_else(|| recognize::reader(shape), |dialect| (dialect.reader)(shape));
-                Body::Events { decoder, framer, reader }
+                let reader = dialect.map_or_else(|| detect::reader(shape), |dialect| (dialect.reader)(shape));
+                ReplyBodyState::Events { decoder, framer, reader }
             }
             (None, Some(dialect)) => {
                 let reply = Box::new(dialect::Document::new(shape));
-                Body::Document { decoder, scan: Box::default(), fields: dialect.reply, reply }
+                ReplyBodyState::Document { decoder, scan: Box::default(), fields: dialect.reply, reply }
             }
-            (None, None) => Body::Opaque,
+            (None, None) => ReplyBodyState::Opaque,
         }
     }
 
@@ -270,42 +270,42 @@ impl StreamObserver {
     }
 
     /// The response head was handed to the client `overhead` after it came.
-    pub fn head_handed_on(&mut self, overhead: Gap) {
+    pub fn head_forwarded(&mut self, overhead: Gap) {
         self.head_overhead = Some(overhead);
     }
 
     /// Collects the text of a stream, for [`end_with_text`](Self::end_with_text). Called after [`head`](Self::head).
-    pub fn collect_text(&mut self, budget: &Budget) {
+    pub fn collect_text(&mut self, budget: &TextBudget) {
         self.collect(budget, false);
     }
 
     /// As [`collect_text`](Self::collect_text), whoever counts: for a next turn that says again what was answered.
-    pub fn keep_text(&mut self, budget: &Budget) {
+    pub fn keep_text(&mut self, budget: &TextBudget) {
         self.collect(budget, true);
     }
 
-    fn collect(&mut self, budget: &Budget, said: bool) {
+    fn collect(&mut self, budget: &TextBudget, said: bool) {
         let fields = self.shape().dialect.and_then(|dialect| dialect.text);
         // The tokens of a document nobody counts here: servers do.
-        let has_text = self.is_stream() || said && matches!(self.body, Body::Document { .. });
-        self.text = fields.filter(|_| has_text).map(|fields| Box::new(Collector::new(fields, budget, said)));
+        let has_text = self.is_stream() || said && matches!(self.body, ReplyBodyState::Document { .. });
+        self.text = fields.filter(|_| has_text).map(|fields| Box::new(TextCollector::new(fields, budget, said)));
     }
 
     /// One read of the response body, which arrived at `at`. Allocates nothing after the first few events.
     pub fn bytes(&mut self, at: Stamp, chunk: &[u8]) {
-        self.bytes_watched(at, chunk, &mut Blind);
+        self.bytes_watched(at, chunk, &mut NoopObserver);
     }
 
     /// As [`bytes`](Self::bytes), with somebody looking on.
-    pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl Watch) {
+    pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl EventObserver) {
         self.times.first_byte.get_or_insert(at);
         self.response_bytes += chunk.len() as u64;
         let (tally, times, timeline, text) = (&mut self.tally, &mut self.times, &mut self.timeline, &mut self.text);
         let (limits, budget) = (self.slos.gap_limits(), &mut self.budget);
         budget.receive(chunk.len());
         let read = match &mut self.body {
-            Body::Opaque => Ok(()),
-            Body::Events { decoder, framer, reader } => {
+            ReplyBodyState::Opaque => Ok(()),
+            ReplyBodyState::Events { decoder, framer, reader } => {
                 decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
                     let each = |event: Event<'_>, budget: &mut WorkBudget| {
                         let meaning = tally.event(&event, at, reader.as_mut(), watch);
@@ -315,22 +315,22 @@ impl StreamObserver {
                     Ok(framer.push(plain, budget, each)?)
                 })
             }
-            Body::Document { decoder, scan, fields, reply } => {
+            ReplyBodyState::Document { decoder, scan, fields, reply } => {
                 decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
                     scan.push_paid(plain, budget, &mut ReplyFields { fields, reply, tally, watch })?;
                     if text.as_mut().is_some_and(|text| text.document(plain).is_err()) {
                         *text = None;
                     }
-                    if scan.document() == Document::Broken { Err(Unread::Malformed) } else { Ok(()) }
+                    if scan.document() == DocumentState::Broken { Err(UnreadReason::Malformed) } else { Ok(()) }
                 })
             }
         };
         if let Err(unread) = read {
             self.quality.unread = Some(unread);
-            if let Body::Events { framer, .. } = &self.body {
+            if let ReplyBodyState::Events { framer, .. } = &self.body {
                 self.tally.comments = framer.comments();
             }
-            self.body = Body::Opaque;
+            self.body = ReplyBodyState::Opaque;
         }
         self.recognized();
         if self.text.as_ref().is_some_and(|text| !text.is_said()) && self.is_counted() {
@@ -347,20 +347,20 @@ impl StreamObserver {
     #[inline]
     fn recognized(&mut self) {
         if let Some(dialect) = self.tally.recognized {
-            self.speaks(dialect);
+            self.set_dialect(dialect);
         }
     }
 
     #[cold]
-    fn speaks(&mut self, dialect: &'static Dialect) {
+    fn set_dialect(&mut self, dialect: &'static Dialect) {
         self.tally.recognized = None;
-        if let Request::Settled(shape) = &mut self.request {
+        if let RequestState::Settled(shape) = &mut self.request {
             Arc::make_mut(shape).dialect = Some(dialect);
         }
     }
 
     /// A read that arrived was handed to the client `overhead` later.
-    pub fn handed_on(&mut self, overhead: Gap) {
+    pub fn forwarded(&mut self, overhead: Gap) {
         // One that finds no room is not missed: they are a sample of what we cost.
         self.chunk_overheads.push(u32::try_from(overhead.as_nanos()).unwrap_or(u32::MAX));
     }
@@ -375,8 +375,8 @@ impl StreamObserver {
     /// [`budget`](super::budget).
     pub fn work(&self) -> u64 {
         let request = match &self.request {
-            Request::Reading(reader) => reader.budget().spent(),
-            Request::Settled(_) => self.request_work,
+            RequestState::Reading(reader) => reader.budget().spent(),
+            RequestState::Settled(_) => self.request_work,
         };
         request.saturating_add(self.budget.spent())
     }
@@ -410,20 +410,25 @@ impl StreamObserver {
 
     /// The end, whatever it was.
     pub fn end(self: Box<Self>, at: Stamp, ending: Ending) -> RequestRecord {
-        self.end_watched(at, ending, &mut Blind)
+        self.end_watched(at, ending, &mut NoopObserver)
     }
 
     /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted or it is kept.
     pub fn end_with_text(mut self: Box<Self>, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
-        self.finish_body(at, ending, &mut Blind);
+        self.finish_body(at, ending, &mut NoopObserver);
         let counted = self.is_counted();
-        let wanted = |text: &Collector| text.is_said() || !counted && self.tally.token_events > 0;
+        let wanted = |text: &TextCollector| text.is_said() || !counted && self.tally.token_events > 0;
         let text = self.text.take().filter(|text| wanted(text));
         (self.into_record(at, ending), text.map(|collector| collector.into_text()))
     }
 
     /// As [`end`](Self::end), with somebody looking on: a clean end may complete a last event.
-    pub fn end_watched(mut self: Box<Self>, at: Stamp, ending: Ending, watch: &mut impl Watch) -> RequestRecord {
+    pub fn end_watched(
+        mut self: Box<Self>,
+        at: Stamp,
+        ending: Ending,
+        watch: &mut impl EventObserver,
+    ) -> RequestRecord {
         self.finish_body(at, ending, watch);
         self.into_record(at, ending)
     }
@@ -447,7 +452,7 @@ impl StreamObserver {
         RequestRecord {
             shape,
             slos: self.slos,
-            times: Times { ended: at, ..self.times },
+            times: RecordTimes { ended: at, ..self.times },
             status: self.status,
             local_reply: self.local_reply,
             ending,
@@ -480,10 +485,10 @@ impl StreamObserver {
         }
     }
 
-    fn finish_body(&mut self, at: Stamp, ending: Ending, watch: &mut impl Watch) {
+    fn finish_body(&mut self, at: Stamp, ending: Ending, watch: &mut impl EventObserver) {
         match &mut self.body {
-            Body::Opaque => {}
-            Body::Events { framer, reader, .. } => {
+            ReplyBodyState::Opaque => {}
+            ReplyBodyState::Events { framer, reader, .. } => {
                 self.cut_short = framer.is_inside_frame();
                 if ending == Ending::Complete
                     && let Some(event) = framer.finish(|data| reader.is_whole(data))
@@ -494,10 +499,10 @@ impl StreamObserver {
                 }
                 self.tally.comments = framer.comments();
             }
-            Body::Document { scan, reply, .. } => match scan.document() {
-                Document::Empty => {}
-                Document::Whole => self.tally.document(reply, watch),
-                Document::Open | Document::Broken => self.quality.unread = Some(Unread::Malformed),
+            ReplyBodyState::Document { scan, reply, .. } => match scan.document() {
+                DocumentState::Empty => {}
+                DocumentState::Whole => self.tally.document(reply, watch),
+                DocumentState::Open | DocumentState::Broken => self.quality.unread = Some(UnreadReason::Malformed),
             },
         }
         self.recognized();
@@ -505,7 +510,13 @@ impl StreamObserver {
 }
 
 /// Notes what one event means for the times.
-fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut TokenTimeline>, limits: &[Gap]) {
+fn note(
+    meaning: EventEffect,
+    at: Stamp,
+    times: &mut RecordTimes,
+    timeline: Option<&mut TokenTimeline>,
+    limits: &[Gap],
+) {
     if meaning.evidence {
         times.first_evidence.get_or_insert(at);
     }
@@ -525,7 +536,7 @@ fn note(meaning: Meaning, at: Stamp, times: &mut Times, timeline: Option<&mut To
 }
 
 /// Takes the text of an event that shows some, where that is wanted; too much of it is wanted no more.
-fn collect(text: &mut Option<Box<Collector>>, meaning: Meaning, event: &Event<'_>, budget: &mut WorkBudget) {
+fn collect(text: &mut Option<Box<TextCollector>>, meaning: EventEffect, event: &Event<'_>, budget: &mut WorkBudget) {
     if let Some(collector) = text
         && meaning.is_token()
         && (budget.charge_bytes(event.data.len(), price::EVENT_BYTE).is_err() || collector.event(event.data).is_err())
@@ -536,18 +547,18 @@ fn collect(text: &mut Option<Box<Collector>>, meaning: Meaning, event: &Event<'_
 
 /// What is wanted from a reply in one JSON document.
 struct ReplyFields<'a, W> {
-    fields: &'static [(&'static str, Field)],
+    fields: &'static [(&'static str, ReplyField)],
     reply: &'a mut dialect::Document,
-    tally: &'a mut Tally,
+    tally: &'a mut StreamStats,
     watch: &'a mut W,
 }
 
-impl<W: Watch> Fields for ReplyFields<'_, W> {
+impl<W: EventObserver> ScanFields for ReplyFields<'_, W> {
     fn wants(&self, path: &[u8]) -> bool {
         field(self.fields, path).is_some()
     }
 
-    fn leads(&self, path: &[u8]) -> bool {
+    fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {
         leads(self.fields, path)
     }
 
@@ -559,7 +570,7 @@ impl<W: Watch> Fields for ReplyFields<'_, W> {
 }
 
 /// A `Content-Type` without its parameters.
-fn essence(content_type: &[u8]) -> &[u8] {
+fn media_type(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     content_type[..end].trim_ascii()
 }
@@ -576,16 +587,16 @@ fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Optio
     let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
     let loose_json = shape.dialect.is_some_and(|dialect| dialect.loose_json);
     if is("text/event-stream") {
-        Some(Framer::Sse(if loose_json { Sse::with_bare_json() } else { Sse::new() }))
+        Some(Framer::Sse(if loose_json { SseFramer::with_bare_json() } else { SseFramer::new() }))
     } else if is("application/x-ndjson") || is("application/ndjson") || is("application/jsonl") {
-        Some(Framer::Lines(Lines::default()))
+        Some(Framer::Lines(NdjsonFramer::default()))
     } else if is("application/vnd.amazon.eventstream") {
-        Some(Framer::EventStream(EventStream::default()))
+        Some(Framer::EventStream(EventStreamFramer::default()))
     } else if is("application/grpc") || is("application/grpc+proto") {
         // Of unknown calls nothing could be told.
-        shape.dialect.map(|_| Framer::Grpc(Grpc::encoded(head.content_encoding)))
+        shape.dialect.map(|_| Framer::Grpc(GrpcFramer::encoded(head.content_encoding)))
     } else if loose_json && is_json(essence) && shape.stream == Some(true) && matches!(head.status, 200..=299) {
-        Some(Framer::Elements(Elements::default()))
+        Some(Framer::Elements(JsonArrayFramer::default()))
     } else {
         None
     }

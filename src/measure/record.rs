@@ -10,13 +10,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::buffer::Few;
+use super::bounded_vec::SmallList;
 use super::failure::FailureOrigin;
 use super::shape::RequestShape;
 use super::slo::Slos;
 use super::time::{Gap, Stamp};
 use super::timeline::TokenEvent;
-pub use super::unread::Unread;
+pub use super::unread_reason::UnreadReason;
 
 /// A number of output tokens, and who says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,9 +221,9 @@ pub struct Quality {
     /// Events of a known dialect that made no sense.
     pub malformed_events: u32,
     /// Why reading of the reply stopped before its body did.
-    pub unread: Option<Unread>,
+    pub unread: Option<UnreadReason>,
     /// The same of the request: what is known of it is what came before.
-    pub request_unread: Option<Unread>,
+    pub request_unread: Option<UnreadReason>,
     /// Gaps that found the timeline full and were not kept.
     pub lost_gaps: u32,
     /// How long the client would not take bytes: while it is blocked the upstream is read late.
@@ -232,7 +232,7 @@ pub struct Quality {
 
 /// The points of one request on the monotonic line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct RecordTimes {
     /// When it should have been sent, in a replay.
     pub intended: Option<Stamp>,
     /// First byte of the request head at the proxy (`t_in`).
@@ -265,7 +265,7 @@ pub struct RequestRecord {
     /// The objectives that were in force when it began.
     pub slos: Arc<Slos>,
     /// When things happened.
-    pub times: Times,
+    pub times: RecordTimes,
     /// Response status; `None` if no head arrived.
     pub status: Option<u16>,
     /// Set if the proxy made the response itself: whose fault that was. `None` if the server answered, or nobody did.
@@ -311,7 +311,7 @@ pub struct RequestRecord {
     /// See [`RequestRecord::gap_count`]; in the order of [`Slos::gap_limits`].
     pub gaps_over: Box<[u64]>,
     /// Delays between the arrival of response bytes and their hand-over to the client, the last ones first come.
-    pub chunk_overheads: Few<u32>,
+    pub chunk_overheads: SmallList<u32>,
     /// Between the last request byte read and the last one written upstream.
     pub request_overhead: Option<Gap>,
     /// Between the arrival of the response head and its hand-over to the client.

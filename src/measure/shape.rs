@@ -5,12 +5,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::budget::WorkBudget;
-use super::dialect::{Dialect, Routes, Shared, field, health, leads};
+use super::dialect::{AmbiguousPath, Dialect, Routes, field, health, leads};
 use super::framing::coding::{Decoder, decode};
-use super::framing::{Event, Framer, Grpc};
-use super::record::Unread;
-use super::scan::{Fields, JsonScan, Scalar};
+use super::framing::{Event, Framer, GrpcFramer};
+use super::json_scanner::{JsonScanner, Scalar, ScanFields};
+use super::record::UnreadReason;
+use super::work_budget::WorkBudget;
 
 /// The shape of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct RequestShape {
     /// The dialect of its path; `None` for plain HTTP.
     pub dialect: Option<&'static Dialect>,
     /// The path that several dialects share, while nothing has told which it is.
-    pub shared: Option<&'static Shared>,
+    pub shared: Option<&'static AmbiguousPath>,
     /// The path of a health probe; `None` for other requests.
     pub probe: Option<&'static str>,
     /// HTTP method.
@@ -59,7 +59,7 @@ impl RequestShape {
             shape.dialect = routes.dialect(path);
             match shape.dialect {
                 Some(dialect) => (dialect.path)(&mut shape, path),
-                None => shape.shared = Shared::for_path(path),
+                None => shape.shared = AmbiguousPath::for_path(path),
             }
         }
         if shape.dialect.is_none() {
@@ -92,14 +92,14 @@ fn of_method(method: &str) -> Cow<'static, str> {
 #[derive(Default)]
 pub struct ShapeReader {
     shape: RequestShape,
-    scan: JsonScan,
+    scan: JsonScanner,
     /// The messages of a gRPC request.
     messages: Option<Framer>,
     decoder: Option<Box<Decoder>>,
     budget: WorkBudget,
     /// Nothing could be told of its body, or nothing more.
     unreadable: bool,
-    unread: Option<Unread>,
+    unread: Option<UnreadReason>,
 }
 
 impl ShapeReader {
@@ -107,14 +107,14 @@ impl ShapeReader {
     /// `grpc-encoding` of its messages.
     pub fn new(shape: RequestShape, encoding: &[u8]) -> Self {
         let messages = shape.dialect.and_then(|dialect| dialect.message);
-        let messages = messages.map(|_| Framer::Grpc(Grpc::encoded(encoding)));
+        let messages = messages.map(|_| Framer::Grpc(GrpcFramer::encoded(encoding)));
         let decoder = Decoder::for_encoding(if messages.is_some() { b"" } else { encoding });
         let plain_http = shape.dialect.is_none() && shape.shared.is_none();
-        let unread = (decoder.is_none() && !plain_http).then_some(Unread::Coding);
+        let unread = (decoder.is_none() && !plain_http).then_some(UnreadReason::Coding);
         let unreadable = plain_http || unread.is_some();
         let decoder = decoder.filter(|decoder| !decoder.is_identity()).map(Box::new);
         let budget = WorkBudget::default();
-        Self { shape, scan: JsonScan::default(), messages, decoder, budget, unreadable, unread }
+        Self { shape, scan: JsonScanner::default(), messages, decoder, budget, unreadable, unread }
     }
 
     /// One read of the body.
@@ -125,7 +125,7 @@ impl ShapeReader {
         let Self { shape, scan, messages, decoder, budget, .. } = self;
         budget.receive(bytes.len());
         let read = decode(decoder.as_deref_mut(), bytes, budget, |plain, budget| match messages {
-            None => Ok(scan.push_paid(plain, budget, &mut Body(shape))?),
+            None => Ok(scan.push_paid(plain, budget, &mut ShapeFields(shape))?),
             Some(messages) => Ok(messages.push(plain, budget, |event, _| message(shape, &event))?),
         });
         if let Err(unread) = read {
@@ -135,7 +135,7 @@ impl ShapeReader {
     }
 
     /// Why nothing more was read of a body that could tell something.
-    pub fn unread(&self) -> Option<Unread> {
+    pub fn unread(&self) -> Option<UnreadReason> {
         self.unread
     }
 
@@ -156,9 +156,9 @@ impl ShapeReader {
 }
 
 /// What a JSON body tells.
-struct Body<'a>(&'a mut RequestShape);
+struct ShapeFields<'a>(&'a mut RequestShape);
 
-impl Fields for Body<'_> {
+impl ScanFields for ShapeFields<'_> {
     fn wants(&self, path: &[u8]) -> bool {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => field(dialect.request, path).is_some(),
@@ -166,7 +166,7 @@ impl Fields for Body<'_> {
         }
     }
 
-    fn leads(&self, path: &[u8]) -> bool {
+    fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {
         match (self.0.dialect, self.0.shared) {
             (Some(dialect), _) => leads(dialect.request, path),
             (None, shared) => shared.is_some_and(|shared| shared.leads(path)),

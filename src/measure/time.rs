@@ -40,7 +40,7 @@ impl Stamp {
 }
 
 /// The least span that has what it had, and what lies between these two.
-pub fn widened(span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
+pub fn extend_span(span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
     let (first, last) = span.unwrap_or((from, from));
     (first.min(from), last.max(to))
 }
@@ -137,21 +137,21 @@ impl fmt::Display for Gap {
 
 /// Why a text is not a length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotADuration;
+pub struct ParseDurationError;
 
-impl fmt::Display for NotADuration {
+impl fmt::Display for ParseDurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("expected a number with a unit: ns, us, ms, s, m, h or d (as in 250ms or 1h30m)")
     }
 }
 
-impl std::error::Error for NotADuration {}
+impl std::error::Error for ParseDurationError {}
 
 impl FromStr for Gap {
-    type Err = NotADuration;
+    type Err = ParseDurationError;
 
     /// Numbers with units, from the largest to the smallest: `250ms`, `1.5s`, `1h30m`, `7d`. A bare `0` needs none.
-    fn from_str(text: &str) -> Result<Self, NotADuration> {
+    fn from_str(text: &str) -> Result<Self, ParseDurationError> {
         let (mut rest, mut sum, mut before) = (text, 0.0, f64::INFINITY);
         while !rest.is_empty() && text != "0" {
             let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
@@ -165,15 +165,15 @@ impl FromStr for Gap {
                 "m" => 60e9,
                 "h" => 3_600e9,
                 "d" => 86_400e9,
-                _ => return Err(NotADuration),
+                _ => return Err(ParseDurationError),
             };
             if scale >= before {
-                return Err(NotADuration);
+                return Err(ParseDurationError);
             }
-            sum += number.parse::<f64>().map_err(|_| NotADuration)? * scale;
+            sum += number.parse::<f64>().map_err(|_| ParseDurationError)? * scale;
             (rest, before) = (more, scale);
         }
-        if sum < 9e18 && !text.is_empty() { Ok(Self(sum.round() as u64)) } else { Err(NotADuration) }
+        if sum < 9e18 && !text.is_empty() { Ok(Self(sum.round() as u64)) } else { Err(ParseDurationError) }
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
         for bad in
             ["", "5", "ms", "-1s", "1 s", "1e3s", "1.2.3s", "5 parsecs", "999999999h", "30m1h", "1h2h", "1h30", "00"]
         {
-            assert_eq!(nanos(bad), Err(NotADuration), "{bad}");
+            assert_eq!(nanos(bad), Err(ParseDurationError), "{bad}");
         }
     }
 

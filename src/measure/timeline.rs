@@ -5,7 +5,7 @@
 //! ([`TokenTimeline::wants_draining`]); a gap that still finds it full is counted as lost and not kept. First, last,
 //! the counts, the longest gap and the counts over each limit never depend on the buffer.
 
-use super::buffer::Buffer;
+use super::bounded_vec::BoundedVec;
 use super::time::{Gap, Stamp};
 
 /// Gaps held between two drains: 2 KiB of a long stream.
@@ -17,7 +17,7 @@ const DRAIN_EVERY: Gap = Gap::from_millis(1_000);
 
 const TOKEN_BITS: u32 = 20;
 /// In nanoseconds; whole microseconds, so that it is the same once it was written.
-const LONGEST_GAP: u64 = ((1 << (64 - TOKEN_BITS)) - 1) / 1_000 * 1_000;
+const MAX_GAP_NS: u64 = ((1 << (64 - TOKEN_BITS)) - 1) / 1_000 * 1_000;
 
 /// The gap before one token event, and the tokens of that event. Eight bytes.
 ///
@@ -28,7 +28,7 @@ pub struct TokenEvent(u64);
 impl TokenEvent {
     /// An event `gap` after the one before, with so many tokens where that is known.
     pub fn new(gap: Gap, tokens: Option<u32>) -> Self {
-        let gap = gap.as_nanos().min(LONGEST_GAP);
+        let gap = gap.as_nanos().min(MAX_GAP_NS);
         let tokens = tokens.map_or(0, |n| u64::from(n.min((1 << TOKEN_BITS) - 2)) + 1);
         Self(gap << TOKEN_BITS | tokens)
     }
@@ -44,18 +44,18 @@ impl TokenEvent {
     }
 
     /// The gap shared out over the event's tokens, and how that was possible. This is one inter-token latency.
-    pub fn latency(self) -> (Gap, Method) {
+    pub fn latency(self) -> (Gap, GapMethod) {
         match self.tokens() {
-            Some(n @ 2..) => (self.gap().divided_by(u64::from(n)), Method::Split),
-            Some(_) => (self.gap(), Method::Exact),
-            None => (self.gap(), Method::Chunk),
+            Some(n @ 2..) => (self.gap().divided_by(u64::from(n)), GapMethod::Split),
+            Some(_) => (self.gap(), GapMethod::Exact),
+            None => (self.gap(), GapMethod::Chunk),
         }
     }
 }
 
 /// How an inter-token latency was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Method {
+pub enum GapMethod {
     /// The event is known to hold one token.
     Exact,
     /// The event holds several tokens that share its gap.
@@ -64,7 +64,7 @@ pub enum Method {
     Chunk,
 }
 
-impl Method {
+impl GapMethod {
     /// All methods.
     pub const ALL: [Self; 3] = [Self::Exact, Self::Split, Self::Chunk];
 
@@ -81,17 +81,17 @@ impl Method {
 /// When the tokens of one stream came.
 #[derive(Debug)]
 pub struct TokenTimeline {
-    gaps: Buffer<TokenEvent, CAPACITY>,
+    gaps: BoundedVec<TokenEvent, CAPACITY>,
     first: Option<Stamp>,
     last: Option<Stamp>,
     drained: Stamp,
     stall: Gap,
-    totals: Totals,
+    totals: TimelineTotals,
 }
 
 /// What the timeline knows without its buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct TimelineTotals {
     /// All gaps so far.
     pub gaps: u64,
     /// The longest.
@@ -108,12 +108,12 @@ impl TokenTimeline {
     /// An empty timeline that counts gaps above `stall`, and latencies above each of `limits` many limits.
     pub fn new(begin: Stamp, stall: Gap, limits: usize) -> Self {
         Self {
-            gaps: Buffer::default(),
+            gaps: BoundedVec::default(),
             first: None,
             last: None,
             drained: begin,
             stall,
-            totals: Totals { over: vec![0; limits].into_boxed_slice(), ..Totals::default() },
+            totals: TimelineTotals { over: vec![0; limits].into_boxed_slice(), ..TimelineTotals::default() },
         }
     }
 
@@ -145,7 +145,7 @@ impl TokenTimeline {
     }
 
     /// What is known without the buffer.
-    pub fn totals(&self) -> &Totals {
+    pub fn totals(&self) -> &TimelineTotals {
         &self.totals
     }
 
@@ -178,16 +178,16 @@ mod tests {
             assert_eq!((event.gap(), event.tokens()), (Gap::from_nanos(gap), tokens));
         }
         let held = TokenEvent::new(Gap::from_nanos(u64::MAX), Some(u32::MAX));
-        assert_eq!((held.gap().as_nanos(), held.tokens()), (LONGEST_GAP, Some((1 << 20) - 2)));
+        assert_eq!((held.gap().as_nanos(), held.tokens()), (MAX_GAP_NS, Some((1 << 20) - 2)));
     }
 
     #[test]
     fn a_gap_is_shared_out_over_the_tokens_of_the_later_event() {
         let latency = |tokens| TokenEvent::new(Gap::from_millis(30), tokens).latency();
-        assert_eq!(latency(Some(3)), (Gap::from_millis(10), Method::Split));
-        assert_eq!(latency(Some(1)), (Gap::from_millis(30), Method::Exact));
-        assert_eq!(latency(None), (Gap::from_millis(30), Method::Chunk));
-        assert_eq!(latency(Some(0)), (Gap::from_millis(30), Method::Exact));
+        assert_eq!(latency(Some(3)), (Gap::from_millis(10), GapMethod::Split));
+        assert_eq!(latency(Some(1)), (Gap::from_millis(30), GapMethod::Exact));
+        assert_eq!(latency(None), (Gap::from_millis(30), GapMethod::Chunk));
+        assert_eq!(latency(Some(0)), (Gap::from_millis(30), GapMethod::Exact));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::json::whole;
+use super::json_walker::whole;
 
 /// Values that are noted of one text; the top-5 log probabilities of a token take 22. One more shows that some were
 /// left out.

@@ -12,20 +12,20 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::io::Io;
-use super::socket::Socket;
+use super::io::MaybeTlsStream;
+use super::socket::TcpConnection;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
 /// How long an address has before the next is tried beside it (RFC 8305, section 5): one that is down may not even say so.
-const HEAD_START: Gap = Gap::from_millis(250);
+const CONNECTION_ATTEMPT_DELAY: Gap = Gap::from_millis(250);
 
 /// A machine that is gone without a word sends no FIN, and an answer may be waited for as long as it takes. After so long
 /// without a byte the kernel asks whether the other end is still there, and again after so long,
-const ASK_AFTER: Gap = Gap::from_millis(60_000);
-const ASK_EVERY: Gap = Gap::from_millis(15_000);
+const KEEPALIVE_IDLE: Gap = Gap::from_millis(60_000);
+const KEEPALIVE_INTERVAL: Gap = Gap::from_millis(15_000);
 /// and breaks the connection when nobody has answered as often as this.
-const ASK_TIMES: u32 = 4;
+const KEEPALIVE_RETRIES: u32 = 4;
 
 /// Makes connections to one host and port, for one thread.
 #[derive(Debug)]
@@ -33,31 +33,31 @@ pub struct Dialer {
     host: String,
     port: u16,
     /// How long a looked-up name is believed.
-    fresh: Gap,
+    address_ttl: Gap,
     addresses: RefCell<(Vec<SocketAddr>, Stamp)>,
 }
 
 impl Dialer {
     /// A dialer that looks the name up again once its addresses are older than `fresh`, or none of them answers.
     pub fn new(host: impl Into<String>, port: u16, fresh: Gap) -> Self {
-        Self { host: host.into(), port, fresh, addresses: RefCell::default() }
+        Self { host: host.into(), port, address_ttl: fresh, addresses: RefCell::default() }
     }
 
     /// A new connection, handshakes done; over TLS if that is given, to a server of that name.
     ///
     /// # Errors
     /// What the system says of the last address, or of the handshake.
-    pub async fn dial(&self, tls: Option<(Arc<ClientConfig>, &str)>) -> io::Result<Io> {
+    pub async fn dial(&self, tls: Option<(Arc<ClientConfig>, &str)>) -> io::Result<MaybeTlsStream> {
         let socket = self.connect().await?;
-        keep_asking(&socket);
-        let Some((config, name)) = tls else { return Ok(Io::plain(socket)) };
+        set_keepalive(&socket);
+        let Some((config, name)) = tls else { return Ok(MaybeTlsStream::plain(socket)) };
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(config).connect(name, Socket::new(socket)).await?;
-        Ok(Io::tls(TlsStream::Client(stream)))
+        let stream = TlsConnector::from(config).connect(name, TcpConnection::new(socket)).await?;
+        Ok(MaybeTlsStream::tls(TlsStream::Client(stream)))
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {
-        let connected = first_of(self.resolve().await?).await;
+        let connected = race_connect(self.resolve().await?).await;
         let addresses = &mut self.addresses.borrow_mut().0;
         match &connected {
             // Who has answered is asked first from now on.
@@ -72,7 +72,7 @@ impl Dialer {
         let now = Clock::Monotonic.now();
         {
             let (addresses, asked) = &*self.addresses.borrow();
-            if !addresses.is_empty() && now.since(*asked) < self.fresh {
+            if !addresses.is_empty() && now.since(*asked) < self.address_ttl {
                 return Ok(addresses.clone());
             }
         }
@@ -83,14 +83,16 @@ impl Dialer {
 }
 
 /// An old kernel that refuses leaves the wait to whoever waits.
-fn keep_asking(socket: &TcpStream) {
-    let asking =
-        TcpKeepalive::new().with_time(ASK_AFTER.into()).with_interval(ASK_EVERY.into()).with_retries(ASK_TIMES);
+fn set_keepalive(socket: &TcpStream) {
+    let asking = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE.into())
+        .with_interval(KEEPALIVE_INTERVAL.into())
+        .with_retries(KEEPALIVE_RETRIES);
     let _set = SockRef::from(socket).set_tcp_keepalive(&asking).is_ok();
 }
 
 /// The first connection that comes about.
-async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
+async fn race_connect(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = addresses.into_iter();
     let mut tried = JoinSet::new();
@@ -100,7 +102,7 @@ async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStre
         }
         let ended = match addresses.len() {
             0 => Some(tried.join_next().await),
-            _ => Clock::Monotonic.timeout(HEAD_START, tried.join_next()).await,
+            _ => Clock::Monotonic.timeout(CONNECTION_ATTEMPT_DELAY, tried.join_next()).await,
         };
         match ended {
             None => {}
@@ -143,11 +145,14 @@ mod tests {
         let refused = TcpListener::bind(any()).unwrap().local_addr().unwrap();
         let (deaf_at, _kept) = deaf();
         for addresses in [[deaf_at, alive_at], [refused, alive_at], [alive_at, deaf_at]] {
-            assert_eq!(first_of(addresses.to_vec()).await.unwrap().0, alive_at, "{addresses:?}");
+            assert_eq!(race_connect(addresses.to_vec()).await.unwrap().0, alive_at, "{addresses:?}");
         }
         let kind = |error: io::Error| error.kind();
-        assert_eq!(first_of(vec![refused, refused]).await.map_err(kind).err(), Some(io::ErrorKind::ConnectionRefused));
-        assert_eq!(first_of(Vec::new()).await.map_err(kind).err(), Some(io::ErrorKind::NotFound));
+        assert_eq!(
+            race_connect(vec![refused, refused]).await.map_err(kind).err(),
+            Some(io::ErrorKind::ConnectionRefused)
+        );
+        assert_eq!(race_connect(Vec::new()).await.map_err(kind).err(), Some(io::ErrorKind::NotFound));
     }
 
     #[tokio::test]

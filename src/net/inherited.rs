@@ -12,30 +12,30 @@ use listenfd::ListenFd;
 use nix::libc::{AF_UNIX, SOCK_STREAM};
 
 /// The names of the sockets that a predecessor passes.
-pub const NAMES: [&str; 3] = ["listen", "admin", "predecessor"];
+pub const SOCKET_NAMES: [&str; 3] = ["listen", "admin", "predecessor"];
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Inherited {
+pub struct InheritedSockets {
     /// Each with its name, which is free text where systemd passes it.
     listeners: Vec<(String, TcpListener)>,
     predecessor: Option<UnixStream>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Takes the sockets of this process. Call it once, before the first thread: it takes the variables out of the
     /// environment, so that no child takes the same descriptors for its own.
     ///
     /// # Errors
     /// When a descriptor is no listening TCP socket.
-    pub fn of_process() -> io::Result<Self> {
+    pub fn from_process() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut names = names.split(':');
         let mut sockets = ListenFd::from_env();
         let mut inherited = Self::default();
         for index in 0..sockets.len() {
             let name = names.next().unwrap_or_default();
-            if name == NAMES[2] {
+            if name == SOCKET_NAMES[2] {
                 inherited.predecessor = sockets.take_custom(index, AF_UNIX, SOCK_STREAM, "Unix stream socket")?;
             } else if let Some(listener) = sockets.take_tcp_listener(index)? {
                 listener.set_nonblocking(true)?;
@@ -47,7 +47,7 @@ impl Inherited {
 
     /// The socket that listens on `address`, for the setting `name`. Port 0 fits any port.
     pub fn take(&mut self, name: &str, address: SocketAddr) -> Option<TcpListener> {
-        let is_anothers = |given: &str| given != name && NAMES.contains(&given);
+        let is_anothers = |given: &str| given != name && SOCKET_NAMES.contains(&given);
         let fits = |(given, listener): &(String, TcpListener)| {
             let at = listener.local_addr().ok().filter(|at| at.ip() == address.ip());
             !is_anothers(given) && at.is_some_and(|at| address.port() == 0 || at.port() == address.port())
@@ -57,7 +57,7 @@ impl Inherited {
 
     /// The addresses of sockets that systemd passes and nobody took: connections would wait there for ever.
     pub fn unused(&self) -> Vec<SocketAddr> {
-        let of_systemd = self.listeners.iter().filter(|(name, _)| !NAMES.contains(&&**name));
+        let of_systemd = self.listeners.iter().filter(|(name, _)| !SOCKET_NAMES.contains(&&**name));
         of_systemd.filter_map(|(_, listener)| listener.local_addr().ok()).collect()
     }
 
@@ -70,7 +70,7 @@ impl Inherited {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn serving(self) -> io::Result<()> {
+    pub fn notify_predecessor(self) -> io::Result<()> {
         self.predecessor.map_or(Ok(()), |mut predecessor| predecessor.write_all(b"1"))
     }
 }

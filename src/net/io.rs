@@ -14,24 +14,24 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use super::socket::Socket;
-use super::stamped;
+use super::rx_timestamp;
+use super::socket::TcpConnection;
 use crate::clock::{self, Clock};
 use crate::measure::record::StampSource;
 use crate::measure::time::{Gap, Stamp};
 
 /// The most that one read takes. Each thread has one buffer of this size and no connection has any: an open stream
 /// that waits holds no read buffer.
-pub const MAX_READ: usize = 64 * 1024;
+pub const MAX_READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ].into_boxed_slice());
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ_BYTES].into_boxed_slice());
 }
 
 /// Asks the kernel for receive timestamps. It gives them from a moment later on, so this comes before the first
 /// connection; whether it will is known only from the reads.
-pub fn ask_for_stamps() {
-    stamped::hold();
+pub fn enable_rx_timestamps() {
+    rx_timestamp::keep_enabled();
 }
 
 /// When bytes arrived, and how that is known.
@@ -59,24 +59,24 @@ impl Arrival {
 
 /// One connection.
 #[derive(Debug)]
-pub enum Io {
+pub enum MaybeTlsStream {
     /// TCP, with the kernel's receive timestamps where it gives them.
-    Plain(Socket),
+    Plain(TcpConnection),
     /// TLS over TCP. Bytes are stamped when they have been decrypted.
-    Tls(Box<TlsStream<Socket>>),
+    Tls(Box<TlsStream<TcpConnection>>),
 }
 
-impl Io {
+impl MaybeTlsStream {
     /// A plain connection.
     pub fn plain(socket: TcpStream) -> Self {
-        prepare(&socket);
-        stamped::enable(&socket);
-        Self::Plain(Socket::new(socket))
+        set_nodelay(&socket);
+        rx_timestamp::enable(&socket);
+        Self::Plain(TcpConnection::new(socket))
     }
 
     /// A TLS connection whose handshake is done.
-    pub fn tls(stream: TlsStream<Socket>) -> Self {
-        prepare(stream.get_ref().0.tcp());
+    pub fn tls(stream: TlsStream<TcpConnection>) -> Self {
+        set_nodelay(stream.get_ref().0.tcp());
         Self::Tls(Box::new(stream))
     }
 
@@ -125,7 +125,7 @@ impl Io {
 
     /// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
     /// The kernel is asked only if the reactor has seen something come since the last read.
-    pub fn is_quiet(&mut self) -> bool {
+    pub fn is_idle_and_open(&mut self) -> bool {
         let socket = self.socket();
         let peek = || Ok(recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?);
         match (socket.try_io(Interest::READABLE, peek), self) {
@@ -144,7 +144,7 @@ impl Io {
     ) -> Poll<io::Result<Option<R>>> {
         BUFFER.with_borrow_mut(|buffer| {
             let (n, kernel) = match self {
-                Self::Plain(socket) => ready!(stamped::poll_read(socket, cx, buffer))?,
+                Self::Plain(socket) => ready!(rx_timestamp::poll_read(socket, cx, buffer))?,
                 Self::Tls(stream) => {
                     let mut read = ReadBuf::new(buffer);
                     match ready!(Pin::new(stream).poll_read(cx, &mut read)) {
@@ -162,7 +162,7 @@ impl Io {
 
     /// Whether the end that was read is one that the other side meant: over TLS it says so, and one that nobody has said
     /// may be that of a process that died, or the work of somebody between (RFC 9112, section 9.8).
-    pub fn has_said_its_end(&mut self) -> bool {
+    pub fn peer_sent_close_notify(&mut self) -> bool {
         let Self::Tls(stream) = self else { return true };
         let state = match &mut **stream {
             TlsStream::Client(stream) => stream.get_mut().1.process_new_packets(),
@@ -175,7 +175,7 @@ impl Io {
     pub fn poll_fill(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Arrival>> {
         let kernel = match self {
             Self::Plain(socket) => {
-                let (n, kernel) = ready!(stamped::poll_read(socket, cx, buffer.initialize_unfilled()))?;
+                let (n, kernel) = ready!(rx_timestamp::poll_read(socket, cx, buffer.initialize_unfilled()))?;
                 buffer.advance(n);
                 kernel
             }
@@ -233,7 +233,7 @@ impl Io {
     }
 }
 
-fn prepare(socket: &TcpStream) {
+fn set_nodelay(socket: &TcpStream) {
     // A token must not wait for the one before it to be acknowledged. An old kernel that refuses costs only delay.
     let _set = socket.set_nodelay(true).is_ok();
 }
@@ -241,40 +241,40 @@ fn prepare(socket: &TcpStream) {
 /// A connection lent to a library that knows nothing of arrivals: each read's arrival is left in a cell, where the
 /// library's caller finds it.
 #[derive(Debug)]
-pub struct Stamped {
-    io: Io,
+pub struct TimestampedIo {
+    io: MaybeTlsStream,
     /// Received before the library came in.
-    first: Vec<u8>,
+    prefix: Vec<u8>,
     arrival: Rc<Cell<Option<Arrival>>>,
 }
 
-impl Stamped {
+impl TimestampedIo {
     /// Lends `io`, of which `first` has already been received.
-    pub fn new(io: Io, first: Vec<u8>, arrival: Rc<Cell<Option<Arrival>>>) -> Self {
-        Self { io, first, arrival }
+    pub fn new(io: MaybeTlsStream, first: Vec<u8>, arrival: Rc<Cell<Option<Arrival>>>) -> Self {
+        Self { io, prefix: first, arrival }
     }
 }
 
-impl AsyncRead for Stamped {
+impl AsyncRead for TimestampedIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.first.is_empty() {
+        if this.prefix.is_empty() {
             let arrival = ready!(this.io.poll_fill(cx, buffer))?;
             this.arrival.set(Some(arrival));
         } else {
-            let n = this.first.len().min(buffer.remaining());
-            buffer.put_slice(&this.first[..n]);
-            this.first.drain(..n);
+            let n = this.prefix.len().min(buffer.remaining());
+            buffer.put_slice(&this.prefix[..n]);
+            this.prefix.drain(..n);
         }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Stamped {
+impl AsyncWrite for TimestampedIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().io {
-            Io::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Io::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            MaybeTlsStream::Plain(socket) => Pin::new(socket).poll_write(cx, bytes),
+            MaybeTlsStream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -284,8 +284,8 @@ impl AsyncWrite for Stamped {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().io {
-            Io::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
-            Io::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            MaybeTlsStream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, slices),
+            MaybeTlsStream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }
     }
 
@@ -295,8 +295,8 @@ impl AsyncWrite for Stamped {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().io {
-            Io::Plain(socket) => Pin::new(socket).poll_flush(cx),
-            Io::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            MaybeTlsStream::Plain(socket) => Pin::new(socket).poll_flush(cx),
+            MaybeTlsStream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 

@@ -13,6 +13,6 @@ pub mod dial;
 pub mod http1;
 pub mod inherited;
 pub mod io;
+mod rx_timestamp;
 pub mod socket;
-mod stamped;
 pub mod tls;

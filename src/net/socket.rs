@@ -18,13 +18,13 @@ use tokio::task::coop::poll_proceed;
 
 /// A TCP connection.
 #[derive(Debug)]
-pub struct Socket {
+pub struct TcpConnection {
     tcp: TcpStream,
     /// Bytes may lie in the kernel's buffer that the runtime's readiness no longer tells of.
     unread: bool,
 }
 
-impl Socket {
+impl TcpConnection {
     /// Wraps a connection of which nothing has been read past the runtime.
     pub fn new(tcp: TcpStream) -> Self {
         Self { tcp, unread: false }
@@ -77,7 +77,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for TcpConnection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.unread {
@@ -93,7 +93,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for TcpConnection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().tcp).poll_write(cx, bytes)
     }

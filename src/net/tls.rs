@@ -43,7 +43,7 @@ pub enum TlsError {
 
 /// A certificate chain and its key.
 #[derive(Clone, Copy, Debug)]
-pub struct Identity<'a> {
+pub struct TlsIdentity<'a> {
     /// The chain, leaf first, in PEM.
     pub cert: &'a Path,
     /// The key, in PEM.
@@ -87,7 +87,7 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
 }
 
 /// Why a certificate and a key cannot be used.
-fn unusable(identity: Identity<'_>, error: &rustls::Error) -> TlsError {
+fn unusable(identity: TlsIdentity<'_>, error: &rustls::Error) -> TlsError {
     let reason = match error {
         rustls::Error::InconsistentKeys(_) => format!(
             "it is not the key of the first certificate in {}, which has to be one's own, before those that have signed it",
@@ -102,7 +102,7 @@ fn unusable(identity: Identity<'_>, error: &rustls::Error) -> TlsError {
 ///
 /// # Errors
 /// [`TlsError`], which names the file.
-pub fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
+pub fn server(identity: TlsIdentity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
     let refused = |path: &Path, error: String| TlsError::Unusable { path: path.to_owned(), reason: error };
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -127,7 +127,7 @@ pub fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<Server
 ///
 /// # Errors
 /// [`TlsError`], which names the file.
-pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) -> Result<ClientConfig, TlsError> {
+pub fn client(ca: Option<&Path>, identity: Option<TlsIdentity<'_>>, alpn: &[&str]) -> Result<ClientConfig, TlsError> {
     let trusted = match ca {
         Some(path) => roots(path)?,
         None => {
@@ -156,7 +156,7 @@ pub fn client(ca: Option<&Path>, identity: Option<Identity<'_>>, alpn: &[&str]) 
 
 /// An error of connecting, in words with the remedy where there is one; `trust` is the setting that names the
 /// certificates to trust.
-pub fn explained(error: impl ToString, trust: &str) -> String {
+pub fn describe_error(error: impl ToString, trust: &str) -> String {
     let error = error.to_string();
     let has = |words: &str| error.contains(words);
     // A bad signature is that of another authority of the same name.
@@ -175,21 +175,21 @@ pub fn explained(error: impl ToString, trust: &str) -> String {
 /// Tells when any of a set of files has changed. Kubernetes swaps a symbolic link, so it is what the link leads to that
 /// is looked at.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct FileWatch {
     files: Vec<PathBuf>,
     seen: Vec<Option<(u64, i64, i64)>>,
 }
 
-impl Watched {
+impl FileWatch {
     /// These files, as they are now.
     pub fn new(files: Vec<PathBuf>) -> Self {
-        let seen = files.iter().map(|file| identity_of(file).ok()).collect();
+        let seen = files.iter().map(|file| file_identity(file).ok()).collect();
         Self { files, seen }
     }
 
     /// Whether any has changed since the last call.
     pub fn changed(&mut self) -> bool {
-        let now: Vec<_> = self.files.iter().map(|file| identity_of(file).ok()).collect();
+        let now: Vec<_> = self.files.iter().map(|file| file_identity(file).ok()).collect();
         let changed = now != self.seen;
         self.seen = now;
         changed
@@ -198,7 +198,7 @@ impl Watched {
 
 /// What changes with a file: which one it is, and when its contents, its owner or its rights changed, even where it was
 /// copied with its old time.
-fn identity_of(file: &Path) -> io::Result<(u64, i64, i64)> {
+fn file_identity(file: &Path) -> io::Result<(u64, i64, i64)> {
     let metadata = fs::metadata(file)?;
     Ok((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
@@ -234,7 +234,7 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
         fs::write(&cert, made.cert.pem()).unwrap();
         fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
-        let told = server(Identity { cert: &cert, key: &key }, None).unwrap_err().to_string();
+        let told = server(TlsIdentity { cert: &cert, key: &key }, None).unwrap_err().to_string();
         assert!(told.contains("key.pem: it is not the key of the first certificate in") && told.contains("cert.pem"));
     }
 
@@ -247,7 +247,7 @@ mod tests {
             File::options().append(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
         };
         write(&file, "one");
-        let mut watched = Watched::new(vec![file.clone()]);
+        let mut watched = FileWatch::new(vec![file.clone()]);
         assert!(!watched.changed());
         write(&other, "two");
         fs::rename(&other, &file).unwrap();

@@ -9,9 +9,9 @@ use std::fs;
 use nix::sys::resource::{Resource, getrlimit};
 
 /// Descriptors kept for connections to the admin port: as many as it serves at once.
-const MAX_ADMIN: usize = 64;
+const RESERVED_ADMIN_DESCRIPTORS: usize = 64;
 /// Descriptors kept for the process's own: exporters, the capture's files, configuration, names that are looked up.
-const MAX_OWN: usize = 16;
+const RESERVED_INTERNAL_DESCRIPTORS: usize = 16;
 
 /// At most this many connections of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +24,17 @@ pub(super) struct ConnectionLimits {
 
 impl ConnectionLimits {
     /// What this process has left now.
-    pub(super) fn of_process() -> Self {
+    pub(super) fn for_process() -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
         // Where there is no /proc, standard streams, listeners and runtimes take about this many. One entry is the handle
         // by which they are listed.
         let open = fs::read_dir("/proc/self/fd").map_or(32, |entries| entries.count().saturating_sub(1));
-        Self::of(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open))
+        Self::from_free(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open))
     }
 
     /// Each client connection may need one to the upstream, so each kind gets half of what is not kept.
-    fn of(free: usize) -> Self {
-        let kept = (MAX_ADMIN + MAX_OWN).min(free / 2);
+    fn from_free(free: usize) -> Self {
+        let kept = (RESERVED_ADMIN_DESCRIPTORS + RESERVED_INTERNAL_DESCRIPTORS).min(free / 2);
         let clients = ((free - kept) / 2).max(1);
         Self { clients, upstream: (free - kept).saturating_sub(clients).max(1) }
     }
@@ -47,9 +47,9 @@ mod tests {
     #[test]
     fn the_admin_port_keeps_its_descriptors_and_clients_and_upstream_share_the_rest() {
         let limits = |clients, upstream| ConnectionLimits { clients, upstream };
-        assert_eq!(ConnectionLimits::of(65_480), limits(32_700, 32_700));
-        assert_eq!(ConnectionLimits::of(1_000), limits(460, 460));
-        assert_eq!(ConnectionLimits::of(43), limits(11, 11));
-        assert_eq!(ConnectionLimits::of(0), limits(1, 1));
+        assert_eq!(ConnectionLimits::from_free(65_480), limits(32_700, 32_700));
+        assert_eq!(ConnectionLimits::from_free(1_000), limits(460, 460));
+        assert_eq!(ConnectionLimits::from_free(43), limits(11, 11));
+        assert_eq!(ConnectionLimits::from_free(0), limits(1, 1));
     }
 }

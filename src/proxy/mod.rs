@@ -17,26 +17,26 @@
 //! interim responses, and its client hands over one chunk per poll. HTTP/2, on either side, is hyper's.
 
 mod acceptor;
-mod asking;
+mod added_headers;
 mod descriptors;
 mod downstream;
+mod error_response;
 mod flow_control;
-mod forward;
-mod observation;
-mod probe;
-mod refusal;
+mod health_probe;
 mod reload;
+mod request_observer;
 mod server;
-mod shared;
 mod upstream;
+mod usage_injection;
 mod worker;
+mod worker_shared;
 
-pub use reload::LOOK_EVERY;
+pub use reload::RELOAD_CHECK_INTERVAL;
 pub use server::{Proxy, StartError};
 
 /// How far shutting down has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drain {
+enum DrainState {
     /// Not at all.
     Serving,
     /// No new connections; open streams finish.

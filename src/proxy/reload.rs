@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::shared::Shared;
+use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::{ProxyConfig, UpstreamHttp};
 use crate::measure::time::Gap;
-use crate::net::tls::{self, Identity, TlsError, Watched};
+use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
 /// How often files are looked at, certificates and the configuration alike.
-pub const LOOK_EVERY: Gap = Gap::from_millis(2_000);
+pub const RELOAD_CHECK_INTERVAL: Gap = Gap::from_millis(2_000);
 
 /// The TLS of both sides, and the files it came from.
 pub(super) struct Certificates {
     pub(super) server: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
     pub(super) upstream: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
-    watched: Watched,
+    watched: FileWatch,
 }
 
 impl Certificates {
@@ -27,12 +27,12 @@ impl Certificates {
         Ok(Self {
             server: server(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
             upstream: upstream(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
-            watched: Watched::new(files(config)),
+            watched: FileWatch::new(files(config)),
         })
     }
 
     /// Reads them again. What cannot be read leaves what was in force.
-    fn renew(&self, config: &ProxyConfig) -> Result<(), TlsError> {
+    fn reload(&self, config: &ProxyConfig) -> Result<(), TlsError> {
         let (server, upstream) = (server(config)?, upstream(config)?);
         if let (Some(current), Some(new)) = (&self.server, server) {
             current.store(Arc::new(new));
@@ -46,7 +46,7 @@ impl Certificates {
 
 fn server(config: &ProxyConfig) -> Result<Option<rustls::ServerConfig>, TlsError> {
     let Some(files) = &config.tls else { return Ok(None) };
-    tls::server(Identity { cert: &files.cert, key: &files.key }, files.client_ca.as_deref()).map(Some)
+    tls::server(TlsIdentity { cert: &files.cert, key: &files.key }, files.client_ca.as_deref()).map(Some)
 }
 
 fn upstream(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsError> {
@@ -59,7 +59,7 @@ fn upstream(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsErr
         UpstreamHttp::Http1 => &["http/1.1"],
         UpstreamHttp::Http2 => &["h2"],
     };
-    let identity = target.identity.as_ref().map(|files| Identity { cert: &files.cert, key: &files.key });
+    let identity = target.identity.as_ref().map(|files| TlsIdentity { cert: &files.cert, key: &files.key });
     tls::client(target.ca.as_deref(), identity, alpn).map(Some)
 }
 
@@ -71,14 +71,14 @@ fn files(config: &ProxyConfig) -> Vec<PathBuf> {
 }
 
 /// Looks at the files for as long as the proxy runs, and whenever it is told to.
-pub(super) async fn certificates(shared: Arc<Shared>, mut certificates: Certificates) {
+pub(super) async fn watch_certificates(shared: Arc<WorkerShared>, mut certificates: Certificates) {
     loop {
         tokio::select! {
-            () = Clock::Monotonic.sleep(LOOK_EVERY) => {}
-            () = shared.renew.notified() => {}
+            () = Clock::Monotonic.sleep(RELOAD_CHECK_INTERVAL) => {}
+            () = shared.certificate_check.notified() => {}
         }
         if certificates.watched.changed() {
-            match certificates.renew(&shared.config.load()) {
+            match certificates.reload(&shared.config.load()) {
                 Ok(()) => tracing::info!("certificates were read again"),
                 Err(error) => {
                     tracing::error!(%error, "certificates have changed and cannot be used; the old ones stay in force");

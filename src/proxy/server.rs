@@ -12,38 +12,38 @@ use socket2::{Domain, Socket, Type};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::Drain;
+use super::DrainState;
 use super::acceptor;
 use super::descriptors::ConnectionLimits;
-use super::probe;
+use super::health_probe;
 use super::reload::{self, Certificates};
-use super::shared::Shared;
-use super::worker::{self, Handle};
+use super::worker::{self, WorkerHandle};
+use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
-use crate::config::otlp::Otlp;
+use crate::config::otlp::OtlpConfig;
 use crate::export::aggregate;
-use crate::export::capturing::{self, CannotCapture};
+use crate::export::capture_hook::{self, CaptureStartError};
 use crate::export::catalog::Convention;
-use crate::export::control::{ControlPlane, Controls, Rules};
-use crate::export::figures::Cut;
+use crate::export::control::{ControlHandle, ControlPlane, RuntimeSettings};
+use crate::export::live_view::LiveSnapshot;
 use crate::export::otlp;
-use crate::export::tokenizing::{TokenizerError, Tokenizing};
+use crate::export::token_counter::{TokenCounter, TokenizerError};
 use crate::measure::time::Gap;
-use crate::net::inherited::{Inherited, NAMES};
-use crate::net::io::ask_for_stamps;
+use crate::net::inherited::{InheritedSockets, SOCKET_NAMES};
+use crate::net::io::enable_rx_timestamps;
 use crate::net::tls::TlsError;
 
 /// Connections that may wait to be accepted.
-const BACKLOG: i32 = 4_096;
+const LISTEN_BACKLOG: i32 = 4_096;
 /// Connections that may wait for one worker.
-const INBOX: usize = 1_024;
+const MAX_INBOX_CONNECTIONS: usize = 1_024;
 
 /// How long the last exports may take.
-const FLUSH: Gap = Gap::from_millis(5_000);
+const FLUSH_TIMEOUT: Gap = Gap::from_millis(5_000);
 
 /// How often it is looked whether the last tokens have been counted.
-const COUNTED_EVERY: Gap = Gap::from_millis(10);
+const TOKENIZER_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ pub enum StartError {
     Tokenizer(#[from] TokenizerError),
     /// The capture cannot begin.
     #[error(transparent)]
-    Capture(#[from] CannotCapture),
+    Capture(#[from] CaptureStartError),
     /// A thread or its runtime cannot be made.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -74,10 +74,10 @@ pub enum StartError {
 
 impl StartError {
     /// Whether a setting, or a file that a setting names, has to change; else the system refuses for now.
-    pub fn is_of_configuration(&self) -> bool {
+    pub fn is_config_error(&self) -> bool {
         match self {
-            Self::Tls(_) | Self::Tokenizer(_) | Self::Capture(CannotCapture::Tokenizer(_)) => true,
-            Self::Capture(CannotCapture::Folder(error)) => !error.is_busy(),
+            Self::Tls(_) | Self::Tokenizer(_) | Self::Capture(CaptureStartError::Tokenizer(_)) => true,
+            Self::Capture(CaptureStartError::Folder(error)) => !error.is_busy(),
             Self::Listen { .. } | Self::Thread(_) => false,
         }
     }
@@ -85,10 +85,10 @@ impl StartError {
 
 /// A running proxy.
 pub struct Proxy {
-    shared: Arc<Shared>,
-    controls: Controls,
+    shared: Arc<WorkerShared>,
+    controls: ControlHandle,
     convention: Convention,
-    drain: watch::Sender<Drain>,
+    drain: watch::Sender<DrainState>,
     listen: SocketAddr,
     admin: SocketAddr,
     /// The listening sockets once more, for a successor; until draining begins.
@@ -102,35 +102,39 @@ impl Proxy {
     ///
     /// # Errors
     /// [`StartError`], which names what to change.
-    pub fn start(config: ProxyConfig, otlp: &Otlp) -> Result<Self, StartError> {
-        Self::start_on(config, otlp, &mut Inherited::default())
+    pub fn start(config: ProxyConfig, otlp: &OtlpConfig) -> Result<Self, StartError> {
+        Self::start_on(config, otlp, &mut InheritedSockets::default())
     }
 
     /// Starts a proxy on sockets that this process was started with; where none of them fits, on new ones.
     ///
     /// # Errors
     /// [`StartError`], which names what to change.
-    pub fn start_on(config: ProxyConfig, otlp: &Otlp, inherited: &mut Inherited) -> Result<Self, StartError> {
-        let (listener, listen) = open(inherited, config.listen, NAMES[0])?;
-        let (admin_listener, admin) = open(inherited, config.admin, NAMES[1])?;
+    pub fn start_on(
+        config: ProxyConfig,
+        otlp: &OtlpConfig,
+        inherited: &mut InheritedSockets,
+    ) -> Result<Self, StartError> {
+        let (listener, listen) = open(inherited, config.listen, SOCKET_NAMES[0])?;
+        let (admin_listener, admin) = open(inherited, config.admin, SOCKET_NAMES[1])?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let plane =
             ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic);
-        let controls = plane.controls();
+        let controls = plane.handle();
         let certificates = Certificates::load(&config)?;
-        ask_for_stamps();
-        let (drain, draining) = watch::channel(Drain::Serving);
-        let shared = Arc::new(Shared {
+        enable_rx_timestamps();
+        let (drain, draining) = watch::channel(DrainState::Serving);
+        let shared = Arc::new(WorkerShared {
             server_tls: certificates.server.clone(),
             upstream_tls: certificates.upstream.clone(),
             gauges: plane.gauges(),
             reporter: plane.reporter(),
-            tokenizing: Tokenizing::start(&config.tokenizers, plane.reporter())?,
-            capture: capturing::start(&config.capture, Clock::Monotonic, inherited.has_predecessor())?.map(Arc::new),
+            tokenizing: TokenCounter::start(&config.tokenizers, plane.reporter())?,
+            capture: capture_hook::start(&config.capture, Clock::Monotonic, inherited.has_predecessor())?.map(Arc::new),
             sampler: plane.sampler(),
-            renew: Notify::new(),
-            beat: Notify::new(),
-            open: AtomicUsize::default(),
+            certificate_check: Notify::new(),
+            tick: Notify::new(),
+            open_streams: AtomicUsize::default(),
             connecting: AtomicUsize::default(),
             max_upstream_connections: AtomicUsize::new(usize::MAX),
             config: ArcSwap::from_pointee(config),
@@ -141,9 +145,9 @@ impl Proxy {
         let config = shared.config.load_full();
         let (mut handles, mut workers) = (Vec::new(), Vec::new());
         for number in 0..config.workers {
-            let (inbox, accepted) = mpsc::channel(INBOX);
+            let (inbox, accepted) = mpsc::channel(MAX_INBOX_CONNECTIONS);
             let connections = Arc::new(AtomicUsize::new(0));
-            handles.push(Handle { inbox, connections: Arc::clone(&connections) });
+            handles.push(WorkerHandle { inbox, connections: Arc::clone(&connections) });
             let (shared, draining) = (Arc::clone(&shared), draining.clone());
             workers.push(thread(format!("worker-{number}"), move || async {
                 worker::run(shared, accepted, connections, draining).await;
@@ -153,7 +157,7 @@ impl Proxy {
         let again = || Ok([listener.try_clone()?, admin_listener.try_clone()?]);
         let listeners = Mutex::new(Some(again().map_err(StartError::Thread)?));
         // Every thread has its descriptors by now, but for the one that keeps the rest.
-        let limits = ConnectionLimits::of_process();
+        let limits = ConnectionLimits::for_process();
         shared.max_upstream_connections.store(limits.upstream, Ordering::Relaxed);
         let most = match config.limits.connections {
             configured if configured <= limits.clients => (configured, "raise --max-connections"),
@@ -161,7 +165,7 @@ impl Proxy {
         };
         let control = {
             let shared = Arc::clone(&shared);
-            let accepting = Accepting { listener, workers: handles, most };
+            let accepting = AcceptorParams { listener, workers: handles, max_connections: most };
             let body = move || control(shared, accepting, (plane, admin_listener), certificates, draining);
             thread("control".to_owned(), body)?
         };
@@ -174,12 +178,12 @@ impl Proxy {
     ///
     /// # Errors
     /// [`StartError`], which names what to change.
-    pub fn check(config: &ProxyConfig, otlp: &Otlp) -> Result<(), StartError> {
+    pub fn check(config: &ProxyConfig, otlp: &OtlpConfig) -> Result<(), StartError> {
         otlp::check(otlp)?;
         Certificates::load(config)?;
         let capture = &config.capture;
-        capturing::check(capture)?;
-        Tokenizing::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;
+        capture_hook::check(capture)?;
+        TokenCounter::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;
         Ok(())
     }
 
@@ -199,13 +203,13 @@ impl Proxy {
         let (config, restart) = self.shared.config.load().reload(new);
         self.controls.apply(rules(&config, self.convention));
         self.shared.config.store(Arc::new(config));
-        self.shared.renew.notify_one();
+        self.shared.certificate_check.notify_one();
         restart
     }
 
     /// The figures of this moment, by the same counts as a scrape.
-    pub fn cut(&self) -> Cut {
-        self.controls.cut()
+    pub fn snapshot(&self) -> LiveSnapshot {
+        self.controls.live_snapshot()
     }
 
     /// The sockets that clients and scrapers connect to, in the order of [`NAMES`], for a process that takes over.
@@ -221,16 +225,16 @@ impl Proxy {
 
     /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.
     pub fn drain(&self) {
-        self.begin_to_drain(Drain::Draining);
+        self.start_drain(DrainState::Draining);
     }
 
     /// Begins to stop beside a process that has taken over the sockets of [`listeners`](Self::listeners): as
     /// [`drain`](Self::drain), but the admin port is left at once, and a connection that was just in use may ask again.
-    pub fn leave_to_successor(&self) {
-        self.begin_to_drain(Drain::TakenOver);
+    pub fn hand_over(&self) {
+        self.start_drain(DrainState::TakenOver);
     }
 
-    fn begin_to_drain(&self, how: Drain) {
+    fn start_drain(&self, how: DrainState) {
         drop(self.listeners.lock().unwrap_or_else(PoisonError::into_inner).take());
         // A receiver lives in every thread; without one there is nothing left to stop.
         let _told = self.drain.send(how).is_ok();
@@ -249,16 +253,16 @@ impl Proxy {
             }
         };
         // What is cut is reported as its worker ends, so the last export has to wait for all of them.
-        let _told = self.drain.send(Drain::Stop).is_ok();
+        let _told = self.drain.send(DrainState::Stop).is_ok();
         self.workers.into_iter().for_each(join);
-        let _told = self.drain.send(Drain::Flush).is_ok();
+        let _told = self.drain.send(DrainState::Flush).is_ok();
         join(self.control);
     }
 }
 
 /// The socket that listens on an address: an inherited one, or else a new one.
 fn open(
-    inherited: &mut Inherited,
+    inherited: &mut InheritedSockets,
     address: SocketAddr,
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), StartError> {
@@ -273,7 +277,7 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketA
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
+        socket.listen(LISTEN_BACKLOG)?;
         let listener = TcpListener::from(socket);
         let address = listener.local_addr()?;
         Ok((listener, address))
@@ -308,9 +312,9 @@ where
 }
 
 /// What the control plane has to know of a configuration.
-fn rules(config: &ProxyConfig, convention: Convention) -> Rules {
-    Rules {
-        aggregate: aggregate::Settings {
+fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
+    RuntimeSettings {
+        aggregate: aggregate::AggregateSettings {
             slos: Arc::clone(&config.slos),
             max_models: config.max_models,
             provider: config.provider.clone(),
@@ -326,49 +330,51 @@ fn rules(config: &ProxyConfig, convention: Convention) -> Rules {
 }
 
 /// What it takes to accept connections.
-struct Accepting {
+struct AcceptorParams {
     listener: TcpListener,
-    workers: Vec<Handle>,
+    workers: Vec<WorkerHandle>,
     /// How many connections may be open, and what to raise for more.
-    most: (usize, &'static str),
+    max_connections: (usize, &'static str),
 }
 
 /// The control thread: accepts until draining begins, and looks after everything that is not a request.
 async fn control(
-    shared: Arc<Shared>,
-    accepting: Accepting,
+    shared: Arc<WorkerShared>,
+    accepting: AcceptorParams,
     (plane, admin): (ControlPlane, TcpListener),
     certificates: Certificates,
-    mut draining: watch::Receiver<Drain>,
+    mut draining: watch::Receiver<DrainState>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
     let admin = tokio::net::TcpListener::from_std(admin)?;
     // Its end is the end of its listener, and tells the workers that no connection will come.
-    let _accepting = tokio::spawn(acceptor::run(listener, accepting.workers, accepting.most, draining.clone()));
-    let admin_left = plane.admin_left();
-    let renewing = tokio::spawn(reload::certificates(Arc::clone(&shared), certificates));
-    let beating = tokio::spawn(worker::beat(Arc::clone(&shared)));
-    let probing = probe::run(Arc::clone(&shared));
+    let _accepting =
+        tokio::spawn(acceptor::run(listener, accepting.workers, accepting.max_connections, draining.clone()));
+    let admin_left = plane.admin_released();
+    let renewing = tokio::spawn(reload::watch_certificates(Arc::clone(&shared), certificates));
+    let beating = tokio::spawn(worker::ticker(Arc::clone(&shared)));
+    let probing = health_probe::run(Arc::clone(&shared));
     let stopped = async move {
         shared.gauges.set_ready(true);
-        let begun = draining.wait_for(|drain| *drain != Drain::Serving).await.map_or(Drain::Stop, |drain| *drain);
+        let begun =
+            draining.wait_for(|drain| *drain != DrainState::Serving).await.map_or(DrainState::Stop, |drain| *drain);
         shared.gauges.set_ready(false);
-        admin_left.send_replace(begun == Drain::TakenOver);
-        let _stopped = draining.wait_for(|drain| *drain == Drain::Flush).await.is_ok();
+        admin_left.send_replace(begun == DrainState::TakenOver);
+        let _stopped = draining.wait_for(|drain| *drain == DrainState::Flush).await.is_ok();
         renewing.abort();
         beating.abort();
-        let _counted = Clock::Monotonic.timeout(FLUSH, last_counts(&shared)).await.is_some();
+        let _counted = Clock::Monotonic.timeout(FLUSH_TIMEOUT, wait_for_token_counts(&shared)).await.is_some();
     };
     tokio::select! {
-        () = plane.run(Some(admin), stopped, FLUSH) => {}
+        () = plane.run(Some(admin), stopped, FLUSH_TIMEOUT) => {}
         () = probing => {}
     }
     Ok(())
 }
 
 /// Waits until the replies that were handed to a tokenizer have been reported.
-async fn last_counts(shared: &Shared) {
+async fn wait_for_token_counts(shared: &WorkerShared) {
     while shared.tokenizing.as_ref().is_some_and(|tokenizing| !tokenizing.is_idle()) {
-        Clock::Monotonic.sleep(COUNTED_EVERY).await;
+        Clock::Monotonic.sleep(TOKENIZER_POLL_INTERVAL).await;
     }
 }

@@ -7,7 +7,7 @@ use crate::measure::time::Gap;
 
 /// Counts while the run goes on.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct RunCounters {
     planned: AtomicU64,
     sent: AtomicU64,
     in_flight: AtomicU32,
@@ -17,7 +17,7 @@ pub struct Counters {
     core_time: [AtomicU64; 3],
 }
 
-impl Counters {
+impl RunCounters {
     /// Requests that have been due and sent.
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
@@ -34,16 +34,16 @@ impl Counters {
     }
 
     /// Rows of the schedule that have been read.
-    pub(super) fn read(&self) -> u64 {
+    pub(super) fn rows_read(&self) -> u64 {
         self.planned.load(Relaxed)
     }
 
-    pub(super) fn planned(&self) {
+    pub(super) fn inc_rows_read(&self) {
         self.planned.fetch_add(1, Relaxed);
     }
 
     /// One more is sent: how many were before, and how many of them are in flight.
-    pub(super) fn opened(&self) -> (u64, u32) {
+    pub(super) fn inc_in_flight(&self) -> (u64, u32) {
         (self.sent.fetch_add(1, Relaxed), self.in_flight.fetch_add(1, Relaxed))
     }
 
@@ -52,12 +52,12 @@ impl Counters {
         self.simulated.load(Relaxed)
     }
 
-    pub(super) fn is_simulated(&self) {
+    pub(super) fn set_simulated(&self) {
         self.simulated.store(true, Relaxed);
     }
 
-    pub(super) fn had_cores(&self, time: Option<CoreTime>) {
-        let CoreTime { ran, waited, times } = time.unwrap_or_default();
+    pub(super) fn add_core_time(&self, time: Option<CoreTime>) {
+        let CoreTime { ran, waited, timeslices: times } = time.unwrap_or_default();
         for (sum, more) in self.core_time.iter().zip([ran.as_nanos(), waited.as_nanos(), times]) {
             sum.fetch_add(more, Relaxed);
         }
@@ -66,14 +66,14 @@ impl Counters {
     /// What the sending threads that have ended had of the cores.
     pub(super) fn core_time(&self) -> CoreTime {
         let [ran, waited, times] = self.core_time.each_ref().map(|sum| sum.load(Relaxed));
-        CoreTime { ran: Gap::from_nanos(ran), waited: Gap::from_nanos(waited), times }
+        CoreTime { ran: Gap::from_nanos(ran), waited: Gap::from_nanos(waited), timeslices: times }
     }
 
-    pub(super) fn has_token(&self) {
+    pub(super) fn inc_streaming(&self) {
         self.streaming.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn ended(&self, had_token: bool) {
+    pub(super) fn dec_in_flight(&self, had_token: bool) {
         self.in_flight.fetch_sub(1, Relaxed);
         if had_token {
             self.streaming.fetch_sub(1, Relaxed);

@@ -1,73 +1,73 @@
 //! From a row to the bytes that go over the wire. Pure, and alike in every process.
 
-use super::exchange::Leave;
-use super::history::{History, Turn};
-use super::request::{ExactOutput, Form, USUAL_DIALECT, wire};
-use super::schedule::{Planned, stretched};
-use super::target::Target;
-use crate::capture::format::Wanted;
+use super::conversation::{ConversationHistory, ConversationTurn};
+use super::exchange::ClientAbort;
+use super::request_template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate, encode_http_request};
+use super::schedule::{ScheduledRequest, scale_time};
+use super::target::TargetUrl;
 use crate::capture::recorder::PROBE_HEADER;
+use crate::capture::row::RequestTargets;
 use crate::measure::record::RequestRecord;
 use crate::measure::slo::glob;
-use crate::measure::text::ReplyText;
+use crate::measure::text_collector::ReplyText;
 use crate::measure::time::Gap;
-use crate::trace::chance::{drawn, mix, name_hash};
-use crate::trace::content::Content;
+use crate::trace::prompt_text::PromptGenerator;
+use crate::trace::rng::{mix, name_hash, uniform};
 
 /// The longest prompt that is made: 64 MiB of text, and more than ten times the longest context that is served.
-const MOST_TOKENS: u64 = 16 << 20;
+const MAX_PROMPT_TOKENS: u64 = 16 << 20;
 
 /// What is asked of a target beside what the trace says.
 #[derive(Clone)]
-pub struct Encoder {
-    content: Content,
+pub struct RequestEncoder {
+    content: PromptGenerator,
     /// Each target, and whether it is asked for replies of an exact length.
-    targets: Vec<(Target, bool)>,
+    targets: Vec<(TargetUrl, bool)>,
     /// The models that each is for; none is for all.
     patterns: Vec<Option<String>>,
     /// The dialect of all rows, whatever the trace says.
-    dialect: Option<&'static Form>,
+    dialect: Option<&'static RequestTemplate>,
     /// The dialect of rows that name none.
-    usual: &'static Form,
+    default_template: &'static RequestTemplate,
     /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere else.
     fields: Vec<(String, String)>,
     /// Likewise.
     key: Option<String>,
-    cancel: Option<Cancel>,
+    cancel: Option<CancelPolicy>,
     seed: u64,
 }
 
 /// Clients that leave though nobody in the trace did.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cancel {
+pub struct CancelPolicy {
     /// Their share, from 0 to 1.
     pub rate: f64,
     /// When they leave.
-    pub after: Leave,
+    pub after: ClientAbort,
 }
 
-impl Encoder {
+impl RequestEncoder {
     /// An encoder for these targets.
     ///
     /// # Errors
     /// When `dialect` has no request form.
     pub fn new(
-        content: Content,
-        targets: Vec<Target>,
+        content: PromptGenerator,
+        targets: Vec<TargetUrl>,
         dialect: Option<&str>,
         fields: Vec<(String, String)>,
         exact: ExactOutput,
-        cancel: Option<Cancel>,
+        cancel: Option<CancelPolicy>,
         seed: u64,
     ) -> Result<Self, String> {
-        let dialect = dialect.map(Form::named).transpose()?;
-        let targets = targets.into_iter().map(|target| (target.clone(), exact.at(&target))).collect();
+        let dialect = dialect.map(RequestTemplate::named).transpose()?;
+        let targets = targets.into_iter().map(|target| (target.clone(), exact.applies_to(&target))).collect();
         Ok(Self {
             content,
             targets,
             patterns: Vec::new(),
             dialect,
-            usual: Form::named(USUAL_DIALECT)?,
+            default_template: RequestTemplate::named(DEFAULT_DIALECT)?,
             fields,
             key: None,
             cancel,
@@ -91,19 +91,19 @@ impl Encoder {
     ///
     /// # Errors
     /// When the row's dialect has none, or its prompt is longer than any that is made.
-    pub fn form(&self, send: &Planned) -> Result<&'static Form, String> {
+    pub fn template(&self, send: &ScheduledRequest) -> Result<&'static RequestTemplate, String> {
         let tokens = self.content.tokens(&send.entry);
-        if tokens > MOST_TOKENS {
+        if tokens > MAX_PROMPT_TOKENS {
             return Err(format!(
-                "request {} of the plan has a prompt of {tokens} tokens, and none of more than {MOST_TOKENS} is made; \
+                "request {} of the plan has a prompt of {tokens} tokens, and none of more than {MAX_PROMPT_TOKENS} is made; \
                  `streamgauge trace info` shows the lengths of a trace",
                 send.number
             ));
         }
         match (self.dialect, &send.entry.dialect) {
             (Some(form), _) => Ok(form),
-            (None, Some(name)) => Form::named(name),
-            (None, None) => Ok(self.usual),
+            (None, Some(name)) => RequestTemplate::named(name),
+            (None, None) => Ok(self.default_template),
         }
     }
 
@@ -115,7 +115,7 @@ impl Encoder {
 
     /// Which target a row goes to: of those for its model, or else of those for all, they take turns, and a session stays
     /// with one. `None` where there is none.
-    pub fn target(&self, send: &Planned) -> Option<usize> {
+    pub fn target(&self, send: &ScheduledRequest) -> Option<usize> {
         let number = send.entry.session.as_deref().map_or(send.number, name_hash);
         let model = send.entry.model.as_deref().unwrap_or_default();
         let pattern = |at: usize| self.patterns.get(at).and_then(Option::as_deref);
@@ -130,64 +130,79 @@ impl Encoder {
     }
 
     /// What a row's request is to be, where a nanosecond of the trace is `stretch` nanoseconds of the run.
-    pub fn wanted(&self, send: &Planned, stretch: f64) -> Wanted {
-        let (entry, leave) = (&send.entry, self.leave(send));
-        Wanted {
+    pub fn wanted(&self, send: &ScheduledRequest, stretch: f64) -> RequestTargets {
+        let (entry, leave) = (&send.entry, self.client_abort(send));
+        RequestTargets {
             input_tokens: Some(self.content.tokens(&send.entry)),
             output_tokens: entry.output_tokens.filter(|_| !entry.is_aborted()),
-            think: entry.think.map(|think| stretched(think, stretch).as_nanos()),
-            abort_tokens: leave.and_then(|leave| if let Leave::Tokens(tokens) = leave { Some(tokens) } else { None }),
+            think: entry.think.map(|think| scale_time(think, stretch).as_nanos()),
+            abort_tokens: leave
+                .and_then(|leave| if let ClientAbort::Tokens(tokens) = leave { Some(tokens) } else { None }),
             abort_after: leave
-                .and_then(|leave| if let Leave::After(gap) = leave { Some(gap.as_nanos()) } else { None }),
+                .and_then(|leave| if let ClientAbort::After(gap) = leave { Some(gap.as_nanos()) } else { None }),
         }
     }
 
     /// When the client of a row leaves.
-    pub fn leave(&self, send: &Planned) -> Option<Leave> {
+    pub fn client_abort(&self, send: &ScheduledRequest) -> Option<ClientAbort> {
         let entry = &send.entry;
         let left = entry.is_aborted();
         let after_send = || {
             let ended = entry.timing.ended?;
-            Some(Leave::After(Gap::from_nanos(ended.saturating_sub(entry.timing.sent.unwrap_or(0)))))
+            Some(ClientAbort::After(Gap::from_nanos(ended.saturating_sub(entry.timing.sent.unwrap_or(0)))))
         };
         let captured = match entry.abort_tokens.filter(|_| left) {
-            Some(tokens) if tokens > 0 => Some(Leave::Tokens(tokens)),
+            Some(tokens) if tokens > 0 => Some(ClientAbort::Tokens(tokens)),
             _ => after_send().filter(|_| left),
         };
-        let drawn = self.cancel.filter(|cancel| drawn(self.seed ^ 0x6c65_6176, send.number) < cancel.rate);
+        let drawn = self.cancel.filter(|cancel| uniform(self.seed ^ 0x6c65_6176, send.number) < cancel.rate);
         captured.or(drawn.map(|cancel| cancel.after))
     }
 
     /// The first turn of a live session, or with `history` (what was said, if that is known) a later one.
-    pub fn turn(&self, send: &Planned, form: &Form, history: Option<Option<History>>) -> Turn {
+    pub fn turn(
+        &self,
+        send: &ScheduledRequest,
+        form: &RequestTemplate,
+        history: Option<Option<ConversationHistory>>,
+    ) -> ConversationTurn {
         match history {
-            None => Turn::first(&self.content, send),
-            Some(history) => {
-                Turn::later(&self.content, send, history, if form.roles { self.content.added(&send.entry) } else { 0 })
-            }
+            None => ConversationTurn::first(&self.content, send),
+            Some(history) => ConversationTurn::later(
+                &self.content,
+                send,
+                history,
+                if form.roles { self.content.template_tokens(&send.entry) } else { 0 },
+            ),
         }
     }
 
     /// What the next turn's past is, after this answer to one.
-    pub fn answered(
+    pub fn next_history(
         &self,
-        turn: Turn,
-        send: &Planned,
+        turn: ConversationTurn,
+        send: &ScheduledRequest,
         record: &RequestRecord,
         text: Option<ReplyText>,
-    ) -> Option<History> {
-        turn.answered(&self.content, send, record, text, self.content.tokens(&send.entry))
+    ) -> Option<ConversationHistory> {
+        turn.next_history(&self.content, send, record, text, self.content.tokens(&send.entry))
     }
 
     /// The bytes of a row's request, and where its body begins. A turn of a live session says what it says.
-    pub fn encode(&self, send: &Planned, form: &Form, target: usize, turn: Option<&Turn>) -> (Vec<u8>, usize) {
+    pub fn encode(
+        &self,
+        send: &ScheduledRequest,
+        form: &RequestTemplate,
+        target: usize,
+        turn: Option<&ConversationTurn>,
+    ) -> (Vec<u8>, usize) {
         let (target, exact) = &self.targets[target % self.targets.len()];
         let seed = mix(self.seed ^ mix(send.number) ^ 0x7069_7865_6c00);
         let body = match turn {
-            Some(turn) => form.body(&send.entry, turn.said(), turn.asked(), *exact, seed),
+            Some(turn) => form.body(&send.entry, turn.past_turns(), turn.prompt(), *exact, seed),
             None => form.body(&send.entry, &[], &self.content.text(&send.row()), *exact, seed),
         };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
-        wire(target, form.path(), own.chain(self.fields.iter().cloned()), &body)
+        encode_http_request(target, form.path(), own.chain(self.fields.iter().cloned()), &body)
     }
 }

@@ -14,20 +14,20 @@ use flate2::write::ZlibEncoder;
 use flate2::{Compression, Crc};
 use rand::Rng as _;
 
-use crate::capture::format::{Part, PartKind};
-use crate::trace::chance::random;
+use crate::capture::row::{PartKind, PromptPart};
+use crate::trace::rng::rng;
 
 /// Width and height where nothing is known: what many models scale images to.
-const USUAL_SIZE: (u32, u32) = (512, 512);
+const DEFAULT_SIZE_PIXELS: (u32, u32) = (512, 512);
 /// The greatest width and height. A trace may say anything.
-const MOST_PIXELS: u32 = 8_192;
+const MAX_SIDE_PIXELS: u32 = 8_192;
 /// The most bytes of a part.
-const MOST_BYTES: u64 = 32 << 20;
+const MAX_PART_BYTES: u64 = 32 << 20;
 /// Bytes of sound of which nothing is known: one second.
-const USUAL_SOUND: u64 = 44 + 2 * SAMPLES as u64;
-const SAMPLES: u32 = 16_000;
+const DEFAULT_AUDIO_BYTES: u64 = 44 + 2 * SAMPLE_RATE_HZ as u64;
+const SAMPLE_RATE_HZ: u32 = 16_000;
 /// Pixels that are drawn.
-const DRAWN: usize = 16;
+const RANDOM_PIXELS: usize = 16;
 
 /// A part of a prompt as it is sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,10 +42,12 @@ pub struct Media {
 
 impl Media {
     /// What is sent for a captured part; `None` of kinds that are not made.
-    pub fn made(part: &Part, seed: u64) -> Option<Self> {
+    pub fn synthesize(part: &PromptPart, seed: u64) -> Option<Self> {
         let (mime, bytes) = match part.kind {
-            PartKind::Image => ("image/png", png(part.size.unwrap_or(USUAL_SIZE), part.bytes.unwrap_or(0), seed)),
-            PartKind::Audio => ("audio/wav", wav(part.bytes.unwrap_or(USUAL_SOUND), seed)),
+            PartKind::Image => {
+                ("image/png", png(part.size.unwrap_or(DEFAULT_SIZE_PIXELS), part.bytes.unwrap_or(0), seed))
+            }
+            PartKind::Audio => ("audio/wav", wav(part.bytes.unwrap_or(DEFAULT_AUDIO_BYTES), seed)),
             PartKind::Video | PartKind::File => return None,
         };
         Some(Self { kind: part.kind, mime, base64: STANDARD.encode(bytes) })
@@ -59,7 +61,7 @@ impl Media {
 
 /// An image of this width and height, and of so many bytes if it can have them.
 fn png((width, height): (u32, u32), bytes: u64, seed: u64) -> Vec<u8> {
-    let (width, height) = (width.clamp(1, MOST_PIXELS), height.clamp(1, MOST_PIXELS));
+    let (width, height) = (width.clamp(1, MAX_SIDE_PIXELS), height.clamp(1, MAX_SIDE_PIXELS));
     let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
     // Eight bits of grey; the one compression, filter and order that there are.
@@ -67,26 +69,26 @@ fn png((width, height): (u32, u32), bytes: u64, seed: u64) -> Vec<u8> {
     chunk(&mut out, b"IHDR", &header);
     // Writing to memory does not fail.
     chunk(&mut out, b"IDAT", &pixels(width as usize, height, seed).unwrap_or_default());
-    const OF_CHUNK: u64 = 12;
-    let missing = bytes.min(MOST_BYTES).saturating_sub(out.len() as u64 + OF_CHUNK);
-    if missing >= OF_CHUNK {
+    const CHUNK_OVERHEAD_BYTES: u64 = 12;
+    let missing = bytes.min(MAX_PART_BYTES).saturating_sub(out.len() as u64 + CHUNK_OVERHEAD_BYTES);
+    if missing >= CHUNK_OVERHEAD_BYTES {
         // Its letters' cases say: not needed, nobody's standard, safe to copy.
-        chunk(&mut out, b"paDd", &vec![0; usize::try_from(missing - OF_CHUNK).unwrap_or(0)]);
+        chunk(&mut out, b"paDd", &vec![0; usize::try_from(missing - CHUNK_OVERHEAD_BYTES).unwrap_or(0)]);
     }
     chunk(&mut out, b"IEND", &[]);
     out
 }
 
 fn pixels(width: usize, height: u32, seed: u64) -> io::Result<Vec<u8>> {
-    let mut drawn = [0; DRAWN];
-    random(seed).fill_bytes(&mut drawn);
+    let mut drawn = [0; RANDOM_PIXELS];
+    rng(seed).fill_bytes(&mut drawn);
     let mut drawn = &drawn[..];
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::fast());
     // A byte for the row's filter before its pixels.
     let mut row = vec![0; width + 1];
     for _ in 0..height {
         let (now, later) = drawn.split_at(drawn.len().min(width));
-        row[1..=DRAWN.min(width)].fill(0);
+        row[1..=RANDOM_PIXELS.min(width)].fill(0);
         row[1..=now.len()].copy_from_slice(now);
         packed.write_all(&row)?;
         drawn = later;
@@ -106,17 +108,17 @@ fn chunk(out: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
 
 /// Sound of so many bytes, to the sample; soft noise.
 fn wav(bytes: u64, seed: u64) -> Vec<u8> {
-    let samples = usize::try_from(bytes.min(MOST_BYTES).saturating_sub(44) / 2).unwrap_or(0).max(1);
+    let samples = usize::try_from(bytes.min(MAX_PART_BYTES).saturating_sub(44) / 2).unwrap_or(0).max(1);
     let length = u32::try_from(samples * 2).unwrap_or(u32::MAX);
     let mut out = Vec::with_capacity(44 + samples * 2);
     out.extend_from_slice(b"RIFF");
     out.extend_from_slice(&(length + 36).to_le_bytes());
     out.extend_from_slice(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
-    out.extend_from_slice(&SAMPLES.to_le_bytes());
-    out.extend_from_slice(&(SAMPLES * 2).to_le_bytes());
+    out.extend_from_slice(&SAMPLE_RATE_HZ.to_le_bytes());
+    out.extend_from_slice(&(SAMPLE_RATE_HZ * 2).to_le_bytes());
     out.extend_from_slice(b"\x02\0\x10\0data");
     out.extend_from_slice(&length.to_le_bytes());
-    let mut random = random(seed);
+    let mut random = rng(seed);
     out.extend((0..samples).flat_map(|_| (i16::from(random.next_u32().to_le_bytes()[0]) - 128).to_le_bytes()));
     out
 }
@@ -160,7 +162,7 @@ mod tests {
         }
         assert!(png((640, 480), 10, 1).len() > 10, "an image cannot be smaller than its pixels");
         let hostile = png((u32::MAX, 1), u64::MAX, 1);
-        assert_eq!(hostile.len() as u64, MOST_BYTES);
+        assert_eq!(hostile.len() as u64, MAX_PART_BYTES);
     }
 
     #[test]
@@ -181,11 +183,11 @@ mod tests {
 
     #[test]
     fn what_is_not_known_has_a_usual_size_and_videos_are_not_made() {
-        let part = |kind| Part { kind, bytes: None, size: None };
-        let image = Media::made(&part(PartKind::Image), 1).unwrap();
+        let part = |kind| PromptPart { kind, bytes: None, size: None };
+        let image = Media::synthesize(&part(PartKind::Image), 1).unwrap();
         assert!(image.url().starts_with("data:image/png;base64,iVBORw0KGgo"));
-        let sound = Media::made(&part(PartKind::Audio), 1).unwrap();
+        let sound = Media::synthesize(&part(PartKind::Audio), 1).unwrap();
         assert_eq!(STANDARD.decode(&sound.base64).unwrap().len(), 32_044);
-        assert_eq!(Media::made(&part(PartKind::Video), 1), None);
+        assert_eq!(Media::synthesize(&part(PartKind::Video), 1), None);
     }
 }

@@ -16,38 +16,38 @@
 //!
 //! What it is not: it retries nothing, and keeps no text of a reply.
 
-mod ask;
-mod bodies;
+mod collector;
+mod conversation;
 mod counters;
-mod due;
 pub mod encode;
-pub mod engine;
 mod exchange;
-mod feed;
-mod history;
-pub mod measured;
+mod feeder;
+mod http_fetch;
+pub mod max_load_search;
+pub mod measurement_window;
 pub mod media;
 pub mod output;
-mod pen;
+mod paced_writer;
 mod pool;
 pub mod priority;
-mod records;
-mod reply;
-pub mod request;
+mod request_body;
+pub mod request_template;
+mod response;
 pub mod results;
 pub mod run;
 pub mod schedule;
 pub mod scrape;
-pub mod search;
+pub mod server_info;
 mod session;
-pub mod source;
 pub mod summary;
 pub mod synth;
 pub mod target;
+mod timer_queue;
 pub mod tokenize;
+pub mod trace_source;
 mod worker;
 
-pub use exchange::Leave;
-pub use feed::no_target;
-pub use pool::Connections;
-pub use run::{Config, Run};
+pub use exchange::ClientAbort;
+pub use feeder::no_target;
+pub use pool::ConnectionReuse;
+pub use run::{Config, ReplayRun};

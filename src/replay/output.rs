@@ -7,64 +7,64 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::capture::format::{Entry, Header, SOURCE};
-use crate::capture::reader::{RECORDS, RUN};
+use crate::capture::reader::{RECORDS_FILE, RUN_FILE};
+use crate::capture::row::{SOURCE, TraceEntry, TraceHeader};
 use crate::capture::writer::TraceWriter;
 
 /// Takes the rows of a run as requests end, on a thread of its own.
-pub type Each = Box<dyn FnMut(Entry) + Send>;
+pub type RowCallback = Box<dyn FnMut(TraceEntry) + Send>;
 
 /// Where a result goes.
 #[derive(Default)]
-pub struct Output {
-    folder: Option<(PathBuf, Header)>,
-    each: Option<Each>,
+pub struct RunOutput {
+    folder: Option<(PathBuf, TraceHeader)>,
+    row_callback: Option<RowCallback>,
 }
 
 /// A result that is being written.
-pub(super) struct Writing {
+pub(super) struct RunWriter {
     rows: Option<TraceWriter<File>>,
-    each: Option<Each>,
+    row_callback: Option<RowCallback>,
 }
 
-impl Output {
+impl RunOutput {
     /// Into a folder, which is made if it is not there. `header` is the trace's.
     ///
     /// # Errors
     /// When it cannot be made, or holds a result already.
-    pub fn new(folder: &Path, header: Header) -> io::Result<Self> {
+    pub fn new(folder: &Path, header: TraceHeader) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let refused = |said: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
-        if folder.join(RUN).exists() {
+        if folder.join(RUN_FILE).exists() {
             return refused("it holds a result already; name another folder");
         }
         // What a run leaves that was killed. `report` reads it.
-        if folder.join(RECORDS).exists() {
+        if folder.join(RECORDS_FILE).exists() {
             return refused("it holds the records of a run that did not end; name another folder");
         }
-        Ok(Self { folder: Some((folder.to_owned(), header)), each: None })
+        Ok(Self { folder: Some((folder.to_owned(), header)), row_callback: None })
     }
 
     /// To this as well.
-    pub fn and(self, each: Each) -> Self {
-        Self { each: Some(each), ..self }
+    pub fn with_row_callback(self, each: RowCallback) -> Self {
+        Self { row_callback: Some(each), ..self }
     }
 
-    pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<Writing> {
-        let rows = |(folder, header): (PathBuf, Header)| {
-            let file = File::create(folder.join(RECORDS))?;
+    pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<RunWriter> {
+        let rows = |(folder, header): (PathBuf, TraceHeader)| {
+            let file = File::create(folder.join(RECORDS_FILE))?;
             let source = SOURCE.to_owned();
-            TraceWriter::new(file, &Header { source, started_unix_ns: Some(began_unix_ns), ..header })
+            TraceWriter::new(file, &TraceHeader { source, started_unix_ns: Some(began_unix_ns), ..header })
         };
-        Ok(Writing { rows: self.folder.map(rows).transpose()?, each: self.each })
+        Ok(RunWriter { rows: self.folder.map(rows).transpose()?, row_callback: self.row_callback })
     }
 }
 
-impl Writing {
+impl RunWriter {
     /// Who counts the rows gets them all, whatever becomes of the file.
-    pub(super) fn row(&mut self, row: Entry) -> io::Result<()> {
+    pub(super) fn row(&mut self, row: TraceEntry) -> io::Result<()> {
         let written = self.rows.as_mut().map_or(Ok(()), |rows| rows.write(&row));
-        if let Some(each) = &mut self.each {
+        if let Some(each) = &mut self.row_callback {
             each(row);
         }
         written
@@ -88,5 +88,5 @@ pub fn write_run(folder: &Path, run: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(run)?;
     let unfinished = folder.join("run.json.part");
     fs::write(&unfinished, text)?;
-    fs::rename(unfinished, folder.join(RUN))
+    fs::rename(unfinished, folder.join(RUN_FILE))
 }

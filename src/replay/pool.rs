@@ -10,21 +10,21 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use super::target::Connector;
+use super::target::TargetConnector;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::io::Io;
+use crate::net::io::MaybeTlsStream;
 
 /// How long a used connection rests. A busy server's FIN takes milliseconds.
-const REST: Gap = Gap::from_millis(50);
+const REUSE_DELAY: Gap = Gap::from_millis(50);
 /// An idle connection is not used after this long: below uvicorn's five seconds.
 const MAX_IDLE: Gap = Gap::from_millis(4_000);
 /// Handshakes at a time: more would delay the sends that are due.
-const MOST_CONNECTING: usize = 128;
+const MAX_CONCURRENT_HANDSHAKES: usize = 128;
 
 /// Which connection a request takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Connections {
+pub enum ConnectionReuse {
     /// Any that is idle.
     #[default]
     Reuse,
@@ -34,43 +34,43 @@ pub enum Connections {
     PerSession,
 }
 
-struct Idle {
-    io: Io,
+struct PooledConnection {
+    io: MaybeTlsStream,
     since: Stamp,
 }
 
 /// The idle connections to one target, of one thread.
-pub(super) struct Pool {
-    connector: Connector,
-    manner: Connections,
+pub(super) struct TargetPool {
+    connector: TargetConnector,
+    reuse: ConnectionReuse,
     /// Made ahead and never used, oldest first.
-    fresh: RefCell<VecDeque<Idle>>,
+    fresh: RefCell<VecDeque<PooledConnection>>,
     /// Used before, oldest first.
-    used: RefCell<VecDeque<Idle>>,
-    of_sessions: RefCell<HashMap<String, Idle>>,
+    used: RefCell<VecDeque<PooledConnection>>,
+    by_session: RefCell<HashMap<String, PooledConnection>>,
     connecting: Cell<usize>,
 }
 
-impl Pool {
-    pub(super) fn new(connector: Connector, manner: Connections) -> Self {
+impl TargetPool {
+    pub(super) fn new(connector: TargetConnector, manner: ConnectionReuse) -> Self {
         Self {
             connector,
-            manner,
+            reuse: manner,
             fresh: RefCell::default(),
             used: RefCell::default(),
-            of_sessions: RefCell::default(),
+            by_session: RefCell::default(),
             connecting: Cell::new(0),
         }
     }
 
     /// A connection that can be written to now.
-    pub(super) fn take(&self, session: Option<&str>, now: Stamp) -> Option<Io> {
-        let own = session.and_then(|session| self.of_sessions.borrow_mut().remove(session));
+    pub(super) fn take(&self, session: Option<&str>, now: Stamp) -> Option<MaybeTlsStream> {
+        let own = session.and_then(|session| self.by_session.borrow_mut().remove(session));
         if let Some(io) = own.and_then(|idle| usable(idle, now)) {
             return Some(io);
         }
         loop {
-            let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REST);
+            let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REUSE_DELAY);
             // The one used last of those that have rested; the others get old and go.
             let Some(idle) = rested.checked_sub(1).and_then(|at| self.used.borrow_mut().remove(at)) else { break };
             if let Some(io) = usable(idle, now) {
@@ -87,46 +87,46 @@ impl Pool {
 
     /// Whether there is a connection that may be used now.
     pub(super) fn has_ready(&self, now: Stamp) -> bool {
-        let rested = |idle: &Idle| now.since(idle.since) >= REST;
+        let rested = |idle: &PooledConnection| now.since(idle.since) >= REUSE_DELAY;
         !self.fresh.borrow().is_empty() || self.used.borrow().front().is_some_and(rested)
     }
 
     /// Takes back a connection whose reply was whole.
-    pub(super) fn give(&self, io: Io, session: Option<&str>, now: Stamp) {
-        let idle = Idle { io, since: now };
-        match (self.manner, session) {
-            (Connections::Reuse, _) => self.used.borrow_mut().push_back(idle),
-            (Connections::PerSession, Some(session)) => {
-                self.of_sessions.borrow_mut().insert(session.to_owned(), idle);
+    pub(super) fn put_back(&self, io: MaybeTlsStream, session: Option<&str>, now: Stamp) {
+        let idle = PooledConnection { io, since: now };
+        match (self.reuse, session) {
+            (ConnectionReuse::Reuse, _) => self.used.borrow_mut().push_back(idle),
+            (ConnectionReuse::PerSession, Some(session)) => {
+                self.by_session.borrow_mut().insert(session.to_owned(), idle);
             }
             _ => {}
         }
     }
 
     /// A new connection.
-    pub(super) async fn connect(&self) -> io::Result<Io> {
+    pub(super) async fn connect(&self) -> io::Result<MaybeTlsStream> {
         self.connector.connect().await
     }
 
     /// Sees to it that `wanted` requests find a connection, and drops those that are too old.
-    pub(super) fn warm(self: &Rc<Self>, wanted: usize, now: Stamp) {
+    pub(super) fn preconnect(self: &Rc<Self>, wanted: usize, now: Stamp) {
         for idle in [&self.fresh, &self.used] {
             let mut idle = idle.borrow_mut();
             while idle.front().is_some_and(|idle| now.since(idle.since) >= MAX_IDLE) {
                 idle.pop_front();
             }
         }
-        self.of_sessions.borrow_mut().retain(|_, idle| now.since(idle.since) < MAX_IDLE);
-        let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REST);
+        self.by_session.borrow_mut().retain(|_, idle| now.since(idle.since) < MAX_IDLE);
+        let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REUSE_DELAY);
         let ready = rested + self.fresh.borrow().len() + self.connecting.get();
-        let room = MOST_CONNECTING.saturating_sub(self.connecting.get());
+        let room = MAX_CONCURRENT_HANDSHAKES.saturating_sub(self.connecting.get());
         for _ in 0..wanted.saturating_sub(ready).min(room) {
             self.connecting.set(self.connecting.get() + 1);
             let pool = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 // A request that finds no connection makes its own, and tells why that failed.
                 if let Ok(io) = pool.connector.connect().await {
-                    pool.fresh.borrow_mut().push_back(Idle { io, since: Clock::Monotonic.now() });
+                    pool.fresh.borrow_mut().push_back(PooledConnection { io, since: Clock::Monotonic.now() });
                 }
                 pool.connecting.set(pool.connecting.get() - 1);
             });
@@ -134,6 +134,6 @@ impl Pool {
     }
 }
 
-fn usable(mut idle: Idle, now: Stamp) -> Option<Io> {
-    (now.since(idle.since) < MAX_IDLE && idle.io.is_quiet()).then_some(idle.io)
+fn usable(mut idle: PooledConnection, now: Stamp) -> Option<MaybeTlsStream> {
+    (now.since(idle.since) < MAX_IDLE && idle.io.is_idle_and_open()).then_some(idle.io)
 }

@@ -15,13 +15,13 @@ use thread_priority::unix::{
 use crate::measure::time::Gap;
 
 /// Asks for the least of the real-time priorities for this thread: it comes before whatever has none.
-pub(super) fn ask_for_real_time() -> bool {
+pub(super) fn request_real_time_priority() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).is_ok()
 }
 
 /// Asks for the highest common priority for this thread, which is nice -20.
-pub(super) fn ask_for_highest() -> bool {
+pub(super) fn request_highest_priority() -> bool {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Max, policy).is_ok()
 }
@@ -34,12 +34,12 @@ pub struct CoreTime {
     /// How long they were ready and had no core.
     pub waited: Gap,
     /// How often they got one.
-    pub times: u64,
+    pub timeslices: u64,
 }
 
 impl CoreTime {
     /// Of this thread so far; `None` where the kernel does not count.
-    pub(super) fn of_this_thread() -> Option<Self> {
+    pub(super) fn for_current_thread() -> Option<Self> {
         // "run-time waiting-time timeslices", in nanoseconds: Documentation/scheduler/sched-stats.rst.
         Self::parse(&fs::read_to_string("/proc/thread-self/schedstat").ok()?)
     }
@@ -47,12 +47,12 @@ impl CoreTime {
     fn parse(line: &str) -> Option<Self> {
         let mut numbers = line.split_ascii_whitespace().map_while(|number| number.parse().ok());
         let (ran, waited) = (Gap::from_nanos(numbers.next()?), Gap::from_nanos(numbers.next()?));
-        Some(Self { ran, waited, times: numbers.next()? })
+        Some(Self { ran, waited, timeslices: numbers.next()? })
     }
 
     /// The wait for a core, on average.
     pub fn mean_wait(&self) -> Option<Gap> {
-        self.waited.as_nanos().checked_div(self.times).map(Gap::from_nanos)
+        self.waited.as_nanos().checked_div(self.timeslices).map(Gap::from_nanos)
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn waits_are_read_from_the_kernels_line() {
         let time = CoreTime::parse("5 7450510 3\n").unwrap();
-        assert_eq!((time.ran.as_nanos(), time.waited.as_nanos(), time.times), (5, 7_450_510, 3));
+        assert_eq!((time.ran.as_nanos(), time.waited.as_nanos(), time.timeslices), (5, 7_450_510, 3));
         assert_eq!(time.mean_wait(), Some(Gap::from_nanos(2_483_503)));
         assert_eq!(["", "1 2", "1 x 2"].map(CoreTime::parse), [None; 3]);
         assert_eq!(CoreTime::default().mean_wait(), None);

@@ -1,17 +1,17 @@
 //! What became of each request, as a row of the result.
 
-use super::request::limit;
-use super::schedule::Planned;
-use crate::capture::format::{Entry, Params, Prompt, Transfer, Wanted};
-use crate::capture::row::answered;
+use super::request_template::max_output_tokens;
+use super::schedule::ScheduledRequest;
+use crate::capture::row::{PromptShape, RequestParams, RequestTargets, TraceEntry, TransferStats};
+use crate::capture::row_builder::response_fields;
+use crate::measure::prefix_cache::mix;
 use crate::measure::record::{CountSource, RequestRecord};
-use crate::measure::reuse::mixed;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
 /// Why a request got no whole answer, where the status does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
+pub enum FailureReason {
     /// No connection could be made.
     Connect,
     /// None could be made in time.
@@ -30,7 +30,7 @@ pub enum Trouble {
     Stopped,
 }
 
-impl Trouble {
+impl FailureReason {
     /// The name under which it is counted.
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,19 +48,19 @@ impl Trouble {
 
 /// One request that was due, and its end.
 #[derive(Debug)]
-pub struct Done {
+pub struct CompletedRequest {
     /// What was planned.
-    pub send: Planned,
+    pub scheduled: ScheduledRequest,
     /// When it was due.
     pub planned: Stamp,
     /// A lack of slots held it back.
-    pub held: bool,
+    pub held_back: bool,
     /// Requests in flight when it was sent, itself left out.
     pub in_flight: u32,
     /// Which target.
     pub target: usize,
     /// What it was to be; its prompt was made to have so many tokens.
-    pub wanted: Wanted,
+    pub wanted: RequestTargets,
     /// From the end of the answer before it in its session, where there was one.
     pub think: Option<Gap>,
     /// What the observer says. Its `received` is the moment of the first byte sent.
@@ -70,16 +70,16 @@ pub struct Done {
     /// Gaps that were not kept.
     pub lost_gaps: u64,
     /// How long a connection was made for it; nothing where one was there.
-    pub connecting: Gap,
+    pub connect_time: Gap,
     /// Reads that brought the reply's body.
     pub reads: u32,
     /// Why there is no whole answer.
-    pub trouble: Option<Trouble>,
+    pub failure_reason: Option<FailureReason>,
     /// Of a later turn of a live session: whether the real answers were in its prompt.
-    pub real_history: Option<bool>,
+    pub verbatim_history: Option<bool>,
 }
 
-impl Done {
+impl CompletedRequest {
     /// How much later than planned it was sent.
     pub fn lag(&self) -> Gap {
         self.record.times.received.since(self.planned)
@@ -97,23 +97,23 @@ impl Done {
 
     /// The ids of its blocks. Another pass over the trace has other texts, and so other ids.
     fn blocks(&self) -> Vec<u64> {
-        let (pass, ids) = (u64::from(self.send.pass), self.send.entry.prompt.blocks.iter());
-        ids.map(|id| if pass > 0 { mixed(*id, pass) } else { *id }).collect()
+        let (pass, ids) = (u64::from(self.scheduled.pass), self.scheduled.entry.prompt.blocks.iter());
+        ids.map(|id| if pass > 0 { mix(*id, pass) } else { *id }).collect()
     }
 
     /// The row of the result. `begin` is time zero.
-    pub fn row(&self, begin: Stamp, upstream: &str) -> Entry {
+    pub fn row(&self, begin: Stamp, upstream: &str) -> TraceEntry {
         let (record, times) = (&self.record, &self.record.times);
         let after = |at: Stamp| at.since(times.received).as_nanos();
-        let asked = &self.send.entry;
+        let asked = &self.scheduled.entry;
         let usage = record.usage;
-        Entry {
+        TraceEntry {
             at: times.received.since(begin).as_nanos(),
             planned: Some(self.planned.since(begin).as_nanos()),
             model: asked.model.clone(),
             stream: record.shape.stream,
-            params: Params { max_tokens: limit(asked), ..asked.params.clone() },
-            prompt: Prompt {
+            params: RequestParams { max_tokens: max_output_tokens(asked), ..asked.params.clone() },
+            prompt: PromptShape {
                 bytes: None,
                 tokens: usage.input.or(self.wanted.input_tokens),
                 source: usage.input.map(|_| CountSource::Usage),
@@ -126,8 +126,8 @@ impl Done {
             think: self.think.map(Gap::as_nanos),
             in_flight: Some(self.in_flight),
             wanted: self.wanted.clone(),
-            transfer: Some(Box::new(Transfer {
-                connecting: Some(self.connecting.as_nanos()),
+            transfer: Some(Box::new(TransferStats {
+                connecting: Some(self.connect_time.as_nanos()),
                 head: times.head.map(after),
                 first_byte: times.first_byte.map(after),
                 sent: Some(record.request_bytes),
@@ -135,7 +135,7 @@ impl Done {
                 reads: times.head.map(|_| self.reads),
             })),
             upstream: Some(upstream.to_owned()),
-            ..answered(record, &self.gaps, self.lost_gaps, after)
+            ..response_fields(record, &self.gaps, self.lost_gaps, after)
         }
     }
 }

@@ -19,41 +19,41 @@ use std::thread::{self, JoinHandle};
 use rustls::ClientConfig;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-pub use super::counters::Counters;
-use super::encode::Encoder;
-use super::feed::feed;
-use super::measured::Measured;
-use super::output::Output;
-use super::pen::Pen;
-use super::pool::Connections;
-use super::priority::{CoreTime, ask_for_highest};
-use super::records::collect;
-use super::results::Done;
-use super::schedule::{Planned, RowError};
-use super::summary::{Fold, Summary};
-use super::target::Target;
-use super::worker::{Seat, work};
+use super::collector::collect;
+pub use super::counters::RunCounters;
+use super::encode::RequestEncoder;
+use super::feeder::feed;
+use super::measurement_window::MeasurementWindow;
+use super::output::RunOutput;
+use super::paced_writer::PacedWriter;
+use super::pool::ConnectionReuse;
+use super::priority::{CoreTime, request_highest_priority};
+use super::results::CompletedRequest;
+use super::schedule::{RowError, ScheduledRequest};
+use super::summary::{ReplayAccumulator, ReplaySummary};
+use super::target::TargetUrl;
+use super::worker::{SendWorkerArgs, run_worker};
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
-use crate::measure::text::Budget;
+use crate::measure::text_collector::TextBudget;
 use crate::measure::time::{Gap, Stamp};
 
 /// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
-const RUN_UP: Gap = Gap::from_millis(500);
+const START_DELAY: Gap = Gap::from_millis(500);
 /// Encoded requests that wait for a sending thread.
-const QUEUE: usize = 4_096;
+const MAX_INBOX_REQUESTS: usize = 4_096;
 /// Records that wait to be folded.
-const RECORDS: usize = 65_536;
+const MAX_QUEUED_RECORDS: usize = 65_536;
 
 /// Requests whose latencies are shown while the run goes on.
-const LOOKED_AT: usize = 4_096;
+const MAX_PROGRESS_SAMPLES: usize = 4_096;
 
 /// Is called with every record, on the thread that folds them.
-pub type Watcher = Box<dyn FnMut(&Done) + Send>;
+pub type CompletionCallback = Box<dyn FnMut(&CompletedRequest) + Send>;
 
 /// What decides when a request is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Loop {
+pub enum LoopMode {
     /// The schedule.
     #[default]
     Open,
@@ -63,7 +63,7 @@ pub enum Loop {
 
 /// How the turns of a session follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sessions {
+pub enum SessionMode {
     /// A turn waits for the answer before it, and then for the pause of the trace.
     #[default]
     Live,
@@ -74,27 +74,27 @@ pub enum Sessions {
 /// How a run is made.
 pub struct Config {
     /// Where requests go.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TargetUrl>,
     /// The client's side of TLS, if a target speaks it.
     pub tls: Option<Arc<ClientConfig>>,
     /// Makes the requests.
-    pub encoder: Encoder,
+    pub encoder: RequestEncoder,
     /// What decides when.
-    pub arrivals: Loop,
+    pub loop_mode: LoopMode,
     /// Requests in flight at most.
     pub slots: Option<Arc<Semaphore>>,
     /// How turns follow each other.
-    pub sessions: Sessions,
+    pub sessions: SessionMode,
     /// How long sessions go on: a turn that is due later is not sent, and none after it.
-    pub until: Option<Gap>,
+    pub session_time_limit: Option<Gap>,
     /// Which connection a request takes.
-    pub connections: Connections,
+    pub connections: ConnectionReuse,
     /// How long a connection may take to be made.
     pub connect_timeout: Gap,
     /// How long a request may take.
     pub timeout: Gap,
     /// Run time for each nanosecond of a pause between turns.
-    pub pauses: f64,
+    pub think_time_scale: f64,
     /// The objectives.
     pub slos: Arc<Slos>,
     /// The gap that counts as a stall.
@@ -102,14 +102,14 @@ pub struct Config {
     /// Sending threads.
     pub workers: usize,
     /// Which sends count.
-    pub measured: Measured,
+    pub measurement_window: MeasurementWindow,
     /// Time zero, where it is not as soon as can be.
     pub begin: Option<Stamp>,
 }
 
 /// What every thread of a run is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum RunCommand {
     /// Send.
     Run,
     /// The time of a closed load is over: send nothing more, and let open requests end.
@@ -122,26 +122,26 @@ pub enum Order {
 
 /// Where a run stands.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct RunProgress {
     /// Since time zero.
     pub age: Gap,
     /// Rows of the schedule that have been read.
-    pub read: u64,
+    pub rows_read: u64,
     /// Requests that have been due and sent.
     pub sent: u64,
     /// Requests without an end yet.
     pub in_flight: u32,
     /// The counts so far, and the latencies of the last requests.
-    pub summary: Summary,
+    pub summary: ReplaySummary,
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct RunOutcome {
     /// The figures.
-    pub summary: Summary,
+    pub summary: ReplaySummary,
     /// Time zero, wall clock, in nanoseconds since 1970.
-    pub began_unix_ns: u64,
+    pub started_unix_ns: u64,
     /// Requests that have been due and sent.
     pub sent: u64,
     /// Whether requests were written by a thread of real-time priority, for which the system asks for a privilege.
@@ -151,7 +151,7 @@ pub struct Ended {
     /// Whether it was stopped before its end.
     pub stopped: bool,
     /// What went wrong first; the figures are of what was sent until then.
-    pub broken: Option<RunError>,
+    pub error: Option<RunError>,
 }
 
 /// Why a run broke off.
@@ -172,18 +172,18 @@ pub enum RunError {
 }
 
 /// A run that goes on.
-pub struct Run {
+pub struct ReplayRun {
     begin: Stamp,
-    order: watch::Sender<Order>,
-    counters: Arc<Counters>,
-    fold: Arc<Mutex<Fold>>,
+    command_tx: watch::Sender<RunCommand>,
+    counters: Arc<RunCounters>,
+    accumulator: Arc<Mutex<ReplayAccumulator>>,
     feeder: JoinHandle<Result<(), RunError>>,
     workers: Vec<JoinHandle<io::Result<()>>>,
-    pen: (Arc<Pen>, JoinHandle<bool>),
-    folder: JoinHandle<io::Result<()>>,
+    paced_writer: (Arc<PacedWriter>, JoinHandle<bool>),
+    collector: JoinHandle<io::Result<()>>,
 }
 
-impl Run {
+impl ReplayRun {
     /// Starts to send what `schedule` gives; it is called on the thread that reads it. Rows of the result go to `output`.
     ///
     /// # Errors
@@ -191,10 +191,10 @@ impl Run {
     pub fn start<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
-        output: Option<Output>,
+        output: Option<RunOutput>,
     ) -> io::Result<Self>
     where
-        S: Iterator<Item = Result<Planned, RowError>>,
+        S: Iterator<Item = Result<ScheduledRequest, RowError>>,
     {
         Self::start_watched(config, schedule, output, None)
     }
@@ -206,17 +206,17 @@ impl Run {
     pub fn start_watched<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
-        output: Option<Output>,
-        watcher: Option<Watcher>,
+        output: Option<RunOutput>,
+        watcher: Option<CompletionCallback>,
     ) -> io::Result<Self>
     where
-        S: Iterator<Item = Result<Planned, RowError>>,
+        S: Iterator<Item = Result<ScheduledRequest, RowError>>,
     {
         // Threads begin with the priority of the one that makes them. A new one that had to ask for its own would first
         // wait for a core, and time zero would pass meanwhile.
         let starter = thread::Builder::new().name("start".to_owned()).spawn(move || {
             // Without it the threads are as all others are.
-            _ = ask_for_highest();
+            _ = request_highest_priority();
             Self::start_threads(config, schedule, output, watcher)
         })?;
         starter.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a run panicked")))
@@ -225,36 +225,40 @@ impl Run {
     fn start_threads<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
-        output: Option<Output>,
-        watcher: Option<Watcher>,
+        output: Option<RunOutput>,
+        watcher: Option<CompletionCallback>,
     ) -> io::Result<Self>
     where
-        S: Iterator<Item = Result<Planned, RowError>>,
+        S: Iterator<Item = Result<ScheduledRequest, RowError>>,
     {
-        crate::net::io::ask_for_stamps();
-        let soon = Clock::Monotonic.now().after(RUN_UP);
+        crate::net::io::enable_rx_timestamps();
+        let soon = Clock::Monotonic.now().after(START_DELAY);
         let begin = config.begin.map_or(soon, |begin| begin.max(soon));
-        let fold = Arc::new(Mutex::new(Fold::new(begin, Arc::clone(&config.slos), config.measured.clone())));
-        let (config, counters) = (Arc::new(config), Arc::<Counters>::default());
-        let order = watch::Sender::new(Order::Run);
-        let (done, records) = sync_channel(RECORDS);
-        let texts = Budget::default();
-        let pen = Pen::start()?;
+        let fold = Arc::new(Mutex::new(ReplayAccumulator::new(
+            begin,
+            Arc::clone(&config.slos),
+            config.measurement_window.clone(),
+        )));
+        let (config, counters) = (Arc::new(config), Arc::<RunCounters>::default());
+        let order = watch::Sender::new(RunCommand::Run);
+        let (done, records) = sync_channel(MAX_QUEUED_RECORDS);
+        let texts = TextBudget::default();
+        let pen = PacedWriter::start()?;
         let (mut inboxes, mut workers) = (Vec::new(), Vec::new());
         for number in 0..config.workers.max(1) {
-            let (inbox, jobs) = mpsc::channel(QUEUE);
+            let (inbox, jobs) = mpsc::channel(MAX_INBOX_REQUESTS);
             inboxes.push(inbox);
-            let seat = Seat {
+            let seat = SendWorkerArgs {
                 config: Arc::clone(&config),
                 counters: Arc::clone(&counters),
                 done: done.clone(),
-                pen: Arc::clone(&pen.0),
+                paced_writer: Arc::clone(&pen.0),
                 inbox: jobs,
-                order: order.subscribe(),
+                command_rx: order.subscribe(),
                 begin,
-                texts: texts.clone(),
+                text_budget: texts.clone(),
             };
-            workers.push(thread::Builder::new().name(format!("send-{number}")).spawn(move || work(seat))?);
+            workers.push(thread::Builder::new().name(format!("send-{number}")).spawn(move || run_worker(seat))?);
         }
         drop(done);
         let feeder = {
@@ -272,11 +276,20 @@ impl Run {
                 .name("records".to_owned())
                 .spawn(move || collect(&records, &fold, &config, begin, output, watcher))?
         };
-        Ok(Self { begin, order, counters, fold, feeder, workers, pen, folder })
+        Ok(Self {
+            begin,
+            command_tx: order,
+            counters,
+            accumulator: fold,
+            feeder,
+            workers,
+            paced_writer: pen,
+            collector: folder,
+        })
     }
 
     /// Its counts, which go on.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<RunCounters> {
         Arc::clone(&self.counters)
     }
 
@@ -286,11 +299,12 @@ impl Run {
     }
 
     /// Where it stands.
-    pub fn progress(&self) -> Progress {
-        let summary = self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(LOOKED_AT));
-        Progress {
+    pub fn progress(&self) -> RunProgress {
+        let summary =
+            self.accumulator.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(MAX_PROGRESS_SAMPLES));
+        RunProgress {
             age: self.age(),
-            read: self.counters.read(),
+            rows_read: self.counters.rows_read(),
             sent: self.counters.sent(),
             in_flight: self.counters.in_flight(),
             summary,
@@ -303,35 +317,35 @@ impl Run {
     }
 
     /// Gives an order.
-    pub fn order(&self, order: Order) {
-        self.order.send_replace(order);
+    pub fn send_command(&self, order: RunCommand) {
+        self.command_tx.send_replace(order);
     }
 
     /// Whether everything has ended.
     pub fn is_over(&self) -> bool {
-        self.folder.is_finished() && self.feeder.is_finished()
+        self.collector.is_finished() && self.feeder.is_finished()
     }
 
     /// Waits for the end, and gives the result.
-    pub fn finish(self) -> Ended {
+    pub fn finish(self) -> RunOutcome {
         let fed = self.feeder.join().unwrap_or(Err(RunError::Panicked));
         let mut worked = Ok(());
         for worker in self.workers {
             let ended = worker.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::System));
             worked = worked.and(ended);
         }
-        let (pen, thread) = self.pen;
-        pen.lift();
+        let (pen, thread) = self.paced_writer;
+        pen.shutdown();
         let penned = thread.join().map_err(|_| RunError::Panicked);
-        let written = self.folder.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::Output));
-        Ended {
-            summary: self.fold.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
-            began_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
+        let written = self.collector.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::Output));
+        RunOutcome {
+            summary: self.accumulator.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
+            started_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
             sent: self.counters.sent(),
             real_time: matches!(penned, Ok(true)),
             core_time: self.counters.core_time(),
-            stopped: matches!(*self.order.borrow(), Order::Drain | Order::Halt),
-            broken: fed.and(worked).and(penned).and(written).err(),
+            stopped: matches!(*self.command_tx.borrow(), RunCommand::Drain | RunCommand::Halt),
+            error: fed.and(worked).and(penned).and(written).err(),
         }
     }
 }

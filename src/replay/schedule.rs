@@ -3,21 +3,21 @@
 //! Rows stream through: window, passes of a loop, time stretched, shard. A moment that comes out never
 //! depends on how a server answers.
 
-use crate::capture::format::Entry;
+use crate::capture::row::TraceEntry;
 use crate::measure::slo::glob;
 use crate::measure::time::Gap;
-use crate::trace::chance::name_hash;
-use crate::trace::content::Row;
+use crate::trace::prompt_text::PromptRow;
+use crate::trace::rng::name_hash;
 
 /// Why a row cannot be had.
 pub type RowError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The rows of a trace, in the order of their times.
-pub type Rows = Box<dyn Iterator<Item = Result<Entry, RowError>>>;
+pub type TraceRows = Box<dyn Iterator<Item = Result<TraceEntry, RowError>>>;
 
 /// What is sent of a trace, and how fast.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// Run time for each nanosecond of trace time: 0.2 is five times as fast.
     pub stretch: f64,
     /// Where in the trace to begin.
@@ -31,12 +31,12 @@ pub struct Plan {
     /// Which part of the sends is ours.
     pub shard: Shard,
     /// What models are called at the target.
-    pub models: Models,
+    pub models: ModelMapping,
     /// Decides what is drawn.
     pub seed: u64,
 }
 
-impl Default for Plan {
+impl Default for ReplayPlan {
     fn default() -> Self {
         Self {
             stretch: 1.0,
@@ -45,7 +45,7 @@ impl Default for Plan {
             duration: None,
             repeat: false,
             shard: Shard::default(),
-            models: Models::default(),
+            models: ModelMapping::default(),
             seed: 0,
         }
     }
@@ -57,34 +57,34 @@ pub struct Shard {
     /// Which, from 0.
     pub index: u64,
     /// Of how many.
-    pub of: u64,
+    pub count: u64,
 }
 
 impl Default for Shard {
     fn default() -> Self {
-        Self { index: 0, of: 1 }
+        Self { index: 0, count: 1 }
     }
 }
 
 impl Shard {
     /// Whether a row is of this part. A session is whole in one part, rows without one go round.
-    fn has(self, number: u64, entry: &Entry) -> bool {
-        self.of == 1 || entry.session.as_deref().map_or(number, name_hash) % self.of == self.index
+    fn contains(self, number: u64, entry: &TraceEntry) -> bool {
+        self.count == 1 || entry.session.as_deref().map_or(number, name_hash) % self.count == self.index
     }
 }
 
 /// New names of models: the first pattern that fits counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Models(Vec<(String, String)>);
+pub struct ModelMapping(Vec<(String, String)>);
 
-impl Models {
+impl ModelMapping {
     /// These, as (pattern, name).
     pub fn new(names: Vec<(String, String)>) -> Self {
         Self(names)
     }
 
     /// The name at the target. A row that names no model fits `*`.
-    pub fn at_target(&self, model: Option<&str>) -> Option<String> {
+    pub fn rename(&self, model: Option<&str>) -> Option<String> {
         let renamed = self.0.iter().find(|(pattern, _)| glob(pattern, model.unwrap_or_default()));
         renamed.map_or_else(|| model.map(str::to_owned), |(_, name)| Some(name.clone()))
     }
@@ -92,7 +92,7 @@ impl Models {
 
 /// One send.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
+pub struct ScheduledRequest {
     /// When, from the run's start.
     pub at: Gap,
     /// Which row of the trace, over all passes and shards.
@@ -100,23 +100,23 @@ pub struct Planned {
     /// Which pass over the trace, from 0.
     pub pass: u32,
     /// What.
-    pub entry: Entry,
+    pub entry: TraceEntry,
 }
 
-impl Planned {
+impl ScheduledRequest {
     /// The row that its prompt is made for.
-    pub fn row(&self) -> Row<'_> {
-        Row { entry: &self.entry, number: self.number, pass: self.pass }
+    pub fn row(&self) -> PromptRow<'_> {
+        PromptRow { entry: &self.entry, number: self.number, pass: self.pass }
     }
 }
 
 /// The sends of a plan, in order. See the module.
 pub struct Schedule<O> {
-    plan: Plan,
+    plan: ReplayPlan,
     open: O,
-    rows: Rows,
+    rows: TraceRows,
     /// First and last time of this pass, and its rows.
-    seen: Option<(u64, u64, u64)>,
+    pass_bounds: Option<(u64, u64, u64)>,
     pass: u32,
     /// Where this pass begins, in trace time.
     offset: u64,
@@ -124,18 +124,18 @@ pub struct Schedule<O> {
     ended: bool,
 }
 
-impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
+impl<O: FnMut() -> Result<TraceRows, RowError>> Schedule<O> {
     /// The sends of the trace that `open` opens, once for each pass.
     ///
     /// # Errors
     /// What `open` says.
-    pub fn new(plan: Plan, mut open: O) -> Result<Self, RowError> {
+    pub fn new(plan: ReplayPlan, mut open: O) -> Result<Self, RowError> {
         let rows = open()?;
-        Ok(Self { plan, open, rows, seen: None, pass: 0, offset: 0, number: 0, ended: false })
+        Ok(Self { plan, open, rows, pass_bounds: None, pass: 0, offset: 0, number: 0, ended: false })
     }
 
     /// The next row inside the window, its time from the window's start.
-    fn row(&mut self) -> Result<Option<Entry>, RowError> {
+    fn next_in_window(&mut self) -> Result<Option<TraceEntry>, RowError> {
         for entry in self.rows.by_ref() {
             let mut entry = entry?;
             let Some(at) = entry.at.checked_sub(self.plan.from.as_nanos()) else { continue };
@@ -148,14 +148,16 @@ impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
     }
 
     /// The next row of this pass or of the next, in trace time.
-    fn repeated(&mut self) -> Result<Option<Entry>, RowError> {
+    fn next_looped(&mut self) -> Result<Option<TraceEntry>, RowError> {
         loop {
-            if let Some(entry) = self.row()? {
-                let (first, last, rows) = self.seen.unwrap_or((entry.at, entry.at, 0));
-                self.seen = Some((first.min(entry.at), last.max(entry.at), rows + 1));
+            if let Some(entry) = self.next_in_window()? {
+                let (first, last, rows) = self.pass_bounds.unwrap_or((entry.at, entry.at, 0));
+                self.pass_bounds = Some((first.min(entry.at), last.max(entry.at), rows + 1));
                 return Ok(Some(entry));
             }
-            let Some((first, last, rows)) = self.seen.take().filter(|_| self.plan.repeat) else { return Ok(None) };
+            let Some((first, last, rows)) = self.pass_bounds.take().filter(|_| self.plan.repeat) else {
+                return Ok(None);
+            };
             // The next pass begins as long after the last row as rows are apart on average.
             let pause = (last - first).checked_div(rows.saturating_sub(1)).unwrap_or(0).max(1_000);
             self.offset = self.offset.saturating_add(last - first).saturating_add(pause);
@@ -164,42 +166,42 @@ impl<O: FnMut() -> Result<Rows, RowError>> Schedule<O> {
         }
     }
 
-    fn send(&mut self) -> Result<Option<Planned>, RowError> {
-        while let Some(mut entry) = self.repeated()? {
-            let at = stretched(entry.at.saturating_add(self.offset), self.plan.stretch);
+    fn next_request(&mut self) -> Result<Option<ScheduledRequest>, RowError> {
+        while let Some(mut entry) = self.next_looped()? {
+            let at = scale_time(entry.at.saturating_add(self.offset), self.plan.stretch);
             if self.plan.duration.is_some_and(|duration| at >= duration) {
                 return Ok(None);
             }
             let number = self.number;
             self.number += 1;
-            if !self.plan.shard.has(number, &entry) {
+            if !self.plan.shard.contains(number, &entry) {
                 continue;
             }
-            entry.model = self.plan.models.at_target(entry.model.as_deref());
+            entry.model = self.plan.models.rename(entry.model.as_deref());
             if self.pass > 0 {
                 entry.session = entry.session.map(|session| format!("{session}#{}", self.pass));
             }
-            return Ok(Some(Planned { at, number, pass: self.pass, entry }));
+            return Ok(Some(ScheduledRequest { at, number, pass: self.pass, entry }));
         }
         Ok(None)
     }
 }
 
-impl<O: FnMut() -> Result<Rows, RowError>> Iterator for Schedule<O> {
-    type Item = Result<Planned, RowError>;
+impl<O: FnMut() -> Result<TraceRows, RowError>> Iterator for Schedule<O> {
+    type Item = Result<ScheduledRequest, RowError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {
             return None;
         }
-        let next = self.send().transpose();
+        let next = self.next_request().transpose();
         self.ended = !matches!(next, Some(Ok(_)));
         next
     }
 }
 
 /// A length of trace time in run time.
-pub fn stretched(nanos: u64, stretch: f64) -> Gap {
+pub fn scale_time(nanos: u64, stretch: f64) -> Gap {
     // Whole nanoseconds are kept where nothing is stretched: a double has 53 bits.
     Gap::from_nanos(if stretch == 1.0 { nanos } else { (nanos as f64 * stretch).round() as u64 })
 }
@@ -214,34 +216,39 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn rows(times: &[u64]) -> impl FnMut() -> Result<Rows, RowError> + use<> {
-        let rows: Vec<Entry> = times.iter().map(|at| Entry { at: at * MS, ..Entry::default() }).collect();
+    fn rows(times: &[u64]) -> impl FnMut() -> Result<TraceRows, RowError> + use<> {
+        let rows: Vec<TraceEntry> =
+            times.iter().map(|at| TraceEntry { at: at * MS, ..TraceEntry::default() }).collect();
         move || Ok(Box::new(rows.clone().into_iter().map(Ok)))
     }
 
-    fn sends(plan: Plan, times: &[u64]) -> Vec<Planned> {
+    fn sends(plan: ReplayPlan, times: &[u64]) -> Vec<ScheduledRequest> {
         Schedule::new(plan, rows(times)).unwrap().map(Result::unwrap).collect()
     }
 
-    fn millis(sends: &[Planned]) -> Vec<f64> {
+    fn millis(sends: &[ScheduledRequest]) -> Vec<f64> {
         sends.iter().map(|send| send.at.as_millis()).collect()
     }
 
     #[test]
     fn a_trace_is_sent_at_its_own_times() {
-        assert_eq!(millis(&sends(Plan::default(), &[0, 7, 3_000])), [0.0, 7.0, 3_000.0]);
+        assert_eq!(millis(&sends(ReplayPlan::default(), &[0, 7, 3_000])), [0.0, 7.0, 3_000.0]);
     }
 
     #[test]
     fn time_is_stretched_after_the_window_was_cut_out() {
-        let plan =
-            Plan { stretch: 0.2, from: Gap::from_millis(100), to: Some(Gap::from_millis(300)), ..Plan::default() };
+        let plan = ReplayPlan {
+            stretch: 0.2,
+            from: Gap::from_millis(100),
+            to: Some(Gap::from_millis(300)),
+            ..ReplayPlan::default()
+        };
         assert_eq!(millis(&sends(plan, &[0, 100, 250, 300])), [0.0, 30.0]);
     }
 
     #[test]
     fn a_loop_begins_again_one_average_pause_after_the_last_row_and_ends_with_the_duration() {
-        let plan = Plan { repeat: true, duration: Some(Gap::from_millis(45)), ..Plan::default() };
+        let plan = ReplayPlan { repeat: true, duration: Some(Gap::from_millis(45)), ..ReplayPlan::default() };
         let sends = sends(plan, &[0, 10, 20]);
         assert_eq!(millis(&sends), [0.0, 10.0, 20.0, 30.0, 40.0]);
         assert_eq!(sends.iter().map(|send| send.pass).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
@@ -250,17 +257,18 @@ mod tests {
 
     #[test]
     fn an_empty_trace_does_not_loop_for_ever() {
-        let plan = Plan { repeat: true, ..Plan::default() };
+        let plan = ReplayPlan { repeat: true, ..ReplayPlan::default() };
         assert_eq!(sends(plan, &[]), []);
     }
 
     #[test]
     fn models_are_renamed_by_the_first_pattern_that_fits() {
-        let models = Models::new(vec![("gpt-*".to_owned(), "llama".to_owned()), ("*".to_owned(), "other".to_owned())]);
-        assert_eq!(models.at_target(Some("gpt-4")).as_deref(), Some("llama"));
-        assert_eq!(models.at_target(Some("claude")).as_deref(), Some("other"));
-        assert_eq!(models.at_target(None).as_deref(), Some("other"));
-        assert_eq!(Models::default().at_target(Some("m")).as_deref(), Some("m"));
+        let models =
+            ModelMapping::new(vec![("gpt-*".to_owned(), "llama".to_owned()), ("*".to_owned(), "other".to_owned())]);
+        assert_eq!(models.rename(Some("gpt-4")).as_deref(), Some("llama"));
+        assert_eq!(models.rename(Some("claude")).as_deref(), Some("other"));
+        assert_eq!(models.rename(None).as_deref(), Some("other"));
+        assert_eq!(ModelMapping::default().rename(Some("m")).as_deref(), Some("m"));
     }
 
     proptest! {
@@ -268,19 +276,19 @@ mod tests {
         fn shards_share_the_sends_out_and_keep_sessions_whole(
             sessions in prop::collection::vec(prop::option::of(0_u8..6), 1..60), of in 1_u64..5,
         ) {
-            let rows = move || -> Result<Rows, RowError> {
+            let rows = move || -> Result<TraceRows, RowError> {
                 let entry = |(at, session): (usize, &Option<u8>)| {
                     let session = session.map(|session| session.to_string());
-                    Ok(Entry { at: at as u64, session, ..Entry::default() })
+                    Ok(TraceEntry { at: at as u64, session, ..TraceEntry::default() })
                 };
                 Ok(Box::new(sessions.iter().enumerate().map(entry).collect::<Vec<_>>().into_iter()))
             };
             let take = |shard| {
-                let plan = Plan { shard, ..Plan::default() };
+                let plan = ReplayPlan { shard, ..ReplayPlan::default() };
                 Schedule::new(plan, rows.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>()
             };
             let whole = take(Shard::default());
-            let parts: Vec<_> = (0..of).map(|index| take(Shard { index, of })).collect();
+            let parts: Vec<_> = (0..of).map(|index| take(Shard { index, count: of })).collect();
             let mut together: Vec<_> = parts.iter().flatten().cloned().collect();
             together.sort_by_key(|send| send.number);
             prop_assert_eq!(&together, &whole);

@@ -2,22 +2,22 @@
 
 use std::collections::VecDeque;
 
-use super::exchange::Job;
+use super::exchange::ReplayRequest;
 use crate::measure::time::Stamp;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Session {
+pub(super) struct ReplaySession {
     /// A turn is queued or open, or one before those that wait is still to come.
     pub(super) busy: bool,
     /// When the last answer ended; nothing while the next turn is open.
     pub(super) ended: Option<Stamp>,
-    pub(super) waiting: VecDeque<Job>,
+    pub(super) waiting: VecDeque<ReplayRequest>,
 }
 
-impl Session {
+impl ReplaySession {
     /// Ends it where its next turn is due at `until` or later: how many turns have waited for that one.
-    pub(super) fn ends(&mut self, due: Stamp, until: Option<Stamp>) -> Option<usize> {
+    pub(super) fn end_if_past(&mut self, due: Stamp, until: Option<Stamp>) -> Option<usize> {
         let until = until.filter(|until| due >= *until)?;
         // So that a turn that is still to be read is not due earlier than this one.
         self.ended = Some(until);
@@ -32,10 +32,13 @@ mod tests {
     #[test]
     fn it_ends_with_the_run_also_for_turns_that_are_read_later() {
         let [ended, until, late] = [1, 5, 7].map(Stamp::from_nanos);
-        let mut session = Session { ended: Some(ended), ..Session::default() };
-        assert_eq!((session.ends(late, None), session.ends(ended, Some(until))), (None, None));
+        let mut session = ReplaySession { ended: Some(ended), ..ReplaySession::default() };
+        assert_eq!((session.end_if_past(late, None), session.end_if_past(ended, Some(until))), (None, None));
         assert_eq!(session.ended, Some(ended));
-        assert_eq!((session.ends(until, Some(until)), session.ends(late, Some(until))), (Some(0), Some(0)));
+        assert_eq!(
+            (session.end_if_past(until, Some(until)), session.end_if_past(late, Some(until))),
+            (Some(0), Some(0))
+        );
         assert_eq!(session.ended, Some(until), "a turn without a pause would be due then");
     }
 }

@@ -10,33 +10,33 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::measured::Measured;
-use super::results::Done;
+use super::measurement_window::MeasurementWindow;
+use super::results::CompletedRequest;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
+use crate::measure::samples::Samples;
 use crate::measure::slo::{Slos, Verdict};
-use crate::measure::spread::Samples;
 use crate::measure::time::{Gap, Stamp};
 
 /// The longest gap that is told from longer ones: an hour.
-const LONGEST_GAP: u64 = 3_600_000_000_000;
+const MAX_GAP_NANOS: u64 = 3_600_000_000_000;
 
 /// Adds records up. Memory: 72 bytes for each success, and 32 for every other.
 #[derive(Debug)]
-pub struct Fold {
+pub struct ReplayAccumulator {
     begin: Stamp,
     slos: Arc<Slos>,
-    measured: Measured,
-    outside: u64,
+    measured: MeasurementWindow,
+    outside_window: u64,
     outcomes: BTreeMap<&'static str, u64>,
-    troubles: BTreeMap<&'static str, u64>,
+    errors: BTreeMap<&'static str, u64>,
     statuses: BTreeMap<u16, u64>,
-    held: u64,
+    held_back: u64,
     later_turns: LaterTurns,
-    times: Times,
+    times: LatencySamples,
     /// Latencies between tokens, to three significant figures.
     itl: Option<Histogram<u64>>,
-    input: Lengths,
-    output: Lengths,
+    input: LengthStats,
+    output: LengthStats,
     goodput: Vec<(String, u64, u64)>,
     first_planned: Option<Stamp>,
     last_planned: Option<Stamp>,
@@ -46,7 +46,7 @@ pub struct Fold {
 }
 
 #[derive(Debug, Default)]
-struct Times {
+struct LatencySamples {
     lag: Vec<u64>,
     own_lag: Vec<u64>,
     ttft_planned: Vec<u64>,
@@ -58,7 +58,7 @@ struct Times {
 
 /// Lengths as they should have been, and as they were.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lengths {
+pub struct LengthStats {
     /// Tokens that the server counted.
     pub tokens: u64,
     /// Requests of which both are known.
@@ -66,26 +66,26 @@ pub struct Lengths {
     /// Of these, those that are as planned.
     pub exact: u64,
     /// Tokens too many, or too few, together.
-    pub off: u64,
+    pub deviation_tokens: u64,
     /// Tokens planned for those that are compared.
     pub planned: u64,
 }
 
-impl Lengths {
+impl LengthStats {
     fn add(&mut self, planned: Option<u64>, real: u64) {
         self.tokens += real;
         if let Some(planned) = planned {
             self.compared += 1;
             self.planned += planned;
             self.exact += u64::from(planned == real);
-            self.off += planned.abs_diff(real);
+            self.deviation_tokens += planned.abs_diff(real);
         }
     }
 }
 
 /// Figures of one latency, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct LatencyStats {
     /// How many.
     pub count: u64,
     /// Their mean.
@@ -104,9 +104,9 @@ pub struct Spread {
     pub max: u64,
 }
 
-impl Spread {
+impl LatencyStats {
     /// The figures of these values; `None` without any.
-    pub fn of(values: &[u64]) -> Option<Self> {
+    pub fn from_values(values: &[u64]) -> Option<Self> {
         let mut samples = Samples::default();
         values.iter().for_each(|value| samples.push(*value));
         let sorted = samples.sorted()?;
@@ -123,7 +123,7 @@ impl Spread {
         })
     }
 
-    fn of_histogram(histogram: &Histogram<u64>) -> Option<Self> {
+    fn from_histogram(histogram: &Histogram<u64>) -> Option<Self> {
         (!histogram.is_empty()).then(|| Self {
             count: histogram.len(),
             mean: histogram.mean(),
@@ -139,7 +139,7 @@ impl Spread {
 
 /// Good requests of one SLO.
 #[derive(Clone, Debug)]
-pub struct Goodput {
+pub struct ReplayGoodput {
     /// The SLO's name.
     pub slo: String,
     /// Requests that met it.
@@ -152,19 +152,19 @@ pub struct Goodput {
 
 /// A run in figures. Latencies are in nanoseconds.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct ReplaySummary {
     /// Sends that ended before or after the measured time.
-    pub outside: u64,
+    pub outside_window: u64,
     /// Requests in the figures.
     pub requests: u64,
     /// Them by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
     /// Those without a whole answer, by why.
-    pub troubles: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<&'static str, u64>,
     /// Answers by status.
     pub statuses: BTreeMap<u16, u64>,
     /// Sends that a lack of slots held back.
-    pub held: u64,
+    pub held_back: u64,
     /// Later turns of live sessions.
     pub later_turns: LaterTurns,
     /// Requests a second as planned, over the time between the first and the last.
@@ -176,48 +176,48 @@ pub struct Summary {
     /// Output tokens a second over that time.
     pub output_rate: f64,
     /// How late requests were sent.
-    pub lag: Option<Spread>,
+    pub lag: Option<LatencyStats>,
     /// What of it is not the making of a connection, for which the server is waited for.
-    pub own_lag: Option<Spread>,
+    pub own_lag: Option<LatencyStats>,
     /// TTFT from the planned moment.
-    pub ttft_from_planned: Option<Spread>,
+    pub ttft_from_planned: Option<LatencyStats>,
     /// TTFT from the sent moment.
-    pub ttft_from_sent: Option<Spread>,
+    pub ttft_from_sent: Option<LatencyStats>,
     /// Inter-token latency, over all gaps.
-    pub itl: Option<Spread>,
+    pub itl: Option<LatencyStats>,
     /// Time per output token, one value per request.
-    pub tpot: Option<Spread>,
+    pub tpot: Option<LatencyStats>,
     /// Duration from the planned moment.
-    pub e2e_from_planned: Option<Spread>,
+    pub e2e_from_planned: Option<LatencyStats>,
     /// Duration from the sent moment.
-    pub e2e_from_sent: Option<Spread>,
+    pub e2e_from_sent: Option<LatencyStats>,
     /// Prompt lengths.
-    pub input: Lengths,
+    pub input: LengthStats,
     /// Output lengths.
-    pub output: Lengths,
+    pub output: LengthStats,
     /// Goodput, judged from the planned moment.
-    pub goodput: Vec<Goodput>,
+    pub goodput: Vec<ReplayGoodput>,
 }
 
-impl Fold {
+impl ReplayAccumulator {
     /// Nothing yet. `begin` is time zero.
-    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: Measured) -> Self {
+    pub fn new(begin: Stamp, slos: Arc<Slos>, measured: MeasurementWindow) -> Self {
         let goodput = slos.iter().map(|slo| (slo.name().to_owned(), 0, 0)).collect();
         Self {
             begin,
             slos,
             measured,
-            outside: 0,
+            outside_window: 0,
             outcomes: BTreeMap::new(),
-            troubles: BTreeMap::new(),
+            errors: BTreeMap::new(),
             statuses: BTreeMap::new(),
-            held: 0,
+            held_back: 0,
             later_turns: LaterTurns::default(),
-            times: Times::default(),
+            times: LatencySamples::default(),
             // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
-            itl: Histogram::new_with_bounds(1_000, LONGEST_GAP, 3).ok(),
-            input: Lengths::default(),
-            output: Lengths::default(),
+            itl: Histogram::new_with_bounds(1_000, MAX_GAP_NANOS, 3).ok(),
+            input: LengthStats::default(),
+            output: LengthStats::default(),
             goodput,
             first_planned: None,
             last_planned: None,
@@ -228,34 +228,34 @@ impl Fold {
     }
 
     /// One request more.
-    pub fn add(&mut self, done: &Done) {
+    pub fn add(&mut self, done: &CompletedRequest) {
         let at = done.planned.since(self.begin).as_nanos();
         if !self.measured.window().has(at) {
-            self.outside += 1;
+            self.outside_window += 1;
             return;
         }
         let (record, times) = (&done.record, &done.record.times);
         *self.outcomes.entry(record.outcome.name()).or_default() += 1;
-        if let Some(trouble) = done.trouble {
-            *self.troubles.entry(trouble.name()).or_default() += 1;
+        if let Some(trouble) = done.failure_reason {
+            *self.errors.entry(trouble.name()).or_default() += 1;
         }
         if let Some(status) = record.status {
             *self.statuses.entry(status).or_default() += 1;
         }
-        self.held += u64::from(done.held);
-        self.later_turns.real += u64::from(done.real_history == Some(true));
-        self.later_turns.made += u64::from(done.real_history == Some(false));
+        self.held_back += u64::from(done.held_back);
+        self.later_turns.real += u64::from(done.verbatim_history == Some(true));
+        self.later_turns.made += u64::from(done.verbatim_history == Some(false));
         self.first_planned = Some(self.first_planned.map_or(done.planned, |first| first.min(done.planned)));
         self.last_planned = self.last_planned.max(Some(done.planned));
         self.first_sent = Some(self.first_sent.map_or(times.received, |first| first.min(times.received)));
         self.last_sent = self.last_sent.max(Some(times.received));
         self.last_end = self.last_end.max(Some(times.ended));
         self.times.lag.push(done.lag().as_nanos());
-        self.times.own_lag.push(done.lag().as_nanos().saturating_sub(done.connecting.as_nanos()));
+        self.times.own_lag.push(done.lag().as_nanos().saturating_sub(done.connect_time.as_nanos()));
         self.judge(done);
         if let Some(tokens) = record.output_tokens {
             let whole = record.outcome == Outcome::Success;
-            let planned = done.send.entry.output_tokens.filter(|_| whole && is_exact(tokens.source));
+            let planned = done.scheduled.entry.output_tokens.filter(|_| whole && is_exact(tokens.source));
             self.output.add(planned, tokens.tokens);
         }
         if let Some(input) = record.usage.input {
@@ -266,7 +266,7 @@ impl Fold {
         }
     }
 
-    fn success(&mut self, done: &Done) {
+    fn success(&mut self, done: &CompletedRequest) {
         let record = &done.record;
         let times = &mut self.times;
         times.e2e_planned.push(done.duration_from_planned().as_nanos());
@@ -285,7 +285,7 @@ impl Fold {
     }
 
     /// A user waits from the planned moment, so that is where the objectives begin.
-    fn judge(&mut self, done: &Done) {
+    fn judge(&mut self, done: &CompletedRequest) {
         let mut felt = done.record.clone();
         felt.times.received = done.planned;
         for (slo, verdict) in self.slos.verdicts(&felt) {
@@ -298,10 +298,10 @@ impl Fold {
 
     /// The figures so far. Where `last` is given latencies are of so many last requests only: sorting all of a long run
     /// takes long.
-    pub fn summary(&self, last: Option<usize>) -> Summary {
+    pub fn summary(&self, last: Option<usize>) -> ReplaySummary {
         let spread = |values: &[u64]| {
             let from = last.map_or(0, |last| values.len().saturating_sub(last));
-            Spread::of(&values[from..])
+            LatencyStats::from_values(&values[from..])
         };
         let requests: u64 = self.outcomes.values().sum();
         let rate = |first: Option<Stamp>, last: Option<Stamp>| {
@@ -314,13 +314,13 @@ impl Fold {
         };
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let times = &self.times;
-        Summary {
-            outside: self.outside,
+        ReplaySummary {
+            outside_window: self.outside_window,
             requests,
             outcomes: self.outcomes.clone(),
-            troubles: self.troubles.clone(),
+            errors: self.errors.clone(),
             statuses: self.statuses.clone(),
-            held: self.held,
+            held_back: self.held_back,
             later_turns: self.later_turns,
             planned_rate: rate(self.first_planned, self.last_planned),
             sent_rate: rate(self.first_sent, self.last_sent),
@@ -330,7 +330,7 @@ impl Fold {
             own_lag: spread(&times.own_lag),
             ttft_from_planned: spread(&times.ttft_planned),
             ttft_from_sent: spread(&times.ttft_sent),
-            itl: self.itl.as_ref().and_then(Spread::of_histogram),
+            itl: self.itl.as_ref().and_then(LatencyStats::from_histogram),
             tpot: spread(&times.tpot),
             e2e_from_planned: spread(&times.e2e_planned),
             e2e_from_sent: spread(&times.e2e_sent),
@@ -339,7 +339,7 @@ impl Fold {
             goodput: self
                 .goodput
                 .iter()
-                .map(|(slo, met, counted)| Goodput {
+                .map(|(slo, met, counted)| ReplayGoodput {
                     slo: slo.clone(),
                     met: *met,
                     counted: *counted,
@@ -362,9 +362,9 @@ mod tests {
     #[test]
     fn a_spread_has_the_figures_of_its_values() {
         let values: Vec<u64> = (0..=1_000).rev().collect();
-        let spread = Spread::of(&values).unwrap();
+        let spread = LatencyStats::from_values(&values).unwrap();
         assert_eq!((spread.p50, spread.p90, spread.p99, spread.p999), (500, 900, 990, 999));
         assert_eq!((spread.min, spread.max, spread.count, spread.mean), (0, 1_000, 1_001, 500.0));
-        assert_eq!(Spread::of(&[]), None);
+        assert_eq!(LatencyStats::from_values(&[]), None);
     }
 }

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use rustls::ClientConfig;
 
-use super::request::is_path;
+use super::request_template::is_request_path;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
-use crate::net::io::Io;
+use crate::net::io::MaybeTlsStream;
 
 /// How long a looked-up name is believed.
-const NAME_FRESH: Gap = Gap::from_millis(30_000);
+const DNS_CACHE_TTL: Gap = Gap::from_millis(30_000);
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetUrl {
     /// Whether it speaks TLS.
     pub tls: bool,
     /// Its name or address, without brackets.
@@ -30,17 +30,17 @@ pub struct Target {
     pub base: String,
 }
 
-impl FromStr for Target {
+impl FromStr for TargetUrl {
     type Err = &'static str;
 
     /// What to type instead. The text is not quoted: it may hold credentials.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const SHAPE: &str = "expected a URL, as in http://127.0.0.1:8000 or https://host/prefix";
-        let uri: http::Uri = text.parse().map_err(|_| SHAPE)?;
+        const EXPECTED: &str = "expected a URL, as in http://127.0.0.1:8000 or https://host/prefix";
+        let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(SHAPE),
+            _ => return Err(EXPECTED),
         };
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("expected a URL without credentials; give them with --header or --api-key-env");
@@ -49,7 +49,7 @@ impl FromStr for Target {
         if uri.query().is_some() || text.contains('#') {
             return Err("expected a URL without a query or a fragment");
         }
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or(SHAPE)?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or(EXPECTED)?;
         if uri.port_u16().is_none() && uri.authority().is_some_and(|authority| authority.as_str() != host) {
             return Err("expected a port from 1 to 65535 behind the host, or none");
         }
@@ -57,7 +57,7 @@ impl FromStr for Target {
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         // People give the base of OpenAI's clients, which ends with the version; every dialect's path has its own.
         let base = uri.path().trim_end_matches('/');
-        if is_path(base) {
+        if is_request_path(base) {
             return Err(
                 "expected the server's URL without a request's path, such as /v1/chat/completions: every dialect \
                         has its own (--dialect)",
@@ -68,13 +68,13 @@ impl FromStr for Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for TargetUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", if self.tls { "https" } else { "http" }, self.authority(), self.base)
     }
 }
 
-impl Target {
+impl TargetUrl {
     /// Host and port.
     pub fn authority(&self) -> String {
         match self.host.parse() {
@@ -85,17 +85,17 @@ impl Target {
 }
 
 /// Makes connections to one target, for one thread.
-pub(super) struct Connector {
+pub(super) struct TargetConnector {
     host: String,
     dialer: Dialer,
     tls: Option<Arc<ClientConfig>>,
     timeout: Gap,
 }
 
-impl Connector {
+impl TargetConnector {
     /// A connector that gives up after `timeout`.
-    pub(super) fn new(target: Target, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> Self {
-        let dialer = Dialer::new(&*target.host, target.port, NAME_FRESH);
+    pub(super) fn new(target: TargetUrl, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> Self {
+        let dialer = Dialer::new(&*target.host, target.port, DNS_CACHE_TTL);
         Self { host: target.host, dialer, tls, timeout }
     }
 
@@ -103,7 +103,7 @@ impl Connector {
     ///
     /// # Errors
     /// What the system says; [`io::ErrorKind::TimedOut`] past the time limit.
-    pub(super) async fn connect(&self) -> io::Result<Io> {
+    pub(super) async fn connect(&self) -> io::Result<MaybeTlsStream> {
         let tls = self.tls.as_ref().map(|tls| (Arc::clone(tls), &*self.host));
         let connected = Clock::Monotonic.timeout(self.timeout, self.dialer.dial(tls)).await;
         connected.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))
@@ -114,9 +114,9 @@ impl Connector {
 ///
 /// # Errors
 /// Why not.
-pub async fn reach(target: &Target, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> io::Result<()> {
+pub async fn check_reachable(target: &TargetUrl, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> io::Result<()> {
     let tls = tls.filter(|_| target.tls);
-    Connector::new(target.clone(), tls, timeout).connect().await.map(drop)
+    TargetConnector::new(target.clone(), tls, timeout).connect().await.map(drop)
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_target_is_a_url_with_or_without_a_prefix() {
-        let target = |text: &str| text.parse::<Target>().map(|target| (target.to_string(), target.tls));
+        let target = |text: &str| text.parse::<TargetUrl>().map(|target| (target.to_string(), target.tls));
         assert_eq!(target("http://127.0.0.1:8000"), Ok(("http://127.0.0.1:8000".to_owned(), false)));
         assert_eq!(target("http://h:1/v1/"), Ok(("http://h:1".to_owned(), false)));
         assert_eq!(target("https://h/openai"), Ok(("https://h:443/openai".to_owned(), true)));

@@ -14,23 +14,23 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
-use super::ask::{Question, Unanswered, ask};
-use super::target::{Connector, Target};
+use super::http_fetch::{FetchError, FetchRequest, fetch};
+use super::target::{TargetConnector, TargetUrl};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
-use crate::trace::words::{Drilled, Words, drill};
+use crate::trace::vocabulary::{SingleTokenWords, Vocabulary, single_token_probe};
 
 /// How long one server may take for all that it is asked.
-const PATIENCE: Gap = Gap::from_millis(5_000);
+const TOKENIZE_TIMEOUT: Gap = Gap::from_millis(5_000);
 /// The largest answer: TGI's has some 60 bytes for each of a thousand tokens.
-const MOST_BYTES: usize = 1 << 20;
-const PATH: &str = "/tokenize";
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
+const TOKENIZE_PATH: &str = "/tokenize";
 
 /// Who is asked.
 #[derive(Clone)]
-pub struct Asked {
+pub struct TokenizeEndpoint {
     /// The server.
-    pub target: Target,
+    pub target: TargetUrl,
     /// The model, as requests name it.
     pub model: Option<String>,
     /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
@@ -39,12 +39,12 @@ pub struct Asked {
 
 /// The key of a text in each form: vLLM's and SGLang's, llama.cpp's, TGI's. Of what a server does not know it takes no
 /// notice: that nothing is to be put in front is said in the words of all.
-const TEXTS: [&str; 3] = ["prompt", "content", "inputs"];
+const TEXT_KEYS: [&str; 3] = ["prompt", "content", "inputs"];
 
 /// What comes back, of which nothing else matters than the ids in their order.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Answer {
+enum TokenizeResponse {
     /// vLLM, SGLang, llama.cpp.
     Object { tokens: Vec<Token> },
     /// TGI.
@@ -63,71 +63,73 @@ enum Token {
 ///
 /// # Errors
 /// When the system gives no runtime.
-pub fn words(
-    servers: Vec<Asked>,
+pub fn fetch_single_token_words(
+    servers: Vec<TokenizeEndpoint>,
     tls: Option<Arc<ClientConfig>>,
     connect_timeout: Gap,
-) -> io::Result<Vec<Option<Result<Words, String>>>> {
+) -> io::Result<Vec<Option<Result<Vocabulary, String>>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(async {
         let mut asking = JoinSet::new();
         let number = servers.len();
         for (at, asked) in servers.into_iter().enumerate() {
             let tls = tls.clone().filter(|_| asked.target.tls);
-            let connector = Connector::new(asked.target.clone(), tls, connect_timeout);
-            asking.spawn_local(async move { (at, Clock::Monotonic.timeout(PATIENCE, asked.words(&connector)).await) });
+            let connector = TargetConnector::new(asked.target.clone(), tls, connect_timeout);
+            asking.spawn_local(async move {
+                (at, Clock::Monotonic.timeout(TOKENIZE_TIMEOUT, asked.single_token_words(&connector)).await)
+            });
         }
         let answers = asking.join_all().await.into_iter().collect::<BTreeMap<_, _>>();
         Ok((0..number).map(|at| answers.get(&at).cloned().flatten().flatten()).collect())
     })
 }
 
-impl Asked {
-    async fn words(&self, connector: &Connector) -> Option<Result<Words, String>> {
-        let drill = drill();
-        for text in TEXTS {
-            match self.ids(connector, text, &drill).await {
+impl TokenizeEndpoint {
+    async fn single_token_words(&self, connector: &TargetConnector) -> Option<Result<Vocabulary, String>> {
+        let drill = single_token_probe();
+        for text in TEXT_KEYS {
+            match self.token_ids(connector, text, &drill).await {
                 Ok(ids) => {
-                    let Some(drilled) = Drilled::by(&ids) else { continue };
-                    let sample = self.ids(connector, text, &drilled.sample()).await.ok()?;
-                    return Some(drilled.proven(&sample));
+                    let Some(drilled) = SingleTokenWords::from_probe(&ids) else { continue };
+                    let sample = self.token_ids(connector, text, &drilled.sample_text()).await.ok()?;
+                    return Some(drilled.verify(&sample));
                 }
                 // It has none, or not for us.
-                Err(Unanswered::Refused(
+                Err(FetchError::Status(
                     StatusCode::NOT_FOUND
                     | StatusCode::METHOD_NOT_ALLOWED
                     | StatusCode::UNAUTHORIZED
                     | StatusCode::FORBIDDEN,
                 )) => return None,
-                Err(Unanswered::Unreached(_)) => return None,
+                Err(FetchError::Connect(_)) => return None,
                 Err(_) => {}
             }
         }
         None
     }
 
-    async fn ids(&self, connector: &Connector, text_key: &str, text: &str) -> Result<Vec<u64>, Unanswered> {
+    async fn token_ids(&self, connector: &TargetConnector, text_key: &str, text: &str) -> Result<Vec<u64>, FetchError> {
         let mut body = Map::new();
         body.extend(self.model.clone().map(|model| ("model".to_owned(), Value::from(model))));
         body.insert(text_key.to_owned(), text.into());
         for key in ["add_special_tokens", "add_special"] {
             body.insert(key.to_owned(), false.into());
         }
-        let question = Question {
+        let question = FetchRequest {
             target: &self.target,
-            path: &format!("{}{PATH}", self.target.base),
+            path: &format!("{}{TOKENIZE_PATH}", self.target.base),
             accept: "application/json",
             fields: &self.fields,
             body: Some(json!(body).to_string().into()),
         };
-        Ok(ids(&ask(connector, question, MOST_BYTES).await?))
+        Ok(parse_token_ids(&fetch(connector, question, MAX_RESPONSE_BYTES).await?))
     }
 }
 
 /// The ids of tokens in order; none where the answer has no form that is known.
-fn ids(answer: &[u8]) -> Vec<u64> {
+fn parse_token_ids(answer: &[u8]) -> Vec<u64> {
     let tokens = match serde_json::from_slice(answer) {
-        Ok(Answer::Object { tokens } | Answer::List(tokens)) => tokens,
+        Ok(TokenizeResponse::Object { tokens } | TokenizeResponse::List(tokens)) => tokens,
         Err(_) => Vec::new(),
     };
     tokens.into_iter().map(|(Token::Id(id) | Token::Object { id })| id).collect()
@@ -145,10 +147,10 @@ mod tests {
             r#"{"tokens":[{"id":5,"piece":" the"},{"id":60000,"piece":[195]}]}"#,
             r#"[{"id":5,"text":" the","start":0,"stop":4},{"id":60000,"text":" and","start":4,"stop":8}]"#,
         ] {
-            assert_eq!(ids(answer.as_bytes()), [5, 60_000], "{answer}");
+            assert_eq!(parse_token_ids(answer.as_bytes()), [5, 60_000], "{answer}");
         }
         for nonsense in ["", "{}", "[", "[[5]]", r#"{"tokens":"5"}"#, r#"{"tokens":[-5]}"#, r#"{"tokens":[5.5]}"#] {
-            assert!(ids(nonsense.as_bytes()).is_empty(), "{nonsense}");
+            assert!(parse_token_ids(nonsense.as_bytes()).is_empty(), "{nonsense}");
         }
     }
 }

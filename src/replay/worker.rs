@@ -5,7 +5,7 @@
 //! pacer is the runtime's root future, is polled before any other task when its timer fires, and waits on one absolute
 //! timer. Everything else is done by tasks of this thread in between.
 
-mod lead;
+mod lead_time;
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -17,61 +17,61 @@ use std::sync::mpsc::SyncSender;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
-use self::lead::{LEAD, MIN_LEAD};
-use super::due::Due;
-use super::exchange::{Exchange, Job, Wire};
-use super::history::{History, Silent};
-use super::pen::Pen;
-use super::pool::{Connections, Pool};
+use self::lead_time::{MAX_LEAD, MIN_LEAD};
+use super::conversation::{ConversationHistory, HistoryCache};
+use super::exchange::{ReplayExchange, ReplayRequest, WireRequest};
+use super::paced_writer::PacedWriter;
+use super::pool::{ConnectionReuse, TargetPool};
 use super::priority::CoreTime;
-use super::results::Done;
-use super::run::{Config, Counters, Loop, Order, Sessions};
-use super::session::Session;
-use super::target::Connector;
+use super::results::CompletedRequest;
+use super::run::{Config, LoopMode, RunCommand, RunCounters, SessionMode};
+use super::session::ReplaySession;
+use super::target::TargetConnector;
+use super::timer_queue::TimerEntry;
 use crate::clock::{Clock, Pacer};
-use crate::measure::text::Budget;
+use crate::measure::text_collector::TextBudget;
 use crate::measure::time::{Gap, Stamp};
 
 /// Requests that a thread holds encoded.
-const MOST_QUEUED: usize = 4_096;
+const MAX_QUEUED_REQUESTS: usize = 4_096;
 /// What was said in silent sessions, in bytes, of all threads together.
-const MOST_SAID: usize = 256 << 20;
+const MAX_HISTORY_BYTES: usize = 256 << 20;
 /// How far ahead connections are made.
-const WARM_AHEAD: Gap = Gap::from_millis(200);
-const WARM_EVERY: Gap = Gap::from_millis(10);
+const PRECONNECT_AHEAD: Gap = Gap::from_millis(200);
+const PRECONNECT_INTERVAL: Gap = Gap::from_millis(10);
 /// Tasks polled between two looks at timers and sockets: what a due moment waits for at most.
-const TASKS_BETWEEN_LOOKS: u32 = 4;
+const EVENT_INTERVAL_TASKS: u32 = 4;
 
 /// See the module.
-pub(super) struct Worker {
+pub(super) struct SendWorker {
     config: Arc<Config>,
-    counters: Arc<Counters>,
-    pools: Vec<Rc<Pool>>,
-    done: SyncSender<Box<Done>>,
-    pen: Arc<Pen>,
+    counters: Arc<RunCounters>,
+    pools: Vec<Rc<TargetPool>>,
+    done: SyncSender<Box<CompletedRequest>>,
+    paced_writer: Arc<PacedWriter>,
     /// How long before its time a request is begun with, at least and at most.
     lead: (Gap, Gap),
-    queue: RefCell<BinaryHeap<Reverse<Due<Job>>>>,
-    sessions: RefCell<HashMap<String, Session>>,
+    queue: RefCell<BinaryHeap<Reverse<TimerEntry<ReplayRequest>>>>,
+    sessions: RefCell<HashMap<String, ReplaySession>>,
     /// What was said in sessions that nobody speaks in.
-    silent: RefCell<Silent>,
+    history_cache: RefCell<HistoryCache>,
     /// What the texts of open answers may take.
-    texts: Budget,
+    text_budget: TextBudget,
     /// Turns that wait for the one before them.
     waiting: Cell<usize>,
-    open: Cell<u32>,
+    in_flight: Cell<u32>,
     /// Something was put into the queue, or the last open request has ended.
     changed: Notify,
     begin: Stamp,
     /// When sessions end.
-    until: Option<Stamp>,
+    session_deadline: Option<Stamp>,
     /// No more sends.
     closing: Cell<bool>,
 }
 
-impl Worker {
+impl SendWorker {
     /// The connections to a target.
-    pub(super) fn pool(&self, target: usize) -> &Rc<Pool> {
+    pub(super) fn pool(&self, target: usize) -> &Rc<TargetPool> {
         &self.pools[target % self.pools.len()]
     }
 
@@ -81,61 +81,61 @@ impl Worker {
     }
 
     /// The counts of all threads.
-    pub(super) fn counters(&self) -> &Counters {
+    pub(super) fn counters(&self) -> &RunCounters {
         &self.counters
     }
 
     /// One is sent that was planned then, after so many others.
-    pub(super) fn sends(&self, planned: Stamp, others: u64) {
-        self.config.measured.sends(planned.since(self.begin), others);
+    pub(super) fn record_send(&self, planned: Stamp, others: u64) {
+        self.config.measurement_window.record_send(planned.since(self.begin), others);
     }
 
     /// Writes what is due.
-    pub(super) fn pen(&self) -> &Pen {
-        &self.pen
+    pub(super) fn paced_writer(&self) -> &PacedWriter {
+        &self.paced_writer
     }
 
     /// There is a request more to wait for.
-    pub(super) fn takes(&self) {
-        self.open.set(self.open.get() + 1);
+    pub(super) fn inc_in_flight(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
     }
 
     /// There is one less.
-    pub(super) fn lets_go(&self) {
-        self.open.set(self.open.get() - 1);
-        if self.open.get() == 0 {
+    pub(super) fn dec_in_flight(&self) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.in_flight.get() == 0 {
             self.changed.notify_one();
         }
     }
 
     /// What the texts of open answers may take.
-    pub(super) fn texts(&self) -> Budget {
-        self.texts.clone()
+    pub(super) fn text_budget(&self) -> TextBudget {
+        self.text_budget.clone()
     }
 
     /// A request has ended, of which it may have been told that it has a token; its session's next turn is to say
     /// `history` before.
-    pub(super) fn ended(&self, done: Done, had_token: bool, history: Option<History>) {
-        self.counters.ended(had_token);
-        self.turn_ended(&done, history);
+    pub(super) fn on_request_end(&self, done: CompletedRequest, had_token: bool, history: Option<ConversationHistory>) {
+        self.counters.dec_in_flight(had_token);
+        self.on_turn_end(&done, history);
         // Whoever folds them ends after us.
         let _taken = self.done.send(Box::new(done)).is_ok();
     }
 
     /// Takes a request from the feed.
-    fn admit(&self, job: Job) {
-        let at = match self.config.arrivals {
-            Loop::Open => self.begin.after(job.send.at),
+    fn admit(&self, job: ReplayRequest) {
+        let at = match self.config.loop_mode {
+            LoopMode::Open => self.begin.after(job.scheduled.at),
             // Slots decide, and take in turn what waits: new sessions no sooner than the next turns of old ones.
-            Loop::Closed => self.begin.max(Clock::Monotonic.now()),
+            LoopMode::Closed => self.begin.max(Clock::Monotonic.now()),
         };
-        if self.config.sessions != Sessions::Live {
+        if self.config.sessions != SessionMode::Live {
             return self.enqueue(at, job);
         }
-        let Some(name) = job.send.entry.session.clone() else { return self.enqueue(at, job) };
+        let Some(name) = job.scheduled.entry.session.clone() else { return self.enqueue(at, job) };
         let mut sessions = self.sessions.borrow_mut();
         let session = sessions.entry(name.clone()).or_default();
-        match (job.follows, session.busy, session.ended) {
+        match (job.is_later_turn, session.busy, session.ended) {
             (true, true, _) | (true, false, None) => {
                 session.busy = true;
                 session.waiting.push_back(job);
@@ -144,13 +144,13 @@ impl Worker {
             (true, false, Some(ended)) => {
                 // Rows are read far ahead; of one that comes later still nobody could have sent it before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
-                if session.ends(at, self.until).is_some() {
+                if session.end_if_past(at, self.session_deadline).is_some() {
                     return;
                 }
                 session.busy = true;
                 drop(sessions);
-                let history = self.silent.borrow_mut().take(ended, name);
-                self.say(at, job, history);
+                let history = self.history_cache.borrow_mut().take(ended, name);
+                self.enqueue_turn(at, job, history);
             }
             (false, ..) => {
                 session.busy = true;
@@ -161,22 +161,22 @@ impl Worker {
     }
 
     /// When a turn is due whose predecessor's answer ended: after the pause of the trace, stretched like the rest of it.
-    fn turn_due(&self, job: &Job, ended: Stamp) -> Stamp {
+    fn turn_due(&self, job: &ReplayRequest, ended: Stamp) -> Stamp {
         match job.wanted.think {
             Some(think) => ended.after(Gap::from_nanos(think)),
-            None if self.config.arrivals == Loop::Closed => ended,
-            None => self.begin.after(job.send.at).max(ended),
+            None if self.config.loop_mode == LoopMode::Closed => ended,
+            None => self.begin.after(job.scheduled.at).max(ended),
         }
     }
 
     /// Puts a later turn into the queue, with what was said before.
-    fn say(&self, at: Stamp, mut job: Job, history: Option<History>) {
-        job.turn = Some(self.config.encoder.turn(&job.send, job.form, Some(history)));
+    fn enqueue_turn(&self, at: Stamp, mut job: ReplayRequest, history: Option<ConversationHistory>) {
+        job.turn = Some(self.config.encoder.turn(&job.scheduled, job.form, Some(history)));
         self.enqueue(at, job);
     }
 
-    fn turn_ended(&self, done: &Done, history: Option<History>) {
-        let Some(name) = &done.send.entry.session else { return };
+    fn on_turn_end(&self, done: &CompletedRequest, history: Option<ConversationHistory>) {
+        let Some(name) = &done.scheduled.entry.session else { return };
         let mut sessions = self.sessions.borrow_mut();
         let Some(session) = sessions.get_mut(name) else { return };
         let ended = done.record.times.ended;
@@ -185,37 +185,37 @@ impl Worker {
         if let Some(next) = session.waiting.pop_front() {
             let at = self.turn_due(&next, ended);
             self.waiting.set(self.waiting.get() - 1);
-            if let Some(more) = session.ends(at, self.until) {
+            if let Some(more) = session.end_if_past(at, self.session_deadline) {
                 return self.waiting.set(self.waiting.get() - more);
             }
             session.busy = true;
             drop(sessions);
-            self.say(at, next, history);
+            self.enqueue_turn(at, next, history);
         } else if let Some(history) = history {
             drop(sessions);
-            self.silent.borrow_mut().keep(ended, name.clone(), history);
+            self.history_cache.borrow_mut().insert(ended, name.clone(), history);
         }
     }
 
-    fn enqueue(&self, at: Stamp, mut job: Job) {
+    fn enqueue(&self, at: Stamp, mut job: ReplayRequest) {
         if self.closing.get() {
             return;
         }
         if job.wire.is_none() {
-            let (bytes, body) = self.config.encoder.encode(&job.send, job.form, job.target, job.turn.as_ref());
-            job.wire = Some(Wire { bytes, body, _room: None });
+            let (bytes, body) = self.config.encoder.encode(&job.scheduled, job.form, job.target, job.turn.as_ref());
+            job.wire = Some(WireRequest { bytes, body, _permit: None });
         }
-        self.queue.borrow_mut().push(Reverse(Due { at, number: job.send.number, what: job }));
+        self.queue.borrow_mut().push(Reverse(TimerEntry { at, number: job.scheduled.number, item: job }));
         self.changed.notify_one();
     }
 
     /// Begins with a request that is due, or is going to be.
-    fn fire(self: &Rc<Self>, job: Job, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
-        let session = job.send.entry.session.clone();
+    fn dispatch(self: &Rc<Self>, job: ReplayRequest, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
+        let session = job.scheduled.entry.session.clone();
         let after = session.clone().and_then(|name| self.sessions.borrow_mut().entry(name).or_default().ended.take());
-        let session = session.filter(|_| self.config.connections == Connections::PerSession);
+        let session = session.filter(|_| self.config.connections == ConnectionReuse::PerSession);
         let io = self.pool(job.target).take(session.as_deref(), Clock::Monotonic.now());
-        let mut exchange = Exchange::new(self, job, planned, after, held, slot);
+        let mut exchange = ReplayExchange::new(self, job, planned, after, held, slot);
         match io {
             Some(mut io) if planned <= Clock::Monotonic.now() => {
                 let (written, sent) = exchange.write_now(&mut io);
@@ -228,76 +228,88 @@ impl Worker {
     }
 
     fn is_finished(&self) -> bool {
-        self.queue.borrow().is_empty() && self.waiting.get() == 0 && self.open.get() == 0
+        self.queue.borrow().is_empty() && self.waiting.get() == 0 && self.in_flight.get() == 0
     }
 }
 
 /// What a thread is started with.
-pub(super) struct Seat {
+pub(super) struct SendWorkerArgs {
     pub(super) config: Arc<Config>,
-    pub(super) counters: Arc<Counters>,
-    pub(super) done: SyncSender<Box<Done>>,
-    pub(super) pen: Arc<Pen>,
-    pub(super) inbox: mpsc::Receiver<Job>,
-    pub(super) order: watch::Receiver<Order>,
+    pub(super) counters: Arc<RunCounters>,
+    pub(super) done: SyncSender<Box<CompletedRequest>>,
+    pub(super) paced_writer: Arc<PacedWriter>,
+    pub(super) inbox: mpsc::Receiver<ReplayRequest>,
+    pub(super) command_rx: watch::Receiver<RunCommand>,
     pub(super) begin: Stamp,
     /// What the texts of open answers may take, of all threads together.
-    pub(super) texts: Budget,
+    pub(super) text_budget: TextBudget,
 }
 
 /// Sends until the feed has ended and every request has, or until told to stop.
 ///
 /// # Errors
 /// When the runtime or its timer cannot be made.
-pub(super) fn work(seat: Seat) -> io::Result<()> {
+pub(super) fn run_worker(seat: SendWorkerArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .event_interval(TASKS_BETWEEN_LOOKS)
+        .event_interval(EVENT_INTERVAL_TASKS)
         .build_local(Default::default())?;
     runtime.block_on(async move {
-        let Seat { config, counters, done, pen, inbox, order, begin, texts } = seat;
-        let pool = |target: &super::target::Target| {
+        let SendWorkerArgs {
+            config,
+            counters,
+            done,
+            paced_writer: pen,
+            inbox,
+            command_rx: order,
+            begin,
+            text_budget: texts,
+        } = seat;
+        let pool = |target: &super::target::TargetUrl| {
             let tls = config.tls.clone().filter(|_| target.tls);
-            Rc::new(Pool::new(Connector::new(target.clone(), tls, config.connect_timeout), config.connections))
+            Rc::new(TargetPool::new(
+                TargetConnector::new(target.clone(), tls, config.connect_timeout),
+                config.connections,
+            ))
         };
         let pools = config.targets.iter().map(pool).collect();
-        let waits = config.arrivals == Loop::Closed || config.slots.is_some();
-        let lead = if waits || config.tls.is_some() { (Gap::ZERO, Gap::ZERO) } else { (MIN_LEAD, LEAD) };
-        let silent = Silent::new(MOST_SAID / config.workers.max(1));
-        let worker = Rc::new(Worker {
-            until: config.until.map(|until| begin.after(until)),
+        let waits = config.loop_mode == LoopMode::Closed || config.slots.is_some();
+        let lead = if waits || config.tls.is_some() { (Gap::ZERO, Gap::ZERO) } else { (MIN_LEAD, MAX_LEAD) };
+        let silent = HistoryCache::new(MAX_HISTORY_BYTES / config.workers.max(1));
+        let worker = Rc::new(SendWorker {
+            session_deadline: config.session_time_limit.map(|until| begin.after(until)),
             config,
             counters,
             pools,
             done,
-            pen,
+            paced_writer: pen,
             lead,
             queue: RefCell::default(),
             sessions: RefCell::default(),
-            silent: RefCell::new(silent),
-            texts,
+            history_cache: RefCell::new(silent),
+            text_budget: texts,
             waiting: Cell::new(0),
-            open: Cell::new(0),
+            in_flight: Cell::new(0),
             changed: Notify::new(),
             begin,
             closing: Cell::new(false),
         });
-        tokio::task::spawn_local(warm(Rc::downgrade(&worker)));
+        tokio::task::spawn_local(preconnect(Rc::downgrade(&worker)));
         let paced = pace(&worker, inbox, order).await;
-        worker.counters.had_cores(CoreTime::of_this_thread());
+        worker.counters.add_core_time(CoreTime::for_current_thread());
         paced
     })
 }
 
 /// Fires what is due. See the module.
 async fn pace(
-    worker: &Rc<Worker>,
-    mut inbox: mpsc::Receiver<Job>,
-    mut order: watch::Receiver<Order>,
+    worker: &Rc<SendWorker>,
+    mut inbox: mpsc::Receiver<ReplayRequest>,
+    mut order: watch::Receiver<RunCommand>,
 ) -> io::Result<()> {
     let mut pacer = Pacer::new()?;
-    let (closed, slots) = (worker.config.arrivals == Loop::Closed, worker.config.slots.clone());
-    let most = if closed { 8 } else { MOST_QUEUED };
+    let (closed, slots) = (worker.config.loop_mode == LoopMode::Closed, worker.config.slots.clone());
+    let most = if closed { 8 } else { MAX_QUEUED_REQUESTS };
     // Until when a lack of slots has held everything back.
     let mut held_until = Stamp::default();
     let mut fed = false;
@@ -321,12 +333,12 @@ async fn pace(
                         held = true;
                         tokio::select! {
                             slot = Arc::clone(slots).acquire_owned() => slot.ok(),
-                            _ = order.wait_for(|order| *order != Order::Run) => None,
+                            _ = order.wait_for(|order| *order != RunCommand::Run) => None,
                         }
                     }
                 },
             };
-            if *order.borrow() == Order::Run {
+            if *order.borrow() == RunCommand::Run {
                 let due = worker.queue.borrow_mut().pop();
                 if let Some(Reverse(due)) = due {
                     if held {
@@ -334,23 +346,23 @@ async fn pace(
                     }
                     let planned = if closed { Clock::Monotonic.now() } else { due.at };
                     let held = !closed && (held || planned < held_until);
-                    worker.fire(due.what, planned, held, slot);
+                    worker.dispatch(due.item, planned, held, slot);
                 }
                 continue;
             }
         }
-        if *order.borrow() != Order::Run && !worker.closing.replace(true) {
-            worker.pen.lift();
+        if *order.borrow() != RunCommand::Run && !worker.closing.replace(true) {
+            worker.paced_writer.shutdown();
             worker.queue.borrow_mut().clear();
             worker.sessions.borrow_mut().clear();
             worker.waiting.set(0);
             inbox.close();
             fed = true;
         }
-        if fed && worker.is_finished() || *order.borrow() == Order::Halt {
+        if fed && worker.is_finished() || *order.borrow() == RunCommand::Halt {
             return Ok(());
         }
-        let wake = next.filter(|_| !worker.closing.get()).map(|(at, _)| worker.next_look(now, at));
+        let wake = next.filter(|_| !worker.closing.get()).map(|(at, _)| worker.next_wakeup(now, at));
         let room = !fed && worker.queue.borrow().len() < most;
         tokio::select! {
             biased;
@@ -366,20 +378,20 @@ async fn pace(
 }
 
 /// Keeps connections ready for what is due soon.
-async fn warm(worker: std::rc::Weak<Worker>) {
+async fn preconnect(worker: std::rc::Weak<SendWorker>) {
     loop {
         {
             let Some(worker) = worker.upgrade() else { return };
             let now = Clock::Monotonic.now();
-            let horizon = now.after(WARM_AHEAD);
+            let horizon = now.after(PRECONNECT_AHEAD);
             let mut wanted = vec![0; worker.pools.len()];
             for Reverse(due) in worker.queue.borrow().iter().filter(|Reverse(due)| due.at <= horizon) {
-                wanted[due.what.target % worker.pools.len()] += 1;
+                wanted[due.item.target % worker.pools.len()] += 1;
             }
             for (pool, wanted) in worker.pools.iter().zip(wanted) {
-                pool.warm(wanted, now);
+                pool.preconnect(wanted, now);
             }
         }
-        Clock::Monotonic.sleep(WARM_EVERY).await;
+        Clock::Monotonic.sleep(PRECONNECT_INTERVAL).await;
     }
 }

@@ -5,11 +5,11 @@
 //! `--source`.
 //! What a server said of itself has the scope `server=URL`, of a slice `from=10s;server=URL`.
 
-use super::distribution::Distribution;
-use super::draw::printed;
+use super::ascii_plot::replace_unprintable;
+use super::distribution::MetricDistribution;
 use super::fidelity::Fidelity;
-use super::servers::{Server, Went};
-use super::{Report, Summary};
+use super::servers::{ServerSummary, Trend};
+use super::{Report, RequestSummary};
 
 /// The whole report.
 pub fn render(report: &Report) -> String {
@@ -17,7 +17,7 @@ pub fn render(report: &Report) -> String {
     summary(&mut text, "all", &report.whole);
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
     if let Some(fidelity) = &report.fidelity {
-        planned(&mut text, fidelity);
+        fidelity_rows(&mut text, fidelity);
     }
     if let Some(warm_up) = &report.warm_up {
         summary(&mut text, "warm-up", warm_up);
@@ -38,7 +38,7 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-pub(super) fn summary(text: &mut String, scope: &str, summary: &Summary) {
+pub(super) fn summary(text: &mut String, scope: &str, summary: &RequestSummary) {
     let scope = field(scope);
     let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
         *text += &format!("{scope},{},{unit},{},{value}\n", field(metric), field(stat));
@@ -73,14 +73,14 @@ pub(super) fn summary(text: &mut String, scope: &str, summary: &Summary) {
     summary.metrics.iter().for_each(|metric| distribution(&mut line, metric.metric.key(), metric));
 }
 
-fn distribution(line: &mut impl FnMut(&str, &str, &str, String), name: &str, of: &Distribution) {
+fn distribution(line: &mut impl FnMut(&str, &str, &str, String), name: &str, of: &MetricDistribution) {
     line(name, "values", "count", of.count.to_string());
     for (stat, value) in of.columns() {
         line(name, of.metric.unit().name(), &stat, value.to_string());
     }
 }
 
-fn planned(text: &mut String, fidelity: &Fidelity) {
+fn fidelity_rows(text: &mut String, fidelity: &Fidelity) {
     let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
         *text += &format!("fidelity,{metric},{unit},{stat},{value}\n");
     };
@@ -117,7 +117,7 @@ fn planned(text: &mut String, fidelity: &Fidelity) {
     }
 }
 
-fn server(text: &mut String, scope: &str, server: &Server) {
+fn server(text: &mut String, scope: &str, server: &ServerSummary) {
     let scope = field(scope);
     let mut line = |metric: &str, unit: &str, stat: &str, value: f64| {
         *text += &format!("{scope},{metric},{unit},{stat},{value}\n");
@@ -126,11 +126,11 @@ fn server(text: &mut String, scope: &str, server: &Server) {
     line("scrapes", "scrapes", "failed", server.failed as f64);
     for (figure, went) in &server.figures {
         match *went {
-            Went::Level { unit, avg, min, max } => {
+            Trend::Level { unit, avg, min, max } => {
                 let stats = [("avg", avg), ("min", min), ("max", max)];
                 stats.iter().for_each(|(stat, value)| line(figure.label(), unit, stat, *value));
             }
-            Went::Counter { unit, total, per_second } => {
+            Trend::Counter { unit, total, per_second } => {
                 line(figure.label(), unit, "total", total);
                 line(figure.label(), &format!("{unit}/s"), "rate", per_second);
             }
@@ -144,7 +144,7 @@ fn server(text: &mut String, scope: &str, server: &Server) {
 /// A field, in one line, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before
 /// it.
 pub(super) fn field(text: &str) -> String {
-    let text = printed(text);
+    let text = replace_unprintable(text);
     let text = if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text };
     match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

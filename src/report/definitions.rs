@@ -23,13 +23,13 @@
 //! role and that of the end too; SGLang's divides gaps at its own `/generate`; and the clocks of the Python tools run
 //! before the connection is made. `tests/definitions.rs` makes AIPerf's and vLLM's own figures from their records.
 
-use super::metric::Metric;
-use super::request::Request;
+use super::metric::ReportMetric;
+use super::request_view::RequestView;
 use crate::measure::record::{CountSource, tpot};
 use crate::measure::time::{Gap, Stamp};
 
 /// How often a number of one request counts at most, so that a count that is made up takes no room.
-const MOST_WEIGHT: u64 = 1 << 16;
+const MAX_WEIGHT: u64 = 1 << 16;
 
 /// Whose definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub enum Definitions {
 
 /// What a request took, by some definitions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Times {
+pub struct RequestTimes {
     /// Time to first token.
     pub ttft: Option<Gap>,
     /// Time to first output.
@@ -81,28 +81,28 @@ impl Definitions {
     }
 
     /// Whether waiting is counted from the planned moment too.
-    pub fn know_plans(self) -> bool {
+    pub fn use_planned_time(self) -> bool {
         self == Self::Streamgauge
     }
 
     /// Output tokens.
-    pub fn tokens(self, request: &Request) -> Option<u64> {
+    pub fn tokens(self, request: &RequestView) -> Option<u64> {
         let said = request.tokens.filter(|count| count.source <= CountSource::ContinuousUsage);
         let counted = request.tokens.map(|count| count.tokens);
         match self {
-            Self::Sglang if said.is_none() => request.asked.or(counted),
+            Self::Sglang if said.is_none() => request.max_tokens.or(counted),
             _ => counted,
         }
     }
 
     /// What a request is taken to have needed for a token, in an objective, if it has no such time: nothing, or longer than
     /// any objective.
-    pub fn without_tpot(self) -> Option<Gap> {
+    pub fn tpot_when_missing(self) -> Option<Gap> {
         (self == Self::Aiperf).then_some(Gap::from_nanos(u64::MAX))
     }
 
     /// The moment at which an answer is over.
-    pub fn end(self, request: &Request) -> Option<Stamp> {
+    pub fn end(self, request: &RequestView) -> Option<Stamp> {
         match self {
             Self::Aiperf | Self::Vllm if request.streamed => request.last,
             _ => request.ended,
@@ -110,29 +110,29 @@ impl Definitions {
     }
 
     /// What a request took, counted from `start`.
-    pub fn times(self, request: &Request, start: Stamp) -> Times {
+    pub fn times(self, request: &RequestView, start: Stamp) -> RequestTimes {
         let end = self.end(request);
         let e2e = end.map(|end| end.since(start));
         let tokens = self.tokens(request);
         if !request.streamed {
             return match self {
-                Self::Sglang => Times { ttft: e2e, e2e, ..Times::default() },
-                Self::Guidellm => Times {
-                    tpot: e2e.zip(tokens).and_then(|(e2e, tokens)| shared(e2e, tokens)),
+                Self::Sglang => RequestTimes { ttft: e2e, e2e, ..RequestTimes::default() },
+                Self::Guidellm => RequestTimes {
+                    tpot: e2e.zip(tokens).and_then(|(e2e, tokens)| divided(e2e, tokens)),
                     e2e,
-                    ..Times::default()
+                    ..RequestTimes::default()
                 },
-                _ => Times { e2e, ..Times::default() },
+                _ => RequestTimes { e2e, ..RequestTimes::default() },
             };
         }
         let (first, last) = (request.first, request.last);
         let between = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.since(from?));
-        let per_token = |time: Option<Gap>| shared(time?, tokens?.checked_sub(1)?);
-        let mut times = Times {
+        let per_token = |time: Option<Gap>| divided(time?, tokens?.checked_sub(1)?);
+        let mut times = RequestTimes {
             ttft: between(Some(start), first),
             ttfo: between(Some(start), request.output),
             e2e,
-            ..Times::default()
+            ..RequestTimes::default()
         };
         match self {
             Self::Streamgauge => {
@@ -145,7 +145,7 @@ impl Definitions {
             Self::Vllm => times.tpot = per_token(between(first, last)),
             Self::Sglang | Self::Otel => times.tpot = per_token(between(first, end)),
             Self::Guidellm => {
-                times.tpot = between(Some(start), last).zip(tokens).and_then(|(time, tokens)| shared(time, tokens));
+                times.tpot = between(Some(start), last).zip(tokens).and_then(|(time, tokens)| divided(time, tokens));
                 times.mean_itl = per_token(between(first, last));
             }
         }
@@ -153,42 +153,46 @@ impl Definitions {
     }
 
     /// Hands out every number of a successful request: nanoseconds, tokens, millionths of tokens per second.
-    pub fn measure(self, request: &Request, mut out: impl FnMut(Metric, u64)) {
+    pub fn measure(self, request: &RequestView, mut out: impl FnMut(ReportMetric, u64)) {
         let times = self.times(request, request.sent);
         let mut one = |metric, value: Option<Gap>| {
             if let Some(value) = value {
                 out(metric, value.as_nanos());
             }
         };
-        one(Metric::Ttft, times.ttft);
-        one(Metric::Ttfo, times.ttfo);
-        one(Metric::E2e, times.e2e);
+        one(ReportMetric::Ttft, times.ttft);
+        one(ReportMetric::Ttfo, times.ttfo);
+        one(ReportMetric::E2e, times.e2e);
         let tokens = self.tokens(request).unwrap_or(0);
-        let weight = |tokens: u64| if self == Self::Guidellm { tokens.min(MOST_WEIGHT) } else { 1 };
-        (0..weight(tokens)).for_each(|_| one(Metric::Tpot, times.tpot));
-        if let Some(planned) = request.planned.filter(|_| self.know_plans()) {
+        let weight = |tokens: u64| if self == Self::Guidellm { tokens.min(MAX_WEIGHT) } else { 1 };
+        (0..weight(tokens)).for_each(|_| one(ReportMetric::Tpot, times.tpot));
+        if let Some(planned) = request.planned.filter(|_| self.use_planned_time()) {
             let felt = self.times(request, planned);
-            one(Metric::TtftFromPlanned, felt.ttft);
-            one(Metric::E2eFromPlanned, felt.e2e);
+            one(ReportMetric::TtftFromPlanned, felt.ttft);
+            one(ReportMetric::E2eFromPlanned, felt.e2e);
         }
         match self {
-            Self::Streamgauge => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.latency().0))),
-            Self::Vllm | Self::Sglang => request.events.iter().for_each(|event| one(Metric::Itl, Some(event.gap()))),
+            Self::Streamgauge => {
+                request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(event.latency().0)))
+            }
+            Self::Vllm | Self::Sglang => {
+                request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(event.gap())))
+            }
             Self::Aiperf | Self::Guidellm => {
-                (0..weight(tokens.saturating_sub(1))).for_each(|_| one(Metric::Itl, times.mean_itl));
+                (0..weight(tokens.saturating_sub(1))).for_each(|_| one(ReportMetric::Itl, times.mean_itl));
             }
             Self::Otel => {}
         }
         if request.streamed {
-            request.events.iter().for_each(|event| one(Metric::Gap, Some(event.gap())));
-            one(Metric::SecondToken, request.events.first().map(|event| event.gap()));
-            one(Metric::WorstGap, request.events.iter().map(|event| event.gap()).max());
+            request.events.iter().for_each(|event| one(ReportMetric::Gap, Some(event.gap())));
+            one(ReportMetric::SecondToken, request.events.first().map(|event| event.gap()));
+            one(ReportMetric::WorstGap, request.events.iter().map(|event| event.gap()).max());
             let chunks = request.events.iter().filter_map(|event| event.tokens());
             request
                 .first_tokens
                 .into_iter()
                 .chain(chunks)
-                .for_each(|tokens| out(Metric::TokensPerChunk, tokens.into()));
+                .for_each(|tokens| out(ReportMetric::TokensPerChunk, tokens.into()));
         }
         let each = match self {
             Self::Streamgauge => times.tpot,
@@ -196,18 +200,18 @@ impl Definitions {
             _ => None,
         };
         if let Some(each) = each.filter(|each| *each > Gap::ZERO) {
-            out(Metric::UserRate, (1e15 / each.as_nanos() as f64).round() as u64);
+            out(ReportMetric::UserRate, (1e15 / each.as_nanos() as f64).round() as u64);
         }
         if let Some(tokens) = self.tokens(request) {
-            out(Metric::Output, tokens);
+            out(ReportMetric::Output, tokens);
         }
         if let Some(tokens) = request.input {
-            out(Metric::Input, tokens);
+            out(ReportMetric::Input, tokens);
         }
     }
 }
 
 /// A time shared out, to the nearest nanosecond; `None` among nobody.
-fn shared(time: Gap, among: u64) -> Option<Gap> {
+fn divided(time: Gap, among: u64) -> Option<Gap> {
     (among > 0).then(|| Gap::from_nanos((time.as_nanos() as f64 / among as f64).round() as u64))
 }

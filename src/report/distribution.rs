@@ -3,14 +3,14 @@
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::metric::Metric;
-use crate::measure::spread::Sorted;
+use super::metric::ReportMetric;
+use crate::measure::samples::SortedSamples;
 
 /// One number over many requests, in its outer unit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Distribution {
+pub struct MetricDistribution {
     /// Which number.
-    pub metric: Metric,
+    pub metric: ReportMetric,
     /// Values.
     pub count: u64,
     /// Their mean.
@@ -28,14 +28,14 @@ pub struct Distribution {
 }
 
 /// The name of a percentile, as in `p99.9`.
-pub fn name_of(percent: f64) -> String {
+pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
 
-impl Distribution {
+impl MetricDistribution {
     /// What sorted values come to, with these percentiles.
-    pub(super) fn of(metric: Metric, sorted: Sorted<'_>, percentiles: &[f64]) -> Self {
-        let outside = |inside: f64| metric.unit().outside(inside);
+    pub(super) fn of(metric: ReportMetric, sorted: SortedSamples<'_>, percentiles: &[f64]) -> Self {
+        let outside = |inside: f64| metric.unit().to_display(inside);
         Self {
             metric,
             count: sorted.count(),
@@ -51,7 +51,7 @@ impl Distribution {
     /// Its columns in every table, as (name, value).
     pub fn columns(&self) -> Vec<(String, f64)> {
         let named = |name: &str, value: f64| (name.to_owned(), value);
-        let percentiles = self.percentiles.iter().map(|(percent, value)| (name_of(*percent), *value));
+        let percentiles = self.percentiles.iter().map(|(percent, value)| (percentile_name(*percent), *value));
         let mut columns = vec![named("avg", self.avg), named("min", self.min)];
         columns.extend(percentiles);
         columns.extend([named("max", self.max), named("std", self.std)]);
@@ -59,7 +59,7 @@ impl Distribution {
     }
 }
 
-impl Serialize for Distribution {
+impl Serialize for MetricDistribution {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("unit", self.metric.unit().name())?;

@@ -13,46 +13,46 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag};
 
 use super::definitions::Definitions;
-use super::metric::{Metric, Unit};
-use super::request::Request;
-use crate::measure::time::{Gap, Stamp, widened};
+use super::metric::{MetricUnit, ReportMetric};
+use super::request_view::RequestView;
+use crate::measure::time::{Gap, Stamp, extend_span};
 
 /// The name of the file.
 pub const FILE: &str = "histograms.hlog";
 
 /// What is longer is counted as this: an hour.
-const LONGEST: u64 = 3_600_000_000_000;
+const MAX_TIME_NANOS: u64 = 3_600_000_000_000;
 /// Significant figures.
-const FIGURES: u8 = 3;
+const SIGNIFICANT_DIGITS: u8 = 3;
 /// Outside, times are milliseconds, as in every other tool's log.
-const PER_MILLISECOND: f64 = 1e6;
+const NANOS_PER_MILLISECOND: f64 = 1e6;
 
 /// Takes requests in and makes the file. Memory: at most 11 histograms of 300 KiB.
 #[derive(Debug, Default)]
 pub struct Hlog {
-    histograms: BTreeMap<Metric, Histogram<u64>>,
+    histograms: BTreeMap<ReportMetric, Histogram<u64>>,
     span: Option<(Stamp, Stamp)>,
 }
 
 impl Hlog {
     /// One request more. Times are those of successes, but for the lag.
-    pub fn add(&mut self, request: &Request) {
-        self.span = Some(widened(self.span, request.begun(), request.ended.unwrap_or(request.sent)));
+    pub fn add(&mut self, request: &RequestView) {
+        self.span = Some(extend_span(self.span, request.started(), request.ended.unwrap_or(request.sent)));
         if let Some(planned) = request.planned {
-            self.count(Metric::Lag, request.sent.since(planned));
+            self.count(ReportMetric::Lag, request.sent.since(planned));
         }
         if request.succeeded() {
             Definitions::Streamgauge.measure(request, |metric, value| {
-                if metric.unit() == Unit::Time {
+                if metric.unit() == MetricUnit::Time {
                     self.count(metric, Gap::from_nanos(value));
                 }
             });
         }
     }
 
-    fn count(&mut self, metric: Metric, time: Gap) {
+    fn count(&mut self, metric: ReportMetric, time: Gap) {
         // It fails on bounds that make no sense, and these are constants.
-        let empty = || Histogram::new_with_bounds(1, LONGEST, FIGURES).ok();
+        let empty = || Histogram::new_with_bounds(1, MAX_TIME_NANOS, SIGNIFICANT_DIGITS).ok();
         if !self.histograms.contains_key(&metric) {
             self.histograms.extend(empty().map(|empty| (metric, empty)));
         }
@@ -71,7 +71,7 @@ impl Hlog {
         let (mut file, mut packer) = (Vec::new(), V2DeflateSerializer::new());
         let mut log = IntervalLogWriterBuilder::new();
         log.add_comment("streamgauge: nanoseconds; the maximum of each line is in milliseconds");
-        let mut log = log.with_max_value_divisor(PER_MILLISECOND).begin_log_with(&mut file, &mut packer)?;
+        let mut log = log.with_max_value_divisor(NANOS_PER_MILLISECOND).begin_log_with(&mut file, &mut packer)?;
         for (metric, histogram) in &self.histograms {
             let written = log.write_histogram(histogram, begin, last.since(first).into(), Tag::new(metric.key()));
             written.map_err(|error| match error {

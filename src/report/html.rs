@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::draw::{printable, value};
-use super::fidelity::words;
-use super::metric::Metric;
-use super::text::{Part, latencies, lines, part, planned};
+use super::ascii_plot::{format_value, table_cell};
+use super::fidelity::text;
+use super::metric::ReportMetric;
+use super::text::{BreakdownKind, breakdown_table, has_planned_times, latencies, lines};
 
 /// Width and height of a picture.
 const WIDTH: f64 = 720.0;
@@ -26,7 +26,7 @@ svg{max-width:100%;height:auto}rect,polygon{fill:var(--fill)}polyline{fill:none;
 
 /// The whole page, with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
-    let names: Vec<String> = report.sources.iter().map(|source| printable(&source.path)).collect();
+    let names: Vec<String> = report.sources.iter().map(|source| table_cell(&source.path)).collect();
     let title = escaped(&format!("Streamgauge: {}", names.join(", ")));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -34,7 +34,7 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
          <h1>{title}</h1>\n"
     );
-    page += &listed(lines(report));
+    page += &definition_list(lines(report));
     for warning in &report.warnings {
         let (text, advice) = (escaped(&warning.text), escaped(warning.advice));
         _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text}. <i>Advice:</i> {advice}.</p>");
@@ -43,24 +43,28 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     for server in &report.servers {
         page += &table("Server", &server.table());
     }
-    let fidelity = words::lines(report);
+    let fidelity = text::lines(report);
     if !fidelity.is_empty() {
         page += "<h2>Fidelity: what was planned, sent and achieved</h2>\n";
-        page += &listed(fidelity);
+        page += &definition_list(fidelity);
     }
-    page += &words::beside(report, shown).map_or(String::new(), |beside| table("Production and this run", &beside));
+    page += &text::production_table(report, shown)
+        .map_or(String::new(), |beside| table("Production and this run", &beside));
     page += &rate(report);
-    for (metric, bins) in &report.pictures {
-        page += &histogram(metric.label(planned(&report.whole)), *metric, bins);
+    for (metric, bins) in &report.histograms {
+        page += &histogram(metric.label(has_planned_times(&report.whole)), *metric, bins);
     }
     page += &load(report);
-    for (name, part) in [("Slices", part(report, Part::Slices)), ("Groups", part(report, Part::Groups))] {
+    for (name, part) in [
+        ("Slices", breakdown_table(report, BreakdownKind::Slices)),
+        ("Groups", breakdown_table(report, BreakdownKind::Groups)),
+    ] {
         page += &part.map_or(String::new(), |part| table(name, &part));
     }
     page
 }
 
-fn listed(lines: Vec<(&str, String)>) -> String {
+fn definition_list(lines: Vec<(&str, String)>) -> String {
     let line = |(name, told): (&str, String)| format!("<dt>{}</dt><dd>{}</dd>\n", escaped(name), escaped(&told));
     format!("<dl>\n{}</dl>\n", lines.into_iter().map(line).collect::<String>())
 }
@@ -70,21 +74,21 @@ fn table(name: &str, rows: &[Vec<String>]) -> String {
     let mut text = format!("<h2>{name}</h2>\n<div class=\"wide\"><table>\n");
     for (at, row) in rows.iter().enumerate() {
         let cell = if at == 0 { "th" } else { "td" };
-        let cells = row.iter().map(|of| format!("<{cell}>{}</{cell}>", escaped(&printable(of))));
+        let cells = row.iter().map(|of| format!("<{cell}>{}</{cell}>", escaped(&table_cell(of))));
         _ = writeln!(text, "<tr>{}</tr>", cells.collect::<String>());
     }
     text + "</table></div>\n"
 }
 
 /// Bars by size, each with its edge below and its count above.
-fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)]) -> String {
+fn histogram(name: &str, metric: ReportMetric, bins: &[(f64, u64)]) -> String {
     let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1) as f64;
     let step = WIDTH / bins.len().max(1) as f64;
     let mut bars = String::new();
     for (at, (edge, count)) in bins.iter().enumerate() {
         let (left, high) = (at as f64 * step, *count as f64 / most * HEIGHT);
         let (middle, top) = (left + step / 2.0, HEIGHT - high + 16.0);
-        let edge = escaped(&value(*edge, metric.unit()));
+        let edge = escaped(&format_value(*edge, metric.unit()));
         _ = write!(
             bars,
             "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{high:.1}\"/>",
@@ -94,7 +98,7 @@ fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)]) -> String {
         _ = write!(bars, "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{count}</text>", top - 4.0);
         _ = write!(bars, "<text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">≤ {edge}</text>", HEIGHT + 30.0);
     }
-    picture(name, &format!("requests or gaps by {name}"), &bars)
+    svg_figure(name, &format!("requests or gaps by {name}"), &bars)
 }
 
 /// Requests in flight over time, with those of production as a line.
@@ -110,7 +114,7 @@ fn load(report: &Report) -> String {
 
 /// Requests sent over time, with those planned as a line.
 fn rate(report: &Report) -> String {
-    let Some(rate) = words::over_time(report) else { return String::new() };
+    let Some(rate) = text::over_time(report) else { return String::new() };
     let counts = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect::<Vec<_>>();
     let (sent, planned) = (counts(&rate.sent), counts(&rate.planned));
     let seconds = rate.window_s as f64 * sent.len().max(planned.len()) as f64;
@@ -139,10 +143,10 @@ fn curves(name: &str, told: &str, area: &[f64], line: &[f64], seconds: f64) -> S
         HEIGHT + 30.0,
         points = points(area)
     );
-    picture(name, told, &drawn)
+    svg_figure(name, told, &drawn)
 }
 
-fn picture(name: &str, told: &str, drawn: &str) -> String {
+fn svg_figure(name: &str, told: &str, drawn: &str) -> String {
     let high = HEIGHT + 36.0;
     format!(
         "<h2>{name}</h2>\n<svg role=\"img\" aria-label=\"{told}\" viewBox=\"0 0 {WIDTH} {high}\" width=\"{WIDTH}\" \

@@ -1,25 +1,28 @@
 //! A report as Markdown, for an issue or a pull request.
 
 use super::Report;
-use super::draw::{printable, printed};
-use super::fidelity::words;
-use super::text::{Part, latencies, lines, part, sentence};
+use super::ascii_plot::{replace_unprintable, table_cell};
+use super::fidelity::text;
+use super::text::{BreakdownKind, breakdown_table, latencies, lines, sentence};
 
 /// The whole report, with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
     let mut text = String::new();
-    text += &listed(lines(report));
-    text += &drawn(&latencies(&report.whole, shown));
-    report.servers.iter().for_each(|server| text += &drawn(&server.table()));
-    let fidelity = words::lines(report);
+    text += &bullet_list(lines(report));
+    text += &pipe_table(&latencies(&report.whole, shown));
+    report.servers.iter().for_each(|server| text += &pipe_table(&server.table()));
+    let fidelity = text::lines(report);
     if !fidelity.is_empty() {
-        text += &format!("\nFidelity: what was planned, sent and achieved\n\n{}", listed(fidelity));
+        text += &format!("\nFidelity: what was planned, sent and achieved\n\n{}", bullet_list(fidelity));
     }
-    if let Some(beside) = words::beside(report, shown) {
-        text += &drawn(&beside);
+    if let Some(beside) = text::production_table(report, shown) {
+        text += &pipe_table(&beside);
     }
-    for table in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
-        text += &drawn(&table);
+    for table in [breakdown_table(report, BreakdownKind::Slices), breakdown_table(report, BreakdownKind::Groups)]
+        .into_iter()
+        .flatten()
+    {
+        text += &pipe_table(&table);
     }
     for warning in &report.warnings {
         text +=
@@ -29,7 +32,7 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
 }
 
 /// Figures by name; a line without a name belongs to the one above.
-pub(super) fn listed(lines: Vec<(&str, String)>) -> String {
+pub(super) fn bullet_list(lines: Vec<(&str, String)>) -> String {
     let line = |(name, told): (&str, String)| {
         let told = escaped(&told);
         if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") }
@@ -38,10 +41,10 @@ pub(super) fn listed(lines: Vec<(&str, String)>) -> String {
 }
 
 /// A table whose first row is its head; the first column is left, the others right.
-pub(super) fn drawn(table: &[Vec<String>]) -> String {
+pub(super) fn pipe_table(table: &[Vec<String>]) -> String {
     let mut text = "\n".to_owned();
     for (at, row) in table.iter().enumerate() {
-        let cells: Vec<String> = row.iter().map(|cell| escaped(&printable(cell))).collect();
+        let cells: Vec<String> = row.iter().map(|cell| escaped(&table_cell(cell))).collect();
         text += &format!("| {} |\n", cells.join(" | "));
         if at == 0 {
             text += &format!("|---{}|\n", "|---:".repeat(row.len() - 1));
@@ -53,7 +56,7 @@ pub(super) fn drawn(table: &[Vec<String>]) -> String {
 /// Text without marks that mean something in Markdown, HTML or a terminal.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for c in printed(text).chars() {
+    for c in replace_unprintable(text).chars() {
         match c {
             '<' => escaped += "&lt;",
             '>' => escaped += "&gt;",

@@ -2,7 +2,7 @@
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Metric {
+pub enum ReportMetric {
     /// Time to first token from the planned moment: what a user would have felt. Runs only.
     TtftFromPlanned,
     /// Time to first token from the request's first byte.
@@ -37,7 +37,7 @@ pub enum Metric {
 
 /// What a metric is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum MetricUnit {
     /// Nanoseconds inside, milliseconds outside.
     Time,
     /// Tokens.
@@ -46,7 +46,7 @@ pub enum Unit {
     Rate,
 }
 
-impl Unit {
+impl MetricUnit {
     /// Its name outside.
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Unit {
     }
 
     /// A value outside, of one inside.
-    pub fn outside(self, inside: f64) -> f64 {
+    pub fn to_display(self, inside: f64) -> f64 {
         match self {
             Self::Time | Self::Rate => inside / 1e6,
             Self::Tokens => inside,
@@ -65,7 +65,7 @@ impl Unit {
     }
 }
 
-impl Metric {
+impl ReportMetric {
     /// All, in the order of a report.
     pub const ALL: [Self; 15] = [
         Self::TtftFromPlanned,
@@ -130,11 +130,11 @@ impl Metric {
     }
 
     /// What it is counted in.
-    pub const fn unit(self) -> Unit {
+    pub const fn unit(self) -> MetricUnit {
         match self {
-            Self::UserRate => Unit::Rate,
-            Self::Input | Self::Output | Self::TokensPerChunk => Unit::Tokens,
-            _ => Unit::Time,
+            Self::UserRate => MetricUnit::Rate,
+            Self::Input | Self::Output | Self::TokensPerChunk => MetricUnit::Tokens,
+            _ => MetricUnit::Time,
         }
     }
 }
@@ -145,6 +145,6 @@ mod tests {
 
     #[test]
     fn every_metric_stands_at_its_own_place() {
-        assert!(Metric::ALL.iter().enumerate().all(|(at, metric)| *metric as usize == at));
+        assert!(ReportMetric::ALL.iter().enumerate().all(|(at, metric)| *metric as usize == at));
     }
 }

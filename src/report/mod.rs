@@ -49,25 +49,25 @@
 //!
 //! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares no two runs.
 
+pub mod accumulate;
 pub mod aiperf;
-mod column;
+pub mod ascii_plot;
 pub mod csv;
 pub mod definitions;
 pub mod distribution;
-pub mod draw;
 pub mod fidelity;
-pub mod fold;
-pub mod growth;
 pub mod hlog;
 pub mod html;
 pub mod markdown;
 pub mod metric;
-mod peers;
-pub mod request;
+pub mod request_view;
+pub mod saturation;
 pub mod servers;
 pub mod source;
 pub mod sweep;
 pub mod text;
+mod tool_column;
+mod tool_fields;
 pub mod vllm;
 pub mod warnings;
 
@@ -77,14 +77,14 @@ use serde::{Serialize, Serializer};
 
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp};
+use accumulate::{Accumulator, RequestStats};
 use definitions::Definitions;
-use distribution::Distribution;
+use distribution::MetricDistribution;
 use fidelity::Fidelity;
-use fold::{Figures, Fold};
-use metric::{Metric, Unit};
-use servers::Server;
-use source::Source;
-use warnings::Told;
+use metric::{MetricUnit, ReportMetric};
+use servers::ServerSummary;
+use source::ReportSource;
+use warnings::WarningText;
 
 /// The version of the JSON object.
 const VERSION: u32 = 1;
@@ -99,33 +99,33 @@ pub struct Report {
     /// Whose definitions the numbers follow.
     pub definitions: &'static str,
     /// What it was read from.
-    pub sources: Vec<Source>,
+    pub sources: Vec<ReportSource>,
     /// What all requests came to.
     #[serde(flatten)]
-    pub whole: Summary,
+    pub whole: RequestSummary,
     /// What servers said of themselves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerSummary>,
     /// Slices of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub slices: Vec<Slice>,
+    pub slices: Vec<TimeSlice>,
     /// Groups of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<Group>,
+    pub groups: Vec<RequestGroup>,
     /// What might mislead.
-    pub warnings: Vec<Told>,
+    pub warnings: Vec<WarningText>,
     /// TTFT and ITL by size, for pictures.
     #[serde(skip)]
-    pub pictures: Vec<(Metric, Vec<(f64, u64)>)>,
+    pub histograms: Vec<(ReportMetric, Vec<(f64, u64)>)>,
     /// Requests in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<Load>,
+    pub in_flight: Option<InFlightStats>,
     /// What was sent and came beside what was planned. Runs only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fidelity: Option<Fidelity>,
     /// What the warm-up of a run came to, apart from everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub warm_up: Option<Summary>,
+    pub warm_up: Option<RequestSummary>,
     /// What the trace that a run was made from came to when it was captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub production: Option<Production>,
@@ -133,7 +133,7 @@ pub struct Report {
 
 /// Requests in flight when one was sent, that one included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Load {
+pub struct InFlightStats {
     /// The time in which requests came.
     pub seconds: f64,
     /// The mean over all requests.
@@ -151,15 +151,15 @@ pub struct Production {
     pub path: String,
     /// Requests in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_flight: Option<Load>,
+    pub in_flight: Option<InFlightStats>,
     /// What its requests came to.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub summary: RequestSummary,
 }
 
 /// What some requests came to.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct RequestSummary {
     /// How many.
     pub requests: u64,
     /// By what became of them.
@@ -171,12 +171,12 @@ pub struct Summary {
     /// Of successes.
     pub throughput: Throughput,
     /// Of successes.
-    pub tokens: Tokens,
+    pub tokens: TokenTotals,
     /// By SLO.
-    pub goodput: Vec<Goodput>,
+    pub goodput: Vec<SloGoodput>,
     /// Every number that occurred.
     #[serde(serialize_with = "by_name")]
-    pub metrics: Vec<Distribution>,
+    pub metrics: Vec<MetricDistribution>,
 }
 
 /// Per second of the window.
@@ -194,7 +194,7 @@ pub struct Throughput {
 
 /// Together.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Tokens {
+pub struct TokenTotals {
     /// Prompt tokens.
     pub input: u64,
     /// Prompt tokens that a cache had.
@@ -207,7 +207,7 @@ pub struct Tokens {
 
 /// Requests that met an SLO.
 #[derive(Clone, Debug, Serialize)]
-pub struct Goodput {
+pub struct SloGoodput {
     /// Its name.
     pub slo: String,
     /// The SLO.
@@ -227,36 +227,36 @@ pub struct Goodput {
 
 /// A slice of time.
 #[derive(Debug, Serialize)]
-pub struct Slice {
+pub struct TimeSlice {
     /// Its begin on the shared line, in seconds.
     pub from_s: f64,
     /// Its end.
     pub to_s: f64,
     /// The requests that began in it.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub summary: RequestSummary,
     /// What servers said of themselves in it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerSummary>,
 }
 
 /// Requests that have something in common.
 #[derive(Debug, Serialize)]
-pub struct Group {
+pub struct RequestGroup {
     /// What.
     pub by: BTreeMap<&'static str, String>,
     /// What they came to.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub summary: RequestSummary,
 }
 
 /// What the servers of all sources said of themselves at these times.
-fn servers_of(sources: &[Source], times: &impl Fn(i64) -> bool) -> Vec<Server> {
-    sources.iter().flat_map(|source| &source.servers).map(|watched| Server::of(watched, times)).collect()
+fn summarize_servers(sources: &[ReportSource], times: &impl Fn(i64) -> bool) -> Vec<ServerSummary> {
+    sources.iter().flat_map(|source| &source.servers).map(|watched| ServerSummary::summarize(watched, times)).collect()
 }
 
 /// From the first beginning to the last end, in seconds of the line.
-fn window(whole: &Figures) -> (f64, f64) {
+fn window(whole: &RequestStats) -> (f64, f64) {
     whole.window.map_or((0.0, 0.0), |(first, last)| (secs(first), secs(last)))
 }
 
@@ -264,15 +264,15 @@ fn secs(at: Stamp) -> f64 {
     at.since(Stamp::default()).as_secs()
 }
 
-fn by_name<S: Serializer>(metrics: &[Distribution], serializer: S) -> Result<S::Ok, S::Error> {
+fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(metrics.iter().map(|metric| (metric.metric.key(), metric)))
 }
 
-impl Summary {
+impl RequestSummary {
     /// Sorts the values where they stand.
-    fn of(figures: &mut Figures, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
+    fn of(figures: &mut RequestStats, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| Goodput {
+        let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| SloGoodput {
             slo: slo.name().to_owned(),
             text: slo.to_string(),
             met: good.met,
@@ -283,12 +283,12 @@ impl Summary {
         });
         let goodput = goodput.collect();
         let mut metrics = Vec::new();
-        for metric in Metric::ALL {
+        for metric in ReportMetric::ALL {
             let sorted = figures.samples[metric as usize].sorted();
-            metrics.extend(sorted.map(|sorted| Distribution::of(metric, sorted, percentiles)));
+            metrics.extend(sorted.map(|sorted| MetricDistribution::of(metric, sorted, percentiles)));
         }
-        let sum = |metric: Metric| metrics.iter().find(|of| of.metric == metric).map_or(0, |of| of.sum as u64);
-        let (input, output) = (sum(Metric::Input), sum(Metric::Output));
+        let sum = |metric: ReportMetric| metrics.iter().find(|of| of.metric == metric).map_or(0, |of| of.sum as u64);
+        let (input, output) = (sum(ReportMetric::Input), sum(ReportMetric::Output));
         Self {
             requests: figures.requests(),
             outcomes: figures.outcomes.clone(),
@@ -300,54 +300,56 @@ impl Summary {
                 output_tokens: per_second(output),
                 total_tokens: per_second(input.saturating_add(output)),
             },
-            tokens: Tokens { input, cached: figures.cached, output, sources: figures.sources.clone() },
+            tokens: TokenTotals { input, cached: figures.cached, output, sources: figures.sources.clone() },
             goodput,
             metrics,
         }
     }
 
     /// One number, if it occurred.
-    pub fn metric(&self, metric: Metric) -> Option<&Distribution> {
+    pub fn metric(&self, metric: ReportMetric) -> Option<&MetricDistribution> {
         self.metrics.iter().find(|of| of.metric == metric)
     }
 }
 
 impl Report {
     /// What a fold came to.
-    pub fn of(fold: &mut Fold, sources: Vec<Source>, percentiles: &[f64]) -> Self {
-        let Fold { settings, whole, slices, groups, fidelity, warm_up } = fold;
+    pub fn of(fold: &mut Accumulator, sources: Vec<ReportSource>, percentiles: &[f64]) -> Self {
+        let Accumulator { settings, total: whole, slices, groups, fidelity, warm_up } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
         let window = window(whole);
         let seconds = window.1 - window.0;
-        let slice = |(number, figures): (&u64, &mut Figures)| {
+        let slice = |(number, figures): (&u64, &mut RequestStats)| {
             let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
             // The first and the last are not measured over their whole length.
             let seconds = (to_s.min(window.1) - from_s.max(window.0)).max(0.0);
             let within = |at: i64| (from_s * 1e9..to_s * 1e9).contains(&(at as f64));
-            let summary = Summary::of(figures, seconds, &settings.slos, percentiles);
-            Slice { from_s, to_s, summary, servers: servers_of(&sources, &within) }
+            let summary = RequestSummary::of(figures, seconds, &settings.slos, percentiles);
+            TimeSlice { from_s, to_s, summary, servers: summarize_servers(&sources, &within) }
         };
-        let group = |(values, figures): (&Vec<String>, &mut Figures)| Group {
+        let group = |(values, figures): (&Vec<String>, &mut RequestStats)| RequestGroup {
             by: settings.by.iter().map(|key| key.name()).zip(values.iter().cloned()).collect(),
-            summary: Summary::of(figures, seconds, &settings.slos, percentiles),
+            summary: RequestSummary::of(figures, seconds, &settings.slos, percentiles),
         };
-        let summary = Summary::of(whole, seconds, &settings.slos, percentiles);
+        let summary = RequestSummary::of(whole, seconds, &settings.slos, percentiles);
         let slices = slices.iter_mut().map(slice).collect();
-        let servers = servers_of(&sources, &|_| true);
+        let servers = summarize_servers(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
-        let began = warm_up.began();
+        let began = warm_up.first_sent();
         let warm_up = (warm_up.requests() > 0).then(|| {
             let (first, last) = self::window(warm_up);
-            Summary::of(warm_up, last - first, &settings.slos, percentiles)
+            RequestSummary::of(warm_up, last - first, &settings.slos, percentiles)
         });
         let closed_loop = sources.iter().any(|source| source.closed_loop);
         let fidelity = fidelity.finish(whole, closed_loop);
-        let warnings = warnings::of(&summary, whole, &sources, (fidelity.as_ref(), began), percentiles);
-        let planned = !whole.samples[Metric::TtftFromPlanned as usize].is_empty();
-        let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
-        let pictures = [ttft, Metric::Itl]
+        let warnings = warnings::collect(&summary, whole, &sources, (fidelity.as_ref(), began), percentiles);
+        let planned = !whole.samples[ReportMetric::TtftFromPlanned as usize].is_empty();
+        let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
+        let pictures = [ttft, ReportMetric::Itl]
             .into_iter()
-            .filter_map(|metric| Some((metric, draw::bins(whole.samples[metric as usize].sorted()?, Unit::Time))))
+            .filter_map(|metric| {
+                Some((metric, ascii_plot::histogram_bins(whole.samples[metric as usize].sorted()?, MetricUnit::Time)))
+            })
             .collect();
         Self {
             streamgauge_report: VERSION,
@@ -357,9 +359,9 @@ impl Report {
             servers,
             slices,
             groups,
-            warnings: warnings.iter().map(Told::of).collect(),
-            pictures,
-            in_flight: whole.load(),
+            warnings: warnings.iter().map(WarningText::from_warning).collect(),
+            histograms: pictures,
+            in_flight: whole.in_flight(),
             fidelity,
             warm_up,
             production: None,
@@ -367,11 +369,11 @@ impl Report {
     }
 
     /// With what the trace came to that the run was made from, which is called so.
-    pub fn beside(mut self, path: String, fold: &mut Fold, percentiles: &[f64]) -> Self {
-        let Fold { settings, whole, .. } = fold;
+    pub fn with_production(mut self, path: String, fold: &mut Accumulator, percentiles: &[f64]) -> Self {
+        let Accumulator { settings, total: whole, .. } = fold;
         let (first, last) = window(whole);
-        let summary = Summary::of(whole, last - first, &settings.slos, percentiles);
-        self.production = Some(Production { path, in_flight: whole.load(), summary });
+        let summary = RequestSummary::of(whole, last - first, &settings.slos, percentiles);
+        self.production = Some(Production { path, in_flight: whole.in_flight(), summary });
         self
     }
 
@@ -382,12 +384,12 @@ impl Report {
     }
 
     /// Whether the numbers are ours.
-    pub fn is_ours(&self) -> bool {
+    pub fn uses_own_definitions(&self) -> bool {
         self.definitions == Definitions::Streamgauge.name()
     }
 
     /// Whether goodput of any SLO is less than `least`, a share of 1. Of an SLO that counts nothing it is.
-    pub fn falls_short(&self, least: f64) -> bool {
+    pub fn is_below(&self, least: f64) -> bool {
         self.whole.goodput.iter().any(|goodput| goodput.share.is_none_or(|share| share < least))
     }
 }

@@ -7,59 +7,59 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::draw::grouped;
-use crate::capture::scrapes::{Course, Figure, Scrape, Together};
+use super::ascii_plot::with_thousands;
+use crate::capture::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
 use crate::measure::time::Stamp;
 
 /// One scrape, on the shared line.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Moment {
+pub struct ScrapePoint {
     /// When, in nanoseconds; before the line's zero it is negative.
     pub at: i64,
     /// Since the scrape before, in nanoseconds; zero of the first.
     pub span: u64,
     /// What was.
-    pub levels: BTreeMap<Figure, f64>,
+    pub levels: BTreeMap<ServerMetric, f64>,
     /// What has grown since the scrape before, by how much.
-    pub growth: BTreeMap<Figure, f64>,
+    pub growth: BTreeMap<ServerMetric, f64>,
     /// Whether it brought nothing.
     pub failed: bool,
 }
 
 /// The scrapes of one server.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Watched {
+pub struct ServerScrapes {
     /// Its URL.
     pub url: String,
     /// Those that count, in their order.
-    pub moments: Vec<Moment>,
+    pub points: Vec<ScrapePoint>,
 }
 
-impl Watched {
+impl ServerScrapes {
     /// The scrapes of one server, without those that `counts` leaves out; what has grown since the last of these still
     /// counts.
-    pub fn of<'a>(
+    pub fn from_scrapes<'a>(
         url: String,
         scrapes: impl Iterator<Item = &'a Scrape>,
         shift: u64,
         counts: impl Fn(i64) -> bool,
     ) -> Self {
-        let mut before: BTreeMap<Figure, f64> = BTreeMap::new();
+        let mut before: BTreeMap<ServerMetric, f64> = BTreeMap::new();
         let (mut last, mut moments) = (None, Vec::new());
         for scrape in scrapes {
-            let mut moment = Moment {
+            let mut moment = ScrapePoint {
                 at: scrape.at.saturating_add_unsigned(shift),
                 failed: scrape.figures.is_empty(),
-                ..Moment::default()
+                ..ScrapePoint::default()
             };
             if !moment.failed {
                 let since: i64 = last.replace(scrape.at).unwrap_or(scrape.at);
                 moment.span = scrape.at.saturating_sub(since).max(0).unsigned_abs();
             }
             for (figure, value) in &scrape.figures {
-                match figure.course() {
-                    Course::Level => _ = moment.levels.insert(*figure, *value),
-                    Course::Counter => {
+                match figure.kind() {
+                    MetricKind::Gauge => _ = moment.levels.insert(*figure, *value),
+                    MetricKind::Counter => {
                         if let Some(before) = before.insert(*figure, *value) {
                             let grown = if *value < before { *value } else { *value - before };
                             moment.growth.insert(*figure, grown);
@@ -71,12 +71,13 @@ impl Watched {
                 moments.push(moment);
             }
         }
-        Self { url, moments }
+        Self { url, points: moments }
     }
 
     /// Requests that waited, at each scrape that tells, from the first of them on.
-    pub fn queue(&self) -> Vec<(Stamp, f64)> {
-        let told = || self.moments.iter().filter_map(|moment| Some((moment.at, *moment.levels.get(&Figure::Waiting)?)));
+    pub fn waiting_requests(&self) -> Vec<(Stamp, f64)> {
+        let told =
+            || self.points.iter().filter_map(|moment| Some((moment.at, *moment.levels.get(&ServerMetric::Waiting)?)));
         let first = told().map(|(at, _)| at).min().unwrap_or_default();
         told().map(|(at, waiting)| (Stamp::from_nanos(at.abs_diff(first)), waiting)).collect()
     }
@@ -84,7 +85,7 @@ impl Watched {
 
 /// What a server said of itself.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Server {
+pub struct ServerSummary {
     /// The page that was asked for.
     pub url: String,
     /// Scrapes that brought figures.
@@ -92,7 +93,7 @@ pub struct Server {
     /// Scrapes that brought none.
     pub failed: u64,
     /// How each figure went.
-    pub figures: BTreeMap<Figure, Went>,
+    pub figures: BTreeMap<ServerMetric, Trend>,
     /// The share of prompt tokens that the prefix cache had; absent where none were looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hit_rate: Option<f64>,
@@ -101,7 +102,7 @@ pub struct Server {
 /// How a figure went.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Went {
+pub enum Trend {
     /// One that is what it is at each moment.
     Level {
         /// What it is counted in.
@@ -124,16 +125,16 @@ pub enum Went {
     },
 }
 
-impl Server {
+impl ServerSummary {
     /// What the scrapes of these times come to; times are in nanoseconds of the shared line.
-    pub fn of(watched: &Watched, times: &impl Fn(i64) -> bool) -> Self {
-        let moments = || watched.moments.iter().filter(|moment| times(moment.at));
+    pub fn summarize(watched: &ServerScrapes, times: &impl Fn(i64) -> bool) -> Self {
+        let moments = || watched.points.iter().filter(|moment| times(moment.at));
         let seconds = moments().map(|moment| moment.span).sum::<u64>() as f64 / 1e9;
         let mut figures = BTreeMap::new();
-        for figure in Figure::ALL {
+        for figure in ServerMetric::ALL {
             let unit = figure.unit();
-            match figure.course() {
-                Course::Level => {
+            match figure.kind() {
+                MetricKind::Gauge => {
                     let values: Vec<f64> = moments().filter_map(|moment| moment.levels.get(&figure).copied()).collect();
                     if values.is_empty() {
                         continue;
@@ -141,25 +142,25 @@ impl Server {
                     let avg = values.iter().sum::<f64>() / values.len() as f64;
                     let min = values.iter().copied().fold(f64::INFINITY, f64::min);
                     let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    figures.insert(figure, Went::Level { unit, avg, min, max });
+                    figures.insert(figure, Trend::Level { unit, avg, min, max });
                 }
-                Course::Counter => {
+                MetricKind::Counter => {
                     let mut grown = moments().filter_map(|moment| moment.growth.get(&figure)).peekable();
                     if grown.peek().is_none() {
                         continue;
                     }
                     let total = grown.sum();
                     let per_second = if seconds > 0.0 { total / seconds } else { 0.0 };
-                    figures.insert(figure, Went::Counter { unit, total, per_second });
+                    figures.insert(figure, Trend::Counter { unit, total, per_second });
                 }
             }
         }
-        let total = |figure: Figure| match figures.get(&figure) {
-            Some(Went::Counter { total, .. }) => Some(*total),
+        let total = |figure: ServerMetric| match figures.get(&figure) {
+            Some(Trend::Counter { total, .. }) => Some(*total),
             _ => None,
         };
-        let queries = total(Figure::PrefixQueries).filter(|queries| *queries > 0.0);
-        let prefix_hit_rate = total(Figure::PrefixHits).zip(queries).map(|(hits, queries)| hits / queries);
+        let queries = total(ServerMetric::PrefixQueries).filter(|queries| *queries > 0.0);
+        let prefix_hit_rate = total(ServerMetric::PrefixHits).zip(queries).map(|(hits, queries)| hits / queries);
         let failed = moments().filter(|moment| moment.failed).count() as u64;
         Self { url: watched.url.clone(), scrapes: moments().count() as u64 - failed, failed, figures, prefix_hit_rate }
     }
@@ -169,18 +170,18 @@ impl Server {
         let head = [&*self.url, "avg", "min", "max", "total", "per second"].map(str::to_owned);
         let mut rows = vec![head.to_vec()];
         for (figure, went) in &self.figures {
-            let shown = |value: f64| shown(value, figure.unit());
+            let shown = |value: f64| format_figure(value, figure.unit());
             let none = String::new;
             let cells = match *went {
-                Went::Level { avg, min, max, .. } => [shown(avg), shown(min), shown(max), none(), none()],
-                Went::Counter { total, per_second, .. } => {
+                Trend::Level { avg, min, max, .. } => [shown(avg), shown(min), shown(max), none(), none()],
+                Trend::Counter { total, per_second, .. } => {
                     [none(), none(), none(), shown(total), format!("{per_second:.1}")]
                 }
             };
             rows.push(std::iter::once(figure.label().to_owned()).chain(cells).collect());
         }
         if let Some(rate) = self.prefix_hit_rate {
-            let row = ["prefix hit rate", "", "", "", &shown(rate, "1"), ""];
+            let row = ["prefix hit rate", "", "", "", &format_figure(rate, "1"), ""];
             rows.push(row.map(str::to_owned).to_vec());
         }
         rows
@@ -188,31 +189,32 @@ impl Server {
 }
 
 /// What a slice's row of a table shows of all servers together.
-pub(super) const IN_SLICES: [Figure; 4] = [Figure::Waiting, Figure::Running, Figure::KvUsage, Figure::Preemptions];
+pub(super) const SLICE_FIGURES: [ServerMetric; 4] =
+    [ServerMetric::Waiting, ServerMetric::Running, ServerMetric::KvUsage, ServerMetric::Preemptions];
 
 /// One figure of all servers together: of a level the mean, of a KV cache the fullest moment, of a counter its growth.
-pub(super) fn together(servers: &[Server], figure: Figure) -> Option<String> {
-    let of = |server: &Server| match server.figures.get(&figure)? {
-        Went::Level { max, .. } if figure.together() == Together::Max => Some(*max),
-        Went::Level { avg, .. } => Some(*avg),
-        Went::Counter { total, .. } => Some(*total),
+pub(super) fn aggregate(servers: &[ServerSummary], figure: ServerMetric) -> Option<String> {
+    let of = |server: &ServerSummary| match server.figures.get(&figure)? {
+        Trend::Level { max, .. } if figure.aggregation() == SeriesAggregation::Max => Some(*max),
+        Trend::Level { avg, .. } => Some(*avg),
+        Trend::Counter { total, .. } => Some(*total),
     };
     let values: Vec<f64> = servers.iter().filter_map(of).collect();
-    let value = match figure.together() {
+    let value = match figure.aggregation() {
         _ if values.is_empty() => return None,
-        Together::Sum => values.iter().sum(),
-        Together::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        Together::Mean => values.iter().sum::<f64>() / values.len() as f64,
+        SeriesAggregation::Sum => values.iter().sum(),
+        SeriesAggregation::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        SeriesAggregation::Mean => values.iter().sum::<f64>() / values.len() as f64,
     };
-    Some(shown(value, figure.unit()))
+    Some(format_figure(value, figure.unit()))
 }
 
-fn shown(value: f64, unit: &str) -> String {
+fn format_figure(value: f64, unit: &str) -> String {
     match unit {
         "1" => format!("{:.1} %", value * 100.0),
         "bytes" => format!("{:.1} GiB", value / f64::from(1 << 30)),
         "W" => format!("{value:.0} W"),
-        _ if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
+        _ if value.fract() == 0.0 && (0.0..1e15).contains(&value) => with_thousands(value as u64),
         _ => format!("{value:.1}"),
     }
 }
@@ -222,18 +224,18 @@ mod tests {
     use super::*;
 
     fn scrape(second: i64, waiting: f64, tokens: f64) -> Scrape {
-        let figures = [(Figure::Waiting, waiting), (Figure::PromptTokens, tokens)].into();
+        let figures = [(ServerMetric::Waiting, waiting), (ServerMetric::PromptTokens, tokens)].into();
         Scrape { at: second * 1_000_000_000, figures, ..Scrape::default() }
     }
 
-    fn watched(scrapes: &[Scrape], from: i64) -> Watched {
-        Watched::of("u".to_owned(), scrapes.iter(), 0, |at| at >= from * 1_000_000_000)
+    fn watched(scrapes: &[Scrape], from: i64) -> ServerScrapes {
+        ServerScrapes::from_scrapes("u".to_owned(), scrapes.iter(), 0, |at| at >= from * 1_000_000_000)
     }
 
-    fn counter(server: &Server) -> (f64, f64) {
-        match server.figures[&Figure::PromptTokens] {
-            Went::Counter { total, per_second, .. } => (total, per_second),
-            Went::Level { .. } => panic!("tokens are counted"),
+    fn counter(server: &ServerSummary) -> (f64, f64) {
+        match server.figures[&ServerMetric::PromptTokens] {
+            Trend::Counter { total, per_second, .. } => (total, per_second),
+            Trend::Level { .. } => panic!("tokens are counted"),
         }
     }
 
@@ -241,18 +243,18 @@ mod tests {
     fn a_counter_counts_what_it_grew_though_its_server_began_again() {
         let failed = Scrape { at: 2_000_000_000, failed: Some("gone".to_owned()), ..Scrape::default() };
         let scrapes = [scrape(0, 0.0, 100.0), scrape(1, 2.0, 150.0), failed, scrape(3, 4.0, 30.0)];
-        let server = Server::of(&watched(&scrapes, 0), &|_| true);
+        let server = ServerSummary::summarize(&watched(&scrapes, 0), &|_| true);
         assert_eq!((counter(&server), server.scrapes, server.failed), ((80.0, 80.0 / 3.0), 3, 1));
-        let level = Went::Level { unit: "requests", avg: 2.0, min: 0.0, max: 4.0 };
-        assert_eq!(server.figures[&Figure::Waiting], level);
-        let late = Server::of(&watched(&scrapes, 0), &|at| at >= 3_000_000_000);
+        let level = Trend::Level { unit: "requests", avg: 2.0, min: 0.0, max: 4.0 };
+        assert_eq!(server.figures[&ServerMetric::Waiting], level);
+        let late = ServerSummary::summarize(&watched(&scrapes, 0), &|at| at >= 3_000_000_000);
         assert_eq!((counter(&late), late.scrapes, late.failed), ((30.0, 15.0), 1, 0));
     }
 
     #[test]
     fn what_grew_since_the_last_scrape_of_a_warm_up_counts() {
         let scrapes = [scrape(0, 9.0, 0.0), scrape(1, 9.0, 40.0), scrape(2, 1.0, 100.0)];
-        let server = Server::of(&watched(&scrapes, 2), &|_| true);
+        let server = ServerSummary::summarize(&watched(&scrapes, 2), &|_| true);
         assert_eq!((counter(&server), server.scrapes), ((60.0, 60.0), 1));
     }
 
@@ -261,24 +263,25 @@ mod tests {
         let failed = Scrape { at: 1_000_000_000, failed: Some("gone".to_owned()), ..Scrape::default() };
         let scrapes = [scrape(-1, 3.0, 0.0), scrape(0, 5.0, 0.0), failed, scrape(2, 9.0, 0.0)];
         let at = |seconds: u64| Stamp::from_nanos(seconds * 1_000_000_000);
-        assert_eq!(watched(&scrapes, -9).queue(), [(at(0), 3.0), (at(1), 5.0), (at(3), 9.0)]);
-        assert_eq!(watched(&[], 0).queue(), []);
+        assert_eq!(watched(&scrapes, -9).waiting_requests(), [(at(0), 3.0), (at(1), 5.0), (at(3), 9.0)]);
+        assert_eq!(watched(&[], 0).waiting_requests(), []);
     }
 
     #[test]
     fn servers_are_added_up_as_the_figure_wants_it() {
-        let level =
-            |figure: Figure, avg: f64, max: f64| (figure, Went::Level { unit: figure.unit(), avg, min: 0.0, max });
-        let server = |waiting: f64, usage: f64| Server {
+        let level = |figure: ServerMetric, avg: f64, max: f64| {
+            (figure, Trend::Level { unit: figure.unit(), avg, min: 0.0, max })
+        };
+        let server = |waiting: f64, usage: f64| ServerSummary {
             url: String::new(),
             scrapes: 1,
             failed: 0,
-            figures: [level(Figure::Waiting, waiting, 9.0), level(Figure::KvUsage, 0.1, usage)].into(),
+            figures: [level(ServerMetric::Waiting, waiting, 9.0), level(ServerMetric::KvUsage, 0.1, usage)].into(),
             prefix_hit_rate: None,
         };
         let servers = [server(1.5, 0.25), server(2.0, 0.75)];
-        assert_eq!(together(&servers, Figure::Waiting).as_deref(), Some("3.5"));
-        assert_eq!(together(&servers, Figure::KvUsage).as_deref(), Some("75.0 %"));
-        assert_eq!(together(&servers, Figure::Preemptions), None);
+        assert_eq!(aggregate(&servers, ServerMetric::Waiting).as_deref(), Some("3.5"));
+        assert_eq!(aggregate(&servers, ServerMetric::KvUsage).as_deref(), Some("75.0 %"));
+        assert_eq!(aggregate(&servers, ServerMetric::Preemptions), None);
     }
 }

@@ -11,12 +11,12 @@ use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::fold::{Fold, TooManySlices};
-use super::request::Request;
-use super::servers::Watched;
-use crate::capture::gaps::NotGaps;
-use crate::capture::reader::{RECORDS, RUN, ReadError, Reader};
-use crate::capture::scrapes::{self, SCRAPES, Scrape, ScrapesHeader};
+use super::accumulate::{Accumulator, TooManySlices};
+use super::request_view::RequestView;
+use super::servers::ServerScrapes;
+use crate::capture::gaps::GapsError;
+use crate::capture::reader::{RECORDS_FILE, RUN_FILE, ReadError, TraceReader};
+use crate::capture::server_metrics::{self, SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
 
@@ -30,7 +30,7 @@ pub enum SourceError {
     #[error(transparent)]
     Read(#[from] ReadError),
     /// What a run says of itself cannot be read.
-    #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS} itself", path.display())]
+    #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS_FILE} itself", path.display())]
     Run {
         /// The file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum SourceError {
         /// The row, from 1, the header left out.
         number: u64,
         /// What is wrong.
-        reason: NotGaps,
+        reason: GapsError,
     },
     /// There are too many slices.
     #[error(transparent)]
@@ -63,7 +63,7 @@ pub enum SourceError {
 /// What a run's file says that a report needs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Run {
+struct RunFile {
     streamgauge_run: u64,
     targets: Vec<String>,
     closed_loop: bool,
@@ -76,22 +76,22 @@ struct Run {
     command: Vec<String>,
     stopped: bool,
     warm_prefixes: bool,
-    audit: Option<Audited>,
+    audit: Option<SelfTestResult>,
     trace_digest: Option<String>,
     trace_window: Window,
-    summary: Measuring,
+    summary: RunFileSummary,
 }
 
 /// What the machine was found to be worth before the run.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Audited {
+struct SelfTestResult {
     doubts: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Measuring {
+struct RunFileSummary {
     measured: Window,
     held: u64,
     later_turns: LaterTurns,
@@ -100,7 +100,7 @@ struct Measuring {
 
 /// One source, as a report names it.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Source {
+pub struct ReportSource {
     /// As it was named.
     pub path: String,
     /// Whether it is the result of a run.
@@ -142,7 +142,7 @@ pub struct Source {
     pub without_run: bool,
     /// What servers said of themselves.
     #[serde(skip)]
-    pub servers: Vec<Watched>,
+    pub servers: Vec<ServerScrapes>,
     /// Requests in flight at most.
     #[serde(skip)]
     pub slots: Option<u32>,
@@ -172,16 +172,16 @@ pub struct Source {
     pub slos: Vec<String>,
 }
 
-impl Source {
+impl ReportSource {
     /// A run, by what its file says; and which of its planned times are in the figures.
     ///
     /// # Errors
     /// When the file says something else.
-    pub fn of_run(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
+    pub fn from_run_file(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
         if !told.is_object() {
             return Err(serde_json::Error::custom("expected an object"));
         }
-        let told: Run = serde_json::from_value(told)?;
+        let told: RunFile = serde_json::from_value(told)?;
         if told.streamgauge_run > VERSION {
             return Err(serde_json::Error::custom(format_args!(
                 "it is of version {}, and this Streamgauge reads them up to {VERSION}: use a newer one",
@@ -217,34 +217,36 @@ impl Source {
 }
 
 /// A source that has been opened.
-pub struct Opened {
+pub struct SourceReader {
     /// What is known of it before its rows are read.
-    pub source: Source,
+    pub source: ReportSource,
     path: PathBuf,
-    reader: Reader,
+    reader: TraceReader,
     scrapes: Option<(ScrapesHeader, Vec<Scrape>)>,
     measured: Window,
 }
 
-impl Opened {
+impl SourceReader {
     /// Opens a capture, a run directory or a file of rows.
     ///
     /// # Errors
     /// When it is none.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let run = path.join(RUN);
-        let mut source = Source { path: path.display().to_string(), ..Source::default() };
+        let run = path.join(RUN_FILE);
+        let mut source = ReportSource { path: path.display().to_string(), ..ReportSource::default() };
         let (mut measured, mut rows, mut scrapes) = (Window::default(), path.to_owned(), None);
         if run.is_file() {
             let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
             let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
             let told = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
-            (source, measured) = Source::of_run(source.path, told).map_err(|error| wrong(error.to_string()))?;
-            rows = path.join(RECORDS);
-            let path = path.join(SCRAPES);
-            scrapes = scrapes::read(&path).map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;
+            (source, measured) =
+                ReportSource::from_run_file(source.path, told).map_err(|error| wrong(error.to_string()))?;
+            rows = path.join(RECORDS_FILE);
+            let path = path.join(SERVER_METRICS_FILE);
+            scrapes = server_metrics::read(&path)
+                .map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;
         }
-        let reader = Reader::open(&rows)?;
+        let reader = TraceReader::open(&rows)?;
         source.started_unix_ns = reader.header().started_unix_ns;
         Ok(Self { source, path: path.to_owned(), reader, scrapes, measured })
     }
@@ -252,9 +254,9 @@ impl Opened {
     /// Hands out its requests, each with whether it counts or was of the warm-up, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
     fn read(
         mut self,
-        take: &mut impl FnMut(Request, bool) -> Result<(), TooManySlices>,
+        take: &mut impl FnMut(RequestView, bool) -> Result<(), TooManySlices>,
         zero: u64,
-    ) -> Result<Source, SourceError> {
+    ) -> Result<ReportSource, SourceError> {
         let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
         let blocks = self.reader.header().blocks.clone();
         for row in self.reader.by_ref() {
@@ -268,7 +270,7 @@ impl Opened {
                 continue;
             }
             let number = self.source.rows;
-            let request = Request::of(row, shift, blocks.as_ref()).map_err(|reason| SourceError::Gaps {
+            let request = RequestView::from_row(row, shift, blocks.as_ref()).map_err(|reason| SourceError::Gaps {
                 path: self.path.clone(),
                 number,
                 reason,
@@ -284,7 +286,7 @@ impl Opened {
             };
             let of = |(number, url): (usize, &String)| {
                 let scrapes = scrapes.iter().filter(|scrape| scrape.server == number);
-                Watched::of(url.clone(), scrapes, shift, counts)
+                ServerScrapes::from_scrapes(url.clone(), scrapes, shift, counts)
             };
             self.source.servers = header.servers.iter().enumerate().map(of).collect();
         }
@@ -297,11 +299,11 @@ impl Opened {
 ///
 /// # Errors
 /// When one of them cannot be read.
-pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceError> {
-    each(opened, |request, counts| match counts {
+pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<ReportSource>, SourceError> {
+    for_each_request(opened, |request, counts| match counts {
         true => fold.add(&request),
         false => {
-            fold.add_of_warm_up(&request);
+            fold.add_warm_up(&request);
             Ok(())
         }
     })
@@ -311,10 +313,10 @@ pub fn read(opened: Vec<Opened>, fold: &mut Fold) -> Result<Vec<Source>, SourceE
 ///
 /// # Errors
 /// When one of them cannot be read.
-pub fn each(
-    opened: Vec<Opened>,
-    mut take: impl FnMut(Request, bool) -> Result<(), TooManySlices>,
-) -> Result<Vec<Source>, SourceError> {
+pub fn for_each_request(
+    opened: Vec<SourceReader>,
+    mut take: impl FnMut(RequestView, bool) -> Result<(), TooManySlices>,
+) -> Result<Vec<ReportSource>, SourceError> {
     let zero = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min().unwrap_or(0);
     opened.into_iter().map(|opened| opened.read(&mut take, zero)).collect()
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::distribution::{Distribution, name_of};
-use super::draw::{bar, columns, grouped, printed, value};
-use super::fidelity::words;
-use super::metric::Metric;
-use super::servers::{IN_SLICES, Server, together};
-use super::{Report, Summary};
-use crate::capture::scrapes::Figure;
+use super::ascii_plot::{bar, columns, format_value, replace_unprintable, with_thousands};
+use super::distribution::{MetricDistribution, percentile_name};
+use super::fidelity::text;
+use super::metric::ReportMetric;
+use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
+use super::{Report, RequestSummary};
+use crate::capture::server_metrics::ServerMetric;
 
 /// The percentiles that a screen has room for, where nobody asks for others.
 pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
@@ -20,11 +20,11 @@ const LABEL: usize = 13;
 /// Lines of the picture of the load.
 const HEIGHT: u64 = 4;
 /// Columns of a bar.
-const BAR: usize = 50;
+const MAX_BAR_COLUMNS: usize = 50;
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]
-pub struct Screen {
+pub struct TextLayout {
     /// Columns.
     pub width: usize,
     /// ASCII only.
@@ -32,7 +32,7 @@ pub struct Screen {
 }
 
 /// The whole report, with these percentiles.
-pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
+pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     let mut text = String::new();
     let mut put = |lines: Vec<(&str, String)>| {
         for (name, told) in lines {
@@ -41,7 +41,7 @@ pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
         }
     };
     put(lines(report));
-    let fidelity = words::lines(report);
+    let fidelity = text::lines(report);
     if !fidelity.is_empty() {
         put(vec![("", String::new()), ("fidelity", "what was planned, sent and achieved".to_owned())]);
         put(fidelity);
@@ -50,7 +50,7 @@ pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
     if !report.whole.metrics.is_empty() {
         text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
     }
-    if let Some(beside) = words::beside(report, shown) {
+    if let Some(beside) = text::production_table(report, shown) {
         text += &format!(
             "
 {}",
@@ -64,15 +64,18 @@ pub fn render(report: &Report, shown: &[f64], screen: Screen) -> String {
             aligned(&server.table())
         );
     }
-    for (metric, bins) in &report.pictures {
-        text += &histogram(metric.label(planned(&report.whole)), *metric, bins, screen);
+    for (metric, bins) in &report.histograms {
+        text += &histogram(metric.label(has_planned_times(&report.whole)), *metric, bins, screen);
     }
     text += &load(report, screen);
-    for part in [part(report, Part::Slices), part(report, Part::Groups)].into_iter().flatten() {
+    for part in [breakdown_table(report, BreakdownKind::Slices), breakdown_table(report, BreakdownKind::Groups)]
+        .into_iter()
+        .flatten()
+    {
         text += &format!("\n{}", aligned(&part));
     }
     for warning in &report.warnings {
-        text += &format!("\nwarning: {}\n  advice: {}\n", printed(&warning.text), warning.advice);
+        text += &format!("\nwarning: {}\n  advice: {}\n", replace_unprintable(&warning.text), warning.advice);
     }
     if screen.plain { text.replace('≤', "<=").replace('µ', "u") } else { text }
 }
@@ -84,40 +87,48 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     for source in &report.sources {
         let left_out = match source.outside {
             0 => String::new(),
-            outside => format!(", {} of them in warm-up or cool-down and left out", grouped(outside)),
+            outside => format!(", {} of them in warm-up or cool-down and left out", with_thousands(outside)),
         };
         let to =
             if source.targets.is_empty() { String::new() } else { format!(" sent to {}", source.targets.join(", ")) };
         let name = if lines.is_empty() { "source" } else { "" };
-        lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, grouped(source.rows))));
+        lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, with_thousands(source.rows))));
     }
-    lines.extend(report.warm_up.as_ref().map(|warm_up| ("warm-up", apart(warm_up, planned(whole)))));
+    lines.extend(report.warm_up.as_ref().map(|warm_up| ("warm-up", warm_up_line(warm_up, has_planned_times(whole)))));
     if let Some(production) = &report.production {
-        lines.push(("production", format!("{}: {} requests", production.path, grouped(production.summary.requests))));
+        lines.push((
+            "production",
+            format!("{}: {} requests", production.path, with_thousands(production.summary.requests)),
+        ));
     }
-    if !report.is_ours() {
+    if !report.uses_own_definitions() {
         lines.push(("definitions", format!("those of {}", report.definitions)));
     }
-    lines.push(("requests", counted(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
+    lines.push(("requests", count_list(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
     let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
-    let refused = refused.map(|(status, count)| format!("{} answered {status}", grouped(*count)));
+    let refused = refused.map(|(status, count)| format!("{} answered {status}", with_thousands(*count)));
     let mut troubles: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in report.sources.iter().flat_map(|source| &source.troubles) {
         *troubles.entry(name).or_default() += count;
     }
-    let troubles = troubles.iter().map(|(name, count)| format!("{} {name}", grouped(*count)));
+    let troubles = troubles.iter().map(|(name, count)| format!("{} {name}", with_thousands(*count)));
     let refused: Vec<String> = troubles.chain(refused).collect();
     if !refused.is_empty() {
         lines.push(("", refused.join(", ")));
     }
     let held: u64 = report.sources.iter().map(|source| source.held).sum();
     if held > 0 {
-        lines.push(("", format!("{} held back by --max-in-flight; the wait is in their latency", grouped(held))));
+        lines
+            .push(("", format!("{} held back by --max-in-flight; the wait is in their latency", with_thousands(held))));
     }
     let turns = || report.sources.iter().map(|source| source.later_turns);
     let (real, made) = (turns().map(|turns| turns.real).sum(), turns().map(|turns| turns.made).sum());
     if (real, made) != (0, 0) {
-        let told = format!("{} with the real answers before them, {} with words instead", grouped(real), grouped(made));
+        let told = format!(
+            "{} with the real answers before them, {} with words instead",
+            with_thousands(real),
+            with_thousands(made)
+        );
         lines.push(("later turns", told));
     }
     let rate = &whole.throughput;
@@ -136,39 +147,40 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
             format!(
                 "{}: {} of {} met it ({share}), {:.2} requests/s, {:.0} tokens/s",
                 goodput.slo,
-                grouped(goodput.met),
-                grouped(goodput.counted),
+                with_thousands(goodput.met),
+                with_thousands(goodput.counted),
                 goodput.requests_per_second,
                 goodput.tokens_per_second
             ),
         ));
     }
     for (at, server) in report.servers.iter().enumerate() {
-        let failed = if server.failed > 0 { format!(", {} failed", grouped(server.failed)) } else { String::new() };
+        let failed =
+            if server.failed > 0 { format!(", {} failed", with_thousands(server.failed)) } else { String::new() };
         let name = if at == 0 { "servers" } else { "" };
-        lines.push((name, format!("{}: {} scrapes{failed}", server.url, grouped(server.scrapes))));
+        lines.push((name, format!("{}: {} scrapes{failed}", server.url, with_thousands(server.scrapes))));
     }
-    lines.into_iter().map(|(name, told)| (name, printed(&told))).collect()
+    lines.into_iter().map(|(name, told)| (name, replace_unprintable(&told))).collect()
 }
 
-fn counted(counts: impl Iterator<Item = (String, u64)>) -> String {
-    let list: Vec<String> = counts.map(|(name, count)| format!("{} {name}", grouped(count))).collect();
+fn count_list(counts: impl Iterator<Item = (String, u64)>) -> String {
+    let list: Vec<String> = counts.map(|(name, count)| format!("{} {name}", with_thousands(count))).collect();
     if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }
 
 /// The warm-up in a line.
-fn apart(summary: &Summary, planned: bool) -> String {
-    let outcomes = counted(summary.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)));
-    let ttft = if planned { Metric::TtftFromPlanned } else { Metric::Ttft };
-    let mean = |metric: Metric| {
+fn warm_up_line(summary: &RequestSummary, planned: bool) -> String {
+    let outcomes = count_list(summary.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)));
+    let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
+    let mean = |metric: ReportMetric| {
         let of = summary.metric(metric)?;
-        Some(format!(", {} {} on average", metric.label(planned), value(of.avg, metric.unit())))
+        Some(format!(", {} {} on average", metric.label(planned), format_value(of.avg, metric.unit())))
     };
-    let latencies: String = [ttft, Metric::Itl, Metric::Tpot].into_iter().filter_map(mean).collect();
+    let latencies: String = [ttft, ReportMetric::Itl, ReportMetric::Tpot].into_iter().filter_map(mean).collect();
     format!("{outcomes}{latencies}; in nothing below")
 }
 
-fn tokens(summary: &Summary) -> String {
+fn tokens(summary: &RequestSummary) -> String {
     let tokens = &summary.tokens;
     let cached = match tokens.cached {
         0 => String::new(),
@@ -176,106 +188,110 @@ fn tokens(summary: &Summary) -> String {
     };
     let sources: Vec<&str> = tokens.sources.keys().copied().collect();
     let by = if sources.is_empty() { String::new() } else { format!(", counted by {}", sources.join(", ")) };
-    format!("{} in{cached}, {} out{by}", grouped(tokens.input), grouped(tokens.output))
+    format!("{} in{cached}, {} out{by}", with_thousands(tokens.input), with_thousands(tokens.output))
 }
 
 /// Whether moments of sending were planned.
-pub(super) fn planned(summary: &Summary) -> bool {
-    summary.metric(Metric::TtftFromPlanned).is_some() || summary.metric(Metric::E2eFromPlanned).is_some()
+pub(super) fn has_planned_times(summary: &RequestSummary) -> bool {
+    summary.metric(ReportMetric::TtftFromPlanned).is_some() || summary.metric(ReportMetric::E2eFromPlanned).is_some()
 }
 
 /// Whether a number is the same as a better known one: gaps are inter-token latencies where events hold one token, and
 /// the first output is the first token where nothing reasons.
-fn repeats(summary: &Summary, metric: &Distribution) -> bool {
+fn is_duplicate(summary: &RequestSummary, metric: &MetricDistribution) -> bool {
     let better = match metric.metric {
-        Metric::Gap => Metric::Itl,
-        Metric::Ttfo => Metric::Ttft,
+        ReportMetric::Gap => ReportMetric::Itl,
+        ReportMetric::Ttfo => ReportMetric::Ttft,
         _ => return false,
     };
-    summary.metric(better).is_some_and(|better| Distribution { metric: metric.metric, ..better.clone() } == *metric)
+    summary
+        .metric(better)
+        .is_some_and(|better| MetricDistribution { metric: metric.metric, ..better.clone() } == *metric)
 }
 
 /// The table of numbers; its first row is its head. What only repeats another number is left out.
-pub(super) fn latencies(summary: &Summary, shown: &[f64]) -> Vec<Vec<String>> {
-    let metrics = summary.metrics.iter().filter(|metric| !repeats(summary, metric));
-    let rows = metrics.map(|metric| row(metric.metric.label(planned(summary)), metric, shown));
-    std::iter::once(head(shown)).chain(rows).collect()
+pub(super) fn latencies(summary: &RequestSummary, shown: &[f64]) -> Vec<Vec<String>> {
+    let metrics = summary.metrics.iter().filter(|metric| !is_duplicate(summary, metric));
+    let rows = metrics.map(|metric| row(metric.metric.label(has_planned_times(summary)), metric, shown));
+    std::iter::once(header_row(shown)).chain(rows).collect()
 }
 
 /// The head of a table of numbers.
-pub(super) fn head(shown: &[f64]) -> Vec<String> {
+pub(super) fn header_row(shown: &[f64]) -> Vec<String> {
     let mut head = vec![String::new(), "count".into(), "avg".into(), "min".into()];
-    head.extend(shown.iter().map(|percent| name_of(*percent)));
+    head.extend(shown.iter().map(|percent| percentile_name(*percent)));
     head.extend(["max".to_owned(), "std".into()]);
     head
 }
 
 /// A row of it.
-pub(super) fn row(name: &str, metric: &Distribution, shown: &[f64]) -> Vec<String> {
+pub(super) fn row(name: &str, metric: &MetricDistribution, shown: &[f64]) -> Vec<String> {
     let unit = metric.metric.unit();
-    let mut row = vec![name.to_owned(), grouped(metric.count)];
-    row.extend([metric.avg, metric.min].map(|of| value(of, unit)));
+    let mut row = vec![name.to_owned(), with_thousands(metric.count)];
+    row.extend([metric.avg, metric.min].map(|of| format_value(of, unit)));
     let of = metric.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
-    row.extend(of.map(|(_, of)| value(*of, unit)));
-    row.extend([metric.max, metric.std].map(|of| value(of, unit)));
+    row.extend(of.map(|(_, of)| format_value(*of, unit)));
+    row.extend([metric.max, metric.std].map(|of| format_value(of, unit)));
     row
 }
 
 /// Which part of the requests has a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum BreakdownKind {
     Slices,
     Groups,
 }
 
 /// A part: its name, its requests, and what servers said of themselves in it.
-type Row<'a> = (String, &'a Summary, &'a [Server]);
+type BreakdownRow<'a> = (String, &'a RequestSummary, &'a [ServerSummary]);
 
 /// The table of parts; `None` without any.
-pub(super) fn part(report: &Report, which: Part) -> Option<Vec<Vec<String>>> {
+pub(super) fn breakdown_table(report: &Report, which: BreakdownKind) -> Option<Vec<Vec<String>>> {
     let slices = report.slices.iter().map(|slice| (format!("{}s", slice.from_s), &slice.summary, &*slice.servers));
     let groups = report.groups.iter().map(|group| {
         let values: Vec<&str> = group.by.values().map(String::as_str).collect();
         (values.join(" "), &group.summary, &[][..])
     });
-    let (name, parts): (String, Vec<Row<'_>>) = match which {
-        Part::Slices => ("from".to_owned(), slices.collect()),
-        Part::Groups => {
+    let (name, parts): (String, Vec<BreakdownRow<'_>>) = match which {
+        BreakdownKind::Slices => ("from".to_owned(), slices.collect()),
+        BreakdownKind::Groups => {
             let keys: Vec<&str> = report.groups.first().map(|group| group.by.keys().copied().collect())?;
             (keys.join(" "), groups.collect())
         }
     };
-    let ttft = if planned(&report.whole) { Metric::TtftFromPlanned } else { Metric::Ttft };
-    let columns = [(ttft, 50.0), (ttft, 99.0), (Metric::Itl, 50.0), (Metric::Itl, 99.0), (Metric::Tpot, 50.0)];
+    let ttft = if has_planned_times(&report.whole) { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
+    let columns =
+        [(ttft, 50.0), (ttft, 99.0), (ReportMetric::Itl, 50.0), (ReportMetric::Itl, 99.0), (ReportMetric::Tpot, 50.0)];
     let mut head = vec![name, "requests".into(), "success".into(), "req/s".into(), "output tok/s".into()];
-    let columns: Vec<(Metric, f64)> =
-        columns.into_iter().filter(|column| told(&report.whole, *column).is_some()).collect();
+    let columns: Vec<(ReportMetric, f64)> =
+        columns.into_iter().filter(|column| percentile_of(&report.whole, *column).is_some()).collect();
     head.extend(columns.iter().map(|(metric, percent)| {
         let metric = if *metric == ttft { "TTFT" } else { metric.label(true) };
-        format!("{metric} {}", name_of(*percent))
+        format!("{metric} {}", percentile_name(*percent))
     }));
     head.extend(report.whole.goodput.iter().map(|goodput| goodput.slo.clone()));
-    let figures = IN_SLICES.into_iter().filter(|_| which == Part::Slices);
-    let figures: Vec<Figure> = figures.filter(|figure| together(&report.servers, *figure).is_some()).collect();
+    let figures = SLICE_FIGURES.into_iter().filter(|_| which == BreakdownKind::Slices);
+    let figures: Vec<ServerMetric> = figures.filter(|figure| aggregate(&report.servers, *figure).is_some()).collect();
     head.extend(figures.iter().map(|figure| figure.label().to_owned()));
-    let row = |(name, summary, servers): &Row<'_>| {
-        let success = summary.outcomes.get("success").copied().unwrap_or(0);
-        let rate = &summary.throughput;
-        let mut row = vec![name.clone(), grouped(summary.requests), grouped(success)];
-        row.extend([format!("{:.2}", rate.requests), format!("{:.0}", rate.output_tokens)]);
-        let dash = || "-".to_owned();
-        row.extend(
-            columns.iter().map(|column| told(summary, *column).map_or_else(dash, |of| value(of, column.0.unit()))),
-        );
-        let share = |share: f64| format!("{:.1} %", share * 100.0);
-        row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, share)));
-        row.extend(figures.iter().map(|figure| together(servers, *figure).unwrap_or_else(dash)));
-        row
-    };
+    let row =
+        |(name, summary, servers): &BreakdownRow<'_>| {
+            let success = summary.outcomes.get("success").copied().unwrap_or(0);
+            let rate = &summary.throughput;
+            let mut row = vec![name.clone(), with_thousands(summary.requests), with_thousands(success)];
+            row.extend([format!("{:.2}", rate.requests), format!("{:.0}", rate.output_tokens)]);
+            let dash = || "-".to_owned();
+            row.extend(columns.iter().map(|column| {
+                percentile_of(summary, *column).map_or_else(dash, |of| format_value(of, column.0.unit()))
+            }));
+            let share = |share: f64| format!("{:.1} %", share * 100.0);
+            row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, share)));
+            row.extend(figures.iter().map(|figure| aggregate(servers, *figure).unwrap_or_else(dash)));
+            row
+        };
     (!parts.is_empty()).then(|| std::iter::once(head).chain(parts.iter().map(row)).collect())
 }
 
-fn told(summary: &Summary, (metric, percent): (Metric, f64)) -> Option<f64> {
+fn percentile_of(summary: &RequestSummary, (metric, percent): (ReportMetric, f64)) -> Option<f64> {
     let percentiles = &summary.metric(metric)?.percentiles;
     percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
 }
@@ -285,7 +301,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     for (at, row) in rows.iter().enumerate() {
-        let row: Vec<String> = row.iter().map(|cell| printed(cell)).collect();
+        let row: Vec<String> = row.iter().map(|cell| replace_unprintable(cell)).collect();
         _ = if at == 0 { table.set_header(row) } else { table.add_row(row) };
     }
     table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
@@ -293,36 +309,40 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn histogram(name: &str, metric: Metric, bins: &[(f64, u64)], screen: Screen) -> String {
+fn histogram(name: &str, metric: ReportMetric, bins: &[(f64, u64)], screen: TextLayout) -> String {
     let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(0);
     let mut text = format!("\n{name}\n");
-    let room = screen.width.saturating_sub(LABEL + 9).min(BAR);
+    let room = screen.width.saturating_sub(LABEL + 9).min(MAX_BAR_COLUMNS);
     for (edge, count) in bins {
         let eighths = (*count as f64 / most as f64 * room as f64 * 8.0).ceil() as usize;
-        let edge = format!("≤ {}", value(*edge, metric.unit()));
-        text +=
-            format!("{edge:>width$} {} {}", bar(eighths, screen.plain), grouped(*count), width = LABEL - 1).trim_end();
+        let edge = format!("≤ {}", format_value(*edge, metric.unit()));
+        text += format!("{edge:>width$} {} {}", bar(eighths, screen.plain), with_thousands(*count), width = LABEL - 1)
+            .trim_end();
         text.push('\n');
     }
     text
 }
 
 /// Requests in windows of the run, as planned and as sent.
-fn over_time(report: &Report, screen: Screen) -> String {
-    let Some(rate) = words::over_time(report) else { return String::new() };
+fn over_time(report: &Report, screen: TextLayout) -> String {
+    let Some(rate) = text::over_time(report) else { return String::new() };
     let most = rate.planned.iter().chain(&rate.sent).copied().max().unwrap_or(1).max(1);
     let line = |name: &str, counts: &[u64]| {
         let counts: Vec<f64> = counts.iter().map(|count| *count as f64).collect();
         let drawn = columns(&counts, most as f64, 1, screen.plain).concat();
         format!("{:<LABEL$}{name:<8} {drawn}", "").trim_end().to_owned() + "\n"
     };
-    let told =
-        format!("{:<LABEL$}requests in windows of {} s, at most {}:\n", "over time", rate.window_s, grouped(most));
+    let told = format!(
+        "{:<LABEL$}requests in windows of {} s, at most {}:\n",
+        "over time",
+        rate.window_s,
+        with_thousands(most)
+    );
     told + &line("planned", &rate.planned) + &line("sent", &rate.sent)
 }
 
 /// Requests in flight over the time in which requests came.
-fn load(report: &Report, screen: Screen) -> String {
+fn load(report: &Report, screen: TextLayout) -> String {
     let Some(load) = &report.in_flight else { return String::new() };
     let columns_of = load.over_time.len().min(screen.width.saturating_sub(LABEL));
     let most = load.over_time.iter().copied().fold(0.0, f64::max);
@@ -347,5 +367,5 @@ fn load(report: &Report, screen: Screen) -> String {
 
 /// A sentence with its end.
 pub(super) fn sentence(text: &str) -> String {
-    printed(text) + "."
+    replace_unprintable(text) + "."
 }

@@ -14,13 +14,13 @@
 
 use serde_json::{Value, json};
 
-use super::column::Column;
+use super::accumulate::SloCounts;
 use super::definitions::Definitions;
-use super::fold::Good;
-use super::peers::{Fields, error, time};
-use super::request::Request;
-use super::source::Source;
-use crate::measure::time::{Gap, Stamp, widened};
+use super::request_view::RequestView;
+use super::source::ReportSource;
+use super::tool_column::ToolColumn;
+use super::tool_fields::{ToolFields, failure_text, python_timestamp};
+use crate::measure::time::{Gap, Stamp, extend_span};
 
 /// The name of the file.
 pub const FILE: &str = "vllm_bench_serve.json";
@@ -28,21 +28,21 @@ pub const FILE: &str = "vllm_bench_serve.json";
 /// The percentiles of its summary.
 const PERCENTILES: [u32; 3] = [50, 90, 99];
 /// Seconds that are counted one by one for the busiest, a day; and the most steps of a ramp.
-const MOST_SECONDS: usize = 86_400;
+const MAX_SECONDS: usize = 86_400;
 
 /// Takes requests in and makes the file. All numbers of all requests stand in it, so all are held.
 #[derive(Debug, Default)]
 pub struct Vllm {
     model: Option<String>,
     dialect: Option<String>,
-    rows: Vec<Row>,
+    rows: Vec<VllmRow>,
     planned: Option<(Stamp, Stamp)>,
     window: Option<(Stamp, Stamp)>,
 }
 
 /// One request; times in seconds.
 #[derive(Debug)]
-struct Row {
+struct VllmRow {
     start: f64,
     queued: f64,
     ttft: f64,
@@ -56,7 +56,7 @@ struct Row {
 }
 
 /// At what rate requests came, as it tells it.
-struct Rate {
+struct VllmRate {
     /// All at once, or by a ramp, where there is none.
     rate: Option<f64>,
     burstiness: f64,
@@ -66,15 +66,15 @@ struct Rate {
 
 impl Vllm {
     /// One request more.
-    pub fn add(&mut self, request: &Request) {
+    pub fn add(&mut self, request: &RequestView) {
         let times = Definitions::Vllm.times(request, request.sent);
         let secs = |gap: Option<Gap>| gap.map_or(0.0, Gap::as_secs);
         let whole = request.succeeded();
         self.model = self.model.take().or_else(|| request.model.clone());
         self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
-        self.planned = Some(widened(self.planned, request.begun(), request.begun()));
-        self.window = Some(widened(self.window, request.sent, request.ended.unwrap_or(request.sent)));
-        self.rows.push(Row {
+        self.planned = Some(extend_span(self.planned, request.started(), request.started()));
+        self.window = Some(extend_span(self.window, request.sent, request.ended.unwrap_or(request.sent)));
+        self.rows.push(VllmRow {
             start: request.sent.since(Stamp::default()).as_secs(),
             queued: request.planned.map_or(0.0, |planned| request.sent.since(planned).as_secs()),
             ttft: secs(times.ttft),
@@ -83,19 +83,19 @@ impl Vllm {
             tpot: times.tpot.map(Gap::as_secs),
             input: request.input.unwrap_or(0),
             output: Definitions::Vllm.tokens(request).filter(|_| whole).unwrap_or(0),
-            error: if whole { String::new() } else { error(request) },
+            error: if whole { String::new() } else { failure_text(request) },
         });
     }
 
     /// The file, with requests in the order of their plan. `moment` writes a wall-clock time as `20261121T004151Z`.
-    pub fn render(mut self, sources: &[Source], goodput: &[Good], moment: fn(u64) -> String) -> String {
+    pub fn render(mut self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> String {
         self.rows.sort_by(|a, b| (a.start - a.queued).total_cmp(&(b.start - b.queued)));
         let began = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let slots = sources.iter().filter_map(|source| source.slots).max();
         let backend = self.dialect.as_deref().map_or("openai-chat", backend);
         let model = self.model.clone().unwrap_or_default();
         let rate = self.rate(sources);
-        let mut fields = Fields::default();
+        let mut fields = ToolFields::default();
         fields.put("date", json!(moment(began).replace('T', "-").replace('Z', "")));
         fields.put("endpoint_type", json!(backend));
         fields.put("backend", json!(backend));
@@ -115,24 +115,24 @@ impl Vllm {
         self.totals(&mut fields, of_text, goodput);
         if let Some((from, to, seconds)) = rate.ramp {
             let reached = |rate: u64| began + ((rate as f64 - from).max(0.0) / (to - from) * seconds * 1e9) as u64;
-            let event = |rate: u64| json!({"rps": rate, "timestamp": time(reached(rate), moment)});
+            let event = |rate: u64| json!({"rps": rate, "timestamp": python_timestamp(reached(rate), moment)});
             fields.put(
                 "rps_change_events",
-                json!((from as u64..=to as u64).take(MOST_SECONDS).map(event).collect::<Vec<_>>()),
+                json!((from as u64..=to as u64).take(MAX_SECONDS).map(event).collect::<Vec<_>>()),
             );
         }
         let good = || self.rows.iter().filter(|row| row.error.is_empty());
-        let column = |of: fn(&Row) -> f64| Column(good().map(of).collect());
+        let column = |of: fn(&VllmRow) -> f64| ToolColumn(good().map(of).collect());
         if of_text {
-            spread(&mut fields, "ttft", &column(|row| row.ttft));
-            spread(&mut fields, "tpot", &Column(good().filter_map(|row| row.tpot).collect()));
-            spread(&mut fields, "itl", &Column(good().flat_map(|row| row.itls.iter().copied()).collect()));
+            put_percentiles(&mut fields, "ttft", &column(|row| row.ttft));
+            put_percentiles(&mut fields, "tpot", &ToolColumn(good().filter_map(|row| row.tpot).collect()));
+            put_percentiles(&mut fields, "itl", &ToolColumn(good().flat_map(|row| row.itls.iter().copied()).collect()));
         }
-        spread(&mut fields, "e2el", &column(|row| row.latency));
+        put_percentiles(&mut fields, "e2el", &column(|row| row.latency));
         if slots.is_some() {
-            spread(&mut fields, "client_queue_time", &column(|row| row.queued));
+            put_percentiles(&mut fields, "client_queue_time", &column(|row| row.queued));
             if rate.rate.is_some() {
-                spread(&mut fields, "e2el_including_client_queue", &column(|row| row.latency + row.queued));
+                put_percentiles(&mut fields, "e2el_including_client_queue", &column(|row| row.latency + row.queued));
             }
         }
         // Numbers and texts: there is nothing that JSON cannot hold.
@@ -140,13 +140,13 @@ impl Vllm {
     }
 
     /// Of all requests, and each.
-    fn totals(&self, fields: &mut Fields, of_text: bool, goodput: &[Good]) {
+    fn totals(&self, fields: &mut ToolFields, of_text: bool, goodput: &[SloCounts]) {
         let duration = seconds(self.window);
         let per_second = |number: u64| if duration > 0.0 { number as f64 / duration } else { 0.0 };
         let good = || self.rows.iter().filter(|row| row.error.is_empty());
         let completed = good().count() as u64;
         let (input, output): (u64, u64) = (good().map(|row| row.input).sum(), good().map(|row| row.output).sum());
-        let each = |of: fn(&Row) -> Value| Value::Array(self.rows.iter().map(of).collect());
+        let each = |of: fn(&VllmRow) -> Value| Value::Array(self.rows.iter().map(of).collect());
         fields.put("duration", json!(duration));
         fields.put("completed", json!(completed));
         if !of_text {
@@ -179,20 +179,20 @@ impl Vllm {
         fields.put("queue_times", each(|row| json!(row.queued)));
         fields.put("generated_texts", each(|_| json!("")));
         fields.put("errors", each(|row| json!(row.error)));
-        let (tokens, open) = self.busiest();
+        let (tokens, open) = self.peaks();
         fields.put("max_output_tokens_per_s", json!(tokens as f64));
         fields.put("max_concurrent_requests", json!(open));
         fields.put("rtfx", json!(0.0));
     }
 
     /// The most chunks with tokens, and the most requests open, within a second of those that begin with the first success.
-    fn busiest(&self) -> (u64, u64) {
+    fn peaks(&self) -> (u64, u64) {
         let good = || self.rows.iter().filter(|row| row.error.is_empty());
         let first = good().map(|row| row.start).fold(f64::INFINITY, f64::min);
         let (mut tokens, mut open) = (Vec::new(), Vec::new());
         for row in good() {
             let start = row.start - first;
-            let seconds = start as usize..=((start + row.latency) as usize).min(MOST_SECONDS);
+            let seconds = start as usize..=((start + row.latency) as usize).min(MAX_SECONDS);
             seconds.for_each(|second| count(&mut open, second));
             let mut at = start + row.ttft;
             for gap in std::iter::once(0.0).chain(row.itls.iter().copied()) {
@@ -204,10 +204,10 @@ impl Vllm {
         (most(tokens), most(open))
     }
 
-    fn rate(&self, sources: &[Source]) -> Rate {
+    fn rate(&self, sources: &[ReportSource]) -> VllmRate {
         let told = sources.first().map_or(&Value::Null, |source| &source.arrivals);
         let burstiness = told["burstiness"].as_f64().unwrap_or(1.0);
-        let of = |rate, ramp| Rate { rate, burstiness, ramp };
+        let of = |rate, ramp| VllmRate { rate, burstiness, ramp };
         let span = seconds(self.planned);
         if span == 0.0 || sources.iter().any(|source| source.closed_loop) {
             return of(None, None);
@@ -228,7 +228,7 @@ fn seconds(span: Option<(Stamp, Stamp)>) -> f64 {
 }
 
 /// The figures of numbers in seconds.
-fn spread(fields: &mut Fields, name: &str, column: &Column) {
+fn put_percentiles(fields: &mut ToolFields, name: &str, column: &ToolColumn) {
     let stats = column.stats();
     fields.put(&format!("mean_{name}_ms"), json!(stats.mean() * 1e3));
     fields.put(&format!("median_{name}_ms"), json!(stats.percentile(50.0) * 1e3));
@@ -251,7 +251,7 @@ fn backend(dialect: &str) -> &str {
 
 /// Counts one in the bucket of a second.
 fn count(buckets: &mut Vec<u64>, second: usize) {
-    if second < MOST_SECONDS {
+    if second < MAX_SECONDS {
         buckets.resize(buckets.len().max(second + 1), 0);
         buckets[second] += 1;
     }
@@ -260,15 +260,15 @@ fn count(buckets: &mut Vec<u64>, second: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::format::{Entry, Prompt, Timing};
     use crate::capture::gaps::pack;
+    use crate::capture::row::{PromptShape, Timing, TraceEntry};
     use crate::measure::record::{CountSource, Outcome};
     use crate::measure::timeline::TokenEvent;
 
     /// Sent at this second, a quarter late; three tokens, half a second apart, the first after one.
-    fn row(second: u64, outcome: Outcome) -> Entry {
+    fn row(second: u64, outcome: Outcome) -> TraceEntry {
         let gap = TokenEvent::new(Gap::from_millis(500), Some(1));
-        Entry {
+        TraceEntry {
             at: second * 1_000_000_000,
             planned: Some(second * 1_000_000_000 - 250_000_000),
             stream: Some(true),
@@ -277,26 +277,26 @@ mod tests {
             outcome: Some(outcome),
             output_tokens: Some(3),
             output_source: Some(CountSource::Usage),
-            prompt: Prompt { tokens: Some(7), ..Prompt::default() },
+            prompt: PromptShape { tokens: Some(7), ..PromptShape::default() },
             timing: Timing {
                 first_token: Some(1_000_000_000),
                 ended: Some(2_100_000_000),
                 gaps: Some(pack(&[gap, gap])),
                 ..Timing::default()
             },
-            ..Entry::default()
+            ..TraceEntry::default()
         }
     }
 
-    fn file(rows: impl IntoIterator<Item = Entry>, source: Source) -> Value {
+    fn file(rows: impl IntoIterator<Item = TraceEntry>, source: ReportSource) -> Value {
         let mut vllm = Vllm::default();
-        rows.into_iter().for_each(|row| vllm.add(&Request::of(row, 0, None).unwrap()));
+        rows.into_iter().for_each(|row| vllm.add(&RequestView::from_row(row, 0, None).unwrap()));
         serde_json::from_str(&vllm.render(&[source], &[], |_| "20261121T004151Z".to_owned())).unwrap()
     }
 
     #[test]
     fn a_failure_has_what_came_and_no_latency_and_is_in_no_total() {
-        let told = file([row(5, Outcome::Success), row(6, Outcome::Truncated)], Source::default());
+        let told = file([row(5, Outcome::Success), row(6, Outcome::Truncated)], ReportSource::default());
         assert_eq!((&told["latencies"], &told["ttfts"]), (&json!([2.0, 0.0]), &json!([1.0, 1.0])));
         assert_eq!((&told["itls"][1], &told["output_lens"]), (&json!([0.5, 0.5]), &json!([3, 0])));
         assert_eq!(told["errors"], json!(["", "truncated: status 200"]));
@@ -312,7 +312,7 @@ mod tests {
         let mut odd = row(6, Outcome::Success);
         odd.at += 400_000_000;
         // From its own beginning the first has tokens in seconds 1, 1 and 2, the other in 2, 2 and 3.
-        let told = file([odd, row(5, Outcome::Success)], Source::default());
+        let told = file([odd, row(5, Outcome::Success)], ReportSource::default());
         assert_eq!(told["start_times"], json!([5.0, 6.4]), "in the order of the plan");
         assert_eq!((&told["max_output_tokens_per_s"], &told["max_concurrent_requests"]), (&json!(3.0), &json!(2)));
     }
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn the_rate_is_what_was_asked_for_and_else_that_of_the_plan() {
         let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
-        let of = |arrivals: Value| file(rows(), Source { arrivals, ..Source::default() });
+        let of = |arrivals: Value| file(rows(), ReportSource { arrivals, ..ReportSource::default() });
         let steady = of(json!({"burstiness": 0.5, "stages": [{"from": 10.0, "to": 10.0, "seconds": null}]}));
         assert_eq!((&steady["request_rate"], &steady["burstiness"]), (&json!(10.0), &json!(0.5)));
         let unknown = of(Value::Null);
@@ -332,28 +332,28 @@ mod tests {
         let steps = ramp["rps_change_events"].as_array().unwrap();
         assert_eq!(steps.iter().map(|step| step["rps"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(steps[0]["timestamp"], "2026-11-21T00:41:51.000000");
-        let closed = file(rows(), Source { closed_loop: true, slots: Some(2), ..Source::default() });
+        let closed = file(rows(), ReportSource { closed_loop: true, slots: Some(2), ..ReportSource::default() });
         assert_eq!((&closed["request_rate"], &closed["max_concurrency"]), (&json!("inf"), &json!(2)));
     }
 
     #[test]
     fn with_slots_there_is_how_long_requests_waited_for_one() {
         let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
-        let told = file(rows(), Source { slots: Some(2), ..Source::default() });
+        let told = file(rows(), ReportSource { slots: Some(2), ..ReportSource::default() });
         assert_eq!(told["mean_client_queue_time_ms"], 250.0);
         assert_eq!(told["p99_e2el_including_client_queue_ms"], 2_250.0);
-        let closed = file(rows(), Source { slots: Some(2), closed_loop: true, ..Source::default() });
+        let closed = file(rows(), ReportSource { slots: Some(2), closed_loop: true, ..ReportSource::default() });
         assert!(
             closed.get("p99_e2el_including_client_queue_ms").is_none() && closed["std_client_queue_time_ms"] == 0.0
         );
-        assert!(file(rows(), Source::default()).get("mean_client_queue_time_ms").is_none());
+        assert!(file(rows(), ReportSource::default()).get("mean_client_queue_time_ms").is_none());
     }
 
     #[test]
     fn of_embeddings_it_has_other_fields() {
         let mut row = row(5, Outcome::Success);
         (row.dialect, row.stream) = (Some("openai.embeddings".to_owned()), Some(false));
-        let told = file([row], Source::default());
+        let told = file([row], ReportSource::default());
         assert_eq!((&told["backend"], &told["total_input_sequences"]), (&json!("openai-embeddings"), &json!(1)));
         assert_eq!((&told["input_lens"], &told["mean_e2el_ms"]), (&json!([7]), &json!(2_100.0)));
         for key in ["failed", "ttfts", "total_output_tokens", "mean_ttft_ms", "rtfx"] {

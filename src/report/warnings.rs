@@ -2,31 +2,31 @@
 
 use serde::Serialize;
 
-use super::Summary;
+use super::RequestSummary;
+use super::accumulate::{RequestStats, UNKNOWN_OUTCOME};
 use super::fidelity::Fidelity;
-use super::fold::{Figures, UNKNOWN};
-use super::growth::{Growth, of_queue, of_requests};
-use super::metric::Metric;
-use super::servers::{Server, Went};
-use super::source::Source;
-use crate::capture::scrapes::Figure;
+use super::metric::ReportMetric;
+use super::saturation::{LoadGrowth, queue_growth, request_growth};
+use super::servers::{ServerSummary, Trend};
+use super::source::ReportSource;
+use crate::capture::server_metrics::ServerMetric;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::time::{Gap, Stamp};
 
 /// Values that a percentile should have above it: with fewer the next run would give another.
-const TAIL: f64 = 10.0;
+const MIN_TAIL_VALUES: f64 = 10.0;
 /// Requests that may fail before latencies of the rest are those of survivors.
-const SURVIVORS: f64 = 0.01;
+const MAX_FAILED_SHARE: f64 = 0.01;
 /// Lag that shows in a latency, as a share of it.
-const LAG_SHARE: f64 = 0.05;
+const MAX_LAG_SHARE: f64 = 0.05;
 /// Prompt tokens from a cache beyond those that a run had sent before, as a share: a chat template is less.
-const KNOWN: f64 = 0.25;
+const MAX_PRIOR_CACHE_SHARE: f64 = 0.25;
 /// Mean tokens per event from which gaps are no inter-token latencies any more.
-const SEVERAL: f64 = 1.05;
+const MAX_TOKENS_PER_EVENT: f64 = 1.05;
 
 /// A doubt.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Warning {
+pub enum ReportWarning {
     /// There is nothing.
     Empty,
     /// A run found itself not valid.
@@ -39,15 +39,15 @@ pub enum Warning {
     /// Nobody tried what the machine that sent adds.
     NoAudit,
     /// The machine that sent spoils a figure.
-    Machine(String),
+    SenderOverloaded(String),
     /// A run was stopped before its end.
     Stopped(String),
     /// Rows of a run, without what it says of itself.
     WithoutRun(String),
     /// Part of a source is missing.
-    Damage(String),
+    Truncated(String),
     /// Several sources, of which not all tell the wall clock.
-    NoClock,
+    NoSharedClock,
     /// Rows do not tell what became of them.
     NoOutcome(u64),
     /// A run began cold.
@@ -76,14 +76,14 @@ pub enum Warning {
         failed: u64,
     },
     /// Whole answers without any output.
-    Silent {
+    WithoutOutput {
         /// How many.
         silent: u64,
         /// Whole answers.
         of: u64,
     },
     /// A server had prompts in its cache that the run had not sent before.
-    KnownBefore {
+    WarmupInPriorCache {
         /// Share of the prompt tokens that it had.
         cached: f64,
         /// Share that was sent before.
@@ -95,7 +95,7 @@ pub enum Warning {
         tokens: f64,
     },
     /// Events hold so many tokens on average, and do not say how many each.
-    UntoldTokens(f64),
+    MissingTokenCounts(f64),
     /// Output tokens are estimated.
     Estimated(u64),
     /// Gaps were not kept.
@@ -105,7 +105,7 @@ pub enum Warning {
         /// The server.
         url: String,
         /// How they grew.
-        growth: Growth,
+        growth: LoadGrowth,
     },
     /// A server put requests off that it had begun.
     Preempted {
@@ -124,12 +124,12 @@ pub enum Warning {
         of: u64,
     },
     /// More and more requests were open.
-    Saturation(Growth),
+    Saturation(LoadGrowth),
 }
 
 /// A doubt in words.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Told {
+pub struct WarningText {
     /// A name for scripts.
     pub warning: &'static str,
     /// What it is.
@@ -138,34 +138,34 @@ pub struct Told {
     pub advice: &'static str,
 }
 
-impl Told {
-    pub(super) fn of(warning: &Warning) -> Self {
+impl WarningText {
+    pub(super) fn from_warning(warning: &ReportWarning) -> Self {
         Self { warning: warning.name(), text: warning.text(), advice: warning.advice() }
     }
 }
 
-impl Warning {
+impl ReportWarning {
     /// Its name for scripts.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
             Self::NotValid { .. } => "not_valid",
             Self::NoAudit => "no_audit",
-            Self::Machine(_) => "machine",
+            Self::SenderOverloaded(_) => "machine",
             Self::Stopped(_) => "stopped",
             Self::WithoutRun(_) => "without_run",
-            Self::Damage(_) => "damage",
-            Self::NoClock => "no_clock",
+            Self::Truncated(_) => "damage",
+            Self::NoSharedClock => "no_clock",
             Self::NoOutcome(_) => "no_outcome",
             Self::NoWarmup => "no_warmup",
             Self::ClosedLoop => "closed_loop",
             Self::TooFew { .. } => "too_few",
             Self::SendLag { .. } => "send_lag",
             Self::SurvivorsOnly { .. } => "survivors_only",
-            Self::Silent { .. } => "no_output",
-            Self::KnownBefore { .. } => "known_before",
+            Self::WithoutOutput { .. } => "no_output",
+            Self::WarmupInPriorCache { .. } => "known_before",
             Self::MultiTokenChunks { .. } => "multi_token_chunks",
-            Self::UntoldTokens(_) => "untold_tokens",
+            Self::MissingTokenCounts(_) => "untold_tokens",
             Self::Estimated(_) => "estimated_tokens",
             Self::LostGaps(_) => "lost_gaps",
             Self::QueueGrew { .. } => "queue_grew",
@@ -181,21 +181,23 @@ impl Warning {
             Self::Empty => "there are no requests".to_owned(),
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
             Self::NoAudit => "the machine that sent was not tried before, so nobody knows what it adds".to_owned(),
-            Self::Machine(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
+            Self::SenderOverloaded(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
             Self::Stopped(path) => format!("{path} was stopped before its end"),
             Self::WithoutRun(path) => format!(
                 "{path} has rows of a run and no run.json: nobody knows whether they are all and whether the run was valid, \
                  and a warm-up is in the figures"
             ),
-            Self::Damage(what) => format!("a part is missing: {what}"),
-            Self::NoClock => "not every source tells when it began, so those begin together".to_owned(),
+            Self::Truncated(what) => format!("a part is missing: {what}"),
+            Self::NoSharedClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
             Self::NoWarmup => "the first requests met a cold server, and are in the figures".to_owned(),
             Self::ClosedLoop => {
                 "the load was closed: a server that stalls is sent less, and latencies hide the wait".to_owned()
             }
             Self::TooFew { percent, count } => {
-                format!("p{percent} of {count} values rests on fewer than {TAIL}; another run may give quite another")
+                format!(
+                    "p{percent} of {count} values rests on fewer than {MIN_TAIL_VALUES}; another run may give quite another"
+                )
             }
             Self::SendLag { lag, ttft } => {
                 format!("requests were sent late: lag p99 {} against a TTFT of p50 {}", time(*lag), time(*ttft))
@@ -204,13 +206,13 @@ impl Warning {
                 "{failed} of {requests} requests ({:.1} %) have no whole answer, and no latency below tells of them",
                 *failed as f64 / *requests as f64 * 100.0
             ),
-            Self::Silent { silent, of } => {
+            Self::WithoutOutput { silent, of } => {
                 format!(
                     "{silent} of {of} whole answers have neither a token nor a count of tokens, and no TTFT below tells \
                      of them"
                 )
             }
-            Self::KnownBefore { cached, offered } => format!(
+            Self::WarmupInPriorCache { cached, offered } => format!(
                 "{:.1} % of prompt tokens came from the server's cache, and {:.1} % had been sent before in the run: the \
                  rest it knew from another, and did not have to compute",
                 cached * 100.0,
@@ -219,7 +221,7 @@ impl Warning {
             Self::MultiTokenChunks { tokens } => format!(
                 "events hold {tokens:.2} tokens on average: ITL shares a gap among them, and a client waits for whole gaps"
             ),
-            Self::UntoldTokens(tokens) => format!(
+            Self::MissingTokenCounts(tokens) => format!(
                 "events hold {tokens:.2} tokens on average and do not say how many each: ITL is from event to event, and \
                  longer than from token to token"
             ),
@@ -254,21 +256,21 @@ impl Warning {
             Self::Empty => "check the path, and whether warm-up leaves anything",
             Self::NotValid { .. } => "do not compare its figures; remove the cause and run again",
             Self::NoAudit => "leave out --no-audit",
-            Self::Machine(_) => "send from a machine with less to do, or send less",
+            Self::SenderOverloaded(_) => "send from a machine with less to do, or send less",
             Self::Stopped(_) => "its figures are of what was sent until then",
             Self::WithoutRun(_) => "name the folder of the run; where that has none, the run did not end",
-            Self::Damage(_) => "its other rows are counted; look at what stopped the writer",
-            Self::NoClock => "rates of several such sources mean something only if they did begin together",
+            Self::Truncated(_) => "its other rows are counted; look at what stopped the writer",
+            Self::NoSharedClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
             Self::NoWarmup => "--warmup 30s (replay, load) leaves them out",
             Self::ClosedLoop => "send at the trace's times, or with --rate, to see what users would wait",
             Self::TooFew { .. } => "send more requests, or read a lower percentile",
             Self::SendLag { .. } => "read the figures from planned; use more --workers, or another machine",
             Self::SurvivorsOnly { .. } => "judge by goodput, which counts them (--slo)",
-            Self::Silent { .. } => "look with `streamgauge inspect` at what the server sends, and at --dialect",
-            Self::KnownBefore { .. } => "take another --seed for every run, or begin with an empty cache",
+            Self::WithoutOutput { .. } => "look with `streamgauge inspect` at what the server sends, and at --dialect",
+            Self::WarmupInPriorCache { .. } => "take another --seed for every run, or begin with an empty cache",
             Self::MultiTokenChunks { .. } => "read the row `gap` for what a client sees",
-            Self::UntoldTokens(_) => "read TPOT, which is of tokens",
+            Self::MissingTokenCounts(_) => "read TPOT, which is of tokens",
             Self::Estimated(_) => "ask for usage: stream_options.include_usage, or --ask-usage at the proxy",
             Self::LostGaps(_) => "their TTFT and E2E are whole",
             Self::QueueGrew { .. } => {
@@ -286,58 +288,58 @@ fn time(millis: f64) -> String {
 }
 
 /// The doubts about what was found. `began` is when the first request of a warm-up was sent.
-pub(super) fn of(
-    summary: &Summary,
-    figures: &mut Figures,
-    sources: &[Source],
+pub(super) fn collect(
+    summary: &RequestSummary,
+    figures: &mut RequestStats,
+    sources: &[ReportSource],
     (fidelity, began): (Option<&Fidelity>, Option<Stamp>),
     percentiles: &[f64],
-) -> Vec<Warning> {
+) -> Vec<ReportWarning> {
     let mut warnings = Vec::new();
     if summary.requests == 0 {
-        warnings.push(Warning::Empty);
+        warnings.push(ReportWarning::Empty);
     }
     for source in sources {
         let why = source.not_valid.iter();
-        warnings.extend(why.map(|why| Warning::NotValid { path: source.path.clone(), why: why.clone() }));
-        warnings.extend(source.doubts.iter().cloned().map(Warning::Machine));
-        warnings.extend(source.stopped.then(|| Warning::Stopped(source.path.clone())));
-        warnings.extend(source.without_run.then(|| Warning::WithoutRun(source.path.clone())));
-        warnings.extend(source.damage.iter().cloned().map(Warning::Damage));
+        warnings.extend(why.map(|why| ReportWarning::NotValid { path: source.path.clone(), why: why.clone() }));
+        warnings.extend(source.doubts.iter().cloned().map(ReportWarning::SenderOverloaded));
+        warnings.extend(source.stopped.then(|| ReportWarning::Stopped(source.path.clone())));
+        warnings.extend(source.without_run.then(|| ReportWarning::WithoutRun(source.path.clone())));
+        warnings.extend(source.damage.iter().cloned().map(ReportWarning::Truncated));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
-        warnings.push(Warning::NoClock);
+        warnings.push(ReportWarning::NoSharedClock);
     }
     for watched in sources.iter().flat_map(|source| &source.servers) {
         let url = || watched.url.clone();
-        let server = Server::of(watched, &|_| true);
-        let grew = of_queue(&watched.queue());
-        let preempted = match server.figures.get(&Figure::Preemptions) {
-            Some(Went::Counter { total, .. }) if *total > 0.0 => Some(*total),
+        let server = ServerSummary::summarize(watched, &|_| true);
+        let grew = queue_growth(&watched.waiting_requests());
+        let preempted = match server.figures.get(&ServerMetric::Preemptions) {
+            Some(Trend::Counter { total, .. }) if *total > 0.0 => Some(*total),
             _ => None,
         };
         let failed = Some(server.failed).filter(|failed| *failed > 0);
         let of = server.failed + server.scrapes;
-        warnings.extend(grew.map(|growth| Warning::QueueGrew { url: url(), growth }));
-        warnings.extend(preempted.map(|times| Warning::Preempted { url: url(), times }));
-        warnings.extend(failed.map(|failed| Warning::NotScraped { url: url(), failed, of }));
+        warnings.extend(grew.map(|growth| ReportWarning::QueueGrew { url: url(), growth }));
+        warnings.extend(preempted.map(|times| ReportWarning::Preempted { url: url(), times }));
+        warnings.extend(failed.map(|failed| ReportWarning::NotScraped { url: url(), failed, of }));
     }
     let runs = || sources.iter().filter(|source| source.run);
     let doubts = [
-        figures.outcomes.get(UNKNOWN).map(|rows| Warning::NoOutcome(*rows)),
-        runs().any(|run| !run.audited).then_some(Warning::NoAudit),
-        runs().any(|run| !run.warmed_up).then_some(Warning::NoWarmup),
-        runs().any(|run| run.closed_loop).then_some(Warning::ClosedLoop),
+        figures.outcomes.get(UNKNOWN_OUTCOME).map(|rows| ReportWarning::NoOutcome(*rows)),
+        runs().any(|run| !run.audited).then_some(ReportWarning::NoAudit),
+        runs().any(|run| !run.warmed_up).then_some(ReportWarning::NoWarmup),
+        runs().any(|run| run.closed_loop).then_some(ReportWarning::ClosedLoop),
         too_few(summary, percentiles),
         // Slots that were wanted held requests back, and no machine.
         send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop || run.held > 0)),
-        survivors(figures),
-        silent(figures),
-        known_before(summary, sources, fidelity),
-        several(summary),
-        untold(figures),
-        figures.sources.get(CountSource::Chunks.name()).map(|requests| Warning::Estimated(*requests)),
-        (figures.lost_gaps > 0).then_some(Warning::LostGaps(figures.lost_gaps)),
+        survivors_only(figures),
+        without_output(figures),
+        warmup_in_prior_cache(summary, sources, fidelity),
+        multi_token_chunks(summary),
+        missing_token_counts(figures),
+        figures.sources.get(CountSource::Chunks.name()).map(|requests| ReportWarning::Estimated(*requests)),
+        (figures.lost_gaps > 0).then_some(ReportWarning::LostGaps(figures.lost_gaps)),
         saturation(figures, began).filter(|_| !runs().any(|run| run.closed_loop)),
     ];
     warnings.extend(doubts.into_iter().flatten());
@@ -345,54 +347,60 @@ pub(super) fn of(
 }
 
 /// The lowest percentile that too few values are beyond.
-fn too_few(summary: &Summary, percentiles: &[f64]) -> Option<Warning> {
-    let count = summary.metric(Metric::E2e)?.count;
-    let few = |percent: &f64| *percent > 50.0 && count as f64 * (100.0 - percent) / 100.0 < TAIL - 1e-6;
+fn too_few(summary: &RequestSummary, percentiles: &[f64]) -> Option<ReportWarning> {
+    let count = summary.metric(ReportMetric::E2e)?.count;
+    let few = |percent: &f64| *percent > 50.0 && count as f64 * (100.0 - percent) / 100.0 < MIN_TAIL_VALUES - 1e-6;
     let percent = percentiles.iter().copied().filter(few).min_by(f64::total_cmp)?;
-    Some(Warning::TooFew { percent, count })
+    Some(ReportWarning::TooFew { percent, count })
 }
 
 /// Whatever percentiles are shown.
-fn send_lag(figures: &mut Figures) -> Option<Warning> {
+fn send_lag(figures: &mut RequestStats) -> Option<ReportWarning> {
     let mut at =
-        |metric: Metric, percent: f64| Some(figures.samples[metric as usize].sorted()?.percentile(percent) / 1e6);
-    let (lag, ttft) = (at(Metric::Lag, 99.0)?, at(Metric::Ttft, 50.0)?);
-    (lag > ttft * LAG_SHARE).then_some(Warning::SendLag { lag, ttft })
+        |metric: ReportMetric, percent: f64| Some(figures.samples[metric as usize].sorted()?.percentile(percent) / 1e6);
+    let (lag, ttft) = (at(ReportMetric::Lag, 99.0)?, at(ReportMetric::Ttft, 50.0)?);
+    (lag > ttft * MAX_LAG_SHARE).then_some(ReportWarning::SendLag { lag, ttft })
 }
 
-fn survivors(figures: &Figures) -> Option<Warning> {
+fn survivors_only(figures: &RequestStats) -> Option<ReportWarning> {
     let requests = figures.requests();
-    let excused = [UNKNOWN, Outcome::Success.name()];
+    let excused = [UNKNOWN_OUTCOME, Outcome::Success.name()];
     let failed = figures.outcomes.iter().filter(|(name, _)| !excused.contains(*name)).map(|(_, count)| count).sum();
-    (failed as f64 > requests as f64 * SURVIVORS).then_some(Warning::SurvivorsOnly { requests, failed })
+    (failed as f64 > requests as f64 * MAX_FAILED_SHARE).then_some(ReportWarning::SurvivorsOnly { requests, failed })
 }
 
-fn silent(figures: &Figures) -> Option<Warning> {
-    let (silent, of) = (figures.silent, figures.successes());
-    (silent as f64 > of as f64 * SURVIVORS).then_some(Warning::Silent { silent, of })
+fn without_output(figures: &RequestStats) -> Option<ReportWarning> {
+    let (silent, of) = (figures.without_output, figures.successes());
+    (silent as f64 > of as f64 * MAX_FAILED_SHARE).then_some(ReportWarning::WithoutOutput { silent, of })
 }
 
 /// Of runs without later turns, in which the server's own answers come back, and without prefixes that were sent before.
-fn known_before(summary: &Summary, sources: &[Source], fidelity: Option<&Fidelity>) -> Option<Warning> {
-    let told = |source: &Source| source.run && !source.warm_prefixes && source.later_turns == LaterTurns::default();
+fn warmup_in_prior_cache(
+    summary: &RequestSummary,
+    sources: &[ReportSource],
+    fidelity: Option<&Fidelity>,
+) -> Option<ReportWarning> {
+    let told =
+        |source: &ReportSource| source.run && !source.warm_prefixes && source.later_turns == LaterTurns::default();
     let cached = summary.tokens.cached as f64 / summary.tokens.input.max(1) as f64;
     let prefix = fidelity?.prefix.as_ref();
     let offered = prefix.map_or(0.0, |prefix| prefix.offered_share);
-    (sources.iter().all(told) && cached > offered + KNOWN).then_some(Warning::KnownBefore { cached, offered })
+    (sources.iter().all(told) && cached > offered + MAX_PRIOR_CACHE_SHARE)
+        .then_some(ReportWarning::WarmupInPriorCache { cached, offered })
 }
 
-fn several(summary: &Summary) -> Option<Warning> {
-    let tokens = summary.metric(Metric::TokensPerChunk)?.avg;
-    (tokens > SEVERAL).then_some(Warning::MultiTokenChunks { tokens })
+fn multi_token_chunks(summary: &RequestSummary) -> Option<ReportWarning> {
+    let tokens = summary.metric(ReportMetric::TokensPerChunk)?.avg;
+    (tokens > MAX_TOKENS_PER_EVENT).then_some(ReportWarning::MultiTokenChunks { tokens })
 }
 
-fn untold(figures: &Figures) -> Option<Warning> {
-    let (tokens, events) = figures.untold;
+fn missing_token_counts(figures: &RequestStats) -> Option<ReportWarning> {
+    let (tokens, events) = figures.missing_event_tokens;
     let tokens = tokens as f64 / events.max(1) as f64;
-    (tokens > SEVERAL).then_some(Warning::UntoldTokens(tokens))
+    (tokens > MAX_TOKENS_PER_EVENT).then_some(ReportWarning::MissingTokenCounts(tokens))
 }
 
 /// See [`growth`](super::growth).
-fn saturation(figures: &Figures, began: Option<Stamp>) -> Option<Warning> {
-    of_requests(&figures.load, began).map(Warning::Saturation)
+fn saturation(figures: &RequestStats, began: Option<Stamp>) -> Option<ReportWarning> {
+    request_growth(&figures.load_samples, began).map(ReportWarning::Saturation)
 }

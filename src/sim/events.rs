@@ -5,10 +5,10 @@
 
 use bytes::Bytes;
 
-use super::engine::{Finish, Finished};
-use super::refusal::ApiError;
-use super::request::{Ask, Route};
-use super::words::Text;
+use super::api_error::ApiError;
+use super::engine::{EngineFinish, FinishedJob};
+use super::request::{SimRequest, SimRoute};
+use super::text_generator::TextGenerator;
 
 /// What every body says in the place of a build number.
 pub(super) const FINGERPRINT: &str = "streamgauge-sim";
@@ -18,7 +18,7 @@ pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
 /// Token counts as OpenAI names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
+pub(super) struct ReplyUsage {
     pub(super) prompt: u64,
     pub(super) completion: u64,
     /// Prompt tokens from the prefix cache. Only the final usage knows them.
@@ -27,32 +27,32 @@ pub(super) struct Usage {
 
 /// Some tokens of one choice: what one event, or one whole choice, says.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     pub(super) choice: u32,
     /// Tokens of the choice before these.
     pub(super) from: u32,
     /// Tokens of the choice with these.
     pub(super) upto: u32,
-    pub(super) finish: Option<Finish>,
+    pub(super) finish: Option<EngineFinish>,
 }
 
 /// Writes the events, or the one body, of one request.
 #[derive(Debug)]
-pub(super) struct Writer {
-    route: Route,
+pub(super) struct EventWriter {
+    route: SimRoute,
     /// `{"id":…,"object":…,"created":…,"model":…,"choices":[`
     opening: String,
     token_ids: bool,
-    texts: Vec<Text>,
+    texts: Vec<TextGenerator>,
 }
 
-impl Writer {
+impl EventWriter {
     /// A writer for the reply with this `id` (without its prefix), created at `created` seconds since 1970.
-    pub(super) fn new(ask: &Ask, id: &str, created: u64, model: &str, seed: u64) -> Self {
+    pub(super) fn new(ask: &SimRequest, id: &str, created: u64, model: &str, seed: u64) -> Self {
         let (prefix, object) = match (ask.route, ask.stream) {
-            (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
-            (Route::Chat, false) => ("chatcmpl", "chat.completion"),
-            (Route::Completions, _) => ("cmpl", "text_completion"),
+            (SimRoute::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
+            (SimRoute::Chat, false) => ("chatcmpl", "chat.completion"),
+            (SimRoute::Completions, _) => ("cmpl", "text_completion"),
         };
         let opening = format!(
             r#"{{"id":{},"object":"{object}","created":{created},"model":{},"choices":["#,
@@ -60,13 +60,13 @@ impl Writer {
             quoted(model)
         );
         let choices = ask.n * u32::try_from(ask.prompts.len()).unwrap_or(0);
-        let texts = (0..choices).map(|choice| Text::new(seed, choice)).collect();
+        let texts = (0..choices).map(|choice| TextGenerator::new(seed, choice)).collect();
         Self { route: ask.route, opening, token_ids: ask.return_token_ids, texts }
     }
 
     /// The chunk that opens a choice of a chat; completions have none.
-    pub(super) fn role(&self, choice: u32, usage: Option<Usage>) -> Option<Bytes> {
-        (self.route == Route::Chat).then(|| {
+    pub(super) fn role(&self, choice: u32, usage: Option<ReplyUsage>) -> Option<Bytes> {
+        (self.route == SimRoute::Chat).then(|| {
             self.event(256, |json| {
                 json.raw(r#"{"index":"#).number(choice.into());
                 json.raw(r#","delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]"#);
@@ -76,12 +76,12 @@ impl Writer {
     }
 
     /// A chunk with tokens.
-    pub(super) fn delta(&self, piece: Piece, usage: Option<Usage>) -> Bytes {
+    pub(super) fn delta(&self, piece: TextPiece, usage: Option<ReplyUsage>) -> Bytes {
         let text = 16 * usize::try_from(piece.upto - piece.from).unwrap_or(0);
         self.event(256 + text, |json| {
             json.raw(r#"{"index":"#).number(piece.choice.into());
             match self.route {
-                Route::Chat => {
+                SimRoute::Chat => {
                     json.raw(r#","delta":{"content":""#);
                     self.text(json, piece);
                     json.raw(r#""},"logprobs":null,"finish_reason":"#).finish(piece.finish);
@@ -91,7 +91,7 @@ impl Writer {
                     json.raw(r#","token_ids":"#);
                     self.ids(json, piece);
                 }
-                Route::Completions => {
+                SimRoute::Completions => {
                     json.raw(r#","text":""#);
                     self.text(json, piece);
                     json.raw(r#"","logprobs":null,"finish_reason":"#).finish(piece.finish);
@@ -107,7 +107,7 @@ impl Writer {
     }
 
     /// The chunk after the last token. `timing` is of the first choice.
-    pub(super) fn usage(&self, usage: Usage, timing: Option<&Finished>) -> Bytes {
+    pub(super) fn usage(&self, usage: ReplyUsage, timing: Option<&FinishedJob>) -> Bytes {
         self.event(512, |json| {
             json.raw("]").usage(Some(usage));
             if let Some(timing) = timing {
@@ -123,9 +123,9 @@ impl Writer {
     }
 
     /// The body of a reply that is not streamed; `choices` in order, each from its first token to its last.
-    pub(super) fn whole(&self, choices: &[Piece], usage: Usage, timing: Option<&Finished>) -> Bytes {
+    pub(super) fn whole(&self, choices: &[TextPiece], usage: ReplyUsage, timing: Option<&FinishedJob>) -> Bytes {
         let tokens: usize = choices.iter().map(|piece| usize::try_from(piece.upto).unwrap_or(0)).sum();
-        let mut json = Json(String::with_capacity(1_024 + 16 * tokens));
+        let mut json = JsonBuffer(String::with_capacity(1_024 + 16 * tokens));
         json.raw(&self.opening);
         for (at, piece) in choices.iter().enumerate() {
             if at > 0 {
@@ -133,13 +133,13 @@ impl Writer {
             }
             json.raw(r#"{"index":"#).number(piece.choice.into());
             match self.route {
-                Route::Chat => {
+                SimRoute::Chat => {
                     json.raw(r#","message":{"role":"assistant","content":""#);
                     self.text(&mut json, *piece);
                     json.raw(r#"","refusal":null,"annotations":null,"audio":null,"function_call":null,"#);
                     json.raw(r#""tool_calls":[],"reasoning":null},"logprobs":null,"#);
                 }
-                Route::Completions => {
+                SimRoute::Completions => {
                     json.raw(r#","text":""#);
                     self.text(&mut json, *piece);
                     json.raw(r#"","logprobs":null,"#);
@@ -159,8 +159,8 @@ impl Writer {
     }
 
     /// One event: the envelope, with `rest` in it from behind the bracket of `choices`.
-    fn event(&self, room: usize, rest: impl FnOnce(&mut Json)) -> Bytes {
-        let mut json = Json(String::with_capacity(self.opening.len() + room));
+    fn event(&self, room: usize, rest: impl FnOnce(&mut JsonBuffer)) -> Bytes {
+        let mut json = JsonBuffer(String::with_capacity(self.opening.len() + room));
         json.raw("data: ").raw(&self.opening);
         rest(&mut json);
         json.raw("}\n\n");
@@ -168,18 +168,18 @@ impl Writer {
     }
 
     /// The text of a piece. The end-of-sequence token has none, and a chat does not begin with a blank.
-    fn text(&self, json: &mut Json, piece: Piece) {
+    fn text(&self, json: &mut JsonBuffer, piece: TextPiece) {
         let Some(text) = self.texts.get(piece.choice as usize) else { return };
-        let eos = u32::from(piece.finish == Some(Finish::Stop));
+        let eos = u32::from(piece.finish == Some(EngineFinish::Stop));
         for at in piece.from..piece.upto.saturating_sub(eos) {
-            if at > 0 || self.route == Route::Completions {
+            if at > 0 || self.route == SimRoute::Completions {
                 json.raw(" ");
             }
             json.raw(text.word(at));
         }
     }
 
-    fn ids(&self, json: &mut Json, piece: Piece) {
+    fn ids(&self, json: &mut JsonBuffer, piece: TextPiece) {
         let Some(text) = self.texts.get(piece.choice as usize).filter(|_| self.token_ids) else {
             json.raw("null");
             return;
@@ -196,9 +196,9 @@ impl Writer {
 }
 
 /// JSON under construction.
-struct Json(String);
+struct JsonBuffer(String);
 
-impl Json {
+impl JsonBuffer {
     fn raw(&mut self, text: &str) -> &mut Self {
         self.0.push_str(text);
         self
@@ -213,14 +213,14 @@ impl Json {
         self
     }
 
-    fn finish(&mut self, finish: Option<Finish>) -> &mut Self {
+    fn finish(&mut self, finish: Option<EngineFinish>) -> &mut Self {
         match finish {
             Some(finish) => self.raw("\"").raw(finish.as_str()).raw("\""),
             None => self.raw("null"),
         }
     }
 
-    fn usage(&mut self, usage: Option<Usage>) -> &mut Self {
+    fn usage(&mut self, usage: Option<ReplyUsage>) -> &mut Self {
         let Some(usage) = usage else { return self };
         self.raw(r#","usage":{"prompt_tokens":"#).number(usage.prompt);
         self.raw(r#","total_tokens":"#).number(usage.prompt + usage.completion);
@@ -232,7 +232,7 @@ impl Json {
     }
 
     /// vLLM's per-request metrics: its first token counts from scheduling, not from arrival.
-    fn timing(&mut self, timing: &Finished, tokens: u64) {
+    fn timing(&mut self, timing: &FinishedJob, tokens: u64) {
         let gaps = tokens.saturating_sub(1);
         let seconds = timing.first.as_secs() + timing.decode.as_secs();
         let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
@@ -257,16 +257,16 @@ pub(super) fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::measure::time::Gap;
-    use crate::sim::Options;
+    use crate::sim::SimOptions;
 
-    fn writer(route: Route, body: &str) -> Writer {
-        let options = Options { models: vec!["tiny".into()], ..Options::default() };
-        let ask = Ask::parse(body.as_bytes(), route, &options).unwrap();
-        Writer::new(&ask, "a1", 1_760_000_000, "tiny", 7)
+    fn writer(route: SimRoute, body: &str) -> EventWriter {
+        let options = SimOptions { models: vec!["tiny".into()], ..SimOptions::default() };
+        let ask = SimRequest::parse(body.as_bytes(), route, &options).unwrap();
+        EventWriter::new(&ask, "a1", 1_760_000_000, "tiny", 7)
     }
 
-    fn chat() -> Writer {
-        writer(Route::Chat, r#"{"stream":true,"messages":[{"role":"user","content":"x"}],"n":2}"#)
+    fn chat() -> EventWriter {
+        writer(SimRoute::Chat, r#"{"stream":true,"messages":[{"role":"user","content":"x"}],"n":2}"#)
     }
 
     fn text(bytes: &Bytes) -> &str {
@@ -281,21 +281,21 @@ mod tests {
         let role = chat().role(0, None).unwrap();
         let rest = r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}"#;
         assert_eq!(text(&role), format!("{HEAD}{rest}\n\n"));
-        assert!(writer(Route::Completions, r#"{"prompt":"x"}"#).role(0, None).is_none());
+        assert!(writer(SimRoute::Completions, r#"{"prompt":"x"}"#).role(0, None).is_none());
     }
 
     #[test]
     fn a_delta_is_vllms_delta() {
-        let words = Text::new(7, 0);
-        let delta = chat().delta(Piece { choice: 0, from: 0, upto: 2, finish: None }, None);
+        let words = TextGenerator::new(7, 0);
+        let delta = chat().delta(TextPiece { choice: 0, from: 0, upto: 2, finish: None }, None);
         let rest = format!(
             r#"{{"index":0,"delta":{{"content":"{} {}"}},"logprobs":null,"finish_reason":null,"token_ids":null}}]}}"#,
             words.word(0),
             words.word(1)
         );
         assert_eq!(text(&delta), format!("{HEAD}{rest}\n\n"));
-        let last = Piece { choice: 0, from: 2, upto: 3, finish: Some(Finish::Length) };
-        let usage = Usage { prompt: 30, completion: 3, cached: None };
+        let last = TextPiece { choice: 0, from: 2, upto: 3, finish: Some(EngineFinish::Length) };
+        let usage = ReplyUsage { prompt: 30, completion: 3, cached: None };
         let rest = format!(
             r#"{{"index":0,"delta":{{"content":" {}"}},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}}],"usage":{{"prompt_tokens":30,"total_tokens":33,"completion_tokens":3}}}}"#,
             words.word(2),
@@ -305,16 +305,16 @@ mod tests {
 
     #[test]
     fn the_end_of_sequence_token_has_no_text() {
-        let last = Piece { choice: 1, from: 2, upto: 3, finish: Some(Finish::Stop) };
+        let last = TextPiece { choice: 1, from: 2, upto: 3, finish: Some(EngineFinish::Stop) };
         let delta = chat().delta(last, None);
         assert!(text(&delta).contains(r#"{"index":1,"delta":{"content":""},"logprobs":null,"finish_reason":"stop""#));
     }
 
     #[test]
     fn a_completion_is_vllms_completion() {
-        let writer = writer(Route::Completions, r#"{"prompt":"x","stream":true}"#);
-        let delta = writer.delta(Piece { choice: 0, from: 0, upto: 1, finish: None }, None);
-        let word = Text::new(7, 0).word(0);
+        let writer = writer(SimRoute::Completions, r#"{"prompt":"x","stream":true}"#);
+        let delta = writer.delta(TextPiece { choice: 0, from: 0, upto: 1, finish: None }, None);
+        let word = TextGenerator::new(7, 0).word(0);
         assert_eq!(
             text(&delta),
             format!(
@@ -327,9 +327,9 @@ mod tests {
 
     #[test]
     fn the_usage_chunk_has_no_choices_and_says_that_it_is_simulated() {
-        let usage = Usage { prompt: 32, completion: 4, cached: Some(16) };
-        let timing = Finished {
-            reason: Finish::Stop,
+        let usage = ReplyUsage { prompt: 32, completion: 4, cached: Some(16) };
+        let timing = FinishedJob {
+            reason: EngineFinish::Stop,
             cached_tokens: 16,
             queued: Gap::from_millis(1),
             first: Gap::from_millis(100),
@@ -342,18 +342,18 @@ mod tests {
 
     #[test]
     fn token_ids_come_when_asked_for() {
-        let writer = writer(Route::Completions, r#"{"prompt":"x","stream":true,"return_token_ids":true}"#);
-        let delta = writer.delta(Piece { choice: 0, from: 3, upto: 5, finish: None }, None);
-        let ids = format!(r#""token_ids":[{},{}]"#, Text::new(7, 0).id(3), Text::new(7, 0).id(4));
+        let writer = writer(SimRoute::Completions, r#"{"prompt":"x","stream":true,"return_token_ids":true}"#);
+        let delta = writer.delta(TextPiece { choice: 0, from: 3, upto: 5, finish: None }, None);
+        let ids = format!(r#""token_ids":[{},{}]"#, TextGenerator::new(7, 0).id(3), TextGenerator::new(7, 0).id(4));
         assert!(text(&delta).contains(&ids));
     }
 
     #[test]
     fn everything_is_json_whatever_the_id() {
-        let ask = Ask::parse(br#"{"prompt":"x"}"#, Route::Completions, &Options::default()).unwrap();
-        let writer = Writer::new(&ask, "\"\\\u{1}}", 0, "mo\"del", 0);
-        let piece = Piece { choice: 0, from: 0, upto: 12, finish: Some(Finish::Length) };
-        let body = writer.whole(&[piece], Usage::default(), None);
+        let ask = SimRequest::parse(br#"{"prompt":"x"}"#, SimRoute::Completions, &SimOptions::default()).unwrap();
+        let writer = EventWriter::new(&ask, "\"\\\u{1}}", 0, "mo\"del", 0);
+        let piece = TextPiece { choice: 0, from: 0, upto: 12, finish: Some(EngineFinish::Length) };
+        let body = writer.whole(&[piece], ReplyUsage::default(), None);
         let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(value["id"], "cmpl-\"\\\u{1}}");
         assert_eq!(value["choices"][0]["text"].as_str().unwrap().split_whitespace().count(), 12);

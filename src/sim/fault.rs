@@ -28,7 +28,7 @@ pub(super) enum CutKind {
 
 /// Where a reply is cut short: after this many tokens of all choices together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct StreamCut {
     pub(super) after: u32,
     pub(super) kind: CutKind,
 }
@@ -37,7 +37,7 @@ pub(super) struct Cut {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
     pub(super) stall: Option<Stall>,
-    pub(super) cut: Option<Cut>,
+    pub(super) cut: Option<StreamCut>,
     pub(super) slow_headers: Option<Gap>,
     pub(super) status: Option<u16>,
     pub(super) hangup: bool,
@@ -82,7 +82,7 @@ impl Faults {
                 "error" => CutKind::Error,
                 _ => return Err("no such fault"),
             };
-            once(&mut self.cut, Cut { after: token(after)?, kind })
+            once(&mut self.cut, StreamCut { after: token(after)?, kind })
         } else if part == "hangup" {
             self.hangup = true;
             Ok(())
@@ -117,12 +117,12 @@ mod tests {
         let all = Faults::parse("stall=2s@10, reset@5, slow-headers=1s, status=503, hangup,").unwrap();
         let stall = Stall { before: 10, gap: Gap::from_millis(2_000) };
         assert_eq!(all.stall, Some(stall));
-        assert_eq!(all.cut, Some(Cut { after: 5, kind: CutKind::Reset }));
+        assert_eq!(all.cut, Some(StreamCut { after: 5, kind: CutKind::Reset }));
         assert_eq!(all.slow_headers, Some(Gap::from_millis(1_000)));
         assert_eq!(all.status, Some(503));
         assert!(all.hangup);
-        assert_eq!(Faults::parse("error@0").unwrap().cut, Some(Cut { after: 0, kind: CutKind::Error }));
-        assert_eq!(Faults::parse("close@3").unwrap().cut, Some(Cut { after: 3, kind: CutKind::Close }));
+        assert_eq!(Faults::parse("error@0").unwrap().cut, Some(StreamCut { after: 0, kind: CutKind::Error }));
+        assert_eq!(Faults::parse("close@3").unwrap().cut, Some(StreamCut { after: 3, kind: CutKind::Close }));
         assert_eq!(Faults::parse(""), Ok(Faults::default()));
     }
 

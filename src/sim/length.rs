@@ -4,29 +4,29 @@ use rand::SeedableRng;
 use rand_distr::{Distribution, Geometric};
 use rand_pcg::Pcg64Mcg;
 
-use super::engine::Finish;
+use super::engine::EngineFinish;
 
 /// What a request says about the length of its choices, in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Length {
+pub(super) struct LengthSampler {
     /// `None` is what the model's own length leaves.
     pub(super) most: Option<u32>,
     pub(super) least: u32,
     pub(super) ignore_eos: bool,
 }
 
-impl Length {
+impl LengthSampler {
     /// Where a sequence stops and why, with `most` as the bound. The model is one that ends with the same chance, one in
     /// `mean`, at every token.
-    pub(super) fn draw(self, most: u32, seed: u64, mean: u32) -> (u32, Finish) {
+    pub(super) fn draw(self, most: u32, seed: u64, mean: u32) -> (u32, EngineFinish) {
         if self.ignore_eos {
-            return (most, Finish::Length);
+            return (most, EngineFinish::Length);
         }
         let stops_after = Geometric::new(1.0 / f64::from(mean))
             .map_or(u64::MAX, |length| length.sample(&mut Pcg64Mcg::seed_from_u64(seed)).saturating_add(1));
         match u32::try_from(stops_after.max(self.least.into())) {
-            Ok(tokens) if tokens <= most => (tokens, Finish::Stop),
-            _ => (most, Finish::Length),
+            Ok(tokens) if tokens <= most => (tokens, EngineFinish::Stop),
+            _ => (most, EngineFinish::Length),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Length {
 mod tests {
     use super::*;
 
-    const FREE: Length = Length { most: None, least: 0, ignore_eos: false };
+    const FREE: LengthSampler = LengthSampler { most: None, least: 0, ignore_eos: false };
 
     #[test]
     fn lengths_come_from_the_seed_and_have_the_mean_that_was_asked_for() {
@@ -47,11 +47,11 @@ mod tests {
     #[test]
     fn the_bounds_are_kept_and_the_ending_tells_which() {
         for seed in 0..200 {
-            let (tokens, ending) = Length { least: 50, ..FREE }.draw(60, seed, 200);
+            let (tokens, ending) = LengthSampler { least: 50, ..FREE }.draw(60, seed, 200);
             assert!((50..=60).contains(&tokens));
-            assert!(tokens == 60 || ending == Finish::Stop);
+            assert!(tokens == 60 || ending == EngineFinish::Stop);
         }
-        assert_eq!(Length { ignore_eos: true, ..FREE }.draw(60, 1, 2), (60, Finish::Length));
-        assert_eq!(FREE.draw(60, 1, 1), (1, Finish::Stop));
+        assert_eq!(LengthSampler { ignore_eos: true, ..FREE }.draw(60, 1, 2), (60, EngineFinish::Length));
+        assert_eq!(FREE.draw(60, 1, 1), (1, EngineFinish::Stop));
     }
 }

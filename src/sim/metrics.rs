@@ -2,15 +2,17 @@
 
 use std::fmt::Display;
 
-use super::engine::Finish;
+use super::engine::EngineFinish;
 use super::events::quoted;
-use super::stats::{E2E_BOUNDS, Histogram, ITL_BOUNDS, Stats, TTFT_BOUNDS};
+use super::stats::{E2E_BOUNDS, ITL_BOUNDS, SimHistogram, SimStats, TTFT_BOUNDS};
 
 /// The page in the Prometheus text format.
-pub(super) fn page(stats: &Stats, model: &str) -> String {
+pub(super) fn page(stats: &SimStats, model: &str) -> String {
     // JSON and Prometheus escape quotes, backslashes and line ends alike.
-    let mut page =
-        Page { text: String::with_capacity(16 << 10), labels: format!("engine=\"0\",model_name={}", quoted(model)) };
+    let mut page = MetricsPage {
+        text: String::with_capacity(16 << 10),
+        labels: format!("engine=\"0\",model_name={}", quoted(model)),
+    };
     page.gauge("num_requests_running", "Number of requests in model execution batches.", stats.running);
     page.gauge("num_requests_waiting", "Number of requests waiting to be processed.", stats.waiting);
     page.gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", stats.kv_usage);
@@ -20,7 +22,7 @@ pub(super) fn page(stats: &Stats, model: &str) -> String {
     page.counter("prompt_tokens", "Number of prefill tokens processed.", stats.prompt_tokens);
     page.counter("generation_tokens", "Number of generation tokens processed.", stats.generation_tokens);
     page.head("request_success_total", "Count of processed requests, by how they ended.", "counter");
-    for reason in Finish::ALL {
+    for reason in EngineFinish::ALL {
         let label = format!(",finished_reason=\"{}\"", reason.as_str());
         page.sample("request_success_total", &label, stats.finished(reason));
     }
@@ -33,12 +35,12 @@ pub(super) fn page(stats: &Stats, model: &str) -> String {
     page.text
 }
 
-struct Page {
+struct MetricsPage {
     text: String,
     labels: String,
 }
 
-impl Page {
+impl MetricsPage {
     fn head(&mut self, name: &str, help: &str, kind: &str) {
         self.text += &format!(
             "# HELP vllm:{name} {help} Simulated by streamgauge sim: a cost model's number, not a measurement.\n\
@@ -61,7 +63,7 @@ impl Page {
         self.sample(&name, "", value);
     }
 
-    fn histogram<const N: usize>(&mut self, name: &str, help: &str, bounds: &[f64; N], histogram: &Histogram<N>) {
+    fn histogram<const N: usize>(&mut self, name: &str, help: &str, bounds: &[f64; N], histogram: &SimHistogram<N>) {
         self.head(name, help, "histogram");
         let bucket = format!("{name}_bucket");
         let mut below = 0;
@@ -83,9 +85,9 @@ mod tests {
 
     #[test]
     fn the_page_has_vllms_names_and_values_and_says_that_they_are_simulated() {
-        let mut stats = Stats::default();
+        let mut stats = SimStats::default();
         (stats.running, stats.kv_usage, stats.cache_hits) = (3, 0.25, 32);
-        stats.finish(Finish::Length);
+        stats.finish(EngineFinish::Length);
         stats.itl.observe(&ITL_BOUNDS, Gap::from_millis(20));
         stats.itl.observe(&ITL_BOUNDS, Gap::from_millis(500_000));
         let page = page(&stats, "ti\"ny");

@@ -23,28 +23,28 @@
 //! # }
 //! ```
 
-mod bounded;
+mod api_error;
+mod body_limiter;
+mod bounded_list;
 mod cost;
 mod engine;
+mod engine_driver;
 mod events;
 mod fault;
-mod feed;
-mod hub;
-mod intake;
 mod length;
 mod metrics;
 mod options;
 mod prompt;
-mod refusal;
 mod reply;
 mod request;
 mod routes;
-mod sends;
+mod send_log;
 mod server;
 mod socket;
 mod stats;
-mod words;
+mod text_generator;
+mod token_queue;
 
 pub use cost::CostModel;
-pub use options::{Options, OptionsError};
-pub use server::{BindError, Running, Server, runtime};
+pub use options::{SimOptions, SimOptionsError};
+pub use server::{BindError, RunningServer, SimServer, runtime};

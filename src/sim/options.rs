@@ -13,7 +13,7 @@ pub(crate) const MAX_CHOICES: u32 = 128;
 
 /// Everything that can be set about the simulated server. The defaults are those of the command line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct SimOptions {
     /// The names under which the one model is served, as vLLM's `--served-model-name`; but a reply carries the name that
     /// was asked for. The first is the one on `/metrics` and of requests that name none.
     pub models: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Options {
     pub max_connections: usize,
 }
 
-impl Default for Options {
+impl Default for SimOptions {
     fn default() -> Self {
         Self {
             models: vec!["sim".to_owned()],
@@ -80,7 +80,7 @@ impl Default for Options {
 
 /// Options that no server can be built from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum OptionsError {
+pub enum SimOptionsError {
     /// A bound that must be at least 1 is 0.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
@@ -103,12 +103,12 @@ pub enum OptionsError {
     },
 }
 
-impl Options {
+impl SimOptions {
     /// Whether a server can be built from this.
     ///
     /// # Errors
     /// The first thing that stands in the way.
-    pub fn check(&self) -> Result<(), OptionsError> {
+    pub fn check(&self) -> Result<(), SimOptionsError> {
         for (name, value) in [
             ("prefill_per_second", self.cost.prefill_per_second),
             ("max_num_seqs", self.max_num_seqs),
@@ -119,25 +119,25 @@ impl Options {
             ("mean_output_tokens", self.mean_output_tokens),
         ] {
             if value == 0 {
-                return Err(OptionsError::Zero(name));
+                return Err(SimOptionsError::Zero(name));
             }
         }
         if self.max_connections == 0 {
-            return Err(OptionsError::Zero("max_connections"));
+            return Err(SimOptionsError::Zero("max_connections"));
         }
         if self.models.is_empty() {
-            return Err(OptionsError::Zero("the number of models"));
+            return Err(SimOptionsError::Zero("the number of models"));
         }
         if self.cost.step_base < Gap::from_nanos(1_000) {
-            return Err(OptionsError::InstantStep);
+            return Err(SimOptionsError::InstantStep);
         }
         if self.exact_cadence.is_some_and(|cadence| cadence < Gap::from_nanos(100_000)) {
-            return Err(OptionsError::CadenceTooFast);
+            return Err(SimOptionsError::CadenceTooFast);
         }
         let needs = self.max_model_len.div_ceil(BLOCK_TOKENS);
         if needs > self.kv_blocks {
             let fits = u64::from(self.kv_blocks) * u64::from(BLOCK_TOKENS);
-            return Err(OptionsError::ModelLongerThanCache { fits, needs });
+            return Err(SimOptionsError::ModelLongerThanCache { fits, needs });
         }
         Ok(())
     }
@@ -149,16 +149,16 @@ mod tests {
 
     #[test]
     fn the_defaults_make_a_server() {
-        assert_eq!(Options::default().check(), Ok(()));
+        assert_eq!(SimOptions::default().check(), Ok(()));
     }
 
     #[test]
     fn what_cannot_work_is_refused_by_name() {
-        let zero = Options { max_num_seqs: 0, ..Options::default() };
-        assert_eq!(zero.check(), Err(OptionsError::Zero("max_num_seqs")));
-        let small = Options { kv_blocks: 10, max_model_len: 161, ..Options::default() };
-        assert_eq!(small.check(), Err(OptionsError::ModelLongerThanCache { fits: 160, needs: 11 }));
-        let fast = Options { exact_cadence: Some(Gap::from_nanos(1)), ..Options::default() };
-        assert_eq!(fast.check(), Err(OptionsError::CadenceTooFast));
+        let zero = SimOptions { max_num_seqs: 0, ..SimOptions::default() };
+        assert_eq!(zero.check(), Err(SimOptionsError::Zero("max_num_seqs")));
+        let small = SimOptions { kv_blocks: 10, max_model_len: 161, ..SimOptions::default() };
+        assert_eq!(small.check(), Err(SimOptionsError::ModelLongerThanCache { fits: 160, needs: 11 }));
+        let fast = SimOptions { exact_cadence: Some(Gap::from_nanos(1)), ..SimOptions::default() };
+        assert_eq!(fast.check(), Err(SimOptionsError::CadenceTooFast));
     }
 }

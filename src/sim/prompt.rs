@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use super::engine::Prompt;
+use super::engine::EnginePrompt;
 use super::options::BLOCK_TOKENS;
 
 /// Bytes of text that count as one token, near what tokenizers make of English.
@@ -70,9 +70,9 @@ impl PromptReader {
     }
 
     /// What the engine has to know. An empty prompt is one token, the one that begins every sequence.
-    pub(super) fn finish(self) -> Prompt {
+    pub(super) fn finish(self) -> EnginePrompt {
         let tokens = u32::try_from(self.bytes.div_ceil(TOKEN_BYTES)).unwrap_or(u32::MAX).max(1);
-        Prompt { tokens, chain: self.chain.into() }
+        EnginePrompt { tokens, chain: self.chain.into() }
     }
 }
 
@@ -80,7 +80,7 @@ impl PromptReader {
 mod tests {
     use super::*;
 
-    fn read(parts: &[&str]) -> Prompt {
+    fn read(parts: &[&str]) -> EnginePrompt {
         let mut reader = PromptReader::new("", 1_024);
         parts.iter().for_each(|part| reader.text(part));
         reader.finish()

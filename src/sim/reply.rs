@@ -10,34 +10,34 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use thiserror::Error;
 
-use super::engine::{Finish, Finished};
-use super::events::{DONE, Piece, Usage, Writer};
-use super::fault::{Cut, CutKind};
-use super::feed::{Feed, Progress};
-use super::hub::Run;
-use super::refusal::ApiError;
-use super::request::Ask;
-use super::sends::SendLog;
-use super::socket::Wire;
+use super::api_error::ApiError;
+use super::engine::{EngineFinish, FinishedJob};
+use super::engine_driver::JobHandle;
+use super::events::{DONE, EventWriter, ReplyUsage, TextPiece};
+use super::fault::{CutKind, StreamCut};
+use super::request::SimRequest;
+use super::send_log::SendLog;
+use super::socket::SocketBuffer;
+use super::token_queue::{TokenProgress, TokenQueue};
 use crate::measure::time::Stamp;
 
 /// The connection ends here because a fault wants it so.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the reply was cut short, as asked for")]
-pub(super) struct CutShort;
+pub(super) struct StreamAborted;
 
 /// A body.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum SimReply {
     Whole(Full<Bytes>),
     Stream(Box<TokenStream>),
 }
 
-impl Body for Reply {
+impl Body for SimReply {
     type Data = Bytes;
-    type Error = CutShort;
+    type Error = StreamAborted;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutShort>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamAborted>>> {
         match self.get_mut() {
             Self::Whole(whole) => Pin::new(whole).poll_frame(cx).map_err(|never| match never {}),
             Self::Stream(stream) => stream.poll_event(cx).map(|event| event.map(|event| event.map(Frame::data))),
@@ -61,7 +61,7 @@ impl Body for Reply {
 
 /// Counts the tokens of a reply as they come.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct ReplyCounter {
     prompts: Vec<u64>,
     /// Choices per prompt.
     n: u32,
@@ -70,11 +70,11 @@ pub(super) struct Tally {
     unfinished: usize,
     cached: u64,
     /// The end of the first choice.
-    timing: Option<Finished>,
+    timing: Option<FinishedJob>,
 }
 
-impl Tally {
-    pub(super) fn new(ask: &Ask) -> Self {
+impl ReplyCounter {
+    pub(super) fn new(ask: &SimRequest) -> Self {
         let choices = ask.prompts.len() * ask.n as usize;
         Self {
             prompts: ask.prompts.iter().map(|prompt| prompt.tokens.into()).collect(),
@@ -87,7 +87,7 @@ impl Tally {
     }
 
     /// Books progress, and returns what is new of it.
-    pub(super) fn book(&mut self, progress: &Progress) -> Piece {
+    pub(super) fn book(&mut self, progress: &TokenProgress) -> TextPiece {
         let upto = progress.upto;
         let from = self.sent.get_mut(progress.choice as usize).map_or(upto, |sent| std::mem::replace(sent, upto));
         if let Some(finished) = progress.finished {
@@ -100,7 +100,7 @@ impl Tally {
                 self.timing = Some(finished);
             }
         }
-        Piece { choice: progress.choice, from, upto, finish: progress.finished.map(|finished| finished.reason) }
+        TextPiece { choice: progress.choice, from, upto, finish: progress.finished.map(|finished| finished.reason) }
     }
 
     /// All choices have ended.
@@ -114,30 +114,30 @@ impl Tally {
     }
 
     /// Usage of one choice so far.
-    fn usage_of(&self, choice: u32) -> Usage {
+    fn usage_of(&self, choice: u32) -> ReplyUsage {
         let prompt = self.prompts.get((choice / self.n) as usize).copied().unwrap_or(0);
         let completion = self.sent.get(choice as usize).copied().unwrap_or(0).into();
-        Usage { prompt, completion, cached: None }
+        ReplyUsage { prompt, completion, cached: None }
     }
 
     /// Usage of the whole reply.
-    pub(super) fn usage(&self) -> Usage {
-        Usage { prompt: self.prompts.iter().sum(), completion: self.tokens(), cached: Some(self.cached) }
+    pub(super) fn usage(&self) -> ReplyUsage {
+        ReplyUsage { prompt: self.prompts.iter().sum(), completion: self.tokens(), cached: Some(self.cached) }
     }
 
     /// Times of the first choice, once it has ended.
-    pub(super) fn timing(&self) -> Option<&Finished> {
+    pub(super) fn timing(&self) -> Option<&FinishedJob> {
         self.timing.as_ref()
     }
 }
 
 /// How a stream goes about it: what the request and the server's options want.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner {
+pub(super) struct StreamSettings {
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
     pub(super) metrics: bool,
-    pub(super) cut: Option<Cut>,
+    pub(super) cut: Option<StreamCut>,
     /// Close the connection afterwards without having said so.
     pub(super) hangup: bool,
 }
@@ -145,24 +145,24 @@ pub(super) struct Manner {
 /// A streamed reply.
 #[derive(Debug)]
 pub(super) struct TokenStream {
-    writer: Writer,
-    tally: Tally,
-    manner: Manner,
-    feed: Arc<Feed>,
-    run: Run,
-    wire: Arc<Wire>,
+    writer: EventWriter,
+    tally: ReplyCounter,
+    manner: StreamSettings,
+    feed: Arc<TokenQueue>,
+    run: JobHandle,
+    wire: Arc<SocketBuffer>,
     log: Arc<SendLog>,
     /// Events that are ready; few, because no progress is taken before they are written.
-    ready: VecDeque<Ready>,
+    ready: VecDeque<ReadyChunk>,
     begun: bool,
     opened: bool,
-    end: Option<End>,
+    end: Option<StreamEnd>,
     /// One turn has passed since the last event before a cut.
     lingered: bool,
 }
 
 #[derive(Debug)]
-struct Ready {
+struct ReadyChunk {
     bytes: Bytes,
     tokens: u32,
     planned: Stamp,
@@ -170,7 +170,7 @@ struct Ready {
 
 /// What comes after the last event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     Clean,
     Cut,
     Reset,
@@ -178,12 +178,12 @@ enum End {
 
 impl TokenStream {
     pub(super) fn new(
-        writer: Writer,
-        tally: Tally,
-        manner: Manner,
-        feed: Arc<Feed>,
-        run: Run,
-        wire: Arc<Wire>,
+        writer: EventWriter,
+        tally: ReplyCounter,
+        manner: StreamSettings,
+        feed: Arc<TokenQueue>,
+        run: JobHandle,
+        wire: Arc<SocketBuffer>,
         log: Arc<SendLog>,
     ) -> Self {
         let ready = VecDeque::new();
@@ -204,12 +204,12 @@ impl TokenStream {
     }
 
     /// One event per call, and none while the one before is on its way out: one event is one HTTP chunk and one write.
-    fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, CutShort>>> {
+    fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, StreamAborted>>> {
         if !self.begun {
             // The head goes out on its own, before there is any token.
             self.begun = true;
-            if self.cut_is_due() {
-                self.cut_short(Stamp::default());
+            if self.is_cut_due() {
+                self.cut_stream(Stamp::default());
                 cx.waker().wake_by_ref();
             } else if let Poll::Ready(progress) = self.feed.poll_next(cx) {
                 self.accept(progress);
@@ -237,81 +237,81 @@ impl TokenStream {
                     Poll::Ready(progress) => self.accept(progress),
                     Poll::Pending => return Poll::Pending,
                 },
-                Some(End::Clean) => {
+                Some(StreamEnd::Clean) => {
                     if self.manner.hangup {
                         self.wire.hang_up();
                     }
                     return Poll::Ready(None);
                 }
-                Some(End::Reset | End::Cut) if !self.lingered => {
+                Some(StreamEnd::Reset | StreamEnd::Cut) if !self.lingered => {
                     // On HTTP/2 the last event is not out yet, and a reset of the stream would take it back.
                     self.lingered = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
                 Some(end) => {
-                    if end == End::Reset {
+                    if end == StreamEnd::Reset {
                         self.wire.reset();
                     }
-                    return Poll::Ready(Some(Err(CutShort)));
+                    return Poll::Ready(Some(Err(StreamAborted)));
                 }
             }
         }
     }
 
     /// Makes events of progress.
-    fn accept(&mut self, progress: Progress) {
+    fn accept(&mut self, progress: TokenProgress) {
         let at = progress.at;
         if !std::mem::replace(&mut self.opened, true) {
             for choice in 0..u32::try_from(self.tally.sent.len()).unwrap_or(0) {
                 let usage = self.continuous(choice);
                 if let Some(role) = self.writer.role(choice, usage) {
-                    self.say(role, 0, at);
+                    self.enqueue(role, 0, at);
                 }
             }
         }
         let piece = self.tally.book(&progress);
         let delta = self.writer.delta(piece, self.continuous(piece.choice));
-        self.say(delta, piece.upto - piece.from, at);
+        self.enqueue(delta, piece.upto - piece.from, at);
         if self.tally.complete() {
             self.run.ended();
         }
-        if self.cut_is_due() {
-            self.cut_short(at);
+        if self.is_cut_due() {
+            self.cut_stream(at);
         } else if self.tally.complete() {
             if self.manner.include_usage {
                 let timing = self.tally.timing().filter(|_| self.manner.metrics);
                 let usage = self.writer.usage(self.tally.usage(), timing);
-                self.say(usage, 0, at);
+                self.enqueue(usage, 0, at);
             }
-            self.say(DONE, 0, at);
-            self.end = Some(End::Clean);
+            self.enqueue(DONE, 0, at);
+            self.end = Some(StreamEnd::Clean);
         }
     }
 
-    fn say(&mut self, bytes: Bytes, tokens: u32, planned: Stamp) {
-        self.ready.push_back(Ready { bytes, tokens, planned });
+    fn enqueue(&mut self, bytes: Bytes, tokens: u32, planned: Stamp) {
+        self.ready.push_back(ReadyChunk { bytes, tokens, planned });
     }
 
-    fn continuous(&self, choice: u32) -> Option<Usage> {
+    fn continuous(&self, choice: u32) -> Option<ReplyUsage> {
         self.manner.continuous_usage.then(|| self.tally.usage_of(choice))
     }
 
-    fn cut_is_due(&self) -> bool {
+    fn is_cut_due(&self) -> bool {
         self.manner.cut.is_some_and(|cut| self.tally.tokens() >= u64::from(cut.after))
     }
 
     /// Ends the stream in the way of its fault.
-    fn cut_short(&mut self, at: Stamp) {
+    fn cut_stream(&mut self, at: Stamp) {
         self.end = match self.manner.cut.map(|cut| cut.kind) {
             Some(CutKind::Error) => {
-                self.run.abort(Finish::Error);
-                self.say(Writer::error(&ApiError::injected()), 0, at);
-                self.say(DONE, 0, at);
-                Some(End::Clean)
+                self.run.abort(EngineFinish::Error);
+                self.enqueue(EventWriter::error(&ApiError::injected()), 0, at);
+                self.enqueue(DONE, 0, at);
+                Some(StreamEnd::Clean)
             }
-            Some(CutKind::Reset) => Some(End::Reset),
-            Some(CutKind::Close) | None => Some(End::Cut),
+            Some(CutKind::Reset) => Some(StreamEnd::Reset),
+            Some(CutKind::Close) | None => Some(StreamEnd::Cut),
         };
     }
 }

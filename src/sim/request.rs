@@ -8,17 +8,17 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::bounded::AtMost;
-use super::engine::{Job, Prompt, Stall};
-use super::length::Length;
-use super::options::{MAX_CHOICES, Options};
+use super::api_error::ApiError;
+use super::bounded_list::BoundedList;
+use super::engine::{EngineJob, EnginePrompt, Stall};
+use super::length::LengthSampler;
+use super::options::{MAX_CHOICES, SimOptions};
 use super::prompt::PromptReader;
-use super::refusal::ApiError;
-use super::words::mix;
+use super::text_generator::mix;
 
 /// Which of the two generating routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum SimRoute {
     /// `/v1/chat/completions`
     Chat,
     /// `/v1/completions`
@@ -27,8 +27,8 @@ pub(super) enum Route {
 
 /// A request that can be served.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
-    pub(super) route: Route,
+pub(super) struct SimRequest {
+    pub(super) route: SimRoute,
     /// The name that was asked for, by its place among those served.
     pub(super) model: usize,
     pub(super) stream: bool,
@@ -40,27 +40,27 @@ pub(super) struct Ask {
     /// Tokens between two events.
     pub(super) stream_interval: u32,
     pub(super) seed: Option<u64>,
-    pub(super) prompts: Vec<Prompt>,
+    pub(super) prompts: Vec<EnginePrompt>,
     /// Choices per prompt.
     pub(super) n: u32,
-    length: Length,
+    length: LengthSampler,
 }
 
 /// The body as it comes. `RawValue` keeps prompts where they are, however large.
 #[derive(Deserialize)]
-struct Body<'a> {
+struct RequestFields<'a> {
     #[serde(borrow)]
-    model: Option<Text<'a>>,
+    model: Option<MessageText<'a>>,
     #[serde(borrow)]
-    messages: Option<AtMost<Message<'a>, MAX_PARTS>>,
+    messages: Option<BoundedList<ChatMessage<'a>, MAX_PARTS>>,
     #[serde(borrow)]
     prompt: Option<&'a RawValue>,
     #[serde(borrow)]
     tools: Option<&'a RawValue>,
     #[serde(borrow)]
-    cache_salt: Option<Text<'a>>,
+    cache_salt: Option<MessageText<'a>>,
     stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
+    stream_options: Option<SimStreamOptions>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
     min_tokens: Option<u32>,
@@ -72,15 +72,15 @@ struct Body<'a> {
 }
 
 #[derive(Deserialize)]
-struct StreamOptions {
+struct SimStreamOptions {
     include_usage: Option<bool>,
     continuous_usage_stats: Option<bool>,
 }
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct ChatMessage<'a> {
     #[serde(borrow)]
-    role: Option<Text<'a>>,
+    role: Option<MessageText<'a>>,
     #[serde(borrow)]
     content: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -88,15 +88,15 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Part<'a> {
+struct MessagePart<'a> {
     #[serde(borrow)]
-    text: Option<Text<'a>>,
+    text: Option<MessageText<'a>>,
 }
 
 /// A string that is borrowed unless it has escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct MessageText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// The most messages of a chat, and parts of a message.
 const MAX_PARTS: usize = 65_536;
@@ -104,21 +104,22 @@ const MAX_PARTS: usize = 65_536;
 /// The most token ids of a prompt that are read at all.
 const MAX_IDS: usize = 1 << 22;
 
-type Ids = AtMost<u32, MAX_IDS>;
-type PromptList<T> = AtMost<T, { MAX_CHOICES as usize }>;
+type TokenIds = BoundedList<u32, MAX_IDS>;
+type PromptList<T> = BoundedList<T, { MAX_CHOICES as usize }>;
 
 /// Default of `max_tokens` for completions.
 const COMPLETION_TOKENS: u32 = 16;
 
-impl Ask {
+impl SimRequest {
     /// Reads a body.
     ///
     /// # Errors
     /// The answer to give instead, in vLLM's words where it has some.
-    pub(super) fn parse(body: &[u8], route: Route, options: &Options) -> Result<Self, ApiError> {
-        let body: Body<'_> = serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    pub(super) fn parse(body: &[u8], route: SimRoute, options: &SimOptions) -> Result<Self, ApiError> {
+        let body: RequestFields<'_> =
+            serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
         let model = match &body.model {
-            Some(Text(model)) if !model.is_empty() => {
+            Some(MessageText(model)) if !model.is_empty() => {
                 let served = options.models.iter().position(|served| served == model);
                 served.ok_or_else(|| ApiError::no_model(model))?
             }
@@ -148,7 +149,7 @@ impl Ask {
         Ok(ask)
     }
 
-    fn check(&self, options: &Options) -> Result<(), ApiError> {
+    fn check(&self, options: &SimOptions) -> Result<(), ApiError> {
         let choices = u64::from(self.n) * self.prompts.len() as u64;
         if self.n == 0 || choices == 0 || choices > u64::from(MAX_CHOICES) {
             let said = format!("n times the number of prompts must be from 1 to {MAX_CHOICES}, got {choices}.");
@@ -176,7 +177,7 @@ impl Ask {
     }
 
     /// Every sequence of the request: choice `i` of prompt `p` is number `p * n + i`.
-    pub(super) fn jobs(&self, seed: u64, stall: Option<Stall>, options: &Options) -> Vec<Job> {
+    pub(super) fn jobs(&self, seed: u64, stall: Option<Stall>, options: &SimOptions) -> Vec<EngineJob> {
         let mut jobs = Vec::new();
         for prompt in &self.prompts {
             for _ in 0..self.n {
@@ -184,35 +185,35 @@ impl Ask {
                 let room = options.max_model_len.saturating_sub(prompt.tokens).max(1);
                 let most = self.length.most.unwrap_or(room).min(room);
                 let (output_tokens, ending) = self.length.draw(most, mix(seed ^ number), options.mean_output_tokens);
-                jobs.push(Job { prompt: prompt.clone(), output_tokens, ending, stall });
+                jobs.push(EngineJob { prompt: prompt.clone(), output_tokens, ending, stall });
             }
         }
         jobs
     }
 }
 
-impl<'a> Body<'a> {
-    fn length(&self, route: Route) -> Length {
+impl<'a> RequestFields<'a> {
+    fn length(&self, route: SimRoute) -> LengthSampler {
         let most = match route {
-            Route::Chat => self.max_completion_tokens.or(self.max_tokens),
-            Route::Completions => self.max_tokens.or(Some(COMPLETION_TOKENS)),
+            SimRoute::Chat => self.max_completion_tokens.or(self.max_tokens),
+            SimRoute::Completions => self.max_tokens.or(Some(COMPLETION_TOKENS)),
         };
-        Length { most, least: self.min_tokens.unwrap_or(0), ignore_eos: self.ignore_eos.unwrap_or(false) }
+        LengthSampler { most, least: self.min_tokens.unwrap_or(0), ignore_eos: self.ignore_eos.unwrap_or(false) }
     }
 
-    fn reader(&self, options: &Options) -> PromptReader {
-        let salt = self.cache_salt.as_ref().map_or("", |Text(salt)| salt);
+    fn reader(&self, options: &SimOptions) -> PromptReader {
+        let salt = self.cache_salt.as_ref().map_or("", |MessageText(salt)| salt);
         PromptReader::new(salt, options.max_model_len)
     }
 
-    fn prompts(&self, route: Route, options: &Options) -> Result<Vec<Prompt>, ApiError> {
+    fn prompts(&self, route: SimRoute, options: &SimOptions) -> Result<Vec<EnginePrompt>, ApiError> {
         match route {
-            Route::Chat => self.chat(options).map(|prompt| vec![prompt]),
-            Route::Completions => self.completions(options),
+            SimRoute::Chat => self.chat(options).map(|prompt| vec![prompt]),
+            SimRoute::Completions => self.completions(options),
         }
     }
 
-    fn chat(&self, options: &Options) -> Result<Prompt, ApiError> {
+    fn chat(&self, options: &SimOptions) -> Result<EnginePrompt, ApiError> {
         let messages = self.messages.as_ref().map_or(&[][..], |messages| &messages.0);
         if messages.is_empty() {
             return Err(ApiError::bad_request("messages: at least one is required.").about("messages"));
@@ -222,7 +223,7 @@ impl<'a> Body<'a> {
             reader.text(tools.get());
         }
         for message in messages {
-            reader.text(message.role.as_ref().map_or("", |Text(role)| role));
+            reader.text(message.role.as_ref().map_or("", |MessageText(role)| role));
             reader.text("\n");
             if let Some(content) = message.content {
                 read_content(content, &mut reader)?;
@@ -235,16 +236,16 @@ impl<'a> Body<'a> {
         Ok(reader.finish())
     }
 
-    fn completions(&self, options: &Options) -> Result<Vec<Prompt>, ApiError> {
+    fn completions(&self, options: &SimOptions) -> Result<Vec<EnginePrompt>, ApiError> {
         let wrong =
             || ApiError::bad_request("prompt: a text, token ids, or a list of these is required.").about("prompt");
         let raw = self.prompt.ok_or_else(wrong)?;
-        let text = |Text(text): &Text<'_>| {
+        let text = |MessageText(text): &MessageText<'_>| {
             let mut reader = self.reader(options);
             reader.text(text);
             reader.finish()
         };
-        let ids = |AtMost(ids): &Ids| {
+        let ids = |BoundedList(ids): &TokenIds| {
             let mut reader = self.reader(options);
             ids.iter().for_each(|id| reader.id(*id));
             reader.finish()
@@ -253,12 +254,12 @@ impl<'a> Body<'a> {
         let raw = raw.get();
         if let Ok(one) = serde_json::from_str(raw) {
             Ok(vec![text(&one)])
-        } else if let Ok(one) = serde_json::from_str::<Ids>(raw) {
+        } else if let Ok(one) = serde_json::from_str::<TokenIds>(raw) {
             if one.0.is_empty() { Err(wrong()) } else { Ok(vec![ids(&one)]) }
-        } else if let Ok(AtMost(texts)) = serde_json::from_str::<PromptList<Text<'_>>>(raw) {
+        } else if let Ok(BoundedList(texts)) = serde_json::from_str::<PromptList<MessageText<'_>>>(raw) {
             Ok(texts.iter().map(text).collect())
         } else {
-            let AtMost(lists) = serde_json::from_str::<PromptList<Ids>>(raw).map_err(|_| wrong())?;
+            let BoundedList(lists) = serde_json::from_str::<PromptList<TokenIds>>(raw).map_err(|_| wrong())?;
             Ok(lists.iter().map(ids).collect())
         }
     }
@@ -266,15 +267,15 @@ impl<'a> Body<'a> {
 
 /// Reads a message's content: a text, or a list of parts.
 fn read_content(raw: &RawValue, reader: &mut PromptReader) -> Result<(), ApiError> {
-    if let Ok(Text(text)) = serde_json::from_str(raw.get()) {
+    if let Ok(MessageText(text)) = serde_json::from_str(raw.get()) {
         reader.text(&text);
         return Ok(());
     }
-    let AtMost(parts): AtMost<&RawValue, MAX_PARTS> = serde_json::from_str(raw.get())
+    let BoundedList(parts): BoundedList<&RawValue, MAX_PARTS> = serde_json::from_str(raw.get())
         .map_err(|_| ApiError::bad_request("content: a text or a list of parts is required.").about("messages"))?;
     for part in parts {
         match serde_json::from_str(part.get()) {
-            Ok(Part { text: Some(Text(text)) }) => reader.text(&text),
+            Ok(MessagePart { text: Some(MessageText(text)) }) => reader.text(&text),
             _ => reader.opaque(part.get()),
         }
     }
@@ -284,18 +285,18 @@ fn read_content(raw: &RawValue, reader: &mut PromptReader) -> Result<(), ApiErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::engine::Finish;
+    use crate::sim::engine::EngineFinish;
 
-    fn chat(body: &str) -> Result<Ask, ApiError> {
-        Ask::parse(body.as_bytes(), Route::Chat, &Options::default())
+    fn chat(body: &str) -> Result<SimRequest, ApiError> {
+        SimRequest::parse(body.as_bytes(), SimRoute::Chat, &SimOptions::default())
     }
 
-    fn completions(body: &str) -> Result<Ask, ApiError> {
-        Ask::parse(body.as_bytes(), Route::Completions, &Options::default())
+    fn completions(body: &str) -> Result<SimRequest, ApiError> {
+        SimRequest::parse(body.as_bytes(), SimRoute::Completions, &SimOptions::default())
     }
 
-    fn lengths(ask: &Ask, seed: u64) -> Vec<(u32, Finish)> {
-        ask.jobs(seed, None, &Options::default()).iter().map(|job| (job.output_tokens, job.ending)).collect()
+    fn lengths(ask: &SimRequest, seed: u64) -> Vec<(u32, EngineFinish)> {
+        ask.jobs(seed, None, &SimOptions::default()).iter().map(|job| (job.output_tokens, job.ending)).collect()
     }
 
     #[test]
@@ -330,14 +331,18 @@ mod tests {
         let ask = chat(
             r#"{"messages":[{"role":"user","content":"x"}],"max_tokens":9,"max_completion_tokens":5,"ignore_eos":true}"#,
         );
-        assert_eq!(lengths(&ask.unwrap(), 0), [(5, Finish::Length)]);
-        assert_eq!(lengths(&completions(r#"{"prompt":"x","ignore_eos":true}"#).unwrap(), 0), [(16, Finish::Length)]);
+        assert_eq!(lengths(&ask.unwrap(), 0), [(5, EngineFinish::Length)]);
+        assert_eq!(
+            lengths(&completions(r#"{"prompt":"x","ignore_eos":true}"#).unwrap(), 0),
+            [(16, EngineFinish::Length)]
+        );
     }
 
     #[test]
     fn stream_interval_is_never_below_the_servers() {
-        let options = Options { stream_interval: 4, ..Options::default() };
-        let interval = |body: &str| Ask::parse(body.as_bytes(), Route::Completions, &options).unwrap().stream_interval;
+        let options = SimOptions { stream_interval: 4, ..SimOptions::default() };
+        let interval =
+            |body: &str| SimRequest::parse(body.as_bytes(), SimRoute::Completions, &options).unwrap().stream_interval;
         assert_eq!(interval(r#"{"prompt":"x"}"#), 4);
         assert_eq!(interval(r#"{"prompt":"x","stream_interval":2}"#), 4);
         assert_eq!(interval(r#"{"prompt":"x","stream_interval":9}"#), 9);
@@ -370,6 +375,6 @@ mod tests {
             assert_eq!(chat(&body).unwrap_err().status(), status, "{start}");
         }
         assert_eq!(chat("{\"messages\":\"\u{0}\"}").unwrap_err().status(), 400);
-        assert_eq!(Ask::parse(&[0xFF, 0xFE], Route::Chat, &Options::default()).unwrap_err().status(), 400);
+        assert_eq!(SimRequest::parse(&[0xFF, 0xFE], SimRoute::Chat, &SimOptions::default()).unwrap_err().status(), 400);
     }
 }

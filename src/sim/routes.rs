@@ -9,20 +9,20 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::engine::Finish;
-use super::events::{Writer, quoted};
+use super::api_error::ApiError;
+use super::body_limiter::BodyLimiter;
+use super::engine::EngineFinish;
+use super::engine_driver::{EngineDriver, JobHandle};
+use super::events::{EventWriter, quoted};
 use super::fault::{self, CutKind, Faults};
-use super::feed::Feed;
-use super::hub::{Hub, Run};
-use super::intake::Intake;
 use super::metrics;
-use super::options::Options;
-use super::refusal::ApiError;
-use super::reply::{CutShort, Manner, Reply, Tally, TokenStream};
-use super::request::{Ask, Route};
-use super::sends::SendLogs;
-use super::socket::Wire;
-use super::words::mix;
+use super::options::SimOptions;
+use super::reply::{ReplyCounter, SimReply, StreamAborted, StreamSettings, TokenStream};
+use super::request::{SimRequest, SimRoute};
+use super::send_log::SendLogs;
+use super::socket::SocketBuffer;
+use super::text_generator::mix;
+use super::token_queue::TokenQueue;
 use crate::clock::Clock;
 
 /// On every answer.
@@ -43,20 +43,20 @@ const LARGE_BODY: usize = 256 << 10;
 
 /// What all connections share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    options: Arc<Options>,
-    hub: Arc<Hub>,
-    intake: Intake,
+pub(super) struct RouteContext {
+    options: Arc<SimOptions>,
+    hub: Arc<EngineDriver>,
+    intake: BodyLimiter,
     logs: SendLogs,
     /// Requests so far, for seeds and ids.
     requests: AtomicU64,
     started: u64,
 }
 
-impl Shared {
-    pub(super) fn new(options: Options) -> Self {
-        let hub = Arc::new(Hub::new(&options));
-        let intake = Intake::new(options.max_body);
+impl RouteContext {
+    pub(super) fn new(options: SimOptions) -> Self {
+        let hub = Arc::new(EngineDriver::new(&options));
+        let intake = BodyLimiter::new(options.max_body);
         Self {
             options: Arc::new(options),
             hub,
@@ -67,11 +67,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn hub(&self) -> &Hub {
+    pub(super) fn hub(&self) -> &EngineDriver {
         &self.hub
     }
 
-    pub(super) fn options(&self) -> &Options {
+    pub(super) fn options(&self) -> &SimOptions {
         &self.options
     }
 
@@ -82,12 +82,12 @@ impl Shared {
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
-        wire: &Arc<Wire>,
-    ) -> Result<Response<Reply>, CutShort> {
+        wire: &Arc<SocketBuffer>,
+    ) -> Result<Response<SimReply>, StreamAborted> {
         let path = request.uri().path();
         let route = match path {
-            "/v1/chat/completions" => Some(Route::Chat),
-            "/v1/completions" => Some(Route::Completions),
+            "/v1/chat/completions" => Some(SimRoute::Chat),
+            "/v1/completions" => Some(SimRoute::Completions),
             _ => None,
         };
         let answer = match (route, request.method()) {
@@ -99,7 +99,7 @@ impl Shared {
         Ok(answer.unwrap_or_else(|| whole(404, JSON, r#"{"detail":"Not Found"}"#)))
     }
 
-    fn page(&self, path: &str, query: &str) -> Option<Response<Reply>> {
+    fn page(&self, path: &str, query: &str) -> Option<Response<SimReply>> {
         let models = &self.options.models;
         Some(match path {
             "/health" => whole(200, JSON, ""),
@@ -131,10 +131,10 @@ impl Shared {
     /// The two routes that generate.
     async fn generate(
         &self,
-        route: Route,
+        route: SimRoute,
         request: Request<Incoming>,
-        wire: &Arc<Wire>,
-    ) -> Result<Response<Reply>, CutShort> {
+        wire: &Arc<SocketBuffer>,
+    ) -> Result<Response<SimReply>, StreamAborted> {
         let (head, body) = request.into_parts();
         let asked = async {
             let faults = faults(&head.headers)?;
@@ -162,22 +162,22 @@ impl Shared {
             (false, Some(_)) => 1,
         };
         let jobs = ask.jobs(seed, faults.stall, &self.options);
-        let feed = Arc::new(Feed::new(jobs.len(), interval));
+        let feed = Arc::new(TokenQueue::new(jobs.len(), interval));
         let Ok(run) = self.hub.submit(jobs, &feed) else { return Ok(refuse(&ApiError::queue_full())) };
-        let writer = Writer::new(&ask, &id, unix_seconds(), &self.options.models[ask.model], seed);
+        let writer = EventWriter::new(&ask, &id, unix_seconds(), &self.options.models[ask.model], seed);
         let hangup = faults.hangup || (ask.stream && self.options.hangup_after_stream);
-        let manner = Manner {
+        let manner = StreamSettings {
             include_usage: ask.include_usage,
             continuous_usage: ask.continuous_usage,
             metrics: self.options.per_request_metrics,
             cut: faults.cut,
             hangup,
         };
-        let tally = Tally::new(&ask);
+        let tally = ReplyCounter::new(&ask);
         if ask.stream {
             let log = self.logs.begin(&id);
             let stream = TokenStream::new(writer, tally, manner, feed, run, wire.clone(), log);
-            return Ok(response(200, EVENTS, Reply::Stream(Box::new(stream))));
+            return Ok(response(200, EVENTS, SimReply::Stream(Box::new(stream))));
         }
         let body = collect(&writer, tally, manner, &feed, run, wire).await?;
         if hangup {
@@ -186,37 +186,37 @@ impl Shared {
         Ok(body.map_or_else(|error| refuse(&error), |body| whole(200, JSON, body)))
     }
 
-    async fn parse(&self, body: Vec<u8>, route: Route) -> Result<Ask, ApiError> {
+    async fn parse(&self, body: Vec<u8>, route: SimRoute) -> Result<SimRequest, ApiError> {
         if body.len() < LARGE_BODY {
-            return Ask::parse(&body, route, &self.options);
+            return SimRequest::parse(&body, route, &self.options);
         }
         let options = self.options.clone();
-        let parsed = tokio::task::spawn_blocking(move || Ask::parse(&body, route, &options)).await;
+        let parsed = tokio::task::spawn_blocking(move || SimRequest::parse(&body, route, &options)).await;
         parsed.unwrap_or_else(|_| Err(ApiError::bad_request("the body could not be read")))
     }
 }
 
 /// Waits for all choices of a reply that is not streamed.
 async fn collect(
-    writer: &Writer,
-    mut tally: Tally,
-    manner: Manner,
-    feed: &Feed,
-    mut run: Run,
-    wire: &Wire,
-) -> Result<Result<Bytes, ApiError>, CutShort> {
+    writer: &EventWriter,
+    mut tally: ReplyCounter,
+    manner: StreamSettings,
+    feed: &TokenQueue,
+    mut run: JobHandle,
+    wire: &SocketBuffer,
+) -> Result<Result<Bytes, ApiError>, StreamAborted> {
     let mut ends = Vec::new();
     loop {
         if let Some(cut) = manner.cut.filter(|cut| tally.tokens() >= u64::from(cut.after)) {
             match cut.kind {
                 CutKind::Error => {
-                    run.abort(Finish::Error);
+                    run.abort(EngineFinish::Error);
                     return Ok(Err(ApiError::injected()));
                 }
                 CutKind::Reset => wire.reset(),
                 CutKind::Close => {}
             }
-            return Err(CutShort);
+            return Err(StreamAborted);
         }
         if tally.complete() {
             break;
@@ -248,15 +248,15 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     (!id.is_empty() && id.len() <= MAX_ID).then(|| id.to_owned())
 }
 
-fn refuse(error: &ApiError) -> Response<Reply> {
+fn refuse(error: &ApiError) -> Response<SimReply> {
     whole(error.status(), JSON, error.json())
 }
 
-fn whole(status: u16, kind: HeaderValue, body: impl Into<Bytes>) -> Response<Reply> {
-    response(status, kind, Reply::Whole(Full::new(body.into())))
+fn whole(status: u16, kind: HeaderValue, body: impl Into<Bytes>) -> Response<SimReply> {
+    response(status, kind, SimReply::Whole(Full::new(body.into())))
 }
 
-fn response(status: u16, kind: HeaderValue, body: Reply) -> Response<Reply> {
+fn response(status: u16, kind: HeaderValue, body: SimReply) -> Response<SimReply> {
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(SERVER, LABEL);

@@ -16,9 +16,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
-use super::options::{Options, OptionsError};
-use super::routes::Shared;
-use super::socket::{Socket, Wire};
+use super::options::{SimOptions, SimOptionsError};
+use super::routes::RouteContext;
+use super::socket::{Socket, SocketBuffer};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
@@ -33,7 +33,7 @@ const MAX_HEAD: usize = 64 << 10;
 pub enum BindError {
     /// The options contradict each other.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    Options(#[from] SimOptionsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {addr} (--listen)")]
     Listen {
@@ -46,18 +46,18 @@ pub enum BindError {
 
 /// A simulated inference server that listens.
 #[derive(Debug)]
-pub struct Server {
+pub struct SimServer {
     listener: TcpListener,
     local_addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<RouteContext>,
 }
 
-impl Server {
+impl SimServer {
     /// Listens on `addr`; port 0 takes a free one. Needs no runtime.
     ///
     /// # Errors
     /// When the options make no sense or the address cannot be had.
-    pub fn bind(options: Options, addr: SocketAddr) -> Result<Self, BindError> {
+    pub fn bind(options: SimOptions, addr: SocketAddr) -> Result<Self, BindError> {
         options.check()?;
         let listen = || {
             let socket = RawSocket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
@@ -70,7 +70,7 @@ impl Server {
             Ok((listener, local_addr))
         };
         let (listener, local_addr) = listen().map_err(|source| BindError::Listen { addr, source })?;
-        Ok(Self { listener, local_addr, shared: Arc::new(Shared::new(options)) })
+        Ok(Self { listener, local_addr, shared: Arc::new(RouteContext::new(options)) })
     }
 
     /// Where it listens.
@@ -103,7 +103,7 @@ impl Server {
     ///
     /// # Errors
     /// When there is no thread or no runtime to be had.
-    pub fn spawn(self) -> io::Result<Running> {
+    pub fn spawn(self) -> io::Result<RunningServer> {
         let local_addr = self.local_addr;
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = runtime()?;
@@ -111,7 +111,7 @@ impl Server {
             // The sender's end is the signal, whether it says something or is dropped.
             runtime.block_on(self.run(async { drop(stopped.await) }))
         })?;
-        Ok(Running { local_addr, stop: Some(stop), thread: Some(thread) })
+        Ok(RunningServer { local_addr, stop: Some(stop), thread: Some(thread) })
     }
 }
 
@@ -126,13 +126,13 @@ pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
 
 /// A server on its own thread. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     local_addr: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-impl Running {
+impl RunningServer {
     /// Where it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
@@ -156,7 +156,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         // Who wants to know calls `stop`.
         drop(self.end());
@@ -164,7 +164,11 @@ impl Drop for Running {
 }
 
 /// Accepts connections for as long as it is polled.
-async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>, serving: &mut JoinSet<()>) -> io::Result<()> {
+async fn accept(
+    listener: &tokio::net::TcpListener,
+    shared: &Arc<RouteContext>,
+    serving: &mut JoinSet<()>,
+) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(shared.options().max_connections.min(Semaphore::MAX_PERMITS)));
     loop {
         let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
@@ -189,13 +193,13 @@ async fn accept(listener: &tokio::net::TcpListener, shared: &Arc<Shared>, servin
 }
 
 /// Serves one connection to its end.
-async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
     if stream.set_nodelay(true).is_err() {
         return;
     }
     let idle = shared.options().idle_timeout;
     let Some(Ok(http2)) = Clock::Monotonic.timeout(idle, speaks_http2(&stream)).await else { return };
-    let wire = Arc::new(if http2 { Wire::shared() } else { Wire::default() });
+    let wire = Arc::new(if http2 { SocketBuffer::shared() } else { SocketBuffer::default() });
     let socket = Socket::new(stream, wire.clone());
     let answer = service_fn(move |request| {
         let (shared, wire) = (shared.clone(), wire.clone());

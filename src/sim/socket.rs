@@ -14,23 +14,23 @@ use hyper_util::rt::TokioIo;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::feed::lock;
-use super::sends::{Send, SendLog};
+use super::send_log::{SendEntry, SendLog};
+use super::token_queue::lock;
 use crate::clock::Clock;
 use crate::measure::time::Stamp;
 
 /// What a connection's socket and the body that is written to it tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Wire {
-    state: Mutex<State>,
+pub(super) struct SocketBuffer {
+    state: Mutex<SocketState>,
     /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may end it for the others.
     shared: bool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SocketState {
     /// The event that hyper has and the socket has not.
-    pending: Option<Pending>,
+    pending: Option<PendingBytes>,
     /// Who waits for `pending` to be written.
     waker: Option<Waker>,
     reset: bool,
@@ -40,7 +40,7 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct PendingBytes {
     log: Arc<SendLog>,
     tokens: u32,
     planned: Stamp,
@@ -57,7 +57,7 @@ enum Hangup {
     Due,
 }
 
-impl Wire {
+impl SocketBuffer {
     /// The wire of a connection that carries several replies at once. Nothing is stamped, and a reset is one of the
     /// stream, which the body's error makes.
     pub(super) fn shared() -> Self {
@@ -69,7 +69,7 @@ impl Wire {
         if self.shared {
             return;
         }
-        lock(&self.state).pending = Some(Pending { log: log.clone(), tokens, planned, began: None });
+        lock(&self.state).pending = Some(PendingBytes { log: log.clone(), tokens, planned, began: None });
     }
 
     /// Whether the last event is still on its way out.
@@ -95,7 +95,7 @@ impl Wire {
     }
 
     /// Books one `write` that was offered `offered` bytes.
-    fn wrote(&self, began: Stamp, taken: &Poll<io::Result<usize>>, offered: usize) {
+    fn on_write(&self, began: Stamp, taken: &Poll<io::Result<usize>>, offered: usize) {
         let waker = {
             let mut state = lock(&self.state);
             let whole = matches!(taken, Poll::Ready(Ok(taken)) if *taken == offered);
@@ -110,7 +110,7 @@ impl Wire {
                 state.hangup = Hangup::Due;
             }
             let Some(done) = state.pending.take() else { return };
-            done.log.push(Send {
+            done.log.push(SendEntry {
                 tokens: done.tokens,
                 planned: done.planned,
                 began: done.began.unwrap_or(began),
@@ -133,11 +133,11 @@ impl Wire {
 #[derive(Debug)]
 pub(super) struct Socket {
     io: TokioIo<TcpStream>,
-    wire: Arc<Wire>,
+    wire: Arc<SocketBuffer>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, wire: Arc<Wire>) -> Self {
+    pub(super) fn new(stream: TcpStream, wire: Arc<SocketBuffer>) -> Self {
         Self { io: TokioIo::new(stream), wire }
     }
 }
@@ -155,7 +155,7 @@ impl Write for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let began = Clock::Monotonic.now();
         let taken = Pin::new(&mut self.io).poll_write(cx, buf);
-        self.wire.wrote(began, &taken, buf.len());
+        self.wire.on_write(began, &taken, buf.len());
         taken
     }
 

@@ -1,11 +1,11 @@
 //! What the engine counts, in plain fields. [`super::metrics`] writes them out.
 
-use super::engine::Finish;
+use super::engine::EngineFinish;
 use crate::measure::time::Gap;
 
 /// Counters and gauges of one engine.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct SimStats {
     /// Sequences in the batch.
     pub(crate) running: u64,
     /// Sequences in the queue.
@@ -25,25 +25,25 @@ pub(crate) struct Stats {
     /// Sequences that lost their blocks to another and start over.
     pub(crate) preemptions: u64,
     /// Ended sequences, in the order of [`Finish::ALL`].
-    finished: [u64; Finish::ALL.len()],
+    finished: [u64; EngineFinish::ALL.len()],
     /// Arrival to first token.
-    pub(crate) ttft: Histogram<{ TTFT_BOUNDS.len() }>,
+    pub(crate) ttft: SimHistogram<{ TTFT_BOUNDS.len() }>,
     /// Between two outputs of one sequence.
-    pub(crate) itl: Histogram<{ ITL_BOUNDS.len() }>,
+    pub(crate) itl: SimHistogram<{ ITL_BOUNDS.len() }>,
     /// Arrival to last token.
-    pub(crate) e2e: Histogram<{ E2E_BOUNDS.len() }>,
+    pub(crate) e2e: SimHistogram<{ E2E_BOUNDS.len() }>,
     /// Arrival to first scheduling.
-    pub(crate) queue: Histogram<{ E2E_BOUNDS.len() }>,
+    pub(crate) queue: SimHistogram<{ E2E_BOUNDS.len() }>,
 }
 
-impl Stats {
+impl SimStats {
     /// Counts the end of a sequence.
-    pub(crate) fn finish(&mut self, reason: Finish) {
+    pub(crate) fn finish(&mut self, reason: EngineFinish) {
         self.finished[reason as usize] += 1;
     }
 
     /// How many sequences ended for `reason`.
-    pub(crate) fn finished(&self, reason: Finish) -> u64 {
+    pub(crate) fn finished(&self, reason: EngineFinish) -> u64 {
         self.finished[reason as usize]
     }
 }
@@ -66,7 +66,7 @@ pub(crate) const E2E_BOUNDS: [f64; 21] = [
 
 /// A histogram with fixed bounds in seconds. Counts are per bucket, not cumulative.
 #[derive(Debug)]
-pub(crate) struct Histogram<const N: usize> {
+pub(crate) struct SimHistogram<const N: usize> {
     pub(crate) counts: [u64; N],
     /// Observations, those above the last bound included.
     pub(crate) count: u64,
@@ -74,13 +74,13 @@ pub(crate) struct Histogram<const N: usize> {
     pub(crate) sum: f64,
 }
 
-impl<const N: usize> Default for Histogram<N> {
+impl<const N: usize> Default for SimHistogram<N> {
     fn default() -> Self {
         Self { counts: [0; N], count: 0, sum: 0.0 }
     }
 }
 
-impl<const N: usize> Histogram<N> {
+impl<const N: usize> SimHistogram<N> {
     /// Counts `gap` in the first bucket whose bound is not below it.
     pub(crate) fn observe(&mut self, bounds: &[f64; N], gap: Gap) {
         let seconds = gap.as_secs();
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_observation_on_a_bound_belongs_to_that_bound() {
-        let mut ttft = Histogram::default();
+        let mut ttft = SimHistogram::default();
         ttft.observe(&TTFT_BOUNDS, Gap::from_millis(5));
         ttft.observe(&TTFT_BOUNDS, Gap::from_nanos(5_000_001));
         ttft.observe(&TTFT_BOUNDS, Gap::from_millis(2_560_001));
@@ -110,8 +110,8 @@ mod tests {
 
     #[test]
     fn ends_are_counted_by_reason() {
-        let mut stats = Stats::default();
-        stats.finish(Finish::Abort);
-        assert_eq!(Finish::ALL.map(|reason| stats.finished(reason)), [0, 0, 1, 0]);
+        let mut stats = SimStats::default();
+        stats.finish(EngineFinish::Abort);
+        assert_eq!(EngineFinish::ALL.map(|reason| stats.finished(reason)), [0, 0, 1, 0]);
     }
 }

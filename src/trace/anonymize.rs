@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use super::Trace;
-use crate::capture::format::{BlockUnit, Blocks, Entry, LastBlock};
+use crate::capture::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
 
 /// Models that get a name of their own.
-const MOST_MODELS: usize = 1_000;
+const MAX_MODELS: usize = 1_000;
 
 /// How coarse times and lengths become.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rounding {
+pub struct AnonymizeRounding {
     /// Nanoseconds; times become multiples of it. Zero leaves them.
     pub time: u64,
     /// Tokens and bytes become multiples of it, of prompts within their last block, and limits on them too. Zero leaves
@@ -24,7 +24,7 @@ pub struct Rounding {
 }
 
 /// The trace with ids of a new key and rounded.
-pub fn anonymize(trace: Trace, rounding: Rounding) -> Trace {
+pub fn anonymize(trace: Trace, rounding: AnonymizeRounding) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     header.started_unix_ns = None;
     if let Some(blocks) = &mut header.blocks {
@@ -37,20 +37,20 @@ pub fn anonymize(trace: Trace, rounding: Rounding) -> Trace {
         let mut entry = entry?;
         entry.prompt.blocks.iter_mut().for_each(|id| *id = ids.hash_one(*id));
         entry.session = entry.session.map(|session| format!("{:016x}", sessions.hash_one(session)));
-        entry.model = entry.model.map(|model| named(&mut models, model));
+        entry.model = entry.model.map(|model| pseudonym(&mut models, model));
         entry.upstream = None;
         entry.transfer = None;
-        round(&mut entry, rounding, blocks.as_ref());
+        round_entry(&mut entry, rounding, blocks.as_ref());
         Ok(entry)
     });
     Trace { header, entries: Box::new(entries), losses }
 }
 
-fn named(models: &mut HashMap<String, String>, model: String) -> String {
+fn pseudonym(models: &mut HashMap<String, String>, model: String) -> String {
     if let Some(name) = models.get(&model) {
         return name.clone();
     }
-    if models.len() == MOST_MODELS {
+    if models.len() == MAX_MODELS {
         return "model-other".to_owned();
     }
     let name = format!("model-{}", models.len() + 1);
@@ -58,7 +58,7 @@ fn named(models: &mut HashMap<String, String>, model: String) -> String {
     name
 }
 
-fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
+fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Option<&BlockScheme>) {
     let time = |time: u64| time - time.checked_rem(rounding.time).unwrap_or(0);
     let timing = &mut entry.timing;
     entry.at = time(entry.at);
@@ -102,12 +102,12 @@ fn round(entry: &mut Entry, rounding: Rounding, blocks: Option<&Blocks>) {
     let has_ids = !entry.prompt.blocks.is_empty();
     let in_blocks = |unit| blocks.filter(|blocks| has_ids && blocks.unit == unit);
     let ids = entry.prompt.blocks.len() as u64;
-    entry.prompt.tokens = entry.prompt.tokens.map(|n| within(n, up(n), ids, in_blocks(BlockUnit::Tokens)));
-    entry.prompt.bytes = entry.prompt.bytes.map(|n| within(n, up(n), ids, in_blocks(BlockUnit::Bytes)));
+    entry.prompt.tokens = entry.prompt.tokens.map(|n| clamp_to_ids(n, up(n), ids, in_blocks(BlockUnit::Tokens)));
+    entry.prompt.bytes = entry.prompt.bytes.map(|n| clamp_to_ids(n, up(n), ids, in_blocks(BlockUnit::Bytes)));
 }
 
 /// A rounded length that asks for as many ids as there are.
-fn within(length: u64, rounded: u64, ids: u64, blocks: Option<&Blocks>) -> u64 {
+fn clamp_to_ids(length: u64, rounded: u64, ids: u64, blocks: Option<&BlockScheme>) -> u64 {
     let Some(blocks) = blocks else { return rounded };
     let size = u64::from(blocks.size).max(1);
     let most = match blocks.last {

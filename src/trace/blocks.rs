@@ -1,20 +1,20 @@
 //! Block ids from one rule to another, with the prefixes that requests share kept.
 
-pub use crate::capture::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
-pub use crate::capture::format::BYTES_PER_TOKEN;
-use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, LastBlock, Scope};
+pub use crate::capture::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
+pub use crate::capture::row::BYTES_PER_TOKEN;
+use crate::capture::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
+pub use crate::measure::prefix_cache::mix;
 use crate::measure::record::CountSource;
-pub use crate::measure::reuse::mixed;
 
 /// Keeps made ids apart from each other.
-const FRESH: u64 = 0x6672_6573_6820_6964;
+const FRESH_ID_SEED: u64 = 0x6672_6573_6820_6964;
 
 /// Ids that are made up for one request: two million tokens in blocks of 16.
-const MOST_MADE_UP: usize = 1 << 17;
+const MAX_FRESH_IDS: usize = 1 << 17;
 
 /// What a format wants its ids to be.
 #[derive(Clone, Copy, Debug)]
-pub struct Rule {
+pub struct BlockRule {
     /// The size that it has to be, in tokens; `None` where any can be told to the reader.
     pub size: Option<u32>,
     /// What becomes of a last block that is not full.
@@ -23,51 +23,51 @@ pub struct Rule {
 
 /// Makes ids by a rule from those of a trace: chained, in the whole trace.
 #[derive(Debug)]
-pub struct Reblocked {
-    from: Blocks,
-    shape: Shape,
+pub struct BlockRehasher {
+    from: BlockScheme,
+    shape: BlockMapping,
     /// What the ids are that come out.
-    pub to: Blocks,
+    pub to: BlockScheme,
     rows: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Shape {
-    Same,
+enum BlockMapping {
+    Identity,
     /// So many blocks become one.
     Joined(usize),
     /// One becomes so many.
     Split(u64),
 }
 
-impl Reblocked {
+impl BlockRehasher {
     /// From the blocks of a trace to a rule; an error says why they cannot be had.
-    pub fn new(from: &Blocks, rule: Rule) -> Result<Self, String> {
+    pub fn new(from: &BlockScheme, rule: BlockRule) -> Result<Self, String> {
         let size = match from.unit {
             BlockUnit::Tokens => from.size,
             BlockUnit::Bytes => (from.size / BYTES_PER_TOKEN as u32).max(1),
         };
         let shape = match rule.size {
-            Some(wanted) if wanted == size => Shape::Same,
-            Some(wanted) if size != 0 && wanted % size == 0 => Shape::Joined((wanted / size) as usize),
-            Some(wanted) if wanted != 0 && size % wanted == 0 => Shape::Split(u64::from(size / wanted)),
+            Some(wanted) if wanted == size => BlockMapping::Identity,
+            Some(wanted) if size != 0 && wanted % size == 0 => BlockMapping::Joined((wanted / size) as usize),
+            Some(wanted) if wanted != 0 && size % wanted == 0 => BlockMapping::Split(u64::from(size / wanted)),
             Some(wanted) => return Err(format!("blocks of {size} tokens cannot be made into blocks of {wanted}")),
-            None => Shape::Same,
+            None => BlockMapping::Identity,
         };
         let size = rule.size.unwrap_or(size);
-        let to = Blocks {
+        let to = BlockScheme {
             size,
             unit: BlockUnit::Tokens,
             last: rule.last,
             ids: BlockIds::Chained,
-            scope: Scope::Trace,
+            scope: BlockScope::Trace,
             key: from.key.clone(),
         };
         Ok(Self { from: from.clone(), shape, to, rows: 0 })
     }
 
     /// The same, where the trace has blocks; why they cannot be had is noted, and what bytes are taken for.
-    pub fn noted(from: Option<&Blocks>, rule: Rule, notes: &mut Vec<String>) -> Option<Self> {
+    pub fn new_or_note(from: Option<&BlockScheme>, rule: BlockRule, notes: &mut Vec<String>) -> Option<Self> {
         let from = from?;
         if from.unit == BlockUnit::Bytes {
             notes.push(format!("blocks of {} bytes are taken for a quarter as many tokens", from.size));
@@ -76,45 +76,47 @@ impl Reblocked {
     }
 
     /// The ids of the first `part` tokens of a request's prompt. A block that is cut is another one than it was.
-    pub fn ids_of_part(&mut self, entry: &Entry, tokens: u64, part: u64) -> Vec<u64> {
+    pub fn prefix_ids(&mut self, entry: &TraceEntry, tokens: u64, part: u64) -> Vec<u64> {
         let mut ids = self.ids(entry, tokens);
         let size = u64::from(self.to.size.max(1));
         let rest = part % size;
         ids.truncate(usize::try_from(expected_ids(&self.to, part)).unwrap_or(usize::MAX));
         if self.to.last == LastBlock::Kept && rest > 0 && part < tokens {
             let is_last = ids.len() as u64 == part / size + 1;
-            ids.last_mut().filter(|_| is_last).into_iter().for_each(|id| *id = mixed(*id, rest));
+            ids.last_mut().filter(|_| is_last).into_iter().for_each(|id| *id = mix(*id, rest));
         }
         ids
     }
 
     /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no
     /// other request has.
-    pub fn ids(&mut self, entry: &Entry, tokens: u64) -> Vec<u64> {
+    pub fn ids(&mut self, entry: &TraceEntry, tokens: u64) -> Vec<u64> {
         self.rows += 1;
-        let chained = chained(&self.from, entry);
+        let chained = chained_ids(&self.from, entry);
         let mut ids: Vec<u64> = match self.shape {
-            Shape::Same => chained.collect(),
-            Shape::Joined(n) => {
+            BlockMapping::Identity => chained.collect(),
+            BlockMapping::Joined(n) => {
                 let all: Vec<u64> = chained.collect();
                 // A chained id stands for everything before it, so that the last of n stands for them all.
                 all.chunks(n).filter_map(|some| some.last().copied()).collect()
             }
-            Shape::Split(n) => chained.flat_map(|id| (1..n).map(move |part| mixed(id, part)).chain([id])).collect(),
+            BlockMapping::Split(n) => {
+                chained.flat_map(|id| (1..n).map(move |part| mix(id, part)).chain([id])).collect()
+            }
         };
         let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
         // A server counts images as well, which have no blocks, and a prompt that is shorter than one has none. What else
         // is far beyond what is there is no rounding, and no reason to fill memory.
         let most = match entry.prompt.source {
-            Some(CountSource::Usage) => MOST_MADE_UP,
-            _ if ids.is_empty() => MOST_MADE_UP,
+            Some(CountSource::Usage) => MAX_FRESH_IDS,
+            _ if ids.is_empty() => MAX_FRESH_IDS,
             _ => ids.len().saturating_mul(2).saturating_add(64),
         };
         if wanted <= most {
-            let fresh = mixed(FRESH, self.rows);
+            let fresh = mix(FRESH_ID_SEED, self.rows);
             let have = ids.len();
             ids.resize(wanted.min(have), 0);
-            ids.extend((have..wanted).map(|at| mixed(fresh, at as u64)));
+            ids.extend((have..wanted).map(|at| mix(fresh, at as u64)));
         }
         ids
     }
@@ -123,15 +125,15 @@ impl Reblocked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::format::Prompt;
+    use crate::capture::row::PromptShape;
 
-    fn blocks(size: u32, last: LastBlock, ids: BlockIds, scope: Scope) -> Blocks {
-        Blocks { size, unit: BlockUnit::Tokens, last, ids, scope, key: None }
+    fn blocks(size: u32, last: LastBlock, ids: BlockIds, scope: BlockScope) -> BlockScheme {
+        BlockScheme { size, unit: BlockUnit::Tokens, last, ids, scope, key: None }
     }
 
-    fn entry(session: &str, ids: &[u64]) -> Entry {
-        let prompt = Prompt { blocks: ids.to_vec(), ..Prompt::default() };
-        Entry { session: Some(session.to_owned()), prompt, ..Entry::default() }
+    fn entry(session: &str, ids: &[u64]) -> TraceEntry {
+        let prompt = PromptShape { blocks: ids.to_vec(), ..PromptShape::default() };
+        TraceEntry { session: Some(session.to_owned()), prompt, ..TraceEntry::default() }
     }
 
     fn common(a: &[u64], b: &[u64]) -> usize {
@@ -140,39 +142,39 @@ mod tests {
 
     #[test]
     fn single_ids_are_equal_at_another_place_and_chained_ones_are_not() {
-        let single = blocks(16, LastBlock::Kept, BlockIds::Single, Scope::Trace);
+        let single = blocks(16, LastBlock::Kept, BlockIds::Single, BlockScope::Trace);
         let (a, b) = (entry("a", &[1089, 1090, 7]), entry("b", &[7000, 1090, 7]));
-        let ids = |entry| chained(&single, entry).collect::<Vec<_>>();
+        let ids = |entry| chained_ids(&single, entry).collect::<Vec<_>>();
         assert!(ids(&a).iter().all(|id| !ids(&b).contains(id)));
         assert_eq!(common(&ids(&a), &ids(&entry("c", &[1089, 1090, 8]))), 2);
     }
 
     #[test]
     fn ids_of_one_session_are_those_of_no_other() {
-        let local = blocks(64, LastBlock::Dropped, BlockIds::Chained, Scope::Session);
-        let ids = |session, ids: [u64; 2]| chained(&local, &entry(session, &ids)).collect::<Vec<_>>();
+        let local = blocks(64, LastBlock::Dropped, BlockIds::Chained, BlockScope::Session);
+        let ids = |session, ids: [u64; 2]| chained_ids(&local, &entry(session, &ids)).collect::<Vec<_>>();
         assert_eq!(common(&ids("a", [1, 2]), &ids("b", [1, 2])), 0);
         assert_eq!(common(&ids("a", [1, 2]), &ids("a", [1, 3])), 1);
     }
 
     #[test]
     fn blocks_that_are_joined_or_split_share_what_was_shared() {
-        let from = blocks(16, LastBlock::Kept, BlockIds::Chained, Scope::Trace);
-        let rule = |size| Rule { size: Some(size), last: LastBlock::Kept };
+        let from = blocks(16, LastBlock::Kept, BlockIds::Chained, BlockScope::Trace);
+        let rule = |size| BlockRule { size: Some(size), last: LastBlock::Kept };
         // 100 tokens are 7 blocks of 16, of which the first 4 are shared: 64 tokens.
         let (a, b) = (entry("a", &[1, 2, 3, 4, 5, 6, 7]), entry("b", &[1, 2, 3, 4, 8, 9, 10]));
         for (size, shared, all) in [(16, 4, 7), (32, 2, 4), (64, 1, 2), (8, 8, 13)] {
-            let mut reblocked = Reblocked::new(&from, rule(size)).unwrap();
+            let mut reblocked = BlockRehasher::new(&from, rule(size)).unwrap();
             let (a, b) = (reblocked.ids(&a, 100), reblocked.ids(&b, 100));
             assert_eq!((common(&a, &b), a.len(), b.len()), (shared, all, all), "blocks of {size}");
         }
-        assert!(Reblocked::new(&from, rule(24)).is_err());
+        assert!(BlockRehasher::new(&from, rule(24)).is_err());
     }
 
     #[test]
     fn what_a_server_counts_besides_the_text_has_ids_of_its_own_and_a_nonsense_length_none() {
-        let from = blocks(16, LastBlock::Dropped, BlockIds::Chained, Scope::Trace);
-        let mut kept = Reblocked::new(&from, Rule { size: None, last: LastBlock::Kept }).unwrap();
+        let from = blocks(16, LastBlock::Dropped, BlockIds::Chained, BlockScope::Trace);
+        let mut kept = BlockRehasher::new(&from, BlockRule { size: None, last: LastBlock::Kept }).unwrap();
         let mut ids = |source, tokens| {
             let mut entry = entry("a", &[1, 2]);
             entry.prompt.source = source;
@@ -190,12 +192,12 @@ mod tests {
 
     #[test]
     fn a_last_block_is_made_up_or_left_out_as_the_rule_says() {
-        let floor = blocks(64, LastBlock::Dropped, BlockIds::Chained, Scope::Trace);
-        let mut kept = Reblocked::new(&floor, Rule { size: None, last: LastBlock::Kept }).unwrap();
+        let floor = blocks(64, LastBlock::Dropped, BlockIds::Chained, BlockScope::Trace);
+        let mut kept = BlockRehasher::new(&floor, BlockRule { size: None, last: LastBlock::Kept }).unwrap();
         let (a, b) = (kept.ids(&entry("a", &[1, 2]), 130), kept.ids(&entry("b", &[1, 2]), 130));
         assert_eq!((a.len(), common(&a, &b)), (3, 2));
-        let ceil = blocks(64, LastBlock::Kept, BlockIds::Chained, Scope::Trace);
-        let mut dropped = Reblocked::new(&ceil, Rule { size: None, last: LastBlock::Dropped }).unwrap();
+        let ceil = blocks(64, LastBlock::Kept, BlockIds::Chained, BlockScope::Trace);
+        let mut dropped = BlockRehasher::new(&ceil, BlockRule { size: None, last: LastBlock::Dropped }).unwrap();
         assert_eq!(dropped.ids(&entry("a", &[1, 2, 3]), 130), [1, 2]);
     }
 }

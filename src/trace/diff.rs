@@ -10,24 +10,24 @@ use serde::Serialize;
 
 use super::Trace;
 use super::blocks::prompt_tokens;
-use super::chance::name_hash;
 use super::error::Error;
-use super::info::{Info, Pass};
-pub use super::join::MOMENT;
-use super::join::{Joiner, Row, Sums, Which};
-use super::merge::{Align, merge};
-use crate::capture::format::{Entry, Header};
+use super::info::{InfoCollector, TraceInfo};
+pub use super::join::MOMENT_NANOS;
+use super::join::{JoinRow, JoinTotals, RowJoiner, TraceSide};
+use super::merge::{ClockAlignment, merge};
+use super::rng::name_hash;
 use crate::capture::gaps;
-use crate::measure::difference::{Difference, OverTime};
-use crate::measure::lengths::{Lengths, Times};
+use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::measure::deviation::{Deviation, RateDeviation};
+use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
 
 /// Two traces side by side.
 #[derive(Clone, Debug, Serialize)]
-pub struct Diff {
+pub struct TraceDiff {
     /// The first trace.
-    pub a: Side,
+    pub a: DiffSide,
     /// The second.
-    pub b: Side,
+    pub b: DiffSide,
     /// Rows that were joined.
     pub joined: u64,
     /// Of these by session and turn.
@@ -35,84 +35,85 @@ pub struct Diff {
     /// First rows of each trace that have no counterpart.
     pub skipped: [u64; 2],
     /// How far the arrivals of joined rows are apart, in milliseconds; absent where no row is joined.
-    pub arrival_error: Option<Times>,
+    pub arrival_error: Option<DurationHistogram>,
     /// Arrivals over time.
-    pub over_time: OverTime,
+    pub over_time: RateDeviation,
     /// Prompt tokens (ISL); absent where one trace has none.
-    pub input: Option<Difference>,
+    pub input: Option<Deviation>,
     /// Output tokens (OSL), likewise.
-    pub output: Option<Difference>,
+    pub output: Option<Deviation>,
 }
 
 /// The figures of one trace.
 #[derive(Clone, Debug, Serialize)]
-pub struct Side {
+pub struct DiffSide {
     /// What `trace info --json` says of it.
     #[serde(flatten)]
-    pub info: Info,
+    pub info: TraceInfo,
     /// Prompt tokens that the server said it had cached, as a share of the prompts that it said so of.
     pub cached_share: Option<f64>,
     /// From the answer before to the next turn of a session.
-    pub think: Option<Times>,
+    pub think: Option<DurationHistogram>,
     /// To the first token (TTFT), from the planned moment where there is one.
-    pub ttft: Option<Times>,
+    pub ttft: Option<DurationHistogram>,
     /// Gaps between events of tokens, divided by the tokens of the later one (ITL).
-    pub itl: Option<Times>,
+    pub itl: Option<DurationHistogram>,
 }
 
 /// Reads two traces to their ends. `names` are for errors.
-pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<Diff, Error> {
+pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<TraceDiff, Error> {
     let fold = |(name, trace)| -> Result<_, Error> {
         // Of one trace: its rows in order.
-        let Trace { header, entries, .. } = merge(vec![(name, trace)], Align::Clock)?;
-        Ok((Folded::new(&header), entries))
+        let Trace { header, entries, .. } = merge(vec![(name, trace)], ClockAlignment::Clock)?;
+        Ok((SideAccumulator::new(&header), entries))
     };
     let ((mut a, mut a_rows), (mut b, mut b_rows)) = (fold(a)?, fold(b)?);
-    let mut joiner = Joiner::new();
-    while let Some(which) = joiner.wants() {
+    let mut joiner = RowJoiner::new();
+    while let Some(which) = joiner.next_side() {
         let row = match which {
-            Which::A => a.next(&mut a_rows)?,
-            Which::B => b.next(&mut b_rows)?,
+            TraceSide::A => a.next_row(&mut a_rows)?,
+            TraceSide::B => b.next_row(&mut b_rows)?,
         };
-        joiner.take(which, row);
+        joiner.push(which, row);
     }
-    let Sums { joined, by_turn, skipped, arrivals, input, output, seconds } = joiner.sums;
+    let JoinTotals { joined, by_turn, skipped, arrivals, input, output, seconds } = joiner.sums;
     let input = input.finish(&a.pass.input, &b.pass.input);
     let output = output.finish(&a.pass.output, &b.pass.output);
     let over_time = match &seconds {
-        Some([a, b]) => OverTime::of(a, b),
-        None => OverTime::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds),
+        Some([a, b]) => RateDeviation::of(a, b),
+        None => RateDeviation::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds),
     };
     let arrival_error = arrivals.times();
     let (a, b) = (a.finish(), b.finish());
-    Ok(Diff { a, b, joined, joined_by_turn: by_turn, skipped, arrival_error, over_time, input, output })
+    Ok(TraceDiff { a, b, joined, joined_by_turn: by_turn, skipped, arrival_error, over_time, input, output })
 }
 
 /// The figures of one trace, as far as it has been read.
-struct Folded {
-    pass: Pass,
+struct SideAccumulator {
+    pass: InfoCollector,
     first: Option<u64>,
     cached: (u64, u64),
-    think: Lengths,
-    ttft: Lengths,
-    itl: Lengths,
+    think: LengthHistogram,
+    ttft: LengthHistogram,
+    itl: LengthHistogram,
 }
 
-impl Folded {
-    fn new(header: &Header) -> Self {
-        let (think, ttft, itl) = (Lengths::of_times(), Lengths::of_times(), Lengths::of_times());
-        Self { pass: Pass::beside_another(header), first: None, cached: (0, 0), think, ttft, itl }
+impl SideAccumulator {
+    fn new(header: &TraceHeader) -> Self {
+        let (think, ttft, itl) =
+            (LengthHistogram::of_times(), LengthHistogram::of_times(), LengthHistogram::of_times());
+        Self { pass: InfoCollector::for_comparison(header), first: None, cached: (0, 0), think, ttft, itl }
     }
 
-    fn next(&mut self, rows: &mut super::Entries) -> Result<Option<Row>, Error> {
-        rows.next().transpose().map(|entry| entry.map(|entry| self.take(entry)))
+    fn next_row(&mut self, rows: &mut super::TraceEntries) -> Result<Option<JoinRow>, Error> {
+        rows.next().transpose().map(|entry| entry.map(|entry| self.add(entry)))
     }
 
-    fn take(&mut self, mut entry: Entry) -> Row {
+    fn add(&mut self, mut entry: TraceEntry) -> JoinRow {
         let late = entry.planned.map_or(0, |planned| entry.at.saturating_sub(planned));
         // Its rows are in order, but for those that came far too late.
         entry.at = entry.at.saturating_sub(*self.first.get_or_insert(entry.at));
-        self.pass.take(&entry);
+        self.pass.add(&entry);
         if let (Some(cached), Some(tokens)) = (entry.prompt.cached, entry.prompt.tokens) {
             self.cached = (self.cached.0.saturating_add(cached), self.cached.1.saturating_add(tokens));
         }
@@ -121,7 +122,7 @@ impl Folded {
         for gap in entry.timing.gaps.as_deref().and_then(|packed| gaps::unpack(packed).ok()).unwrap_or_default() {
             self.itl.take(gap.latency().0.as_nanos());
         }
-        Row {
+        JoinRow {
             at: entry.at,
             input: prompt_tokens(&entry),
             output: entry.output_tokens,
@@ -130,9 +131,9 @@ impl Folded {
         }
     }
 
-    fn finish(self) -> Side {
+    fn finish(self) -> DiffSide {
         let (cached, of) = self.cached;
-        Side {
+        DiffSide {
             cached_share: (of > 0).then(|| cached as f64 / of as f64),
             think: self.think.times(),
             ttft: self.ttft.times(),
@@ -144,20 +145,23 @@ impl Folded {
 
 #[cfg(test)]
 mod tests {
-    use super::super::losses::Losses;
+    use super::super::conversion_loss::ConversionLosses;
     use super::*;
 
     const MS: u64 = 1_000_000;
 
     fn trace(rows: &[(u64, u64, u64)]) -> (String, Trace) {
         let row = |&(at, input, output): &(u64, u64, u64)| {
-            let mut entry = Entry { at: at * MS, output_tokens: Some(output), ..Entry::default() };
+            let mut entry = TraceEntry { at: at * MS, output_tokens: Some(output), ..TraceEntry::default() };
             entry.prompt.tokens = Some(input);
             Ok(entry)
         };
         let entries: Vec<_> = rows.iter().map(row).collect();
-        let trace =
-            Trace { header: Header::new("t"), entries: Box::new(entries.into_iter()), losses: Losses::default() };
+        let trace = Trace {
+            header: TraceHeader::new("t"),
+            entries: Box::new(entries.into_iter()),
+            losses: ConversionLosses::default(),
+        };
         ("t".to_owned(), trace)
     }
 
@@ -165,7 +169,7 @@ mod tests {
     fn a_trace_does_not_differ_from_itself_whatever_the_order_of_its_file() {
         let rows = [(0, 10, 1), (0, 20, 2), (5_000, 30, 3)];
         let of = diff(trace(&rows), trace(&[rows[2], rows[1], rows[0]])).unwrap();
-        let same = Difference { compared: 3, exact_share: 1.0, mean_error: 0.0, mean_absolute_error: 0.0, ks: 0.0 };
+        let same = Deviation { compared: 3, exact_share: 1.0, mean_error: 0.0, mean_absolute_error: 0.0, ks: 0.0 };
         assert_eq!((of.joined, of.input, of.output), (3, Some(same), Some(same)));
         assert_eq!((of.arrival_error.unwrap().max_ms, of.over_time.moved_share), (0.0, 0.0));
     }
@@ -180,13 +184,13 @@ mod tests {
         assert_eq!((errors.count, errors.mean_ms, errors.max_ms), (4, 10.0, 30.0));
         assert!((errors.p50_ms - 5.0).abs() < 1e-3, "between 0 and 10: {}", errors.p50_ms);
         // Input: b - a is 0, 10, 0, -30. The functions are furthest apart between 200 and 210, and 370 and 400: 1 of 4.
-        let input = Difference { compared: 4, exact_share: 0.5, mean_error: -5.0, mean_absolute_error: 10.0, ks: 0.25 };
+        let input = Deviation { compared: 4, exact_share: 0.5, mean_error: -5.0, mean_absolute_error: 10.0, ks: 0.25 };
         // Output: at 4 three quarters of B and none of A.
         let output =
-            Difference { compared: 4, exact_share: 0.25, mean_error: -0.75, mean_absolute_error: 0.75, ks: 0.75 };
+            Deviation { compared: 4, exact_share: 0.25, mean_error: -0.75, mean_absolute_error: 0.75, ks: 0.75 };
         assert_eq!((of.input, of.output), (Some(input), Some(output)));
         // The last row of B is in the second before its own: one of four requests.
-        assert_eq!(of.over_time, OverTime { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], moved_share: 0.25 });
+        assert_eq!(of.over_time, RateDeviation { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], moved_share: 0.25 });
     }
 
     #[test]
@@ -219,14 +223,14 @@ mod tests {
         let row = |&(at, session, turn, output): &(u64, &str, u32, u64)| {
             let session = Some(session.to_owned()).filter(|name| !name.is_empty());
             let turn = session.as_ref().map(|_| turn);
-            Ok(Entry { at: at * MS, session, turn, output_tokens: Some(output), ..Entry::default() })
+            Ok(TraceEntry { at: at * MS, session, turn, output_tokens: Some(output), ..TraceEntry::default() })
         };
         let entries: Vec<_> = rows.iter().map(row).collect();
         let entries = Box::new(entries.into_iter());
-        ("t".to_owned(), Trace { header: Header::new("t"), entries, losses: Losses::default() })
+        ("t".to_owned(), Trace { header: TraceHeader::new("t"), entries, losses: ConversionLosses::default() })
     }
 
-    fn exact_outputs(of: &Diff) -> (u64, u64, f64) {
+    fn exact_outputs(of: &TraceDiff) -> (u64, u64, f64) {
         (of.joined, of.joined_by_turn, of.output.map_or(0.0, |output| output.exact_share))
     }
 
@@ -266,7 +270,7 @@ mod tests {
             let (a, b) = (trace(&rows), trace(&probed));
             let of = if swap { diff(b, a) } else { diff(a, b) }.unwrap();
             assert_eq!((of.joined, of.skipped), (50, if swap { [2, 0] } else { [0, 2] }));
-            let exact = |of: Option<Difference>| of.map(|of| of.exact_share);
+            let exact = |of: Option<Deviation>| of.map(|of| of.exact_share);
             assert_eq!((exact(of.input), exact(of.output)), (Some(1.0), Some(1.0)));
             assert_eq!(of.arrival_error.unwrap().max_ms, 0.0);
             assert_eq!(of.over_time.moved_share, 2.0 / 102.0);
@@ -305,7 +309,7 @@ mod tests {
         entry.timing.gaps = Some(gaps::pack(&[gap(10, 1), gap(30, 2)]));
         with.entries = Box::new([Ok(entry)].into_iter());
         let of = diff((name, with), trace(&[(0, 1, 1)])).unwrap();
-        let near = |times: Option<Times>, expected: f64| (times.unwrap().mean_ms - expected).abs() < 1e-9;
+        let near = |times: Option<DurationHistogram>, expected: f64| (times.unwrap().mean_ms - expected).abs() < 1e-9;
         assert!(near(of.a.ttft, 8.0) && near(of.a.think, 2.0) && near(of.a.itl, 12.5), "{:?}", of.a);
         assert_eq!((of.a.cached_share, of.b.cached_share), (Some(1.0), None));
         assert_eq!((of.b.ttft, of.b.think, of.b.itl), (None, None, None));

@@ -8,46 +8,46 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
-use super::error::Problem;
-use super::losses::Losses;
-use super::plain::{Ids, Plain};
-use crate::measure::json::whole_of;
+use super::conversion_loss::ConversionLosses;
+use super::error::TraceProblem;
+use super::fast_row_parser::{BlockIdList, FastRowParser};
+use crate::measure::json_walker::as_whole_number;
 
 /// A row that is read field by field; made by [`row`].
-pub(super) trait Row: Default {
+pub(super) trait JsonRow: Default {
     /// The fields that are understood.
     const KEYS: &'static [&'static str];
     /// What each of them should be.
-    const WANTED: &'static [&'static str];
+    const EXPECTED: &'static [&'static str];
 
     /// Takes the value of field number `index` in.
-    fn take<'de, A: MapAccess<'de>>(
+    fn read_field<'de, A: MapAccess<'de>>(
         &mut self,
         index: usize,
-        losses: Option<&Losses>,
+        losses: Option<&ConversionLosses>,
         map: &mut A,
     ) -> Result<(), A::Error>;
 }
 
 /// What a value should be, in words.
-pub(super) trait Wanted {
+pub(super) trait ExpectedValue {
     /// The words, after "expected".
-    const WHAT: &'static str;
+    const DESCRIPTION: &'static str;
 }
 
 /// A value as it is read; `losses` is for the objects inside of objects, whose unknown fields are an error without it.
-pub(super) trait Take: Sized {
+pub(super) trait ReadValue: Sized {
     /// Reads the value that comes next.
-    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error>;
+    fn read_value<'de, A: MapAccess<'de>>(losses: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error>;
 }
 
 macro_rules! plainly_taken {
     ($($type:ty: $what:literal),* $(,)?) => { $(
-        impl Wanted for $type {
-            const WHAT: &'static str = $what;
+        impl ExpectedValue for $type {
+            const DESCRIPTION: &'static str = $what;
         }
-        impl Take for $type {
-            fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
+        impl ReadValue for $type {
+            fn read_value<'de, A: MapAccess<'de>>(_: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
                 map.next_value()
             }
         }
@@ -58,22 +58,22 @@ plainly_taken! {
     Option<f64>: "a number",
     Option<bool>: "true or false",
     Option<String>: "a text",
-    Option<Number>: "a number",
+    Option<LenientNumber>: "a number",
     Option<WrittenNumber>: "a number",
-    Option<Id>: "a text or a number",
-    Option<Content>: "a text, or a list",
+    Option<StringOrNumber>: "a text or a number",
+    Option<TextSize>: "a text, or a list",
     Option<Vec<f64>>: "a list of numbers",
     Option<IgnoredAny>: "a value",
 }
 
 macro_rules! taken_as_counts {
     ($($type:ty: $what:literal),* $(,)?) => { $(
-        impl Wanted for Option<$type> {
-            const WHAT: &'static str = concat!("a whole number ", $what);
+        impl ExpectedValue for Option<$type> {
+            const DESCRIPTION: &'static str = concat!("a whole number ", $what);
         }
-        impl Take for Option<$type> {
-            fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
-                map.next_value::<Option<Count<$type>>>().map(|count| count.map(|Count(count)| count))
+        impl ReadValue for Option<$type> {
+            fn read_value<'de, A: MapAccess<'de>>(_: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
+                map.next_value::<Option<LenientCount<$type>>>().map(|count| count.map(|LenientCount(count)| count))
             }
         }
     )* };
@@ -84,75 +84,75 @@ taken_as_counts! {
     u32: "below 2^32",
 }
 
-impl Wanted for Option<Vec<u32>> {
-    const WHAT: &'static str = "a list of whole numbers below 2^32";
+impl ExpectedValue for Option<Vec<u32>> {
+    const DESCRIPTION: &'static str = "a list of whole numbers below 2^32";
 }
 
-impl Take for Option<Vec<u32>> {
-    fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
-        let counts = map.next_value::<Option<Vec<Count<u32>>>>()?;
-        Ok(counts.map(|counts| counts.into_iter().map(|Count(count)| count).collect()))
+impl ReadValue for Option<Vec<u32>> {
+    fn read_value<'de, A: MapAccess<'de>>(_: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
+        let counts = map.next_value::<Option<Vec<LenientCount<u32>>>>()?;
+        Ok(counts.map(|counts| counts.into_iter().map(|LenientCount(count)| count).collect()))
     }
 }
 
-impl Wanted for Option<Vec<u64>> {
-    const WHAT: &'static str = "a list of whole numbers that are not negative";
+impl ExpectedValue for Option<Vec<u64>> {
+    const DESCRIPTION: &'static str = "a list of whole numbers that are not negative";
 }
 
-impl Take for Option<Vec<u64>> {
-    fn take<'de, A: MapAccess<'de>>(_: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
-        map.next_value::<Option<Ids>>().map(|ids| ids.map(|Ids(ids)| ids))
+impl ReadValue for Option<Vec<u64>> {
+    fn read_value<'de, A: MapAccess<'de>>(_: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
+        map.next_value::<Option<BlockIdList>>().map(|ids| ids.map(|BlockIdList(ids)| ids))
     }
 }
 
-impl<R: Row> Wanted for Option<Object<R>> {
-    const WHAT: &'static str = "an object with values of the right kinds";
+impl<R: JsonRow> ExpectedValue for Option<NestedRow<R>> {
+    const DESCRIPTION: &'static str = "an object with values of the right kinds";
 }
 
-impl<R: Row> Take for Option<Object<R>> {
-    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
+impl<R: JsonRow> ReadValue for Option<NestedRow<R>> {
+    fn read_value<'de, A: MapAccess<'de>>(losses: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
         let failed = Cell::new(None);
-        map.next_value_seed(Fields::<R> { losses, failed: &failed, row: std::marker::PhantomData })
-            .map(|row| row.map(Object))
+        map.next_value_seed(RowSeed::<R> { losses, failed: &failed, row: std::marker::PhantomData })
+            .map(|row| row.map(NestedRow))
     }
 }
 
-impl<R: Row> Wanted for Option<Vec<Object<R>>> {
-    const WHAT: &'static str = "a list of objects with values of the right kinds";
+impl<R: JsonRow> ExpectedValue for Option<Vec<NestedRow<R>>> {
+    const DESCRIPTION: &'static str = "a list of objects with values of the right kinds";
 }
 
-impl<R: Row> Take for Option<Vec<Object<R>>> {
-    fn take<'de, A: MapAccess<'de>>(losses: Option<&Losses>, map: &mut A) -> Result<Self, A::Error> {
-        map.next_value_seed(List::<R>(losses, std::marker::PhantomData))
+impl<R: JsonRow> ReadValue for Option<Vec<NestedRow<R>>> {
+    fn read_value<'de, A: MapAccess<'de>>(losses: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error> {
+        map.next_value_seed(RowListSeed::<R>(losses, std::marker::PhantomData))
     }
 }
 
 /// An object inside of an object.
 #[derive(Debug)]
-pub(super) struct Object<R>(pub R);
+pub(super) struct NestedRow<R>(pub R);
 
-/// Declares a row: its fields, each of a type that is `Take` and `Wanted`, named as in the file or `"so" as this`.
+/// Declares a row: its fields, each of a type that is `ReadValue` and `ExpectedValue`, named as in the file or `"so" as this`.
 macro_rules! row {
     ($(#[$meta:meta])* $name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
         struct $name { $($field: Option<$type>),* }
 
-        impl $crate::trace::json::Row for $name {
+        impl $crate::trace::json::JsonRow for $name {
             const KEYS: &'static [&'static str] = &[$($crate::trace::json::key!($field $($key)?)),*];
-            const WANTED: &'static [&'static str] =
-                &[$(<Option<$type> as $crate::trace::json::Wanted>::WHAT),*];
+            const EXPECTED: &'static [&'static str] =
+                &[$(<Option<$type> as $crate::trace::json::ExpectedValue>::DESCRIPTION),*];
 
-            fn take<'de, A: serde::de::MapAccess<'de>>(
+            fn read_field<'de, A: serde::de::MapAccess<'de>>(
                 &mut self,
                 index: usize,
-                losses: Option<&$crate::trace::losses::Losses>,
+                losses: Option<&$crate::trace::conversion_loss::ConversionLosses>,
                 map: &mut A,
             ) -> Result<(), A::Error> {
                 let fields = 0;
                 $(
                     if index == fields {
-                        self.$field = <Option<$type> as $crate::trace::json::Take>::take(losses, map)?;
+                        self.$field = <Option<$type> as $crate::trace::json::ReadValue>::read_value(losses, map)?;
                         return Ok(());
                     }
                     let fields = fields + 1;
@@ -176,42 +176,42 @@ macro_rules! key {
 pub(super) use {key, row};
 
 /// Reads one line as a row; what it holds besides is counted by name.
-pub(super) fn parse<R: Row>(line: &[u8], losses: &Losses) -> Result<R, Problem> {
+pub(super) fn parse<R: JsonRow>(line: &[u8], losses: &ConversionLosses) -> Result<R, TraceProblem> {
     let failed = Cell::new(None);
-    let mut plain = Plain::new(line);
+    let mut plain = FastRowParser::new(line);
     // Nothing is counted by who may give up in the middle of a line.
-    let read = Fields::<R> { losses: None, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut plain);
+    let read = RowSeed::<R> { losses: None, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut plain);
     if let Ok(Some(row)) = read.and_then(|row| plain.end().map(|()| row)) {
         return Ok(row);
     }
     failed.set(None);
     let mut json = serde_json::Deserializer::from_slice(line);
-    let fields = Fields::<R> { losses: Some(losses), failed: &failed, row: std::marker::PhantomData };
+    let fields = RowSeed::<R> { losses: Some(losses), failed: &failed, row: std::marker::PhantomData };
     let read = fields.deserialize(&mut json);
     let read = read.and_then(|row| json.end().map(|()| row));
     match read {
         Ok(Some(row)) => Ok(row),
-        Ok(None) => Err(Problem::new("expected a JSON object")),
+        Ok(None) => Err(TraceProblem::new("expected a JSON object")),
         Err(error) => Err(match (error.classify(), failed.get()) {
             (serde_json::error::Category::Data, Some((field, wanted))) => {
-                Problem::of(field, format!("expected {wanted}"))
+                TraceProblem::in_field(field, format!("expected {wanted}"))
             }
-            (serde_json::error::Category::Data, None) => Problem::new("expected a JSON object"),
-            _ => Problem::new(format!("no JSON from column {} on", error.column()))
-                .remedy("is the file damaged there, or cut short?"),
+            (serde_json::error::Category::Data, None) => TraceProblem::new("expected a JSON object"),
+            _ => TraceProblem::new(format!("no JSON from column {} on", error.column()))
+                .with_remedy("is the file damaged there, or cut short?"),
         }),
     }
 }
 
-struct Fields<'a, R> {
+struct RowSeed<'a, R> {
     /// Where fields that are not understood are counted; without it they are an error.
-    losses: Option<&'a Losses>,
+    losses: Option<&'a ConversionLosses>,
     /// The field whose value was not to be read, and what it should have been.
     failed: &'a Cell<Option<(&'static str, &'static str)>>,
     row: std::marker::PhantomData<R>,
 }
 
-impl<'de, R: Row> DeserializeSeed<'de> for Fields<'_, R> {
+impl<'de, R: JsonRow> DeserializeSeed<'de> for RowSeed<'_, R> {
     type Value = Option<R>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<R>, D::Error> {
@@ -219,7 +219,7 @@ impl<'de, R: Row> DeserializeSeed<'de> for Fields<'_, R> {
     }
 }
 
-impl<'de, R: Row> Visitor<'de> for Fields<'_, R> {
+impl<'de, R: JsonRow> Visitor<'de> for RowSeed<'_, R> {
     type Value = Option<R>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -233,11 +233,11 @@ impl<'de, R: Row> Visitor<'de> for Fields<'_, R> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<R>, A::Error> {
         let mut row = R::default();
         let mut next = 0;
-        while let Some(index) = map.next_key_seed(Key { keys: R::KEYS, next, losses: self.losses })? {
+        while let Some(index) = map.next_key_seed(KeySeed { keys: R::KEYS, next, losses: self.losses })? {
             match index {
                 Some(index) => {
-                    row.take(index, self.losses, &mut map)
-                        .inspect_err(|_| self.failed.set(Some((R::KEYS[index], R::WANTED[index]))))?;
+                    row.read_field(index, self.losses, &mut map)
+                        .inspect_err(|_| self.failed.set(Some((R::KEYS[index], R::EXPECTED[index]))))?;
                     next = index + 1;
                 }
                 None => _ = map.next_value::<IgnoredAny>()?,
@@ -248,20 +248,20 @@ impl<'de, R: Row> Visitor<'de> for Fields<'_, R> {
 }
 
 /// The number of a key. Rows of a file have their keys in the same order, so that the next one is tried first.
-struct Key<'a> {
+struct KeySeed<'a> {
     keys: &'static [&'static str],
     next: usize,
-    losses: Option<&'a Losses>,
+    losses: Option<&'a ConversionLosses>,
 }
 
-impl Key<'_> {
-    fn known(&self, key: &[u8]) -> Option<usize> {
+impl KeySeed<'_> {
+    fn index_of(&self, key: &[u8]) -> Option<usize> {
         let is = |at: &usize| self.keys.get(*at).is_some_and(|known| known.as_bytes() == key);
         Some(self.next).filter(is).or_else(|| (0..self.keys.len()).find(is))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Key<'_> {
+impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
@@ -269,7 +269,7 @@ impl<'de> DeserializeSeed<'de> for Key<'_> {
     }
 }
 
-impl Visitor<'_> for Key<'_> {
+impl Visitor<'_> for KeySeed<'_> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,7 +277,7 @@ impl Visitor<'_> for Key<'_> {
     }
 
     fn visit_str<E: de::Error>(self, key: &str) -> Result<Option<usize>, E> {
-        let index = self.known(key.as_bytes());
+        let index = self.index_of(key.as_bytes());
         if index.is_none() {
             self.losses.ok_or_else(|| E::custom("a field that is not understood"))?.count(key);
         }
@@ -285,22 +285,22 @@ impl Visitor<'_> for Key<'_> {
     }
 
     fn visit_bytes<E: de::Error>(self, key: &[u8]) -> Result<Option<usize>, E> {
-        self.known(key).map(Some).ok_or_else(|| E::custom("a field that is not understood"))
+        self.index_of(key).map(Some).ok_or_else(|| E::custom("a field that is not understood"))
     }
 }
 
-struct List<'a, R>(Option<&'a Losses>, std::marker::PhantomData<R>);
+struct RowListSeed<'a, R>(Option<&'a ConversionLosses>, std::marker::PhantomData<R>);
 
-impl<'de, R: Row> DeserializeSeed<'de> for List<'_, R> {
-    type Value = Option<Vec<Object<R>>>;
+impl<'de, R: JsonRow> DeserializeSeed<'de> for RowListSeed<'_, R> {
+    type Value = Option<Vec<NestedRow<R>>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de, R: Row> Visitor<'de> for List<'_, R> {
-    type Value = Option<Vec<Object<R>>>;
+impl<'de, R: JsonRow> Visitor<'de> for RowListSeed<'_, R> {
+    type Value = Option<Vec<NestedRow<R>>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of objects")
@@ -314,9 +314,9 @@ impl<'de, R: Row> Visitor<'de> for List<'_, R> {
         let failed = Cell::new(None);
         let mut rows = Vec::new();
         loop {
-            let fields = Fields::<R> { losses: self.0, failed: &failed, row: std::marker::PhantomData };
+            let fields = RowSeed::<R> { losses: self.0, failed: &failed, row: std::marker::PhantomData };
             match list.next_element_seed(fields)? {
-                Some(Some(row)) => rows.push(Object(row)),
+                Some(Some(row)) => rows.push(NestedRow(row)),
                 Some(None) => return Err(A::Error::custom("null in a list of objects")),
                 None => return Ok(Some(rows)),
             }
@@ -326,9 +326,9 @@ impl<'de, R: Row> Visitor<'de> for List<'_, R> {
 
 /// A number that may also be written as a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Number(pub f64);
+pub(super) struct LenientNumber(pub f64);
 
-impl Number {
+impl LenientNumber {
     /// So many units of `nanos` nanoseconds, in nanoseconds; negative ones and what is beyond 292 years have none.
     pub(super) fn nanos(self, nanos: f64) -> Option<u64> {
         let value = self.0 * nanos;
@@ -336,29 +336,29 @@ impl Number {
     }
 }
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de> Deserialize<'de> for LenientNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
-            type Value = Number;
+        struct NumberVisitor;
+        impl Visitor<'_> for NumberVisitor {
+            type Value = LenientNumber;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number")
             }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
-                Ok(Number(value as f64))
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<LenientNumber, E> {
+                Ok(LenientNumber(value as f64))
             }
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
-                Ok(Number(value as f64))
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<LenientNumber, E> {
+                Ok(LenientNumber(value as f64))
             }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
-                Ok(Number(value))
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<LenientNumber, E> {
+                Ok(LenientNumber(value))
             }
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<LenientNumber, E> {
                 let value: f64 = value.trim().parse().map_err(|_| E::custom("not a number"))?;
-                if value.is_finite() { Ok(Number(value)) } else { Err(E::custom("not a number")) }
+                if value.is_finite() { Ok(LenientNumber(value)) } else { Err(E::custom("not a number")) }
             }
         }
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(NumberVisitor)
     }
 }
 
@@ -373,8 +373,8 @@ pub(super) struct WrittenNumber {
 
 impl<'de> Deserialize<'de> for WrittenNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
+        struct WrittenNumberVisitor;
+        impl Visitor<'_> for WrittenNumberVisitor {
             type Value = WrittenNumber;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number")
@@ -394,112 +394,112 @@ impl<'de> Deserialize<'de> for WrittenNumber {
                 Ok(WrittenNumber { value, has_fraction: !text.trim().bytes().all(|byte| byte.is_ascii_digit()) })
             }
         }
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(WrittenNumberVisitor)
     }
 }
 
 /// A count; what went through a data frame has `12.0` for 12.
 #[derive(Debug)]
-pub(super) struct Count<T>(pub T);
+pub(super) struct LenientCount<T>(pub T);
 
-impl<'de, T: TryFrom<u64>> Deserialize<'de> for Count<T> {
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for LenientCount<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words<T>(std::marker::PhantomData<T>);
-        impl<T: TryFrom<u64>> Visitor<'_> for Words<T> {
-            type Value = Count<T>;
+        struct CountVisitor<T>(std::marker::PhantomData<T>);
+        impl<T: TryFrom<u64>> Visitor<'_> for CountVisitor<T> {
+            type Value = LenientCount<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a count")
             }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Count<T>, E> {
-                T::try_from(value).map(Count).map_err(|_| E::custom("too large"))
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<LenientCount<T>, E> {
+                T::try_from(value).map(LenientCount).map_err(|_| E::custom("too large"))
             }
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Count<T>, E> {
-                self.visit_u64(whole_of(value).ok_or_else(|| E::custom("not whole"))?)
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<LenientCount<T>, E> {
+                self.visit_u64(as_whole_number(value).ok_or_else(|| E::custom("not whole"))?)
             }
         }
-        deserializer.deserialize_u64(Words(std::marker::PhantomData))
+        deserializer.deserialize_u64(CountVisitor(std::marker::PhantomData))
     }
 }
 
 /// A name that may also be a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Id(pub String);
+pub(super) struct StringOrNumber(pub String);
 
-impl<'de> Deserialize<'de> for Id {
+impl<'de> Deserialize<'de> for StringOrNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
-            type Value = Id;
+        struct IdVisitor;
+        impl Visitor<'_> for IdVisitor {
+            type Value = StringOrNumber;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or a number")
             }
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Id, E> {
-                Ok(Id(value.to_string()))
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<StringOrNumber, E> {
+                Ok(StringOrNumber(value.to_string()))
             }
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Id, E> {
-                Ok(Id(value.to_string()))
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<StringOrNumber, E> {
+                Ok(StringOrNumber(value.to_string()))
             }
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Id, E> {
-                Ok(Id(value.to_owned()))
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<StringOrNumber, E> {
+                Ok(StringOrNumber(value.to_owned()))
             }
         }
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(IdVisitor)
     }
 }
 
 /// Texts anywhere inside of a value: how many, and their bytes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct TextSize {
     /// Texts.
     pub texts: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de> Deserialize<'de> for TextSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl<'de> Visitor<'de> for Words {
-            type Value = Content;
+        struct TextSizeVisitor;
+        impl<'de> Visitor<'de> for TextSizeVisitor {
+            type Value = TextSize;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or a list")
             }
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Content, E> {
-                Ok(Content { texts: 1, bytes: value.len() as u64 })
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<TextSize, E> {
+                Ok(TextSize { texts: 1, bytes: value.len() as u64 })
             }
-            fn visit_unit<E: de::Error>(self) -> Result<Content, E> {
-                Ok(Content::default())
+            fn visit_unit<E: de::Error>(self) -> Result<TextSize, E> {
+                Ok(TextSize::default())
             }
-            fn visit_bool<E: de::Error>(self, _: bool) -> Result<Content, E> {
-                Ok(Content::default())
+            fn visit_bool<E: de::Error>(self, _: bool) -> Result<TextSize, E> {
+                Ok(TextSize::default())
             }
-            fn visit_u64<E: de::Error>(self, _: u64) -> Result<Content, E> {
-                Ok(Content::default())
+            fn visit_u64<E: de::Error>(self, _: u64) -> Result<TextSize, E> {
+                Ok(TextSize::default())
             }
-            fn visit_i64<E: de::Error>(self, _: i64) -> Result<Content, E> {
-                Ok(Content::default())
+            fn visit_i64<E: de::Error>(self, _: i64) -> Result<TextSize, E> {
+                Ok(TextSize::default())
             }
-            fn visit_f64<E: de::Error>(self, _: f64) -> Result<Content, E> {
-                Ok(Content::default())
+            fn visit_f64<E: de::Error>(self, _: f64) -> Result<TextSize, E> {
+                Ok(TextSize::default())
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content, A::Error> {
-                let mut sum = Content::default();
-                while let Some(one) = list.next_element::<Content>()? {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TextSize, A::Error> {
+                let mut sum = TextSize::default();
+                while let Some(one) = list.next_element::<TextSize>()? {
                     sum.texts += one.texts;
                     sum.bytes += one.bytes;
                 }
                 Ok(sum)
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
-                let mut sum = Content::default();
-                while let Some((_, one)) = map.next_entry::<IgnoredAny, Content>()? {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<TextSize, A::Error> {
+                let mut sum = TextSize::default();
+                while let Some((_, one)) = map.next_entry::<IgnoredAny, TextSize>()? {
                     sum.texts += one.texts;
                     sum.bytes += one.bytes;
                 }
                 Ok(sum)
             }
         }
-        deserializer.deserialize_any(Words)
+        deserializer.deserialize_any(TextSizeVisitor)
     }
 }
 
@@ -508,12 +508,12 @@ mod tests {
     use super::*;
 
     row!(Inner { b: u64 });
-    row!(Sample { a: u64, strange = "in": Number, inner: Object<Inner>, list: Vec<Object<Inner>>, text: Content });
+    row!(Sample { a: u64, strange = "in": LenientNumber, inner: NestedRow<Inner>, list: Vec<NestedRow<Inner>>, text: TextSize });
 
     row!(Small { n: u32, list: Vec<u32> });
 
     fn read(text: &str) -> Result<Sample, String> {
-        parse(text.as_bytes(), &Losses::default()).map_err(|problem| problem.to_string())
+        parse(text.as_bytes(), &ConversionLosses::default()).map_err(|problem| problem.to_string())
     }
 
     #[test]
@@ -531,21 +531,21 @@ mod tests {
         }
         let beyond = read(r#"{"a": 1e400}"#).unwrap_err();
         assert_eq!(beyond, "no JSON from column 11 on; is the file damaged there, or cut short?");
-        let small: Small = parse(br#"{"n": 4294967295.0, "list": [1.0, 2]}"#, &Losses::default()).unwrap();
+        let small: Small = parse(br#"{"n": 4294967295.0, "list": [1.0, 2]}"#, &ConversionLosses::default()).unwrap();
         assert_eq!((small.n, small.list), (Some(u32::MAX), Some(vec![1, 2])));
         for line in [r#"{"n": 4294967296.0}"#, r#"{"list": [1.5]}"#] {
-            assert!(parse::<Small>(line.as_bytes(), &Losses::default()).is_err(), "{line}");
+            assert!(parse::<Small>(line.as_bytes(), &ConversionLosses::default()).is_err(), "{line}");
         }
     }
 
     #[test]
     fn fields_are_read_in_any_order_and_others_are_counted() {
-        let losses = Losses::default();
+        let losses = ConversionLosses::default();
         let line = br#"{"x": [1], "in": "2.5", "a": 3, "inner": {"b": 4, "y": 0}, "list": [{"b": 5}], "text": ["ab", {"t": "c"}]}"#;
         let row: Sample = parse(line, &losses).unwrap();
-        assert_eq!((row.a, row.strange, row.inner.unwrap().0.b), (Some(3), Some(Number(2.5)), Some(4)));
+        assert_eq!((row.a, row.strange, row.inner.unwrap().0.b), (Some(3), Some(LenientNumber(2.5)), Some(4)));
         assert_eq!(row.list.unwrap()[0].0.b, Some(5));
-        assert_eq!(row.text, Some(Content { texts: 2, bytes: 3 }));
+        assert_eq!(row.text, Some(TextSize { texts: 2, bytes: 3 }));
         assert_eq!(losses.list(), [("x".to_owned(), 1), ("y".to_owned(), 1)]);
     }
 

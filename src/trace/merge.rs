@@ -6,20 +6,20 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::blocks::mixed;
-use super::error::{Error, Problem};
-use super::losses::Losses;
-use super::{Entries, Trace};
-use crate::capture::format::{Blocks, Entry, Header, Part};
+use super::blocks::mix;
+use super::conversion_loss::ConversionLosses;
+use super::error::{Error, TraceProblem};
+use super::{Trace, TraceEntries};
+use crate::capture::row::{BlockScheme, PromptPart, TraceEntry, TraceHeader};
 
 /// Rows that wait for earlier ones.
-pub const MOST_WAITING: usize = 1 << 16;
+pub const MAX_HEAP_ROWS: usize = 1 << 16;
 /// What the waiting rows may hold together, in bytes. Two traces that are compared have twice as much.
-const MOST_HELD: usize = 40 << 20;
+const MAX_HEAP_BYTES: usize = 40 << 20;
 
 /// Where the times of several traces begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
+pub enum ClockAlignment {
     /// At the wall-clock moments that their headers name.
     Clock,
     /// All at zero.
@@ -27,16 +27,16 @@ pub enum Align {
 }
 
 /// One trace of several. Ids of blocks and sessions that do not come from one key are told apart.
-pub fn merge(traces: Vec<(String, Trace)>, align: Align) -> Result<Trace, Error> {
-    let losses = Losses::default();
+pub fn merge(traces: Vec<(String, Trace)>, align: ClockAlignment) -> Result<Trace, Error> {
+    let losses = ConversionLosses::default();
     let starts: Vec<Option<u64>> = traces.iter().map(|(_, trace)| trace.header.started_unix_ns).collect();
-    let clock = align == Align::Clock && starts.iter().all(Option::is_some);
+    let clock = align == ClockAlignment::Clock && starts.iter().all(Option::is_some);
     let zero = starts.iter().flatten().min().copied().filter(|_| clock);
-    if align == Align::Clock && !clock {
+    if align == ClockAlignment::Clock && !clock {
         let known = starts.iter().flatten().count() as u64;
         losses.add("wall-clock starts, for not all traces have one: all begin at zero", known);
     }
-    let mut header = Header::new(sources(&traces));
+    let mut header = TraceHeader::new(joined_sources(&traces));
     let alone = traces.len() == 1;
     header.started_unix_ns = zero.or_else(|| starts.iter().flatten().min().copied().filter(|_| alone));
     let mut all = Vec::new();
@@ -46,18 +46,18 @@ pub fn merge(traces: Vec<(String, Trace)>, align: Align) -> Result<Trace, Error>
             header.turns = one.turns;
             header.blocks = one.blocks.clone();
         } else {
-            same_blocks(&mut header, &one).map_err(|problem| problem.at(&name, None))?;
+            unify_blocks(&mut header, &one).map_err(|problem| problem.at_line(&name, None))?;
         }
         let shift = one.started_unix_ns.zip(zero).map_or(0, |(start, zero)| start - zero);
         let shared = alone || one.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
         let told_apart = (!shared).then_some(number as u64);
-        all.push((apart(entries, shift, told_apart), of_one));
+        all.push((with_own_ids(entries, shift, told_apart), of_one));
     }
-    let entries = Box::new(Merged::new(all, losses.clone()));
+    let entries = Box::new(MergedRows::new(all, losses.clone()));
     Ok(Trace { header, entries, losses })
 }
 
-fn sources(traces: &[(String, Trace)]) -> String {
+fn joined_sources(traces: &[(String, Trace)]) -> String {
     let mut sources: Vec<&str> = traces.iter().map(|(_, trace)| trace.header.source.as_str()).collect();
     sources.dedup();
     sources.truncate(8);
@@ -65,10 +65,10 @@ fn sources(traces: &[(String, Trace)]) -> String {
 }
 
 /// Takes the blocks of another trace in, if one header can say what both are.
-fn same_blocks(header: &mut Header, other: &Header) -> Result<(), Problem> {
+fn unify_blocks(header: &mut TraceHeader, other: &TraceHeader) -> Result<(), TraceProblem> {
     const REMEDY: &str = "convert one of them first, so that both have blocks of one kind";
     if header.turns != other.turns {
-        return Err(Problem::new(
+        return Err(TraceProblem::new(
             "its later turns are whole requests, and those of the first trace are not, or the \
             reverse",
         ));
@@ -78,14 +78,14 @@ fn same_blocks(header: &mut Header, other: &Header) -> Result<(), Problem> {
         return Ok(());
     };
     let Some(theirs) = &other.blocks else { return Ok(()) };
-    let alike = |blocks: &Blocks| Blocks { key: None, ..blocks.clone() };
+    let alike = |blocks: &BlockScheme| BlockScheme { key: None, ..blocks.clone() };
     if alike(blocks) != alike(theirs) {
-        return Err(Problem::new("its blocks are not of the kind that the first trace has").remedy(REMEDY));
+        return Err(TraceProblem::new("its blocks are not of the kind that the first trace has").with_remedy(REMEDY));
     }
     if blocks.key != theirs.key {
         if blocks.key.is_some() && theirs.key.is_some() {
-            return Err(Problem::new("its block ids were made with another key than those of the first trace")
-                .remedy("`trace anonymize` gives each ids without a key, and leaves out when it began"));
+            return Err(TraceProblem::new("its block ids were made with another key than those of the first trace")
+                .with_remedy("`trace anonymize` gives each ids without a key, and leaves out when it began"));
         }
         blocks.key = None;
     }
@@ -93,58 +93,62 @@ fn same_blocks(header: &mut Header, other: &Header) -> Result<(), Problem> {
 }
 
 /// Later by a shift, and with ids that no other trace has.
-fn apart(entries: Entries, shift: u64, number: Option<u64>) -> Entries {
+fn with_own_ids(entries: TraceEntries, shift: u64, number: Option<u64>) -> TraceEntries {
     Box::new(entries.map(move |entry| {
         let mut entry = entry?;
         entry.at = entry.at.saturating_add(shift);
         entry.planned = entry.planned.map(|planned| planned.saturating_add(shift));
         if let Some(number) = number.filter(|number| *number > 0) {
-            rename(&mut entry, number);
+            rename_copy(&mut entry, number);
         }
         Ok(entry)
     }))
 }
 
 /// Gives a request the ids of a copy: other than those of every other copy, alike where they were alike.
-pub(super) fn rename(entry: &mut Entry, copy: u64) {
-    entry.prompt.blocks.iter_mut().for_each(|id| *id = mixed(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
+pub(super) fn rename_copy(entry: &mut TraceEntry, copy: u64) {
+    entry.prompt.blocks.iter_mut().for_each(|id| *id = mix(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
     if let Some(session) = &mut entry.session {
         session.push_str(&format!("#{copy}"));
     }
 }
 
 /// What a row that waits holds, in bytes.
-pub(super) fn held(entry: &Entry) -> usize {
+pub(super) fn held_bytes(entry: &TraceEntry) -> usize {
     let texts = [&entry.route, &entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
     let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
     let ids = entry.prompt.blocks.capacity() * size_of::<u64>();
-    size_of::<Waiting>() + size_of::<Entry>() + texts + ids + entry.prompt.parts.capacity() * size_of::<Part>()
+    size_of::<HeapRow>()
+        + size_of::<TraceEntry>()
+        + texts
+        + ids
+        + entry.prompt.parts.capacity() * size_of::<PromptPart>()
 }
 
-struct Waiting {
+struct HeapRow {
     at: u64,
     /// Rows of one time stay in the order of traces, and of the file.
     trace: usize,
     row: u64,
     /// Apart: a heap moves what it holds more than once.
-    entry: Box<Entry>,
+    entry: Box<TraceEntry>,
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for HeapRow {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for HeapRow {}
 
-impl PartialOrd for Waiting {
+impl PartialOrd for HeapRow {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Waiting {
+impl Ord for HeapRow {
     /// The earliest is the greatest, for that is what a heap hands out.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.trace, other.row).cmp(&(self.at, self.trace, self.row))
@@ -152,42 +156,55 @@ impl Ord for Waiting {
 }
 
 /// Rows of several streams in order of time, each of which may be out of order within the heap's bounds.
-pub(super) struct Merged {
+pub(super) struct MergedRows {
     /// The rows, how many of each wait, and what each lost.
-    traces: Vec<(Entries, usize, Losses)>,
-    waiting: BinaryHeap<Waiting>,
-    held: usize,
-    most_held: usize,
+    traces: Vec<(TraceEntries, usize, ConversionLosses)>,
+    heap: BinaryHeap<HeapRow>,
+    held_bytes: usize,
+    max_held_bytes: usize,
     last: u64,
     row: u64,
-    losses: Losses,
+    losses: ConversionLosses,
     failed: bool,
 }
 
-impl Merged {
-    pub(super) fn new(traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
-        Self::within(MOST_HELD, traces, losses)
+impl MergedRows {
+    pub(super) fn new(traces: Vec<(TraceEntries, ConversionLosses)>, losses: ConversionLosses) -> Self {
+        Self::with_limit(MAX_HEAP_BYTES, traces, losses)
     }
 
     /// The same, where the rows that wait may hold so many bytes together.
-    pub(super) fn within(most_held: usize, traces: Vec<(Entries, Losses)>, losses: Losses) -> Self {
+    pub(super) fn with_limit(
+        most_held: usize,
+        traces: Vec<(TraceEntries, ConversionLosses)>,
+        losses: ConversionLosses,
+    ) -> Self {
         let traces = traces.into_iter().map(|(entries, of_one)| (entries, 0, of_one)).collect();
-        Self { traces, waiting: BinaryHeap::new(), held: 0, most_held, last: 0, row: 0, losses, failed: false }
+        Self {
+            traces,
+            heap: BinaryHeap::new(),
+            held_bytes: 0,
+            max_held_bytes: most_held,
+            last: 0,
+            row: 0,
+            losses,
+            failed: false,
+        }
     }
 
     /// Reads until every trace that goes on has a fair share of the rows that wait.
-    fn fill(&mut self) -> Result<(), Error> {
-        let share = (MOST_WAITING / self.traces.len().max(1)).max(1);
+    fn fill_heap(&mut self) -> Result<(), Error> {
+        let share = (MAX_HEAP_ROWS / self.traces.len().max(1)).max(1);
         let mut ended = Vec::new();
         for (number, (entries, waiting, _)) in self.traces.iter_mut().enumerate() {
-            while *waiting < share && (*waiting == 0 || self.held < self.most_held) {
+            while *waiting < share && (*waiting == 0 || self.held_bytes < self.max_held_bytes) {
                 match entries.next() {
                     Some(entry) => {
                         let entry = entry?;
                         (*waiting, self.row) = (*waiting + 1, self.row + 1);
-                        self.held += held(&entry);
+                        self.held_bytes += held_bytes(&entry);
                         let entry = Box::new(entry);
-                        self.waiting.push(Waiting { at: entry.at, trace: number, row: self.row, entry });
+                        self.heap.push(HeapRow { at: entry.at, trace: number, row: self.row, entry });
                     }
                     None => {
                         ended.push(number);
@@ -206,20 +223,20 @@ impl Merged {
     }
 }
 
-impl Iterator for Merged {
-    type Item = Result<Entry, Error>;
+impl Iterator for MergedRows {
+    type Item = Result<TraceEntry, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
             return None;
         }
-        if let Err(error) = self.fill() {
+        if let Err(error) = self.fill_heap() {
             self.failed = true;
             return Some(Err(error));
         }
-        let Waiting { at, trace, entry, .. } = self.waiting.pop()?;
+        let HeapRow { at, trace, entry, .. } = self.heap.pop()?;
         self.traces[trace].1 -= 1;
-        self.held -= held(&entry);
+        self.held_bytes -= held_bytes(&entry);
         if at < self.last {
             self.losses.count("rows too far out of order to be put in order");
         }
@@ -232,26 +249,29 @@ impl Iterator for Merged {
 mod tests {
     use super::*;
 
-    fn trace(header: Header, times: &[u64]) -> Trace {
+    fn trace(header: TraceHeader, times: &[u64]) -> Trace {
         let entries: Vec<_> = times
             .iter()
             .map(|at| {
-                let mut entry = Entry { at: *at, session: Some("s".to_owned()), ..Entry::default() };
+                let mut entry = TraceEntry { at: *at, session: Some("s".to_owned()), ..TraceEntry::default() };
                 entry.prompt.blocks = vec![1, 2];
                 Ok(entry)
             })
             .collect();
-        Trace { header, entries: Box::new(entries.into_iter()), losses: Losses::default() }
+        Trace { header, entries: Box::new(entries.into_iter()), losses: ConversionLosses::default() }
     }
 
-    fn merged(traces: Vec<Trace>, align: Align) -> Vec<Entry> {
+    fn merged(traces: Vec<Trace>, align: ClockAlignment) -> Vec<TraceEntry> {
         let traces = traces.into_iter().map(|trace| ("t".to_owned(), trace)).collect();
         merge(traces, align).unwrap().entries.collect::<Result<_, _>>().unwrap()
     }
 
     #[test]
     fn rows_come_in_order_and_ids_of_two_traces_are_told_apart() {
-        let rows = merged(vec![trace(Header::new("a"), &[5, 1, 9]), trace(Header::new("b"), &[2, 9])], Align::Clock);
+        let rows = merged(
+            vec![trace(TraceHeader::new("a"), &[5, 1, 9]), trace(TraceHeader::new("b"), &[2, 9])],
+            ClockAlignment::Clock,
+        );
         assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [1, 2, 5, 9, 9]);
         assert_eq!(rows[0].prompt.blocks, [1, 2]);
         assert_ne!(rows[1].prompt.blocks, [1, 2]);
@@ -260,30 +280,33 @@ mod tests {
 
     #[test]
     fn wall_clocks_are_heeded_where_all_have_one() {
-        let at = |start| Header { started_unix_ns: start, ..Header::new("a") };
+        let at = |start| TraceHeader { started_unix_ns: start, ..TraceHeader::new("a") };
         let times = |starts: [Option<u64>; 2], align| {
             let rows = merged(vec![trace(at(starts[0]), &[0]), trace(at(starts[1]), &[0])], align);
             rows.iter().map(|row| row.at).collect::<Vec<_>>()
         };
-        assert_eq!(times([Some(100), Some(40)], Align::Clock), [0, 60]);
-        assert_eq!(times([Some(100), Some(40)], Align::Start), [0, 0]);
-        assert_eq!(times([Some(100), None], Align::Clock), [0, 0]);
+        assert_eq!(times([Some(100), Some(40)], ClockAlignment::Clock), [0, 60]);
+        assert_eq!(times([Some(100), Some(40)], ClockAlignment::Start), [0, 0]);
+        assert_eq!(times([Some(100), None], ClockAlignment::Clock), [0, 0]);
         let told = |starts: [Option<u64>; 2], align| {
             let traces = starts.map(|start| ("t".to_owned(), trace(at(start), &[0])));
             merge(traces.into(), align).unwrap().losses.list()
         };
         let lost = "wall-clock starts, for not all traces have one: all begin at zero".to_owned();
-        assert_eq!(told([Some(100), None], Align::Clock), [(lost, 1)]);
-        assert_eq!(told([Some(100), None], Align::Start), []);
-        assert_eq!((told([None, None], Align::Clock), told([Some(1), Some(2)], Align::Clock)), (vec![], vec![]));
+        assert_eq!(told([Some(100), None], ClockAlignment::Clock), [(lost, 1)]);
+        assert_eq!(told([Some(100), None], ClockAlignment::Start), []);
+        assert_eq!(
+            (told([None, None], ClockAlignment::Clock), told([Some(1), Some(2)], ClockAlignment::Clock)),
+            (vec![], vec![])
+        );
     }
 
     #[test]
     fn traces_with_blocks_of_two_kinds_are_not_mixed() {
-        use super::super::format::mooncake::blocks;
-        let of = |size| Header { blocks: Some(blocks(size)), ..Header::new("a") };
+        use super::super::format::mooncake::block_scheme;
+        let of = |size| TraceHeader { blocks: Some(block_scheme(size)), ..TraceHeader::new("a") };
         let traces = [16, 512].map(|size| (format!("t{size}"), trace(of(size), &[0])));
-        let error = merge(traces.into(), Align::Clock).err().unwrap().to_string();
+        let error = merge(traces.into(), ClockAlignment::Clock).err().unwrap().to_string();
         assert!(error.starts_with("t512: its blocks are not of the kind that the first trace has; convert"), "{error}");
     }
 }

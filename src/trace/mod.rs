@@ -11,42 +11,42 @@
 
 pub mod anonymize;
 pub mod blocks;
-pub mod chance;
-pub mod content;
-pub mod cut;
+pub mod conversion_loss;
 pub mod diff;
+pub mod entry_fields;
 pub mod error;
-pub mod fields;
+mod fast_row_parser;
 pub mod format;
 pub mod info;
 pub mod input;
 mod join;
 mod json;
-pub mod lengths;
-pub mod losses;
 pub mod merge;
 pub mod output;
-mod plain;
+pub mod prompt_text;
+pub mod respace;
+pub mod rng;
 pub mod scale;
+pub mod scale_lengths;
 pub mod session_starts;
-pub mod sessions;
-pub mod spread;
+pub mod session_table;
+pub mod slice;
+pub mod vocabulary;
 pub mod whole_turns;
-pub mod words;
 
-use crate::capture::format::{Entry, Header};
-use error::{Error, Problem};
-use losses::Losses;
+use crate::capture::row::{TraceEntry, TraceHeader};
+use conversion_loss::ConversionLosses;
+use error::{Error, TraceProblem};
 
 /// The rows of a trace, in the order of the file.
-pub type Entries = Box<dyn Iterator<Item = Result<Entry, Error>>>;
+pub type TraceEntries = Box<dyn Iterator<Item = Result<TraceEntry, Error>>>;
 
 /// A trace that is being read.
 pub struct Trace {
     /// What holds for every row.
-    pub header: Header,
+    pub header: TraceHeader,
     /// The rows. After an error there are no more.
-    pub entries: Entries,
+    pub entries: TraceEntries,
     /// What the input has and no row can hold; complete when the rows are read.
-    pub losses: Losses,
+    pub losses: ConversionLosses,
 }

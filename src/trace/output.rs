@@ -6,43 +6,43 @@ use std::path::Path;
 
 use flate2::write::GzEncoder;
 
-use super::format::Output;
+use super::format::TraceOutput;
 
-const BUFFER: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Makes a file, or makes it anew. What is written is packed as its name ends: `.zst`, `.gz`, or not at all.
-pub fn create(path: &Path) -> io::Result<Output> {
+pub fn create(path: &Path) -> io::Result<TraceOutput> {
     let file = File::create(path)?;
     let ends = |with: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(with));
     let to = if ends("zst") {
-        Packed::new(file, Pack::zstd)?
+        CompressedFile::new(file, FrameEncoder::zstd)?
     } else if ends("gz") {
-        Packed::new(file, Pack::gzip)?
+        CompressedFile::new(file, FrameEncoder::gzip)?
     } else {
-        return Ok(Box::new(BufWriter::with_capacity(BUFFER, file)));
+        return Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file)));
     };
-    Ok(Box::new(BufWriter::with_capacity(BUFFER, to)))
+    Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, to)))
 }
 
 /// Packs what is written. A flush ends the frame, so that the file is whole; what comes later begins another one.
-struct Packed {
-    state: State,
-    begin: fn(File) -> io::Result<Pack>,
+struct CompressedFile {
+    state: FrameState,
+    begin_frame: fn(File) -> io::Result<FrameEncoder>,
 }
 
-enum State {
-    Between(File),
-    Within(Pack),
+enum FrameState {
+    BetweenFrames(File),
+    InFrame(FrameEncoder),
     /// A frame could not be ended.
-    Broken,
+    Failed,
 }
 
-enum Pack {
+enum FrameEncoder {
     Zstd(zstd::Encoder<'static, File>),
     Gzip(Box<GzEncoder<File>>),
 }
 
-impl Pack {
+impl FrameEncoder {
     fn zstd(file: File) -> io::Result<Self> {
         let mut encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
         encoder.include_checksum(true)?;
@@ -61,41 +61,41 @@ impl Pack {
     }
 }
 
-impl Packed {
+impl CompressedFile {
     /// Begins a frame at once: an empty trace is a frame without content, not a file without a frame.
-    fn new(file: File, begin: fn(File) -> io::Result<Pack>) -> io::Result<Self> {
-        Ok(Self { state: State::Within(begin(file)?), begin })
+    fn new(file: File, begin: fn(File) -> io::Result<FrameEncoder>) -> io::Result<Self> {
+        Ok(Self { state: FrameState::InFrame(begin(file)?), begin_frame: begin })
     }
 }
 
-impl Write for Packed {
+impl Write for CompressedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.state = match std::mem::replace(&mut self.state, State::Broken) {
-            State::Between(file) => State::Within((self.begin)(file)?),
+        self.state = match std::mem::replace(&mut self.state, FrameState::Failed) {
+            FrameState::BetweenFrames(file) => FrameState::InFrame((self.begin_frame)(file)?),
             state => state,
         };
         match &mut self.state {
-            State::Within(Pack::Zstd(encoder)) => encoder.write(bytes),
-            State::Within(Pack::Gzip(encoder)) => encoder.write(bytes),
-            State::Between(_) | State::Broken => Err(io::ErrorKind::BrokenPipe.into()),
+            FrameState::InFrame(FrameEncoder::Zstd(encoder)) => encoder.write(bytes),
+            FrameState::InFrame(FrameEncoder::Gzip(encoder)) => encoder.write(bytes),
+            FrameState::BetweenFrames(_) | FrameState::Failed => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.state = match std::mem::replace(&mut self.state, State::Broken) {
-            State::Within(pack) => State::Between(pack.finish()?),
+        self.state = match std::mem::replace(&mut self.state, FrameState::Failed) {
+            FrameState::InFrame(pack) => FrameState::BetweenFrames(pack.finish()?),
             state => state,
         };
         match &mut self.state {
-            State::Between(file) => file.flush(),
-            State::Within(_) | State::Broken => Err(io::Error::other("the file could not be ended before")),
+            FrameState::BetweenFrames(file) => file.flush(),
+            FrameState::InFrame(_) | FrameState::Failed => Err(io::Error::other("the file could not be ended before")),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::input::Source;
+    use super::super::input::InputSource;
     use super::*;
 
     #[test]
@@ -112,8 +112,8 @@ mod tests {
             }
             drop(out);
             assert!(std::fs::read(&path).unwrap().starts_with(start), "{name}");
-            let Source::Stream(stream) = Source::open(&path).unwrap() else { panic!("a file") };
-            assert_eq!(stream.whole().unwrap(), b"one\ntwo\n", "{name}");
+            let InputSource::Stream(stream) = InputSource::open(&path).unwrap() else { panic!("a file") };
+            assert_eq!(stream.read_all().unwrap(), b"one\ntwo\n", "{name}");
         }
     }
 
@@ -124,8 +124,8 @@ mod tests {
             let path = folder.path().join(name);
             create(&path).unwrap().flush().unwrap();
             assert!(!std::fs::read(&path).unwrap().is_empty(), "{name}");
-            let Source::Stream(stream) = Source::open(&path).unwrap() else { panic!("a file") };
-            assert_eq!(stream.whole().unwrap(), b"", "{name}");
+            let InputSource::Stream(stream) = InputSource::open(&path).unwrap() else { panic!("a file") };
+            assert_eq!(stream.read_all().unwrap(), b"", "{name}");
         }
     }
 }

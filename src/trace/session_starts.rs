@@ -10,18 +10,18 @@ use std::str::FromStr;
 
 use rand_distr::{Distribution as _, Exp1};
 
-use super::blocks::of_text;
-use super::chance::random;
+use super::blocks::hash_text;
+use super::conversion_loss::ConversionLosses;
 use super::error::Error;
-use super::losses::Losses;
-use super::{Entries, Trace};
-use crate::capture::format::Entry;
-use crate::measure::near::Near;
+use super::rng::rng;
+use super::{Trace, TraceEntries};
+use crate::capture::row::TraceEntry;
+use crate::measure::locality_hash::BuildLocalityHasher;
 
 /// Sessions that are placed; more begin where they did.
 const MAX_SESSIONS: usize = 1 << 20;
 /// Makes the draws others than those of other things with the same seed.
-const STARTS: u64 = 0x7374_6172_7473;
+const SESSION_START_SEED: u64 = 0x7374_6172_7473;
 
 /// When sessions begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,30 +36,30 @@ impl FromStr for SessionStarts {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const SHAPE: &str = "expected poisson:RATE or concurrency:N, as in poisson:0.5 or concurrency:8";
-        let (kind, number) = text.split_once(':').ok_or(SHAPE)?;
+        const EXPECTED: &str = "expected poisson:RATE or concurrency:N, as in poisson:0.5 or concurrency:8";
+        let (kind, number) = text.split_once(':').ok_or(EXPECTED)?;
         let rate = || number.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0).map(Self::Poisson);
         let slots = || number.parse().ok().filter(|slots| *slots > 0).map(Self::Concurrency);
         match kind {
-            "poisson" => rate().ok_or(SHAPE),
-            "concurrency" => slots().ok_or(SHAPE),
-            _ => Err(SHAPE),
+            "poisson" => rate().ok_or(EXPECTED),
+            "concurrency" => slots().ok_or(EXPECTED),
+            _ => Err(EXPECTED),
         }
     }
 }
 
 /// How many nanoseconds later each session begins, or earlier.
-pub struct Shifts {
-    of: HashMap<u64, i64, Near>,
-    losses: Losses,
+pub struct SessionShifts {
+    by_session: HashMap<u64, i64, BuildLocalityHasher>,
+    losses: ConversionLosses,
 }
 
 /// The first arrival of a session and its last end, in nanoseconds.
-type Extent = (u64, u64);
+type SessionExtent = (u64, u64);
 
 /// A session and its subagents, which are called as it is and then `/`.
-fn group(session: &str) -> u64 {
-    of_text(session.split('/').next().unwrap_or(session))
+fn session_group(session: &str) -> u64 {
+    hash_text(session.split('/').next().unwrap_or(session))
 }
 
 impl SessionStarts {
@@ -67,13 +67,13 @@ impl SessionStarts {
     ///
     /// # Errors
     /// When a row cannot be read.
-    pub fn shifts(self, entries: Entries, seed: u64) -> Result<Shifts, Error> {
-        let losses = Losses::default();
-        let mut places: HashMap<u64, usize, Near> = HashMap::default();
-        let mut sessions: Vec<(u64, Extent)> = Vec::new();
+    pub fn shifts(self, entries: TraceEntries, seed: u64) -> Result<SessionShifts, Error> {
+        let losses = ConversionLosses::default();
+        let mut places: HashMap<u64, usize, BuildLocalityHasher> = HashMap::default();
+        let mut sessions: Vec<(u64, SessionExtent)> = Vec::new();
         for entry in entries {
             let entry = entry?;
-            let Some(session) = entry.session.as_deref().map(group) else { continue };
+            let Some(session) = entry.session.as_deref().map(session_group) else { continue };
             let ended = entry.at.saturating_add(entry.timing.ended.unwrap_or(0));
             if let Some(place) = places.get(&session) {
                 let (first, last) = &mut sessions[*place].1;
@@ -85,17 +85,17 @@ impl SessionStarts {
                 losses.count("rows of sessions that are too many to be placed");
             }
         }
-        let begins = self.begins(sessions.iter().map(|(_, extent)| *extent), seed);
-        let shift = |((session, (first, _)), begin): (&(u64, Extent), u64)| {
+        let begins = self.start_times(sessions.iter().map(|(_, extent)| *extent), seed);
+        let shift = |((session, (first, _)), begin): (&(u64, SessionExtent), u64)| {
             (*session, i64::try_from(i128::from(begin) - i128::from(*first)).unwrap_or(0))
         };
-        Ok(Shifts { of: sessions.iter().zip(begins).map(shift).collect(), losses })
+        Ok(SessionShifts { by_session: sessions.iter().zip(begins).map(shift).collect(), losses })
     }
 
-    fn begins(self, extents: impl Iterator<Item = Extent>, seed: u64) -> Vec<u64> {
+    fn start_times(self, extents: impl Iterator<Item = SessionExtent>, seed: u64) -> Vec<u64> {
         match self {
             Self::Poisson(rate) => {
-                let (mut random, mut at) = (random(seed ^ STARTS), 0.0);
+                let (mut random, mut at) = (rng(seed ^ SESSION_START_SEED), 0.0);
                 let next = |_| {
                     let gap: f64 = Exp1.sample(&mut random);
                     at += gap / rate * 1e9;
@@ -105,7 +105,7 @@ impl SessionStarts {
             }
             Self::Concurrency(slots) => {
                 let mut free: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
-                let next = |(first, last): Extent| {
+                let next = |(first, last): SessionExtent| {
                     let begin = if free.len() < slots as usize { 0 } else { free.pop().map_or(0, |Reverse(at)| at) };
                     free.push(Reverse(begin.saturating_add(last - first)));
                     begin
@@ -117,11 +117,11 @@ impl SessionStarts {
 }
 
 /// The trace with its sessions there.
-pub fn begin_sessions(trace: Trace, shifts: Shifts) -> Trace {
+pub fn shift_sessions(trace: Trace, shifts: SessionShifts) -> Trace {
     let Trace { header, entries, losses } = trace;
     shifts.losses.list().iter().for_each(|(name, count)| losses.add(name, *count));
-    let moved = move |mut entry: Entry| {
-        let shift = entry.session.as_deref().and_then(|session| shifts.of.get(&group(session)));
+    let moved = move |mut entry: TraceEntry| {
+        let shift = entry.session.as_deref().and_then(|session| shifts.by_session.get(&session_group(session)));
         let by = |at: u64| at.saturating_add_signed(*shift.unwrap_or(&0));
         (entry.at, entry.planned) = (by(entry.at), entry.planned.map(by));
         entry
@@ -132,24 +132,24 @@ pub fn begin_sessions(trace: Trace, shifts: Shifts) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::format::Header;
+    use crate::capture::row::TraceHeader;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// Rows of sessions that all begin at 0: (session, second).
     fn placed(starts: SessionStarts, rows: &[(&str, u64)]) -> Vec<(String, u64)> {
-        let entries = || -> Entries {
+        let entries = || -> TraceEntries {
             let rows: Vec<_> = rows
                 .iter()
                 .map(|(session, at)| {
-                    Ok(Entry { at: at * SECOND, session: Some((*session).to_owned()), ..Entry::default() })
+                    Ok(TraceEntry { at: at * SECOND, session: Some((*session).to_owned()), ..TraceEntry::default() })
                 })
                 .collect();
             Box::new(rows.into_iter())
         };
         let shifts = starts.shifts(entries(), 7).unwrap();
-        let trace = Trace { header: Header::new("t"), entries: entries(), losses: Losses::default() };
-        let rows = begin_sessions(trace, shifts).entries.map(Result::unwrap);
+        let trace = Trace { header: TraceHeader::new("t"), entries: entries(), losses: ConversionLosses::default() };
+        let rows = shift_sessions(trace, shifts).entries.map(Result::unwrap);
         rows.map(|row| (row.session.unwrap(), row.at)).collect()
     }
 

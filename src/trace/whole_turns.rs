@@ -7,92 +7,96 @@
 use std::collections::HashMap;
 
 use super::Trace;
-use super::blocks::{chained, mixed, of_text, prompt_tokens};
-use super::losses::Losses;
-use crate::capture::format::{
-    BYTES_PER_TOKEN, BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Part, Scope, Turns,
+use super::blocks::{chained_ids, hash_text, mix, prompt_tokens};
+use super::conversion_loss::ConversionLosses;
+use crate::capture::row::{
+    BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptPart, TraceEntry, TraceHeader,
+    TurnContent,
 };
-use crate::measure::near::Near;
+use crate::measure::locality_hash::BuildLocalityHasher;
 
 /// Tokens of a block where the trace has none: what servers cache by.
 const BLOCK_TOKENS: u32 = 16;
 /// Ids of one prompt: two million tokens in blocks of 16.
-const MAX_IDS: u64 = 1 << 17;
+const MAX_PROMPT_IDS: u64 = 1 << 17;
 /// Parts of one prompt that are not text.
-const MAX_PARTS: usize = 1_000;
+const MAX_PROMPT_PARTS: usize = 1_000;
 /// What the sessions that are remembered may hold, in bytes.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
 /// The trace with whole prompts; one that has them stays as it is.
-pub fn whole_turns(trace: Trace) -> Trace {
+pub fn expand_turns(trace: Trace) -> Trace {
     let Trace { mut header, entries, losses } = trace;
-    if header.turns == Turns::Full {
+    if header.turns == TurnContent::Full {
         return Trace { header, entries, losses };
     }
     let from = header.blocks.clone();
     let to = whole_blocks(from.as_ref());
-    header = Header { blocks: Some(to.clone()), turns: Turns::Full, ..header };
-    let mut sessions = Sessions { from, to, known: HashMap::default(), held: 0, losses: losses.clone() };
-    let entries = Box::new(entries.map(move |entry| entry.map(|entry| sessions.whole(entry))));
+    header = TraceHeader { blocks: Some(to.clone()), turns: TurnContent::Full, ..header };
+    let mut sessions = TurnExpander { from, to, prompts: HashMap::default(), held_bytes: 0, losses: losses.clone() };
+    let entries = Box::new(entries.map(move |entry| entry.map(|entry| sessions.expand(entry))));
     Trace { header, entries, losses }
 }
 
 /// What the ids of whole prompts are, of turns with such ids.
-fn whole_blocks(from: Option<&Blocks>) -> Blocks {
-    let made = || Blocks {
+fn whole_blocks(from: Option<&BlockScheme>) -> BlockScheme {
+    let made = || BlockScheme {
         size: BLOCK_TOKENS,
         unit: BlockUnit::Tokens,
         last: LastBlock::Dropped,
         ids: BlockIds::Chained,
-        scope: Scope::Trace,
+        scope: BlockScope::Trace,
         key: None,
     };
-    Blocks { ids: BlockIds::Chained, scope: Scope::Trace, ..from.cloned().unwrap_or_else(made) }
+    BlockScheme { ids: BlockIds::Chained, scope: BlockScope::Trace, ..from.cloned().unwrap_or_else(made) }
 }
 
 /// What was said in a session.
 #[derive(Default)]
-struct Conversation {
+struct SessionPrompt {
     /// Turns so far.
     turns: u64,
     /// Of the last prompt and its answer.
     tokens: u64,
     bytes: u64,
-    parts: Vec<Part>,
+    parts: Vec<PromptPart>,
     /// Ids of the first prompt's full blocks.
     first: Vec<u64>,
 }
 
-impl Conversation {
-    fn held(&self) -> usize {
+impl SessionPrompt {
+    fn held_bytes(&self) -> usize {
         // The table has room for more than it holds.
-        3 * size_of::<Self>() + self.first.capacity() * size_of::<u64>() + self.parts.capacity() * size_of::<Part>()
+        3 * size_of::<Self>()
+            + self.first.capacity() * size_of::<u64>()
+            + self.parts.capacity() * size_of::<PromptPart>()
     }
 }
 
-struct Sessions {
-    from: Option<Blocks>,
-    to: Blocks,
-    known: HashMap<u64, Conversation, Near>,
-    held: usize,
-    losses: Losses,
+struct TurnExpander {
+    from: Option<BlockScheme>,
+    to: BlockScheme,
+    prompts: HashMap<u64, SessionPrompt, BuildLocalityHasher>,
+    held_bytes: usize,
+    losses: ConversionLosses,
 }
 
-impl Sessions {
+impl TurnExpander {
     /// The request with all that was said before in its session.
-    fn whole(&mut self, mut entry: Entry) -> Entry {
+    fn expand(&mut self, mut entry: TraceEntry) -> TraceEntry {
         if let Some(from) = &self.from {
-            entry.prompt.blocks = chained(from, &entry).collect();
+            entry.prompt.blocks = chained_ids(from, &entry).collect();
         }
-        let Some(session) = entry.session.as_deref().map(of_text) else { return entry };
-        if self.held > MAX_HELD_BYTES {
+        let Some(session) = entry.session.as_deref().map(hash_text) else { return entry };
+        if self.held_bytes > MAX_HELD_BYTES {
             // All at once: which of them will go on cannot be known, and this costs nothing per row.
-            self.losses.add("sessions whose turns were forgotten", self.known.len() as u64);
-            self.known.clear();
-            self.held = 0;
+            self.losses.add("sessions whose turns were forgotten", self.prompts.len() as u64);
+            self.prompts.clear();
+            self.held_bytes = 0;
         }
-        let conversation = self.known.entry(session).or_default();
-        self.held = self.held.saturating_sub(if conversation.turns > 0 { conversation.held() } else { 0 });
+        let conversation = self.prompts.entry(session).or_default();
+        self.held_bytes =
+            self.held_bytes.saturating_sub(if conversation.turns > 0 { conversation.held_bytes() } else { 0 });
         let added = prompt_tokens(&entry).unwrap_or(0);
         let prompt = &mut entry.prompt;
         let tokens = conversation.tokens.saturating_add(added);
@@ -108,27 +112,27 @@ impl Sessions {
         if conversation.turns > 0 || prompt.blocks.is_empty() {
             prompt.blocks = ids(&self.to, session, conversation, length);
         }
-        let room = MAX_PARTS.saturating_sub(conversation.parts.len());
+        let room = MAX_PROMPT_PARTS.saturating_sub(conversation.parts.len());
         conversation.parts.extend(prompt.parts.drain(..).take(room));
         prompt.parts.clone_from(&conversation.parts);
         let answer = entry.output_tokens.or(entry.params.max_tokens).unwrap_or(0);
         conversation.tokens = tokens.saturating_add(answer);
         conversation.bytes = bytes.saturating_add(answer.saturating_mul(BYTES_PER_TOKEN));
         conversation.turns += 1;
-        self.held += conversation.held();
+        self.held_bytes += conversation.held_bytes();
         entry
     }
 }
 
 /// Ids of a prompt of that length that goes on with a conversation.
-fn ids(blocks: &Blocks, session: u64, conversation: &Conversation, length: u64) -> Vec<u64> {
+fn ids(blocks: &BlockScheme, session: u64, conversation: &SessionPrompt, length: u64) -> Vec<u64> {
     let size = u64::from(blocks.size.max(1));
-    let full = (length / size).min(MAX_IDS);
+    let full = (length / size).min(MAX_PROMPT_IDS);
     let first = &conversation.first[..conversation.first.len().min(full as usize)];
-    let own = (first.len() as u64..full).map(|place| mixed(session, place));
-    let is_partial = blocks.last == LastBlock::Kept && !length.is_multiple_of(size) && full < MAX_IDS;
+    let own = (first.len() as u64..full).map(|place| mix(session, place));
+    let is_partial = blocks.last == LastBlock::Kept && !length.is_multiple_of(size) && full < MAX_PROMPT_IDS;
     // The next turn fills it, with what nobody else says.
-    let partial = is_partial.then(|| mixed(mixed(session, full), conversation.turns + 1));
+    let partial = is_partial.then(|| mix(mix(session, full), conversation.turns + 1));
     first.iter().copied().chain(own).chain(partial).collect()
 }
 
@@ -136,28 +140,28 @@ fn ids(blocks: &Blocks, session: u64, conversation: &Conversation, length: u64) 
 mod tests {
     use super::*;
 
-    fn turn(session: &str, tokens: u64, output: u64, blocks: &[u64]) -> Entry {
-        let mut entry = Entry { output_tokens: Some(output), ..Entry::default() };
+    fn turn(session: &str, tokens: u64, output: u64, blocks: &[u64]) -> TraceEntry {
+        let mut entry = TraceEntry { output_tokens: Some(output), ..TraceEntry::default() };
         entry.session = (!session.is_empty()).then(|| session.to_owned());
         (entry.prompt.tokens, entry.prompt.blocks) = (Some(tokens), blocks.to_vec());
         entry
     }
 
-    fn whole(blocks: Option<Blocks>, rows: Vec<Entry>) -> (Header, Vec<Entry>) {
-        let header = Header { blocks, turns: Turns::Delta, ..Header::new("test") };
+    fn whole(blocks: Option<BlockScheme>, rows: Vec<TraceEntry>) -> (TraceHeader, Vec<TraceEntry>) {
+        let header = TraceHeader { blocks, turns: TurnContent::Delta, ..TraceHeader::new("test") };
         let rows: Vec<_> = rows.into_iter().map(Ok).collect();
-        let trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
-        let trace = whole_turns(trace);
+        let trace = Trace { header, entries: Box::new(rows.into_iter()), losses: ConversionLosses::default() };
+        let trace = expand_turns(trace);
         (trace.header.clone(), trace.entries.collect::<Result<_, _>>().unwrap())
     }
 
-    fn shared(a: &Entry, b: &Entry) -> usize {
+    fn shared(a: &TraceEntry, b: &TraceEntry) -> usize {
         a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count()
     }
 
     #[test]
     fn a_turn_has_the_prompts_and_answers_before_it_and_shares_all_full_blocks_with_them() {
-        let blocks = Blocks { size: 10, last: LastBlock::Kept, ..whole_blocks(None) };
+        let blocks = BlockScheme { size: 10, last: LastBlock::Kept, ..whole_blocks(None) };
         let rows = vec![
             turn("a", 25, 7, &[1, 2, 3]),
             turn("b", 25, 7, &[1, 2, 3]),
@@ -167,7 +171,7 @@ mod tests {
             turn("", 25, 1, &[1, 2, 9]),
         ];
         let (header, rows) = whole(Some(blocks), rows);
-        assert_eq!(header.turns, Turns::Full);
+        assert_eq!(header.turns, TurnContent::Full);
         let told: Vec<_> = rows.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len())).collect();
         // 25 + 7 + 20 = 52, and 52 + 9 + 1 = 62.
         assert_eq!(told, [(25, 3), (25, 3), (52, 6), (52, 6), (62, 7), (25, 3)]);
@@ -195,9 +199,10 @@ mod tests {
     fn what_is_remembered_is_bounded_and_what_is_forgotten_is_counted() {
         let first: Vec<u64> = (0..1_000).collect();
         let rows: Vec<_> = (0..12_000).map(|n| Ok(turn(&n.to_string(), 16_000, 1, &first))).collect();
-        let header = Header { blocks: Some(whole_blocks(None)), turns: Turns::Delta, ..Header::new("test") };
-        let trace = Trace { header, entries: Box::new(rows.into_iter()), losses: Losses::default() };
-        let mut trace = whole_turns(trace);
+        let header =
+            TraceHeader { blocks: Some(whole_blocks(None)), turns: TurnContent::Delta, ..TraceHeader::new("test") };
+        let trace = Trace { header, entries: Box::new(rows.into_iter()), losses: ConversionLosses::default() };
+        let mut trace = expand_turns(trace);
         assert_eq!(trace.entries.by_ref().count(), 12_000);
         let [(name, count)] = &trace.losses.list()[..] else { panic!("{:?}", trace.losses.list()) };
         assert!(name == "sessions whose turns were forgotten" && (7_000..9_000).contains(count), "{count}");
@@ -206,6 +211,6 @@ mod tests {
     #[test]
     fn a_nonsense_length_makes_no_nonsense_number_of_ids() {
         let (_, rows) = whole(None, vec![turn("a", u64::MAX, u64::MAX, &[]), turn("a", u64::MAX, 1, &[])]);
-        assert_eq!((rows[1].prompt.tokens, rows[1].prompt.blocks.len()), (Some(u64::MAX), MAX_IDS as usize));
+        assert_eq!((rows[1].prompt.tokens, rows[1].prompt.blocks.len()), (Some(u64::MAX), MAX_PROMPT_IDS as usize));
     }
 }

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use streamgauge::capture::counts::Fate;
+use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
-use streamgauge::config::{Capture as Config, SessionKey};
-use streamgauge::export::capturing::{self, Capture};
+use streamgauge::config::{CaptureConfig as Config, SessionKey};
+use streamgauge::export::capture_hook::{self, CaptureRecorder};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
@@ -89,7 +89,7 @@ fn cpu(who: UsageWho) -> f64 {
     micros(usage.user_time()) + micros(usage.system_time())
 }
 
-fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
+fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
     let config = Config {
         folder: Some(folder.to_owned()),
         flush: Gap::from_millis(100),
@@ -103,20 +103,20 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> Capture {
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };
-    capturing::start(&config, Clock::Monotonic, false).unwrap().unwrap()
+    capture_hook::start(&config, Clock::Monotonic, false).unwrap().unwrap()
 }
 
 /// Hands the requests over, and waits until they are written.
-fn hand_over(capture: &Capture, requests: &[(String, Arc<RequestRecord>)]) -> f64 {
+fn hand_over(capture: &CaptureRecorder, requests: &[(String, Arc<RequestRecord>)]) -> f64 {
     let own = cpu(UsageWho::RUSAGE_THREAD);
     for (body, record) in requests {
-        let mut following = capture.follow(|_| None, 7);
-        capture.request(&mut following, body.as_bytes());
-        capture.sent(&mut following, record.shape.dialect);
-        capture.ended(Box::new((following, Arc::clone(record))));
+        let mut following = capture.begin_request(|_| None, 7);
+        capture.push_body(&mut following, body.as_bytes());
+        capture.finish_body(&mut following, record.shape.dialect);
+        capture.end_request(Box::new((following, Arc::clone(record))));
     }
     let handed = cpu(UsageWho::RUSAGE_THREAD) - own;
-    while capture.counts().waiting() > 0 {
+    while capture.stats().queued() > 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     handed
@@ -138,8 +138,8 @@ fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>) {
         writing += cpu(UsageWho::RUSAGE_SELF) - all - rested;
     }
     let requests = (BATCH * BATCHES) as f64;
-    assert_eq!(capture.counts().count(Fate::Whole) as f64, requests, "{:?}", capture.counts().records());
-    capture.finish();
+    assert_eq!(capture.stats().count(RecordOutcome::Complete) as f64, requests, "{:?}", capture.stats().records());
+    capture.shutdown();
     let bytes: u64 = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     let (handing, writing) = (handing / requests, writing / requests);
     let share = (handing + writing) * 1_000.0 / 1e6 * 100.0;
@@ -158,7 +158,7 @@ fn main() {
             for batch in std::iter::repeat_n(&requests[..], (events / BATCH) as usize) {
                 hand_over(&capture, batch);
             }
-            capture.finish();
+            capture.shutdown();
         }
         return;
     }

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use streamgauge::clock::Clock;
-use streamgauge::config::otlp::{Histograms, Otlp, Sampler, Temporality};
-use streamgauge::export::aggregate::{Aggregate, Settings};
+use streamgauge::config::otlp::{HistogramAggregation, OtlpConfig, Sampler, Temporality};
+use streamgauge::export::aggregate::{Aggregate, AggregateSettings};
 use streamgauge::export::catalog::Convention;
-use streamgauge::export::control::{ControlPlane, Rules};
-use streamgauge::export::otlp::metrics::Encoder;
-use streamgauge::export::prometheus::Format;
-use streamgauge::export::queue::Finished;
-use streamgauge::export::snapshot::{Moment, Snapshot};
+use streamgauge::export::control::{ControlPlane, RuntimeSettings};
+use streamgauge::export::otlp::metrics::MetricsEncoder;
+use streamgauge::export::prometheus::ScrapeFormat;
+use streamgauge::export::queue::FinishedRequest;
+use streamgauge::export::snapshot::{Snapshot, TimePoint};
 use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
@@ -28,7 +28,7 @@ use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::{Gap, Stamp};
 
-const MOMENT: Moment = Moment { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_763_000_000_000_000_000 };
+const MOMENT: TimePoint = TimePoint { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_763_000_000_000_000_000 };
 
 /// A finished stream of 101 events, 5 to 25 ms apart.
 fn record(model: &str, slos: &Arc<Slos>) -> RequestRecord {
@@ -40,17 +40,17 @@ fn record(model: &str, slos: &Arc<Slos>) -> RequestRecord {
     };
     let mut now = Stamp::from_nanos(1_000_000_000);
     let mut observer =
-        StreamObserver::begin(shape, b"", None, now).judged_by(Arc::clone(slos), Gap::from_millis(1_000));
+        StreamObserver::begin(shape, b"", None, now).with_slos(Arc::clone(slos), Gap::from_millis(1_000));
     observer.request(format!(r#"{{"model":"{model}","stream":true}}"#).as_bytes());
     observer.sent(now, Some(Gap::from_nanos(30_000)));
     now = now.after(Gap::from_millis(80));
     let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
     observer.head(now, head, StampSource::Kernel);
-    observer.head_handed_on(Gap::from_nanos(25_000));
+    observer.head_forwarded(Gap::from_nanos(25_000));
     for event in 0..101u64 {
         now = now.after(Gap::from_millis(5 + event * 7 % 20));
         observer.bytes(now, b"data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n");
-        observer.handed_on(Gap::from_nanos(20_000 + event * 100));
+        observer.forwarded(Gap::from_nanos(20_000 + event * 100));
     }
     observer.bytes(now, b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":101}}\n\n");
     observer.bytes(now, b"data: [DONE]\n\n");
@@ -71,51 +71,61 @@ fn main() {
     let slos: Vec<_> = ["fast: ttft<=500ms itl.p99<=50ms"].iter().filter_map(|slo| slo.parse().ok()).collect();
     let slos = Arc::new(Slos::new(slos).unwrap_or_default());
     let (record, trace) = (record("tiny", &slos), RequestTrace::begin(&Sampler::default(), None, None));
-    let settings = Settings { slos: Arc::clone(&slos), ..Settings::default() };
+    let settings = AggregateSettings { slos: Arc::clone(&slos), ..AggregateSettings::default() };
     println!("{:<44} {:>12}", "work", "ns");
 
     let mut aggregate = Aggregate::new(settings.clone());
-    best("count a record of 100 gaps", 2_000, || aggregate.finished(black_box(&record), None, MOMENT));
-    best("the same, with exemplars", 2_000, || aggregate.finished(black_box(&record), Some(&trace), MOMENT));
+    best("count a record of 100 gaps", 2_000, || aggregate.record_finished(black_box(&record), None, MOMENT));
+    best("the same, with exemplars", 2_000, || aggregate.record_finished(black_box(&record), Some(&trace), MOMENT));
 
-    let plane = ControlPlane::new(Rules::default(), &Otlp::of_environment(|_| None).0, None, Clock::Monotonic);
+    let plane = ControlPlane::new(
+        RuntimeSettings::default(),
+        &OtlpConfig::from_environment(|_| None).0,
+        None,
+        Clock::Monotonic,
+    );
     let reporter = plane.reporter();
-    let finished = || Finished { trace: Some(trace.clone()), ..record.clone().into() };
+    let finished = || FinishedRequest { trace: Some(trace.clone()), ..record.clone().into() };
     // Making the record's copy is part of it; so is dropping it once the queue is full.
     best("copy a record and hand it over", 500, || reporter.finished(finished()));
     best("copy a record and drop it", 500, || drop(black_box(finished())));
 
     for models in [64, 1_000] {
-        let rules = Rules { aggregate: Settings { max_models: models, ..settings.clone() }, ..Rules::default() };
-        let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, None, Clock::Monotonic);
-        let (reporter, controls) = (plane.reporter(), plane.controls());
+        let rules = RuntimeSettings {
+            aggregate: AggregateSettings { max_models: models, ..settings.clone() },
+            ..RuntimeSettings::default()
+        };
+        let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, None, Clock::Monotonic);
+        let (reporter, controls) = (plane.reporter(), plane.handle());
         let cut = || {
             (0..models).for_each(|model| reporter.finished(self::record(&format!("model-{model}"), &slos).into()));
-            controls.cut()
+            controls.live_snapshot()
         };
         let (before, now) = (cut(), cut());
         println!("each second, all of {models} models at work:");
-        best("the figures of a moment", 20, || drop(black_box(controls.cut())));
+        best("the figures of a moment", 20, || drop(black_box(controls.live_snapshot())));
         best("a second of all, and of 64", 20, || {
-            let names = now.models(&before).into_iter().take(64).map(Some);
-            names.chain([None]).for_each(|model| drop(black_box(serde_json::to_string(&now.second(model, &before)))));
+            let names = now.active_models(&before).into_iter().take(64).map(Some);
+            names
+                .chain([None])
+                .for_each(|model| drop(black_box(serde_json::to_string(&now.history_point(model, &before)))));
         });
     }
 
     let mut aggregate = Aggregate::new(settings);
     let models = ["one", "two", "three"];
     models.map(|model| self::record(model, &slos)).iter().for_each(|record| {
-        aggregate.finished(record, Some(&trace), MOMENT);
+        aggregate.record_finished(record, Some(&trace), MOMENT);
     });
     let snapshot: Snapshot = aggregate.snapshot(MOMENT);
     let series: usize = snapshot.families.iter().map(|family| family.points.len()).sum();
     println!("{series} series:");
     best("snapshot", 200, || drop(black_box(aggregate.snapshot(MOMENT))));
-    for format in [Format::Text, Format::OpenMetrics, Format::Protobuf] {
+    for format in [ScrapeFormat::Text, ScrapeFormat::OpenMetrics, ScrapeFormat::Protobuf] {
         best(&format!("encode as {format:?}"), 200, || drop(black_box(format.encode(&snapshot))));
     }
-    for histograms in [Histograms::Explicit, Histograms::Exponential] {
-        let encoder = Encoder::new(&[], Convention::Frozen, Temporality::Cumulative, histograms);
+    for histograms in [HistogramAggregation::Explicit, HistogramAggregation::Exponential] {
+        let encoder = MetricsEncoder::new(&[], Convention::Frozen, Temporality::Cumulative, histograms);
         best(&format!("encode as OTLP, {histograms:?}"), 200, || drop(black_box(encoder.encode(&snapshot))));
     }
 }

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use streamgauge::clock::Clock;
 use streamgauge::measure::record::StampSource;
 use streamgauge::measure::time::{Gap, Stamp};
-use streamgauge::net::io::Io;
-use streamgauge::sim::{Options, Server};
+use streamgauge::net::io::MaybeTlsStream;
+use streamgauge::sim::{SimOptions, SimServer};
 use tokio::net::TcpStream;
 
 const STREAMS: usize = 32;
@@ -29,7 +29,7 @@ type Seen = (usize, Stamp, Stamp);
 
 async fn follow(addr: SocketAddr, id: usize) -> Vec<Seen> {
     let socket = TcpStream::connect(addr).await.unwrap();
-    let mut io = Io::plain(socket);
+    let mut io = MaybeTlsStream::plain(socket);
     let body = format!(
         "{{\"model\":\"sim\",\"stream\":true,\"ignore_eos\":true,\"max_tokens\":{TOKENS},\"messages\":[{{\"role\":\"user\",\"content\":\"x\"}}]}}"
     );
@@ -81,8 +81,8 @@ fn row(name: &str, mut errors: Vec<Gap>) {
 }
 
 fn main() {
-    let options = Options { exact_cadence: Some(CADENCE), ..Options::default() };
-    let server = Server::bind(options, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let options = SimOptions { exact_cadence: Some(CADENCE), ..SimOptions::default() };
+    let server = SimServer::bind(options, "127.0.0.1:0".parse().unwrap()).unwrap();
     let running = server.spawn().unwrap();
     let addr = running.local_addr();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use rand::{RngExt, SeedableRng};
 use streamgauge::clock::Clock;
 use streamgauge::config::otlp::Sampler;
-use streamgauge::export::aggregate::{Aggregate, Settings};
+use streamgauge::export::aggregate::{Aggregate, AggregateSettings};
 use streamgauge::export::catalog::Convention;
-use streamgauge::export::snapshot::{Moment, Snapshot};
+use streamgauge::export::snapshot::{Snapshot, TimePoint};
 use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{Progress, ResponseHead, StreamObserver};
@@ -45,14 +45,14 @@ pub(crate) fn observe(plan: &Plan<'_>) -> (Vec<Progress>, RequestRecord) {
         ..RequestShape::default()
     };
     let mut now = plan.begins;
-    let mut observer = StreamObserver::begin(shape, b"", None, now).judged_by(slos(), Gap::from_millis(400));
+    let mut observer = StreamObserver::begin(shape, b"", None, now).with_slos(slos(), Gap::from_millis(400));
     observer.request(serde_json::json!({"model": plan.model, "stream": true}).to_string().as_bytes());
     now = now.after(Gap::from_nanos(1_250_000));
     observer.sent(now, Some(Gap::from_nanos(43_000)));
     let content_type: &[u8] = if plan.status == 200 { b"text/event-stream" } else { b"application/json" };
     let head = ResponseHead { status: plan.status, content_type, content_encoding: b"" };
     observer.head(now, head, StampSource::Kernel);
-    observer.head_handed_on(Gap::from_nanos(21_000));
+    observer.head_forwarded(Gap::from_nanos(21_000));
     let mut progress = Vec::new();
     if plan.status == 200 {
         let finish = plan.finished.then_some("stop");
@@ -62,7 +62,7 @@ pub(crate) fn observe(plan: &Plan<'_>) -> (Vec<Progress>, RequestRecord) {
             let choice = serde_json::json!({"index": 0, "delta": {"content": "x"}, "finish_reason": finish});
             let event = serde_json::json!({"id": "c-1", "model": plan.model, "choices": [choice]});
             observer.bytes(now, format!("data: {event}\n\n").as_bytes());
-            observer.handed_on(Gap::from_nanos(30_000 + at as u64));
+            observer.forwarded(Gap::from_nanos(30_000 + at as u64));
             progress.extend(observer.progress(now));
         }
         if plan.usage {
@@ -76,16 +76,16 @@ pub(crate) fn observe(plan: &Plan<'_>) -> (Vec<Progress>, RequestRecord) {
 
 /// Everything that a fixed set of 300 requests comes to, with exemplars for a third of them.
 pub(crate) fn snapshot(convention: Convention) -> Snapshot {
-    let settings = Settings { slos: slos(), convention, max_models: 4, ..Settings::default() };
+    let settings = AggregateSettings { slos: slos(), convention, max_models: 4, ..AggregateSettings::default() };
     let mut aggregate = Aggregate::new(settings);
-    let moment = Moment { stamp: Stamp::from_nanos(90_000_000_000), unix: 1_763_000_000_123_456_789 };
+    let moment = TimePoint { stamp: Stamp::from_nanos(90_000_000_000), unix: 1_763_000_000_123_456_789 };
     let mut random = rand_pcg::Pcg64::seed_from_u64(2026);
     for number in 0..300 {
         let begins = Stamp::from_nanos(5_000_000_000 + number as u64 * 250_000_000);
         let (progress, record) = request(&mut random, number, begins);
         let trace = number.is_multiple_of(3).then(|| RequestTrace::begin(&Sampler::default(), None, None));
-        progress.iter().for_each(|progress| aggregate.progress(progress, moment));
-        aggregate.finished(&record, trace.as_ref(), moment);
+        progress.iter().for_each(|progress| aggregate.record_progress(progress, moment));
+        aggregate.record_finished(&record, trace.as_ref(), moment);
     }
     let mut later = moment;
     later.unix += 10_000_000_000;
@@ -113,6 +113,6 @@ pub(crate) fn request(random: &mut impl rand::Rng, number: usize, begins: Stamp)
 }
 
 /// The moment that it is.
-pub(crate) fn now() -> Moment {
-    Moment::now(&Clock::Monotonic)
+pub(crate) fn now() -> TimePoint {
+    TimePoint::now(&Clock::Monotonic)
 }

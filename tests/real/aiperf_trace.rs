@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::Entry;
-use streamgauge::trace::format::{Options, recognised};
-use streamgauge::trace::input::Source;
+use streamgauge::capture::row::TraceEntry;
+use streamgauge::trace::format::{ReadOptions, detect};
+use streamgauge::trace::input::InputSource;
 use tempfile::tempdir;
 
 use super::gauge::Gauge;
@@ -23,11 +23,11 @@ const TOLERANCE_MS: f64 = 250.0;
 /// Requests that are planned this close may come in any order, of a program with several processes.
 const MOMENT_MS: u64 = 50;
 
-pub(super) fn rows(path: &Path) -> Vec<Entry> {
-    let source = Source::open(path).unwrap();
-    let format = recognised(&source).unwrap();
-    let trace = (format.read.unwrap())(source, &Options::default()).unwrap();
-    let mut rows: Vec<Entry> = trace.entries.collect::<Result<_, _>>().unwrap();
+pub(super) fn rows(path: &Path) -> Vec<TraceEntry> {
+    let source = InputSource::open(path).unwrap();
+    let format = detect(&source).unwrap();
+    let trace = (format.read.unwrap())(source, &ReadOptions::default()).unwrap();
+    let mut rows: Vec<TraceEntry> = trace.entries.collect::<Result<_, _>>().unwrap();
     rows.sort_by_key(|row| row.at);
     rows
 }
@@ -57,7 +57,7 @@ fn of_aiperf(folder: &Path) -> Vec<(u64, u64)> {
 
 /// What was sent, in the order of sending, beside what was planned, in the order of the plan: of each moment sorted, for
 /// within one nothing is in order.
-fn by_moment<T: Ord>(planned: &[Entry], mut values: Vec<T>) -> Vec<T> {
+fn by_moment<T: Ord>(planned: &[TraceEntry], mut values: Vec<T>) -> Vec<T> {
     let mut rest = &mut values[..];
     for moment in planned.chunk_by(|one, next| next.at - one.at < MOMENT_MS * 1_000_000) {
         let (of_moment, later) = rest.split_at_mut(moment.len());
@@ -124,7 +124,7 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
     parts::run("aiperf-trace", &[&format!("http://{}", gauge.addr), &text("aiperf"), &text("trace.jsonl")]);
     drop(gauge);
 
-    let lengths = |row: &Entry| (row.prompt.tokens.unwrap(), row.output_tokens.unwrap());
+    let lengths = |row: &TraceEntry| (row.prompt.tokens.unwrap(), row.output_tokens.unwrap());
     let theirs = of_aiperf(&at("aiperf"));
     assert_eq!(theirs.len(), wanted.len());
     let planned = by_moment(&wanted, wanted.iter().map(lengths).collect());
@@ -132,20 +132,20 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
 
     let got = rows(&at("captured"));
     assert_eq!(got.len(), wanted.len());
-    let outputs = |rows: &[Entry]| by_moment(&wanted, rows.iter().map(|row| row.output_tokens).collect());
+    let outputs = |rows: &[TraceEntry]| by_moment(&wanted, rows.iter().map(|row| row.output_tokens).collect());
     assert_eq!(outputs(&got), outputs(&wanted), "lengths as the proxy counted them");
     // The words of a longer prompt are more bytes: which request came when is seen in what was received.
-    let bytes = |row: &Entry| row.prompt.bytes.unwrap() as f64;
+    let bytes = |row: &TraceEntry| row.prompt.bytes.unwrap() as f64;
     let per_token = got.iter().map(bytes).sum::<f64>() / wanted.iter().map(|row| lengths(row).0 as f64).sum::<f64>();
     let mut worst = 0.0_f64;
     for (got_row, wanted_row) in got.iter().zip(&wanted) {
         // From the middle row, so that a late first one does not count for all.
-        let offset = |rows: &[Entry], row: &Entry| (row.at as f64 - rows[rows.len() / 2].at as f64) / 1e6;
+        let offset = |rows: &[TraceEntry], row: &TraceEntry| (row.at as f64 - rows[rows.len() / 2].at as f64) / 1e6;
         worst = worst.max((offset(&got, got_row) - offset(&wanted, wanted_row)).abs());
     }
     eprintln!("{} requests, {per_token:.3} bytes per prompt token, arrivals at most {worst:.1} ms off", got.len());
     assert!(worst < TOLERANCE_MS, "arrivals are {worst} ms off");
-    let in_order = |rows: &[Entry], of: fn(&Entry) -> u64| by_moment(&wanted, rows.iter().map(of).collect());
+    let in_order = |rows: &[TraceEntry], of: fn(&TraceEntry) -> u64| by_moment(&wanted, rows.iter().map(of).collect());
     let (sent, planned) =
         (in_order(&got, |row| row.prompt.bytes.unwrap()), in_order(&wanted, |row| row.prompt.tokens.unwrap()));
     for (sent, planned) in sent.into_iter().zip(planned) {

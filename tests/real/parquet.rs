@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::format::Entry;
 use streamgauge::capture::gaps;
+use streamgauge::capture::row::TraceEntry;
 
 use crate::parts::program;
 
@@ -81,7 +81,7 @@ fn full() -> Value {
 #[test]
 fn every_field_is_a_column_with_its_value_and_what_is_unknown_is_null() {
     let (full, folder) = (full(), tempfile::tempdir().unwrap());
-    let row: Entry = serde_json::from_value(full.clone()).unwrap();
+    let row: TraceEntry = serde_json::from_value(full.clone()).unwrap();
     assert_eq!(serde_json::to_value(&row).unwrap(), full, "all of it is of the format");
     let trace = folder.path().join("trace.jsonl");
     let header = json!({"streamgauge_trace": 1, "source": "test"});

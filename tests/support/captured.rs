@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use serde_json::json;
-use streamgauge::capture::format::Entry;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::TraceEntry;
 
 use super::PATIENCE;
 use super::client::Client;
@@ -55,8 +55,8 @@ pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> 
 }
 
 /// The rows in the order of arrival; they are written in the order of their ends.
-pub fn rows(folder: &Path) -> Vec<Entry> {
-    let mut rows: Vec<Entry> = Reader::open(folder).unwrap().map(Result::unwrap).collect();
+pub fn rows(folder: &Path) -> Vec<TraceEntry> {
+    let mut rows: Vec<TraceEntry> = TraceReader::open(folder).unwrap().map(Result::unwrap).collect();
     rows.sort_by_key(|row| row.at);
     rows
 }

@@ -242,12 +242,12 @@ pub fn trusting(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
 /// As [`trusting`], and shows a certificate.
 pub fn known(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("client.pem"), pki.path("client.key"));
-    let identity = streamgauge::net::tls::Identity { cert: &cert, key: &key };
+    let identity = streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key };
     streamgauge::net::tls::client(Some(&pki.path("ca.pem")), Some(identity), alpn).unwrap()
 }
 
 /// The server's side of TLS.
 pub fn serving(pki: &Pki, client_ca: Option<&Path>) -> rustls::ServerConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("server.pem"), pki.path("server.key"));
-    streamgauge::net::tls::server(streamgauge::net::tls::Identity { cert: &cert, key: &key }, client_ca).unwrap()
+    streamgauge::net::tls::server(streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key }, client_ca).unwrap()
 }

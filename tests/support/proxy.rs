@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use streamgauge::config::{ProxyConfig, Source, Typed};
+use streamgauge::config::{ConfigSource, ProxyConfig, RawSettings};
 use streamgauge::proxy::Proxy;
 
 use super::client::Client;
@@ -36,7 +36,7 @@ impl Between {
             true => ((*key).to_owned(), (*value).to_owned()),
             false => (format!("STREAMGAUGE_{}", key.to_uppercase()), (*value).to_owned()),
         });
-        let loaded = Source::new(Typed::default(), None, environment).load().unwrap();
+        let loaded = ConfigSource::new(RawSettings::default(), None, environment).load().unwrap();
         let proxy = Proxy::start(loaded.config.clone(), &loaded.otlp).unwrap();
         let (addr, admin) = (proxy.listen_addr(), proxy.admin_addr());
         Self { proxy: Some(proxy), config: loaded.config, addr, admin }

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use streamgauge::capture::format::Entry;
-use streamgauge::capture::reader::Reader;
+use streamgauge::capture::reader::TraceReader;
+use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, Options, Running, Server};
+use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 
 use super::upstream::Upstream;
 
@@ -47,17 +47,22 @@ pub fn ended(mut command: Command) -> Done {
 }
 
 /// A simulated server that is never busy, with so much between two tokens.
-pub fn sim(step: Gap) -> Running {
+pub fn sim(step: Gap) -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
-    let options =
-        Options { cost, max_batched_tokens: 1 << 20, kv_blocks: 1 << 20, max_num_seqs: 1_024, ..Options::default() };
-    Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
+    let options = SimOptions {
+        cost,
+        max_batched_tokens: 1 << 20,
+        kv_blocks: 1 << 20,
+        max_num_seqs: 1_024,
+        ..SimOptions::default()
+    };
+    SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 
 /// The rows of a result, in the order of their plan.
-pub fn rows(folder: &Path) -> Vec<Entry> {
-    let reader = Reader::open(&folder.join("records.jsonl.zst")).unwrap();
-    let mut rows: Vec<Entry> = reader.map(Result::unwrap).collect();
+pub fn rows(folder: &Path) -> Vec<TraceEntry> {
+    let reader = TraceReader::open(&folder.join("records.jsonl.zst")).unwrap();
+    let mut rows: Vec<TraceEntry> = reader.map(Result::unwrap).collect();
     rows.sort_by_key(|row| row.planned);
     rows
 }

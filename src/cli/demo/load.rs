@@ -20,7 +20,7 @@ use crate::measure::time::Gap;
 /// Conversations at a time: three or four requests a second.
 pub(super) const CLIENTS: u64 = 8;
 /// What a client does on average between a reply and its next request.
-const PAUSE: Gap = Gap::from_millis(800);
+const MEAN_THINK_TIME: Gap = Gap::from_millis(800);
 
 /// The models asked for. They are one server's; what they are used for tells them apart.
 pub(super) const MODELS: [&str; 3] = [CHAT, DOCS, CODE];
@@ -29,59 +29,59 @@ const DOCS: &str = "sim-docs";
 const CODE: &str = "sim-code";
 
 /// One sort of request.
-struct Sort {
+struct TrafficClass {
     /// How often it comes, in proportion to the others.
     weight: u8,
     model: &'static str,
     stream: bool,
     /// On average; from half to one and a half of it are asked.
     prompt_tokens: usize,
-    most_tokens: u32,
+    max_tokens: u32,
     /// The client hangs up in the middle.
-    leaves: bool,
+    aborts: bool,
     /// What the server is asked to do wrong.
     fault: &'static str,
 }
 
 /// What most requests have.
-const USUAL: Sort =
-    Sort { weight: 1, model: CHAT, stream: true, prompt_tokens: 60, most_tokens: 250, leaves: false, fault: "" };
+const DEFAULT_CLASS: TrafficClass =
+    TrafficClass { weight: 1, model: CHAT, stream: true, prompt_tokens: 60, max_tokens: 250, aborts: false, fault: "" };
 
 /// Short questions, long documents and quick completions; of forty requests two are left by their clients and three go
 /// wrong.
-const MIX: [Sort; 9] = [
-    Sort { weight: 16, ..USUAL },
-    Sort { weight: 2, leaves: true, ..USUAL },
-    Sort { fault: "error@25", ..USUAL },
-    Sort { weight: 6, model: DOCS, prompt_tokens: 5_000, ..USUAL },
-    Sort { weight: 2, model: DOCS, stream: false, prompt_tokens: 3_000, most_tokens: 120, ..USUAL },
-    Sort { model: DOCS, prompt_tokens: 2_000, fault: "stall=1500ms@15", ..USUAL },
-    Sort { weight: 8, model: CODE, prompt_tokens: 300, most_tokens: 40, ..USUAL },
-    Sort { weight: 3, model: CODE, stream: false, prompt_tokens: 300, most_tokens: 40, ..USUAL },
-    Sort { model: CODE, fault: "reset@10", ..USUAL },
+const TRAFFIC_MIX: [TrafficClass; 9] = [
+    TrafficClass { weight: 16, ..DEFAULT_CLASS },
+    TrafficClass { weight: 2, aborts: true, ..DEFAULT_CLASS },
+    TrafficClass { fault: "error@25", ..DEFAULT_CLASS },
+    TrafficClass { weight: 6, model: DOCS, prompt_tokens: 5_000, ..DEFAULT_CLASS },
+    TrafficClass { weight: 2, model: DOCS, stream: false, prompt_tokens: 3_000, max_tokens: 120, ..DEFAULT_CLASS },
+    TrafficClass { model: DOCS, prompt_tokens: 2_000, fault: "stall=1500ms@15", ..DEFAULT_CLASS },
+    TrafficClass { weight: 8, model: CODE, prompt_tokens: 300, max_tokens: 40, ..DEFAULT_CLASS },
+    TrafficClass { weight: 3, model: CODE, stream: false, prompt_tokens: 300, max_tokens: 40, ..DEFAULT_CLASS },
+    TrafficClass { model: CODE, fault: "reset@10", ..DEFAULT_CLASS },
 ];
 
 /// After this time a client that leaves has seen some of the reply.
-const LEAVES_AFTER: Gap = Gap::from_millis(500);
+const ABORT_DELAY: Gap = Gap::from_millis(500);
 
 /// Clients that ask until told otherwise. Dropping it hangs up on all of them.
-pub(super) struct Load {
-    asking: Arc<AtomicBool>,
+pub(super) struct DemoClients {
+    sending: Arc<AtomicBool>,
     _clients: JoinSet<()>,
 }
 
-impl Load {
+impl DemoClients {
     /// Starts them; belongs on a runtime.
     pub(super) fn start(proxy: SocketAddr) -> Self {
         let asking = Arc::new(AtomicBool::new(true));
         let client = |number| client(number, proxy, Arc::clone(&asking));
         let _clients = (0..CLIENTS).map(client).collect();
-        Self { asking, _clients }
+        Self { sending: asking, _clients }
     }
 
     /// Replies that are on their way are read to their end, and nothing is asked for any more.
-    pub(super) fn stop_asking(&self) {
-        self.asking.store(false, Relaxed);
+    pub(super) fn stop_sending(&self) {
+        self.sending.store(false, Relaxed);
     }
 }
 
@@ -89,8 +89,8 @@ async fn client(number: u64, proxy: SocketAddr, asking: Arc<AtomicBool>) {
     let mut random = Pcg64Mcg::seed_from_u64(number);
     for turn in 0_u64.. {
         let pause: f64 = Exp1.sample(&mut random);
-        Clock::Monotonic.sleep(Gap::from_nanos((pause * PAUSE.as_nanos() as f64) as u64)).await;
-        let Ok(sort) = MIX.choose_weighted(&mut random, |sort| sort.weight) else { return };
+        Clock::Monotonic.sleep(Gap::from_nanos((pause * MEAN_THINK_TIME.as_nanos() as f64) as u64)).await;
+        let Ok(sort) = TRAFFIC_MIX.choose_weighted(&mut random, |sort| sort.weight) else { return };
         if !asking.load(Relaxed) {
             return;
         }
@@ -103,7 +103,7 @@ async fn client(number: u64, proxy: SocketAddr, asking: Arc<AtomicBool>) {
 }
 
 /// One request over a connection of its own, and its reply, which nobody looks at.
-async fn ask(proxy: SocketAddr, sort: &Sort, prompt: &str) -> io::Result<()> {
+async fn ask(proxy: SocketAddr, sort: &TrafficClass, prompt: &str) -> io::Result<()> {
     let mut socket = TcpStream::connect(proxy).await?;
     socket.write_all(sort.request(proxy, prompt).as_bytes()).await?;
     let mut buffer = [0; 4_096];
@@ -111,13 +111,13 @@ async fn ask(proxy: SocketAddr, sort: &Sort, prompt: &str) -> io::Result<()> {
         while socket.read(&mut buffer).await? > 0 {}
         Ok(())
     };
-    if sort.leaves { Clock::Monotonic.timeout(LEAVES_AFTER, reply).await.unwrap_or(Ok(())) } else { reply.await }
+    if sort.aborts { Clock::Monotonic.timeout(ABORT_DELAY, reply).await.unwrap_or(Ok(())) } else { reply.await }
 }
 
-impl Sort {
+impl TrafficClass {
     /// The bytes of a request.
     fn request(&self, host: SocketAddr, prompt: &str) -> String {
-        let mut body = json!({"model": self.model, "stream": self.stream, "max_tokens": self.most_tokens});
+        let mut body = json!({"model": self.model, "stream": self.stream, "max_tokens": self.max_tokens});
         // Nobody asks for the usage of completions, so that there are estimated counts too.
         let path = if self.model == CODE {
             body["prompt"] = json!(prompt);

@@ -2,7 +2,7 @@
 //! this process and over real sockets: what is measured is simulated, the measuring is not.
 
 mod load;
-mod screen;
+mod tui;
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -11,35 +11,35 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use self::load::{CLIENTS, Load, MODELS};
-use self::screen::Screen;
+use self::load::{CLIENTS, DemoClients, MODELS};
+use self::tui::DemoScreen;
 use super::logging;
-use super::stop::Stop;
+use super::signals::StopSignals;
 use crate::clock::Clock;
-use crate::config::{Log, LogFormat, LogLevel, Source, Typed};
-use crate::export::figures::Cut;
+use crate::config::{ConfigSource, LogConfig, LogFormat, LogLevel, RawSettings};
+use crate::export::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
 use crate::proxy::{Proxy, StartError};
-use crate::sim::{Options, Server};
+use crate::sim::{SimOptions, SimServer};
 
 /// What the demo calls a good request. Most are; a long prompt takes longer than this to read.
 const SLO_NAME: &str = "interactive";
 const OBJECTIVES: &str = "ttft<=400ms itl.p99<=50ms";
 
 /// How often figures are shown, and how many of them the live ones reach back.
-const EVERY: Gap = Gap::from_millis(1_000);
-const RECENT: usize = 10;
+const REFRESH_INTERVAL: Gap = Gap::from_millis(1_000);
+const LIVE_WINDOW_SNAPSHOTS: usize = 10;
 /// How long open requests may take to end when time is up.
-const PATIENCE: Gap = Gap::from_millis(5_000);
+const DRAIN_TIMEOUT: Gap = Gap::from_millis(5_000);
 /// How often it is looked whether they have.
-const ENDED_EVERY: Gap = Gap::from_millis(10);
+const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
 /// See it work: a simulated server, the proxy in front of it, and clients
 #[derive(Debug, clap::Args)]
 #[command(after_help = ABOUT)]
 pub(super) struct Args {
     /// End after this time, as in 30s; without it Ctrl-C ends
-    #[arg(long = "for", value_name = "DURATION", value_parser = super::values::gap)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::values::parse_duration)]
     length: Option<Gap>,
 
     /// Print the summary as one JSON object
@@ -70,25 +70,25 @@ Examples:
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let _logging =
-        logging::start(Log { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
+        logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
     let models = MODELS.map(str::to_owned).into();
     // Long prompts are read in small pieces, so that they do not hold up everybody else.
-    let options = Options { models, max_batched_tokens: 512, mean_output_tokens: 120, ..Options::default() };
-    let server = Server::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
+    let options = SimOptions { models, max_batched_tokens: 512, mean_output_tokens: 120, ..SimOptions::default() };
+    let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
     let proxy = start_proxy(args, server.local_addr())?;
-    super::say(&story(&proxy, server.local_addr(), args.length));
+    super::eprint_line(&intro_text(&proxy, server.local_addr(), args.length));
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
-        let mut stop = Stop::new().context("cannot wait for signals")?;
-        let load = Load::start(proxy.listen_addr());
+        let mut stop = StopSignals::new().context("cannot wait for signals")?;
+        let load = DemoClients::start(proxy.listen_addr());
         let (began, ended) = watch(&proxy, args.length, &load, &mut stop).await;
-        let summary = if args.json { screen::json(&ended, &began) } else { screen::summary(&ended, &began) };
+        let summary = if args.json { tui::json(&ended, &began) } else { tui::summary(&ended, &began) };
         let done = super::print(&summary);
         // Telemetry may wait for a collector; whoever asks again does not.
         tokio::select! {
             _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
-            () = stop.asked() => {}
+            () = stop.wait() => {}
         }
         done
     });
@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The proxy, on its usual ports or, where nobody asked for them and they are taken, on free ones.
 fn start_proxy(args: &Args, upstream: SocketAddr) -> anyhow::Result<Proxy> {
-    let settings = Typed {
+    let settings = RawSettings {
         upstream: Some(format!("http://{upstream}")),
         listen: args.listen.clone(),
         admin: args.admin.clone(),
@@ -107,9 +107,9 @@ fn start_proxy(args: &Args, upstream: SocketAddr) -> anyhow::Result<Proxy> {
         slos: vec![format!("{SLO_NAME}: {OBJECTIVES}")],
         // Whatever shows these metrics says that they are not of a real server.
         provider: Some("simulated".to_owned()),
-        ..Typed::default()
+        ..RawSettings::default()
     };
-    let loaded = Source::new(settings, None, otel()).load()?;
+    let loaded = ConfigSource::new(settings, None, otel()).load()?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let mut config = loaded.config;
     loop {
@@ -138,46 +138,51 @@ fn otel() -> impl Iterator<Item = (String, String)> {
 
 /// Shows the figures until time is up or somebody asks to stop, and lets open requests end. The first and the last
 /// counts.
-async fn watch(proxy: &Proxy, length: Option<Gap>, load: &Load, stop: &mut Stop) -> (Cut, Cut) {
-    let (clock, mut screen) = (Clock::Monotonic, Screen::of_stderr());
-    let began = proxy.cut();
-    let mut recent = VecDeque::from([proxy.cut()]);
+async fn watch(
+    proxy: &Proxy,
+    length: Option<Gap>,
+    load: &DemoClients,
+    stop: &mut StopSignals,
+) -> (LiveSnapshot, LiveSnapshot) {
+    let (clock, mut screen) = (Clock::Monotonic, DemoScreen::of_stderr());
+    let began = proxy.snapshot();
+    let mut recent = VecDeque::from([proxy.snapshot()]);
     let mut next = began.at;
     loop {
-        next = next.after(EVERY).max(clock.now());
+        next = next.after(REFRESH_INTERVAL).max(clock.now());
         let end = length.map(|length| began.at.after(length)).filter(|end| *end <= next);
         tokio::select! {
             () = clock.sleep_until(end.unwrap_or(next)) => {}
-            () = stop.asked() => break,
+            () = stop.wait() => break,
         }
         if end.is_some() {
             break;
         }
-        let now = proxy.cut();
+        let now = proxy.snapshot();
         screen.show(&now, recent.front().unwrap_or(&began), &began);
         recent.push_back(now);
-        if recent.len() > RECENT {
+        if recent.len() > LIVE_WINDOW_SNAPSHOTS {
             recent.pop_front();
         }
     }
-    load.stop_asking();
+    load.stop_sending();
     proxy.drain();
     screen.clear();
-    let open = proxy.cut().in_flight.requests;
-    let patience = humantime::format_duration(PATIENCE.into());
-    super::say(&format!("stopping: {open} requests are open and have {patience} to end; Ctrl-C ends at once"));
-    let deadline = clock.now().after(PATIENCE);
+    let open = proxy.snapshot().in_flight.requests;
+    let patience = humantime::format_duration(DRAIN_TIMEOUT.into());
+    super::eprint_line(&format!("stopping: {open} requests are open and have {patience} to end; Ctrl-C ends at once"));
+    let deadline = clock.now().after(DRAIN_TIMEOUT);
     while !proxy.is_drained() && clock.now() < deadline {
         tokio::select! {
-            () = clock.sleep(ENDED_EVERY) => {}
-            () = stop.asked() => break,
+            () = clock.sleep(DRAIN_POLL_INTERVAL) => {}
+            () = stop.wait() => break,
         }
     }
-    (began, proxy.cut())
+    (began, proxy.snapshot())
 }
 
 /// What this is and what can be tried.
-fn story(proxy: &Proxy, server: SocketAddr, length: Option<Gap>) -> String {
+fn intro_text(proxy: &Proxy, server: SocketAddr, length: Option<Gap>) -> String {
     let (listen, admin, chat) = (proxy.listen_addr(), proxy.admin_addr(), MODELS[0]);
     let end =
         length.map_or("until Ctrl-C".to_owned(), |length| format!("for {}", humantime::format_duration(length.into())));

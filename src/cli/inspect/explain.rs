@@ -2,12 +2,12 @@
 
 use comfy_table::{Cell, Row};
 
-use super::Reply;
-use super::text::{Screen, lines, table};
-use crate::measure::peers::{PEERS, Rule};
+use super::InspectedReply;
+use super::text::{InspectScreen, lines, table};
+use crate::measure::first_token_rules::{FirstTokenRule, PEERS};
 
 /// One line per tool that speaks the dialect: its first token, why, and its rule.
-pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
+pub(super) fn render(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
     let dialect = reply.inspection.dialect.unwrap_or("plain HTTP");
     let timed = reply.inspection.times.is_some();
     let mut columns = vec!["tool", "first token", "because of", "its rule: the first event with"];
@@ -26,7 +26,7 @@ pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
             let ttft = at.map(|at| at.since(Default::default()));
             row.add_cell(Cell::new(ttft.map_or(String::new(), |ttft| ttft.to_string())));
         }
-        row.add_cell(Cell::new(why)).add_cell(Cell::new(words(rule)));
+        row.add_cell(Cell::new(why)).add_cell(Cell::new(describe_rule(rule)));
         table.add_row(row);
     }
     if table.row_count() == 0 {
@@ -35,7 +35,7 @@ pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
     lines(table)
 }
 
-fn words(rule: Rule) -> String {
+fn describe_rule(rule: FirstTokenRule) -> String {
     let words: Vec<&str> = rule.any.iter().map(|what| what.words()).collect();
     let only = rule.only.map_or(String::new(), |only| format!("; only events with {}", only.words()));
     match words.split_last() {

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::recording::Recording;
-use crate::measure::dialect::facts::Facts;
-use crate::measure::dialect::{Counted, Delta, OutputKind};
+use super::recording::RecordedResponse;
+use crate::measure::dialect::event_fields::EventFields;
+use crate::measure::dialect::{Delta, OutputKind, TokenIncrement};
+use crate::measure::first_token_rules::{FirstTokenRule, PEERS};
 use crate::measure::framing::Event;
-use crate::measure::observer::{ResponseHead, StreamObserver, Watch};
-use crate::measure::peers::{PEERS, Rule};
-use crate::measure::record::{Choice, CountSource, Outcome, RequestRecord, StampSource, Unread, Usage};
+use crate::measure::observer::{EventObserver, ResponseHead, StreamObserver};
+use crate::measure::record::{Choice, CountSource, Outcome, RequestRecord, StampSource, UnreadReason, Usage};
 use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
 /// A recorded exchange, as far as it is known.
 #[derive(Clone, Debug, Default)]
-pub struct Exchange<'a> {
+pub struct RecordedExchange<'a> {
     /// What the request's head tells.
     pub head: RequestShape,
     /// The request body; empty if it was not kept.
@@ -63,14 +63,14 @@ pub struct Inspection {
     /// Output tokens that were reasoning.
     pub reasoning_tokens: Option<u64>,
     /// Why each choice finished.
-    pub finish: Vec<Finish>,
+    pub finish: Vec<ChoiceFinish>,
     /// The server's error.
-    pub error: Option<Error>,
+    pub error: Option<ReportedError>,
     /// No error, and finished as the dialect says.
     pub complete: bool,
     /// When things happened; of a recording with times only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub times: Option<Times>,
+    pub times: Option<InspectionTimes>,
     /// The event with the first token by the rule of each other tool that speaks the dialect, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers_first: Option<BTreeMap<&'static str, Option<u64>>>,
@@ -78,7 +78,7 @@ pub struct Inspection {
 
 /// When things happened, in seconds since the request was sent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Times {
+pub struct InspectionTimes {
     /// The response head.
     pub headers: f64,
     /// First byte of the body.
@@ -103,7 +103,7 @@ pub struct Times {
 
 /// Why one choice finished.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finish {
+pub struct ChoiceFinish {
     /// The choice's index.
     pub choice: u32,
     /// In the one vocabulary.
@@ -114,7 +114,7 @@ pub struct Finish {
 
 /// An error that the server reported inside the reply.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Error {
+pub struct ReportedError {
     /// The event that carried it.
     pub event: u64,
     /// What it says.
@@ -128,7 +128,7 @@ pub struct Error {
 
 /// One event and what it meant, for the timeline.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct InspectedEvent {
     /// When it was whole.
     pub at: Stamp,
     /// The `event:` field.
@@ -152,35 +152,38 @@ pub struct Seen {
     /// It is the dialect's terminal event.
     pub done: bool,
     /// Its fields that other tools look at.
-    pub facts: Facts,
+    pub facts: EventFields,
 }
 
 /// Reads a response body through the observer, in the reads given. The answer, each event, and why the body was not
 /// read to its end, if it was not.
 pub fn inspect<'a>(
-    exchange: &Exchange<'_>,
+    exchange: &RecordedExchange<'_>,
     reads: impl IntoIterator<Item = &'a [u8]>,
-) -> (Inspection, Vec<Seen>, Option<Unread>) {
-    let untimed = Recording::default();
+) -> (Inspection, Vec<InspectedEvent>, Option<UnreadReason>) {
+    let untimed = RecordedResponse::default();
     let reads = reads.into_iter().map(|read| (Stamp::default(), read));
     let (record, watched) = observe(exchange, &untimed, reads);
-    (Inspection::new(&record, &watched), watched.seen, record.quality.unread)
+    (Inspection::new(&record, &watched), watched.events, record.quality.unread)
 }
 
 /// As [`inspect`], with the times of a recording.
-pub fn inspect_timed(exchange: &Exchange<'_>, recording: &Recording) -> (Inspection, Vec<Seen>, Option<Unread>) {
+pub fn inspect_timed(
+    exchange: &RecordedExchange<'_>,
+    recording: &RecordedResponse,
+) -> (Inspection, Vec<InspectedEvent>, Option<UnreadReason>) {
     let reads = recording.reads.iter().map(|(at, read)| (*at, &read[..]));
     let (record, watched) = observe(exchange, recording, reads);
     let mut inspection = Inspection::new(&record, &watched);
-    inspection.times = Some(Times::new(&record, &watched.seen));
-    (inspection, watched.seen, record.quality.unread)
+    inspection.times = Some(InspectionTimes::new(&record, &watched.events));
+    (inspection, watched.events, record.quality.unread)
 }
 
 fn observe<'a>(
-    exchange: &Exchange<'_>,
-    recording: &Recording,
+    exchange: &RecordedExchange<'_>,
+    recording: &RecordedResponse,
     reads: impl Iterator<Item = (Stamp, &'a [u8])>,
-) -> (RequestRecord, Watched) {
+) -> (RequestRecord, EventCollector) {
     let mut observer = StreamObserver::begin(exchange.head.clone(), b"", None, Stamp::default());
     observer.request(exchange.request);
     let head = ResponseHead {
@@ -189,7 +192,7 @@ fn observe<'a>(
         content_encoding: exchange.content_encoding.as_bytes(),
     };
     observer.head(recording.head, head, StampSource::Read);
-    let mut watched = Watched::default();
+    let mut watched = EventCollector::default();
     for (at, read) in reads {
         watched.now = at;
         observer.bytes_watched(at, read, &mut watched);
@@ -200,35 +203,35 @@ fn observe<'a>(
 }
 
 #[derive(Default)]
-struct Watched {
+struct EventCollector {
     now: Stamp,
-    seen: Vec<Seen>,
-    error: Option<Error>,
+    events: Vec<InspectedEvent>,
+    error: Option<ReportedError>,
 }
 
-impl Watch for Watched {
+impl EventObserver for EventCollector {
     fn event(&mut self, _: u64, event: &Event<'_>) {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        self.seen.push(Seen {
+        self.events.push(InspectedEvent {
             at: self.now,
             name: text(event.name),
             data: text(event.data),
-            facts: Facts::of(event.data),
-            ..Seen::default()
+            facts: EventFields::of(event.data),
+            ..InspectedEvent::default()
         });
     }
 
     fn delta(&mut self, choice: u32, delta: &Delta<'_>) {
         if let Delta::Fault { message, kind, code } = *delta {
-            let text = |text: Option<&str>| text.map(unescaped);
+            let text = |text: Option<&str>| text.map(unescape);
             let code = code.map(|code| serde_json::from_str(code).unwrap_or_else(|_| Value::from(code)));
-            let event = (self.seen.len() as u64).saturating_sub(1);
-            self.error.get_or_insert(Error { event, message: text(message), kind: text(kind), code });
+            let event = (self.events.len() as u64).saturating_sub(1);
+            self.error.get_or_insert(ReportedError { event, message: text(message), kind: text(kind), code });
         }
-        let Some(seen) = self.seen.last_mut() else { return };
+        let Some(seen) = self.events.last_mut() else { return };
         if let Delta::Output { tokens, .. } | Delta::Evidence { tokens } = *delta {
             seen.evidence = true;
-            seen.proof.get_or_insert_with(|| words(choice, delta));
+            seen.proof.get_or_insert_with(|| describe_delta(choice, delta));
             if let Some(counted) = tokens {
                 seen.tokens = Some(seen.tokens.unwrap_or(0) + u64::from(counted.tokens));
             }
@@ -242,14 +245,14 @@ impl Watch for Watched {
         }
         seen.usage |= matches!(delta, Delta::Usage(_) | Delta::Total(_));
         seen.done |= *delta == Delta::Done;
-        seen.meanings.push(words(choice, delta));
+        seen.meanings.push(describe_delta(choice, delta));
     }
 }
 
-impl Times {
-    fn new(record: &RequestRecord, seen: &[Seen]) -> Self {
+impl InspectionTimes {
+    fn new(record: &RequestRecord, seen: &[InspectedEvent]) -> Self {
         let since = |at: Stamp| at.since(record.times.received).as_secs();
-        let tokens: Vec<&Seen> = seen.iter().filter(|seen| seen.token).collect();
+        let tokens: Vec<&InspectedEvent> = seen.iter().filter(|seen| seen.token).collect();
         // The record has the gaps in a buffer of fixed size, which whoever forwards must drain; here they are all at hand.
         let gaps = tokens.windows(2).map(|pair| {
             let tokens = pair[1].tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
@@ -272,11 +275,11 @@ impl Times {
 }
 
 /// A JSON string's text, from what stood between its quotes.
-fn unescaped(raw: &str) -> String {
+fn unescape(raw: &str) -> String {
     serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(|_| raw.to_owned())
 }
 
-fn words(choice: u32, delta: &Delta<'_>) -> String {
+fn describe_delta(choice: u32, delta: &Delta<'_>) -> String {
     let of = if choice == 0 { String::new() } else { format!(" (choice {choice})") };
     match *delta {
         Delta::Output { kind, tokens } => {
@@ -288,12 +291,12 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
                 OutputKind::Audio => "audio",
             };
             match tokens {
-                Some(counted) => format!("{kind}, {} by {}{of}", tokens_of(counted), counted.source.name()),
+                Some(counted) => format!("{kind}, {} by {}{of}", format_tokens(counted), counted.source.name()),
                 None => format!("{kind}{of}"),
             }
         }
         Delta::Evidence { tokens: Some(counted) } => {
-            format!("{} without text, by {}{of}", tokens_of(counted), counted.source.name())
+            format!("{} without text, by {}{of}", format_tokens(counted), counted.source.name())
         }
         Delta::Evidence { tokens: None } => format!("a token with its text held back{of}"),
         Delta::NoToken => "no token".to_owned(),
@@ -313,28 +316,28 @@ fn words(choice: u32, delta: &Delta<'_>) -> String {
     }
 }
 
-fn tokens_of(counted: Counted) -> String {
+fn format_tokens(counted: TokenIncrement) -> String {
     let tokens = counted.tokens;
     format!("{tokens} token{}", if tokens == 1 { "" } else { "s" })
 }
 
 /// Why each choice finished, by its index: a record has the choices in the order in which they began.
-fn finish(choices: &[Choice]) -> Vec<Finish> {
+fn finish(choices: &[Choice]) -> Vec<ChoiceFinish> {
     let finished = choices.iter().filter_map(|choice| {
         let (reason, raw) = choice.finish.as_ref()?;
-        Some(Finish { choice: choice.index, reason: reason.name(), raw: raw.to_string() })
+        Some(ChoiceFinish { choice: choice.index, reason: reason.name(), raw: raw.to_string() })
     });
-    let mut finished: Vec<Finish> = finished.collect();
+    let mut finished: Vec<ChoiceFinish> = finished.collect();
     finished.sort_by_key(|finish| finish.choice);
     finished
 }
 
 impl Inspection {
-    fn new(record: &RequestRecord, watched: &Watched) -> Self {
+    fn new(record: &RequestRecord, watched: &EventCollector) -> Self {
         let dialect = record.shape.dialect;
-        let place = |fits: fn(&Seen) -> bool| watched.seen.iter().position(fits).map(|at| at as u64);
+        let place = |fits: fn(&InspectedEvent) -> bool| watched.events.iter().position(fits).map(|at| at as u64);
         let by_event: BTreeMap<u64, u64> =
-            watched.seen.iter().zip(0..).filter_map(|(seen, at)| Some((at, seen.tokens?))).collect();
+            watched.events.iter().zip(0..).filter_map(|(seen, at)| Some((at, seen.tokens?))).collect();
         Self {
             dialect: dialect.map(|dialect| dialect.name),
             events: record.events,
@@ -342,7 +345,7 @@ impl Inspection {
             first_token_event: place(|seen| seen.token),
             first_evidence_event: place(|seen| seen.evidence),
             first_output_event: place(|seen| seen.output),
-            last_token_event: watched.seen.iter().rposition(|seen| seen.token).map(|at| at as u64),
+            last_token_event: watched.events.iter().rposition(|seen| seen.token).map(|at| at as u64),
             token_events: record.token_events,
             evidence_events: record.evidence_events,
             output_tokens: record.output_tokens.map(|count| count.tokens),
@@ -364,9 +367,11 @@ impl Inspection {
     }
 
     /// Adds the first token by the rules of others.
-    pub fn explained(mut self, events: &[Seen]) -> Self {
+    pub fn with_peer_rules(mut self, events: &[InspectedEvent]) -> Self {
         let dialect = self.dialect.unwrap_or_default();
-        let first = |seen: &[Seen], rule: Rule| rule.first(seen.iter().map(|seen| seen.facts)).map(|(at, _)| at);
+        let first = |seen: &[InspectedEvent], rule: FirstTokenRule| {
+            rule.first(seen.iter().map(|seen| seen.facts)).map(|(at, _)| at)
+        };
         let firsts = PEERS.iter().filter_map(|peer| Some((peer.key, first(events, peer.rule(dialect)?))));
         self.peers_first = Some(firsts.collect());
         self

@@ -16,11 +16,13 @@ use clap::ValueHint;
 use serde::de::IgnoredAny;
 
 use crate::measure::dialect::{Dialect, Routes, TABLE};
-use crate::measure::record::{Ending, Unread};
+use crate::measure::record::{Ending, UnreadReason};
 use crate::measure::shape::RequestShape;
 
-pub use inspection::{Error, Exchange, Finish, Inspection, Seen, Times, inspect, inspect_timed};
-pub use recording::Recording;
+pub use inspection::{
+    ChoiceFinish, InspectedEvent, Inspection, InspectionTimes, RecordedExchange, ReportedError, inspect, inspect_timed,
+};
+pub use recording::RecordedResponse;
 
 /// Say what a recorded response means, event by event
 #[derive(Debug, clap::Args)]
@@ -81,7 +83,7 @@ Examples:
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = read(&args.file)?;
     let request = args.request.as_deref().map(request).transpose()?.unwrap_or_default();
-    let recording = args.timed.then(|| Recording::parse(&file)).transpose();
+    let recording = args.timed.then(|| RecordedResponse::parse(&file)).transpose();
     let recording = recording.with_context(|| format!("{} is no recording with times", args.file.display()))?;
     let head = RequestShape::of("POST", args.path.split('?').next().unwrap_or_default(), &Routes::default());
     let recorded = recording.as_ref();
@@ -89,39 +91,39 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.content_type.as_deref().or_else(|| recorded?.content_type.as_deref()).unwrap_or_else(|| {
             let body = recorded.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
             let (guess, by) = guess(&args.file, body, head.dialect);
-            super::say(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
+            super::eprint_line(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
             guess
         });
     let content_encoding = args.content_encoding.as_deref().or_else(|| recorded?.content_encoding.as_deref());
     let content_encoding = content_encoding.unwrap_or_default();
-    let exchange = Exchange { head, request: &request, content_type, content_encoding };
+    let exchange = RecordedExchange { head, request: &request, content_type, content_encoding };
     let (inspection, events, unread) = match &recording {
         Some(recording) => inspect_timed(&exchange, recording),
         None => inspect(&exchange, reads(&file, &args.segments)?),
     };
     if inspection.dialect.is_none() {
-        super::say(&plain_http(&args.path));
+        super::eprint_line(&plain_http(&args.path));
     }
-    let inspection = if args.explain { inspection.explained(&events) } else { inspection };
+    let inspection = if args.explain { inspection.with_peer_rules(&events) } else { inspection };
     let answer = if args.json {
         // A server's words are in there: what is not printable is escaped, as JSON may be.
         let json = serde_json::to_string_pretty(&inspection)?;
-        json.split('\n').map(|line| text::escaped(line) + "\n").collect()
+        json.split('\n').map(|line| text::escape(line) + "\n").collect()
     } else {
         let cut = recording.is_some_and(|recording| recording.ending != Ending::Complete);
-        let reply = Reply { inspection: &inspection, events: &events, unread, cut };
-        text::render(&reply, &text::Screen::of_stdout())
+        let reply = InspectedReply { inspection: &inspection, events: &events, unread, truncated: cut };
+        text::render(&reply, &text::InspectScreen::of_stdout())
     };
     super::print(&answer)
 }
 
 /// What the answer for people is made of.
-struct Reply<'a> {
+struct InspectedReply<'a> {
     inspection: &'a Inspection,
-    events: &'a [Seen],
-    unread: Option<Unread>,
+    events: &'a [InspectedEvent],
+    unread: Option<UnreadReason>,
     /// The connection was gone before the body's end.
-    cut: bool,
+    truncated: bool,
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
@@ -176,5 +178,5 @@ fn guess(path: &Path, body: &[u8], dialect: Option<&'static Dialect>) -> (&'stat
 fn plain_http(path: &str) -> String {
     let known = TABLE.iter().map(|dialect| format!("\n  {} ({})", dialect.name, dialect.route));
     let known: String = known.collect();
-    format!("note: {} is plain HTTP: forwarded, not understood. Understood are:{known}", text::escaped(path))
+    format!("note: {} is plain HTTP: forwarded, not understood. Understood are:{known}", text::escape(path))
 }

@@ -8,12 +8,12 @@ use anyhow::{Context as _, anyhow, ensure};
 
 use crate::measure::record::Ending;
 use crate::measure::time::Stamp;
-use crate::net::http1::coming::end_of_head;
-use crate::net::http1::{BodyDecoder, Head, Known, head};
+use crate::net::http1::head_scan::end_of_head;
+use crate::net::http1::{BodyDecoder, Head, KnownHeader, head};
 
 /// A recorded response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recording {
+pub struct RecordedResponse {
     /// The status; 200 where no head was recorded.
     pub status: u16,
     /// `Content-Type` and `Content-Encoding`, where a head was recorded that has them.
@@ -31,25 +31,25 @@ pub struct Recording {
 }
 
 #[derive(serde::Deserialize)]
-struct Line {
+struct RecordedRead {
     t: f64,
     b: String,
 }
 
 /// Longest time that a line may tell, in seconds: a year.
-const LONGEST: f64 = 31_557_600.0;
+const MAX_TIME_SECONDS: f64 = 31_557_600.0;
 /// What the bytes of an HTTP/1 connection begin with.
-const MARK: &[u8] = b"HTTP/1.";
+const HTTP1_PREFIX: &[u8] = b"HTTP/1.";
 /// A line, for those who have none.
 const EXAMPLE: &str = r#"{"t": 0.25, "b": "data: …"}"#;
 
-impl Default for Recording {
+impl Default for RecordedResponse {
     fn default() -> Self {
-        Self::of_body(Vec::new())
+        Self::from_body(Vec::new())
     }
 }
 
-impl Recording {
+impl RecordedResponse {
     /// Reads the lines of a recording.
     ///
     /// # Errors
@@ -60,18 +60,18 @@ impl Recording {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let (at, bytes) = read_of(line).with_context(|| format!("line {number}"))?;
+            let (at, bytes) = parse_line(line).with_context(|| format!("line {number}"))?;
             if let Some((before, _)) = reads.last() {
                 ensure!(at >= *before, "line {number}: its time is before that of the line above");
             }
             reads.push((at, bytes));
         }
         ensure!(!reads.is_empty(), "it has no line; each read is a line such as {EXAMPLE}");
-        let begin: Vec<u8> = reads.iter().flat_map(|(_, read)| read).take(MARK.len()).copied().collect();
-        if begin == MARK { Self::of_connection(&reads) } else { Ok(Self::of_body(reads)) }
+        let begin: Vec<u8> = reads.iter().flat_map(|(_, read)| read).take(HTTP1_PREFIX.len()).copied().collect();
+        if begin == HTTP1_PREFIX { Self::from_connection(&reads) } else { Ok(Self::from_body(reads)) }
     }
 
-    fn of_body(reads: Vec<(Stamp, Vec<u8>)>) -> Self {
+    fn from_body(reads: Vec<(Stamp, Vec<u8>)>) -> Self {
         let at = |read: Option<&(Stamp, Vec<u8>)>| read.map_or(Stamp::default(), |(at, _)| *at);
         Self {
             status: 200,
@@ -84,7 +84,7 @@ impl Recording {
         }
     }
 
-    fn of_connection(reads: &[(Stamp, Vec<u8>)]) -> anyhow::Result<Self> {
+    fn from_connection(reads: &[(Stamp, Vec<u8>)]) -> anyhow::Result<Self> {
         let (mut bytes, mut head) = (Vec::new(), Head::default());
         let mut reads = reads.iter();
         let head_at = loop {
@@ -117,8 +117,8 @@ impl Recording {
         let field = |known| head.get(known).map(|value| String::from_utf8_lossy(value).into_owned());
         Ok(Self {
             status: head.status(),
-            content_type: field(Known::ContentType),
-            content_encoding: field(Known::ContentEncoding),
+            content_type: field(KnownHeader::ContentType),
+            content_encoding: field(KnownHeader::ContentEncoding),
             head: head_at,
             reads: decoded,
             ended,
@@ -128,11 +128,11 @@ impl Recording {
 }
 
 /// The time and the bytes of one line.
-fn read_of(line: &[u8]) -> anyhow::Result<(Stamp, Vec<u8>)> {
+fn parse_line(line: &[u8]) -> anyhow::Result<(Stamp, Vec<u8>)> {
     // What serde says of a line may quote it.
-    let line: Line = serde_json::from_slice(line)
+    let line: RecordedRead = serde_json::from_slice(line)
         .map_err(|error| anyhow!("not a read with its time, at column {}; expected {EXAMPLE}", error.column()))?;
-    ensure!((0.0..=LONGEST).contains(&line.t), "`t` is not a number of seconds from 0 to {LONGEST}");
+    ensure!((0.0..=MAX_TIME_SECONDS).contains(&line.t), "`t` is not a number of seconds from 0 to {MAX_TIME_SECONDS}");
     let byte = |c: char| u8::try_from(c).ok();
     let bytes: Option<Vec<u8>> = line.b.chars().map(byte).collect();
     let bytes = bytes.context("`b` has a character above U+00FF; each of its characters is one byte (Latin-1)")?;
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_body_alone_has_the_time_of_each_read() {
         let text = lines(&[(0.25, "data: \u{c3}\u{a9}\n"), (0.25, ""), (1.5, "\n")]);
-        let recording = Recording::parse(&text).unwrap();
+        let recording = RecordedResponse::parse(&text).unwrap();
         assert_eq!((recording.status, recording.head, recording.ended), (200, at(250), at(1500)));
         let reads = [(at(250), "data: é\n".into()), (at(250), vec![]), (at(1500), b"\n".to_vec())];
         assert_eq!(recording.reads, reads);
@@ -167,13 +167,13 @@ mod tests {
     fn a_connection_is_undone_wherever_its_reads_are_cut() {
         let bytes = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Made\r\nContent-Type: text/event-stream\r\n\
                      Content-Encoding: br\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
-        let whole = Recording::parse(&lines(&[(0.5, bytes)])).unwrap();
+        let whole = RecordedResponse::parse(&lines(&[(0.5, bytes)])).unwrap();
         assert_eq!(whole.reads, [(at(500), b"abcde".to_vec())]);
         assert_eq!((whole.status, whole.content_type.as_deref()), (201, Some("text/event-stream")));
         assert_eq!((whole.content_encoding.as_deref(), whole.ending), (Some("br"), Ending::Complete));
         for cut in 0..bytes.len() {
             let (first, second) = bytes.split_at(cut);
-            let recording = Recording::parse(&lines(&[(0.5, first), (0.75, second)])).unwrap();
+            let recording = RecordedResponse::parse(&lines(&[(0.5, first), (0.75, second)])).unwrap();
             assert_eq!(recording.reads.iter().flat_map(|(_, read)| read.clone()).collect::<Vec<_>>(), b"abcde");
             assert_eq!((recording.ended, recording.ending), (at(750), Ending::Complete));
         }
@@ -182,16 +182,16 @@ mod tests {
     #[test]
     fn a_connection_that_stops_before_the_body_does_was_cut() {
         let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let recording = Recording::parse(&lines(&[(0.1, head), (0.2, "3\r\nab")])).unwrap();
+        let recording = RecordedResponse::parse(&lines(&[(0.1, head), (0.2, "3\r\nab")])).unwrap();
         assert_eq!(recording.reads, [(at(200), b"ab".to_vec())]);
         assert_eq!(recording.ending, Ending::UpstreamFailed);
-        let until_close = Recording::parse(&lines(&[(0.1, "HTTP/1.0 200 OK\r\n\r\nab")])).unwrap();
+        let until_close = RecordedResponse::parse(&lines(&[(0.1, "HTTP/1.0 200 OK\r\n\r\nab")])).unwrap();
         assert_eq!(until_close.ending, Ending::Complete);
     }
 
     #[test]
     fn what_is_not_a_recording_is_named_by_its_line() {
-        let message = |text: &[u8]| format!("{:#}", Recording::parse(text).unwrap_err());
+        let message = |text: &[u8]| format!("{:#}", RecordedResponse::parse(text).unwrap_err());
         let line = r#"{"t": 0.25, "b": "data: …"}"#;
         assert_eq!(message(b"\n"), format!("it has no line; each read is a line such as {line}"));
         assert_eq!(

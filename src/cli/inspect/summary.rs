@@ -1,15 +1,15 @@
 //! The summary of one reply, for people: what was counted, by whom, and why.
 
-use super::Reply;
-use super::inspection::{Inspection, Seen, Times};
-use super::text::escaped;
-use crate::measure::peers::PEERS;
-use crate::measure::record::Unread;
-use crate::measure::spread::percentile;
+use super::InspectedReply;
+use super::inspection::{InspectedEvent, Inspection, InspectionTimes};
+use super::text::escape;
+use crate::measure::first_token_rules::PEERS;
+use crate::measure::record::UnreadReason;
+use crate::measure::samples::percentile;
 use crate::measure::time::Gap;
 
 /// The lines of the summary: what, and how much.
-pub(super) fn lines(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
+pub(super) fn lines(reply: &InspectedReply<'_>) -> Vec<(&'static str, String)> {
     let inspection = reply.inspection;
     let counts = format!(
         "{} ({} with text, {} that prove a token), {} comment{}",
@@ -24,25 +24,25 @@ pub(super) fn lines(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
     lines.extend(inspection.times.as_ref().map(pace).unwrap_or_default());
     lines.extend(tokens(inspection));
     if let Some(error) = &inspection.error {
-        let message = error.message.as_deref().map_or("no message".to_owned(), escaped);
-        let class = error.kind.as_deref().map_or(String::new(), |kind| format!(", type {}", escaped(kind)));
-        let code = error.code.as_ref().map_or(String::new(), |code| format!(", code {}", escaped(&code.to_string())));
+        let message = error.message.as_deref().map_or("no message".to_owned(), escape);
+        let class = error.kind.as_deref().map_or(String::new(), |kind| format!(", type {}", escape(kind)));
+        let code = error.code.as_ref().map_or(String::new(), |code| format!(", code {}", escape(&code.to_string())));
         lines.push(("error", format!("event {}: {message}{class}{code}", error.event)));
     }
-    lines.extend(others(reply).map(|others| ("other tools", others)));
+    lines.extend(differing_tools(reply).map(|others| ("other tools", others)));
     lines.push(("complete", complete(reply).to_owned()));
     lines
 }
 
 /// The first and the last token, and what makes them that.
-fn firsts(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
+fn firsts(reply: &InspectedReply<'_>) -> Vec<(&'static str, String)> {
     let inspection = reply.inspection;
     let when = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| format!(", after {}", length(seconds)));
     let times = inspection.times.as_ref();
     let first = |event: Option<u64>, seconds: Option<f64>| {
         let Some(event) = event else { return "none: no event has such text".to_owned() };
         let seen = usize::try_from(event).ok().and_then(|at| reply.events.get(at));
-        let proof = seen.and_then(|seen: &Seen| seen.proof.as_deref()).unwrap_or_default();
+        let proof = seen.and_then(|seen: &InspectedEvent| seen.proof.as_deref()).unwrap_or_default();
         format!("event {event}{}: {proof}", when(seconds))
     };
     let mut lines = Vec::new();
@@ -60,7 +60,7 @@ fn firsts(reply: &Reply<'_>) -> Vec<(&'static str, String)> {
 }
 
 /// How the tokens came, where that is known.
-fn pace(times: &Times) -> Vec<(&'static str, String)> {
+fn pace(times: &InspectionTimes) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if !times.gaps.is_empty() {
         lines.push(("gaps", spread(&times.gaps)));
@@ -91,14 +91,13 @@ fn length(seconds: f64) -> String {
 fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
     let number = |count: Option<u64>| count.map_or("not told".to_owned(), |count| count.to_string());
     let output = match (inspection.output_tokens, inspection.output_tokens_from) {
-        (Some(tokens), Some(source)) => format!("{tokens}, by {}", who(source)),
+        (Some(tokens), Some(source)) => format!("{tokens}, by {}", counter_name(source)),
         _ => "not told".to_owned(),
     };
     let of = |part: Option<u64>, name: &str| part.map_or(String::new(), |count| format!(", {count} of them {name}"));
     let finish = inspection.finish.iter();
-    let finish: Vec<String> = finish
-        .map(|finish| format!("choice {}: {} ({})", finish.choice, finish.reason, escaped(&finish.raw)))
-        .collect();
+    let finish: Vec<String> =
+        finish.map(|finish| format!("choice {}: {} ({})", finish.choice, finish.reason, escape(&finish.raw))).collect();
     [
         ("output tokens", output + &of(inspection.reasoning_tokens, "reasoning")),
         ("input tokens", number(inspection.input_tokens) + &of(inspection.cached_tokens, "from a cache")),
@@ -107,7 +106,7 @@ fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
 }
 
 /// Who counted the output tokens.
-fn who(source: &str) -> String {
+fn counter_name(source: &str) -> String {
     match source {
         "cumulative" => "the server's running counter".to_owned(),
         "ids" => "the lists of one entry per token".to_owned(),
@@ -118,11 +117,11 @@ fn who(source: &str) -> String {
 }
 
 /// The tools that take another event for the first token, unless they are explained anyway.
-fn others(reply: &Reply<'_>) -> Option<String> {
+fn differing_tools(reply: &InspectedReply<'_>) -> Option<String> {
     if reply.inspection.peers_first.is_some() {
         return None;
     }
-    let firsts = reply.inspection.clone().explained(reply.events).peers_first?;
+    let firsts = reply.inspection.clone().with_peer_rules(reply.events).peers_first?;
     let differs = |first: &Option<u64>| *first != reply.inspection.first_token_event;
     let places = PEERS.iter().filter_map(|peer| Some((peer.name, *firsts.get(peer.key).filter(|at| differs(at))?)));
     let places: Vec<String> = places
@@ -131,13 +130,15 @@ fn others(reply: &Reply<'_>) -> Option<String> {
     (!places.is_empty()).then(|| format!("have another first token; --explain says why: {}", places.join(", ")))
 }
 
-fn complete(reply: &Reply<'_>) -> &'static str {
+fn complete(reply: &InspectedReply<'_>) -> &'static str {
     let inspection = reply.inspection;
     match reply.unread {
-        Some(Unread::Coding) => "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is",
-        Some(Unread::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
-        Some(Unread::Budget) => "no: understanding it costs more than its bytes allow, and the rest was not read",
-        Some(Unread::Malformed) => "no: the body is not framed, or not whole, as its content type says",
+        Some(UnreadReason::Coding) => {
+            "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is"
+        }
+        Some(UnreadReason::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
+        Some(UnreadReason::Budget) => "no: understanding it costs more than its bytes allow, and the rest was not read",
+        Some(UnreadReason::Malformed) => "no: the body is not framed, or not whole, as its content type says",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.events + inspection.comments == 0 && inspection.complete => {
             "not known: a body of this content type is not understood; --content-type says how it came"
@@ -146,8 +147,8 @@ fn complete(reply: &Reply<'_>) -> &'static str {
             "no: there is no event in it; --content-type and --content-encoding say how it came"
         }
         None if inspection.error.is_some() => "no: the server reported an error",
-        None if reply.cut => "no: the connection was closed before the body's end",
-        None if inspection.complete && misses_done(reply) => {
+        None if reply.truncated => "no: the connection was closed before the body's end",
+        None if inspection.complete && lacks_done(reply) => {
             "yes: every choice is finished; no [DONE] came, and none has to"
         }
         None if inspection.complete => "yes",
@@ -156,7 +157,7 @@ fn complete(reply: &Reply<'_>) -> &'static str {
 }
 
 /// Whether a stream that usually ends with `[DONE]` does not.
-fn misses_done(reply: &Reply<'_>) -> bool {
+fn lacks_done(reply: &InspectedReply<'_>) -> bool {
     let usual = matches!(reply.inspection.dialect, Some("openai.chat" | "openai.completions"));
     usual && !reply.events.is_empty() && !reply.events.iter().any(|seen| seen.done)
 }

@@ -6,51 +6,51 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
 
-use super::inspection::{Inspection, Seen};
-use super::{Reply, explain, summary};
-use crate::measure::dialect::facts::Holds;
+use super::inspection::{InspectedEvent, Inspection};
+use super::{InspectedReply, explain, summary};
+use crate::measure::dialect::event_fields::FieldKind;
 use crate::measure::time::Stamp;
-use crate::report::draw::is_unprintable;
+use crate::report::ascii_plot::is_unprintable;
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Screen {
+pub(super) struct InspectScreen {
     /// Columns; `None` where lines may be of any length.
     width: Option<u16>,
     colourful: bool,
 }
 
 /// Longest part of an event that is shown, in characters: no screen is wider.
-const MOST_OF_EVENT: usize = 400;
+const MAX_EVENT_CHARS: usize = 400;
 /// The same where nobody says how wide the screen is.
-const MOST_WITHOUT_WIDTH: usize = 100;
+const MAX_EVENT_CHARS_UNKNOWN_WIDTH: usize = 100;
 /// Of what is the same as in the event before, this much is kept, in characters, to tell where one is.
-const CONTEXT: usize = 16;
+const CONTEXT_CHARS: usize = 16;
 /// The same where little room is left beside times.
-const LITTLE_CONTEXT: usize = 6;
+const NARROW_CONTEXT_CHARS: usize = 6;
 /// Screens below this many columns have little room.
-const NARROW: u16 = 100;
+const NARROW_COLUMNS: u16 = 100;
 /// Columns that the meaning of an event may take, and the share of the screen between them: all marks and a word fit in
 /// a line, and what does not goes on in the next.
-const MEANING: (u16, u16) = (38, 64);
-const SHARE_OF_MEANING: (u16, u16) = (2, 5);
+const MEANING_COLUMNS: (u16, u16) = (38, 64);
+const MEANING_SHARE: (u16, u16) = (2, 5);
 
 /// Columns of the names of the summary's lines.
-const LABEL: u16 = 14;
+const LABEL_COLUMNS: u16 = 14;
 
-impl Screen {
+impl InspectScreen {
     pub(super) fn of_stdout() -> Self {
-        Self { width: Table::new().width(), colourful: crate::cli::is_colourful(&io::stdout()) }
+        Self { width: Table::new().width(), colourful: crate::cli::supports_colour(&io::stdout()) }
     }
 }
 
 /// The timeline, the summary, and the rules of others where they were asked for.
-pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
-    let room = screen.width.map(|width| width.saturating_sub(LABEL));
-    let label = usize::from(LABEL);
+pub(super) fn render(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
+    let room = screen.width.map(|width| width.saturating_sub(LABEL_COLUMNS));
+    let label = usize::from(LABEL_COLUMNS);
     let lines = summary::lines(reply).into_iter().flat_map(|(name, value)| {
         let names = std::iter::once(name).chain(std::iter::repeat(""));
-        names.zip(wrapped(&value, " ", room)).map(|(name, line)| format!("{name:<label$}{line}\n")).collect::<Vec<_>>()
+        names.zip(wrap(&value, " ", room)).map(|(name, line)| format!("{name:<label$}{line}\n")).collect::<Vec<_>>()
     });
     let mut parts = vec![lines.collect()];
     if !reply.events.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn render(reply: &Reply<'_>, screen: &Screen) -> String {
 }
 
 /// A table of ours, with these columns.
-pub(super) fn table(columns: &[&str], screen: &Screen) -> Table {
+pub(super) fn table(columns: &[&str], screen: &InspectScreen) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_truncation_indicator("…").set_header(columns);
@@ -82,19 +82,25 @@ pub(super) fn lines(mut table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn timeline(reply: &Reply<'_>, screen: &Screen) -> String {
+fn timeline(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
     let timed = reply.inspection.times.is_some();
     let columns: &[&str] =
         if timed { &["event", "at (s)", "gap", "meaning", "as sent"] } else { &["event", "meaning", "as sent"] };
     let mut table = table(columns, screen);
-    let width = screen.width.map(|width| (width / SHARE_OF_MEANING.1 * SHARE_OF_MEANING.0).clamp(MEANING.0, MEANING.1));
-    let context = if timed && screen.width.is_some_and(|width| width < NARROW) { LITTLE_CONTEXT } else { CONTEXT };
+    let width = screen
+        .width
+        .map(|width| (width / MEANING_SHARE.1 * MEANING_SHARE.0).clamp(MEANING_COLUMNS.0, MEANING_COLUMNS.1));
+    let context = if timed && screen.width.is_some_and(|width| width < NARROW_COLUMNS) {
+        NARROW_CONTEXT_CHARS
+    } else {
+        CONTEXT_CHARS
+    };
     let (mut before, mut token_before, mut widest) = (String::new(), None, 0);
     for (at, seen) in reply.events.iter().enumerate() {
         let marks = marks(reply.inspection, at as u64);
-        let meanings = wrapped(&format!("{marks}{}", meaning(seen)), ", ", width);
-        let sent = as_sent(seen);
-        let mut shown = escaped(&shortened(&sent, &before, context, screen));
+        let meanings = wrap(&format!("{marks}{}", meaning(seen)), ", ", width);
+        let sent = sent_text(seen);
+        let mut shown = escape(&shorten(&sent, &before, context, screen));
         let mut place = vec![at.to_string()];
         if timed {
             let gap = token_before.filter(|_| seen.token).map(|before| seen.at.since(before));
@@ -135,26 +141,26 @@ fn marks(inspection: &Inspection, at: u64) -> String {
     if here.is_empty() { String::new() } else { format!("first {}: ", here.join(", ")) }
 }
 
-fn meaning(seen: &Seen) -> String {
+fn meaning(seen: &InspectedEvent) -> String {
     let mut meanings = seen.meanings.clone();
     // What marks are about comes first.
     meanings.sort_by_key(|meaning| seen.proof.as_ref() != Some(meaning));
-    meanings.extend(beside(seen).map(str::to_owned));
+    meanings.extend(unused_field_note(seen).map(str::to_owned));
     if meanings.is_empty() {
         return "nothing to measure".to_owned();
     }
     // A server's message is among them; the summary has the whole of it.
-    escaped(&meanings.join(", ").chars().take(MOST_OF_EVENT).collect::<String>())
+    escape(&meanings.join(", ").chars().take(MAX_EVENT_CHARS).collect::<String>())
 }
 
 /// What it holds that means nothing to us, and where a reader might have thought otherwise.
-fn beside(seen: &Seen) -> Option<&'static str> {
+fn unused_field_note(seen: &InspectedEvent) -> Option<&'static str> {
     let has = |what| seen.facts.has(what);
-    if has(Holds::ZeroUsage) {
+    if has(FieldKind::ZeroUsage) {
         Some("its usage is all zeros: not a report")
-    } else if has(Holds::Usage) && !seen.usage {
+    } else if has(FieldKind::Usage) && !seen.usage {
         Some("its usage is not taken: neither final nor asked for")
-    } else if has(Holds::Role) && !seen.evidence {
+    } else if has(FieldKind::Role) && !seen.evidence {
         Some("only a role: no token")
     } else {
         None
@@ -162,7 +168,7 @@ fn beside(seen: &Seen) -> Option<&'static str> {
 }
 
 /// A text in lines of at most so many columns, broken behind `mark` where that is possible.
-fn wrapped(text: &str, mark: &str, width: Option<u16>) -> Vec<String> {
+fn wrap(text: &str, mark: &str, width: Option<u16>) -> Vec<String> {
     let width = width.map_or(usize::MAX, usize::from);
     let columns = |text: &str| text.trim_end().chars().count();
     let mut lines: Vec<String> = Vec::new();
@@ -176,14 +182,14 @@ fn wrapped(text: &str, mark: &str, width: Option<u16>) -> Vec<String> {
 }
 
 /// The event's name and payload.
-fn as_sent(seen: &Seen) -> String {
+fn sent_text(seen: &InspectedEvent) -> String {
     if seen.name.is_empty() { seen.data.clone() } else { format!("{}: {}", seen.name, seen.data) }
 }
 
 /// An event, cut to what fits. The events of one stream differ from each other in little, so that what it has in
 /// common with the event before goes first.
-fn shortened(sent: &str, before: &str, context: usize, screen: &Screen) -> String {
-    let most = if screen.width.is_some() { MOST_OF_EVENT } else { MOST_WITHOUT_WIDTH };
+fn shorten(sent: &str, before: &str, context: usize, screen: &InspectScreen) -> String {
+    let most = if screen.width.is_some() { MAX_EVENT_CHARS } else { MAX_EVENT_CHARS_UNKNOWN_WIDTH };
     let common = sent.chars().zip(before.chars()).take_while(|(a, b)| a == b).count();
     let skipped = common.saturating_sub(context);
     let shown: String = sent.chars().skip(skipped).take(most).collect();
@@ -193,7 +199,7 @@ fn shortened(sent: &str, before: &str, context: usize, screen: &Screen) -> Strin
 
 /// A text in which everything that is not printed as itself (controls, marks that turn the direction of writing,
 /// characters without width) is escaped as in JSON.
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -211,30 +217,30 @@ pub(super) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Exchange, inspect};
+    use super::super::{RecordedExchange, inspect};
     use super::*;
     use crate::measure::dialect::Routes;
     use crate::measure::shape::RequestShape;
 
-    fn rendered(screen: Screen) -> String {
-        let exchange = Exchange {
+    fn rendered(screen: InspectScreen) -> String {
+        let exchange = RecordedExchange {
             head: RequestShape::of("POST", "/v1/chat/completions", &Routes::default()),
             content_type: "text/event-stream",
-            ..Exchange::default()
+            ..RecordedExchange::default()
         };
         let event = |content: &str| {
             format!("data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}]}}\n\n")
         };
         let body = event(&"a".repeat(500)) + &event("b") + "data: [DONE]\n\n";
         let (inspection, events, unread) = inspect(&exchange, [body.as_bytes()]);
-        let inspection = inspection.explained(&events);
-        render(&Reply { inspection: &inspection, events: &events, unread, cut: false }, &screen)
+        let inspection = inspection.with_peer_rules(&events);
+        render(&InspectedReply { inspection: &inspection, events: &events, unread, truncated: false }, &screen)
     }
 
     #[test]
     fn no_line_is_wider_than_the_screen_and_the_marks_are_whole() {
         for width in [80, 100, 200] {
-            let text = rendered(Screen { width: Some(width), colourful: false });
+            let text = rendered(InspectScreen { width: Some(width), colourful: false });
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= usize::from(width), "{widest} columns on a screen of {width}");
             assert!(text.contains("\n0      first token, evidence, output: "), "{text}");
@@ -244,8 +250,8 @@ mod tests {
 
     #[test]
     fn colour_only_repeats_what_words_say() {
-        let plain = rendered(Screen { width: Some(100), colourful: false });
-        let coloured = rendered(Screen { width: Some(100), colourful: true });
+        let plain = rendered(InspectScreen { width: Some(100), colourful: false });
+        let coloured = rendered(InspectScreen { width: Some(100), colourful: true });
         assert!(!plain.contains('\u{1b}'));
         let without_codes = coloured.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
         assert_ne!(coloured, plain);
@@ -255,30 +261,27 @@ mod tests {
 
     #[test]
     fn an_event_begins_where_it_differs_from_the_one_before() {
-        let screen = Screen { width: None, colourful: false };
+        let screen = InspectScreen { width: None, colourful: false };
         let long = "x".repeat(50);
-        assert_eq!(
-            shortened(&format!("{long}new"), &format!("{long}old"), 16, &screen),
-            format!("…{}new", &long[..16])
-        );
-        assert_eq!(shortened("{é}", "{ü}", 16, &screen), "{é}");
-        assert_eq!(shortened(&"é".repeat(101), "", 16, &screen), "é".repeat(100) + "…");
+        assert_eq!(shorten(&format!("{long}new"), &format!("{long}old"), 16, &screen), format!("…{}new", &long[..16]));
+        assert_eq!(shorten("{é}", "{ü}", 16, &screen), "{é}");
+        assert_eq!(shorten(&"é".repeat(101), "", 16, &screen), "é".repeat(100) + "…");
     }
 
     #[test]
     fn what_does_not_fit_a_line_goes_on_in_the_next() {
         assert_eq!(
-            wrapped("first token, evidence, output: text", ", ", Some(22)),
+            wrap("first token, evidence, output: text", ", ", Some(22)),
             ["first token, evidence,", "output: text"]
         );
-        assert_eq!(wrapped("a, b, c", ", ", None), ["a, b, c"]);
-        assert_eq!(wrapped("a b c", " ", Some(3)), ["a b", "c"]);
-        assert_eq!(wrapped("longer than it may be", ", ", Some(5)), ["longer than it may be"]);
+        assert_eq!(wrap("a, b, c", ", ", None), ["a, b, c"]);
+        assert_eq!(wrap("a b c", " ", Some(3)), ["a b", "c"]);
+        assert_eq!(wrap("longer than it may be", ", ", Some(5)), ["longer than it may be"]);
     }
 
     #[test]
     fn what_is_not_printed_as_itself_is_escaped_as_in_json() {
-        assert_eq!(escaped("a\n\r\t\u{1b}\u{9b}\u{202e}é漢"), "a\\n\\r\\t\\u001b\\u009b\\u202eé漢");
-        assert_eq!(escaped("\u{e0041}"), "\\udb40\\udc41");
+        assert_eq!(escape("a\n\r\t\u{1b}\u{9b}\u{202e}é漢"), "a\\n\\r\\t\\u001b\\u009b\\u202eé漢");
+        assert_eq!(escape("\u{e0041}"), "\\udb40\\udc41");
     }
 }

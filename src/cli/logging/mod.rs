@@ -3,7 +3,7 @@
 //! What we log is ours to answer for. Libraries are held at warnings whatever the level, because their debug lines
 //! show headers, and headers hold credentials.
 
-mod lines;
+mod stderr_writer;
 
 use std::io;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer as _, Registry, fmt};
 
-use self::lines::Lines;
-use crate::config::{Log, LogFormat, LogLevel};
-use crate::export::control::ACCESS;
+use self::stderr_writer::StderrWriter;
+use crate::config::{LogConfig, LogFormat, LogLevel};
+use crate::export::control::ACCESS_LOG_TARGET;
 use crate::measure::time::Gap;
 
 /// How long the end of the process waits for the last lines to be written.
-const LAST_LINES: Gap = Gap::from_millis(1_000);
+const FLUSH_TIMEOUT: Gap = Gap::from_millis(1_000);
 
 /// The log of this process. Held until its end, so that the last lines are written.
 #[derive(Debug)]
-pub struct Logging {
+pub struct LogHandle {
     level: reload::Handle<Targets, Registry>,
-    lines: Arc<Lines>,
+    lines: Arc<StderrWriter>,
 }
 
-impl Logging {
+impl LogHandle {
     /// From now on logs at `level`.
     ///
     /// # Errors
@@ -39,9 +39,9 @@ impl Logging {
     }
 }
 
-impl Drop for Logging {
+impl Drop for LogHandle {
     fn drop(&mut self) {
-        self.lines.written(LAST_LINES);
+        self.lines.wait_until_written(FLUSH_TIMEOUT);
     }
 }
 
@@ -49,16 +49,16 @@ impl Drop for Logging {
 ///
 /// # Errors
 /// When the process logs already, or no thread can be had.
-pub fn start(log: Log) -> anyhow::Result<Logging> {
+pub fn start(log: LogConfig) -> anyhow::Result<LogHandle> {
     let (filter, level) = reload::Layer::new(targets(log.level));
-    let lines = Lines::to_stderr()?;
-    let layer = fmt::layer().with_writer(Arc::clone(&lines)).with_ansi(super::is_colourful(&io::stderr()));
+    let lines = StderrWriter::spawn()?;
+    let layer = fmt::layer().with_writer(Arc::clone(&lines)).with_ansi(super::supports_colour(&io::stderr()));
     let layer = match log.format {
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()?;
-    Ok(Logging { level, lines })
+    Ok(LogHandle { level, lines })
 }
 
 fn targets(level: LogLevel) -> Targets {
@@ -70,7 +70,7 @@ fn targets(level: LogLevel) -> Targets {
     };
     let libraries = Targets::new().with_default(level.min(LevelFilter::WARN));
     // The access log has a switch of its own.
-    libraries.with_target(env!("CARGO_CRATE_NAME"), level).with_target(ACCESS, level.max(LevelFilter::INFO))
+    libraries.with_target(env!("CARGO_CRATE_NAME"), level).with_target(ACCESS_LOG_TARGET, level.max(LevelFilter::INFO))
 }
 
 #[cfg(test)]
@@ -92,6 +92,6 @@ mod tests {
 
     #[test]
     fn the_access_log_is_written_whatever_the_level() {
-        assert!(targets(LogLevel::Error).would_enable(ACCESS, &At::INFO));
+        assert!(targets(LogLevel::Error).would_enable(ACCESS_LOG_TARGET, &At::INFO));
     }
 }

@@ -9,32 +9,32 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::line::of_a_row;
-use crate::config::{nearest, yaml};
-use crate::report::sweep::file::{Cache, Level};
+use super::level_args::matrix_row_flags;
+use crate::config::{closest_match, yaml};
+use crate::report::sweep::file::{CacheState, SweepLevel};
 
 /// Keys that are no flags.
-const OWN: [&str; 3] = ["name", "hypothesis", "cache"];
+const NON_FLAG_KEYS: [&str; 3] = ["name", "hypothesis", "cache"];
 /// Characters of a name, which is a folder's too.
-const LONGEST: usize = 60;
+const MAX_NAME_CHARS: usize = 60;
 
 /// What is said of a key that has a list.
-const ONE: &str = "takes one value; write a row for each";
+const ONE_VALUE_HINT: &str = "takes one value; write a row for each";
 
 /// Reads the rows of a file.
 ///
 /// # Errors
 /// The first thing that is wrong, with its place and the remedy.
-pub(super) fn read(path: &Path, with_trace: bool) -> Result<Vec<Level>, String> {
+pub(super) fn read(path: &Path, with_trace: bool) -> Result<Vec<SweepLevel>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     rows(&text, with_trace).map_err(|(line, said)| format!("{}:{line}: {said}", path.display()))
 }
 
-fn rows(text: &str, with_trace: bool) -> Result<Vec<Level>, (u64, String)> {
-    let rows: Vec<Row> = yaml::read(text, "a list of rows, as in `- {name: short, isl: 128, rate: 4}`")?;
-    let known = of_a_row(with_trace);
-    let mut levels: Vec<Level> = Vec::new();
-    for Row(entries) in rows {
+fn rows(text: &str, with_trace: bool) -> Result<Vec<SweepLevel>, (u64, String)> {
+    let rows: Vec<MatrixRow> = yaml::read(text, "a list of rows, as in `- {name: short, isl: 128, rate: 4}`")?;
+    let known = matrix_row_flags(with_trace);
+    let mut levels: Vec<SweepLevel> = Vec::new();
+    for MatrixRow(entries) in rows {
         let line = entries.first().map_or(1, |entry| entry.line);
         let level = level(entries, &known)?;
         if levels.iter().any(|other| other.name == level.name) {
@@ -45,17 +45,17 @@ fn rows(text: &str, with_trace: bool) -> Result<Vec<Level>, (u64, String)> {
     if levels.is_empty() { Err((1, "there are no rows".to_owned())) } else { Ok(levels) }
 }
 
-fn level(entries: Vec<Entry>, known: &[(String, bool)]) -> Result<Level, (u64, String)> {
-    let mut level = Level::default();
+fn level(entries: Vec<MatrixEntry>, known: &[(String, bool)]) -> Result<SweepLevel, (u64, String)> {
+    let mut level = SweepLevel::default();
     let first = entries.first().map_or(1, |entry| entry.line);
-    for Entry { key, line, text } in entries {
+    for MatrixEntry { key, line, text } in entries {
         let wrong = |said: String| (line, said);
-        let flag = flag_of(&key);
+        let flag = flag_name(&key);
         match &*flag {
             "name" => level.name = name(text).map_err(wrong)?,
             "hypothesis" => level.hypothesis = Some(text),
-            "cache" if text == "cold" => level.cache = Cache::Cold,
-            "cache" if text == "warm" => level.cache = Cache::Warm,
+            "cache" if text == "cold" => level.cache = CacheState::Cold,
+            "cache" if text == "warm" => level.cache = CacheState::Warm,
             "cache" => return Err(wrong("expected `cold` or `warm` for `cache`".to_owned())),
             "rate" => level.rate = Some(text.parse().map_err(|_| wrong("expected a number for `rate`".to_owned()))?),
             "concurrency" => {
@@ -77,7 +77,7 @@ fn level(entries: Vec<Entry>, known: &[(String, bool)]) -> Result<Level, (u64, S
     if level.rate.is_some() == level.concurrency.is_some() {
         return Err((first, format!("`{}` needs either a `rate` or a `concurrency`", level.name)));
     }
-    if level.cache == Cache::Warm && !level.flags.contains_key("shared-prefix") {
+    if level.cache == CacheState::Warm && !level.flags.contains_key("shared-prefix") {
         let said = format!("`{}` has nothing to warm: `cache: warm` is for a `shared-prefix`", level.name);
         return Err((first, said));
     }
@@ -86,23 +86,24 @@ fn level(entries: Vec<Entry>, known: &[(String, bool)]) -> Result<Level, (u64, S
 
 fn name(text: String) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let good = text.chars().all(fits) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= LONGEST;
+    let good =
+        text.chars().all(fits) && text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.len() <= MAX_NAME_CHARS;
     if good {
         Ok(text)
     } else {
-        Err(format!("expected a name of letters, digits, `-`, `_` and `.` ({LONGEST} at most)"))
+        Err(format!("expected a name of letters, digits, `-`, `_` and `.` ({MAX_NAME_CHARS} at most)"))
     }
 }
 
 /// `ISL` and `shared_prefix` as flags have them.
-fn flag_of(key: &str) -> String {
+fn flag_name(key: &str) -> String {
     key.replace('_', "-").to_ascii_lowercase()
 }
 
 fn unknown(key: &str, known: &[(String, bool)]) -> String {
-    let names = || OWN.into_iter().chain(known.iter().map(|(name, _)| &**name));
-    let key = key.chars().take(LONGEST).collect::<String>();
-    match nearest(&flag_of(&key), names()) {
+    let names = || NON_FLAG_KEYS.into_iter().chain(known.iter().map(|(name, _)| &**name));
+    let key = key.chars().take(MAX_NAME_CHARS).collect::<String>();
+    match closest_match(&flag_name(&key), names()) {
         Some(nearest) => format!("unknown key `{}`; did you mean `{nearest}`?", key.escape_debug()),
         None => {
             format!("unknown key `{}`; the keys are {}", key.escape_debug(), names().collect::<Vec<_>>().join(", "))
@@ -111,42 +112,42 @@ fn unknown(key: &str, known: &[(String, bool)]) -> String {
 }
 
 /// A row as it stands.
-struct Row(Vec<Entry>);
+struct MatrixRow(Vec<MatrixEntry>);
 
-struct Entry {
+struct MatrixEntry {
     key: String,
     line: u64,
     text: String,
 }
 
-impl<'de> Deserialize<'de> for Row {
+impl<'de> Deserialize<'de> for MatrixRow {
     fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Self, D::Error> {
-        yaml.deserialize_map(RowVisitor)
+        yaml.deserialize_map(MatrixRowVisitor)
     }
 }
 
-struct RowVisitor;
+struct MatrixRowVisitor;
 
-impl<'de> Visitor<'de> for RowVisitor {
-    type Value = Row;
+impl<'de> Visitor<'de> for MatrixRowVisitor {
+    type Value = MatrixRow;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a row of keys and values")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MatrixRow, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
             let line = key.referenced.line();
             // As text whatever it looks like: the flag reads it.
             let text = map.next_value::<Option<String>>().map_err(|_| {
-                let key: String = key.value.chars().take(LONGEST).collect();
-                serde::de::Error::custom(format!("`{}` {ONE}", key.escape_debug()))
+                let key: String = key.value.chars().take(MAX_NAME_CHARS).collect();
+                serde::de::Error::custom(format!("`{}` {ONE_VALUE_HINT}", key.escape_debug()))
             })?;
             let text = text.unwrap_or_default();
-            entries.push(Entry { key: key.value, line, text });
+            entries.push(MatrixEntry { key: key.value, line, text });
         }
-        Ok(Row(entries))
+        Ok(MatrixRow(entries))
     }
 }
 
@@ -159,11 +160,11 @@ mod tests {
         let text = "- {name: short, hypothesis: prefill is cheap, ISL: 128, no_stream: true, rate: 4}\n\
                     - name: shared\n  shared-prefix: 1000\n  cache: warm\n  concurrency: 8\n";
         let rows = rows(text, false).unwrap();
-        let flags = |row: &Level| row.flags.clone().into_iter().collect::<Vec<_>>();
+        let flags = |row: &SweepLevel| row.flags.clone().into_iter().collect::<Vec<_>>();
         assert_eq!((&*rows[0].name, rows[0].rate, rows[0].concurrency), ("short", Some(4.0), None));
         assert_eq!(rows[0].hypothesis.as_deref(), Some("prefill is cheap"));
         assert_eq!(flags(&rows[0]), [("isl".to_owned(), vec!["128".to_owned()]), ("no-stream".to_owned(), vec![])]);
-        assert_eq!((rows[1].cache, rows[1].concurrency), (Cache::Warm, Some(8)));
+        assert_eq!((rows[1].cache, rows[1].concurrency), (CacheState::Warm, Some(8)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `streamgauge sweep`: load at many levels, by the runner of a replay, and the limit that an SLO sets.
 
+mod level_args;
 mod levels;
-mod line;
 mod matrix;
 mod plan;
 
@@ -15,21 +15,21 @@ use clap::ArgGroup;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use self::levels::{Levels, rates, slots};
-use self::line::Line;
-use self::plan::{Outline, Wish};
-use super::WRONG_USAGE;
-use super::report::screen;
-use super::sending::flags::condition;
-use super::sending::{NOT_VALID, SLO_MISSED, carry_out};
-use super::stop::Stop;
-use super::values::lasting;
-use crate::capture::reader::RUN;
-use crate::measure::slo::goals::Goals;
+use self::level_args::LevelArgs;
+use self::levels::{LevelList, rates, slots};
+use self::plan::{RunSpec, SweepPlan};
+use super::EXIT_USAGE;
+use super::report::text_screen;
+use super::runner::flags::condition;
+use super::runner::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, execute};
+use super::signals::StopSignals;
+use super::values::parse_positive_duration;
+use crate::capture::reader::RUN_FILE;
+use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
-use crate::replay::search::{Search, Step, Trial};
-use crate::report::sweep::file::{Answer, File, Flags};
-use crate::report::sweep::{Measured, Sweep, Wanted, measured, render};
+use crate::replay::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
+use crate::report::sweep::file::{FlagValues, SearchOutcome, SweepFile};
+use crate::report::sweep::{LevelResult, Sweep, SweepReportOptions, read_run, render};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -82,18 +82,18 @@ pub(crate) struct Args {
 
     /// Requests a second of each level: 1,2,4 or 1..64 (doubling) or 10..50+10. With --find-max the first and the last
     #[arg(long, value_name = "LIST", value_parser = rates, conflicts_with = "concurrencies", help_heading = "Levels")]
-    rates: Option<Levels>,
+    rates: Option<LevelList>,
 
     /// Requests open at a time, likewise
     #[arg(long, value_name = "LIST", value_parser = slots, help_heading = "Levels")]
-    concurrencies: Option<Levels>,
+    concurrencies: Option<LevelList>,
 
     /// Look for the highest level that keeps this, as in 'ttft.p99<=500ms itl.p99<=50ms goodput>=95%'
     #[arg(long, value_name = "GOALS", conflicts_with_all = ["matrix", "versus"], help_heading = "Levels")]
-    find_max: Option<Goals>,
+    find_max: Option<Criteria>,
 
     /// How long the answer of --find-max has to keep it
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = lasting, requires = "find_max", help_heading = "Levels")]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_positive_duration, requires = "find_max", help_heading = "Levels")]
     sustain: Gap,
 
     /// A YAML list of levels: rows of `name`, `hypothesis`, `cache: cold|warm`, and flags of `load` as keys
@@ -109,154 +109,159 @@ pub(crate) struct Args {
     fail_if: Option<f64>,
 
     #[command(flatten)]
-    line: Line,
+    line: LevelArgs,
 }
 
 /// Runs what is not done yet, and tells what all came to.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    super::raise_descriptors();
+    super::raise_fd_limit();
     let usage = |said: String| {
-        super::say(&format!("error: {said}"));
-        Ok(ExitCode::from(WRONG_USAGE))
+        super::eprint_line(&format!("error: {said}"));
+        Ok(ExitCode::from(EXIT_USAGE))
     };
-    let outline = match Outline::of(args) {
+    let outline = match SweepPlan::of(args) {
         Ok(outline) => outline,
         Err(said) => return usage(said),
     };
     // Every line is read before anything is sent.
-    let lines =
-        outline.wishes().into_iter().chain(outline.goals.iter().map(|(_, search)| outline.wish(search.start, 1, true)));
+    let lines = outline
+        .listed_runs()
+        .into_iter()
+        .chain(outline.goals.iter().map(|(_, search)| outline.search_run(search.start, 1, true)));
     for wish in lines {
-        let run = outline.run(&wish);
-        if let Err(said) = outline.typed(&outline.line(&run, &args.out), &wish.level) {
+        let run = outline.run_entry(&wish);
+        if let Err(said) = outline.parse_level(&outline.level_flags(&run, &args.out), &wish.level) {
             return usage(said);
         }
     }
-    let file = match outline.begun(&args.out) {
-        Ok(file) => File { goodput: args.fail_if, ..file },
+    let file = match outline.load_or_create(&args.out) {
+        Ok(file) => SweepFile { goodput: args.fail_if, ..file },
         Err(said) => return usage(said),
     };
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     file.write(&args.out).with_context(|| format!("cannot write to {}", args.out.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let stop = runtime.block_on(async { Stop::new() }).context("cannot wait for signals")?;
-    let mut sweeping = Sweeping { args, outline: &outline, file, runtime, stop };
+    let stop = runtime.block_on(async { StopSignals::new() }).context("cannot wait for signals")?;
+    let mut sweeping = SweepRunner { args, outline: &outline, file, runtime, stop };
     let ended = match &outline.goals {
         Some((goals, search)) => sweeping.search(goals, search)?,
-        None => sweeping.list()?,
+        None => sweeping.run_listed()?,
     };
-    conclude(args, &outline, sweeping.file, ended)
+    print_result(args, &outline, sweeping.file, ended)
 }
 
 /// Why no more is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
+enum SweepStop {
     /// All is done.
     Done,
     /// Somebody asked to stop.
     Stopped,
     /// A run could not be made; the exit code.
-    Refused(u8),
+    Failed(u8),
 }
 
 /// A sweep that goes on.
-struct Sweeping<'a> {
+struct SweepRunner<'a> {
     args: &'a Args,
-    outline: &'a Outline,
-    file: File,
+    outline: &'a SweepPlan,
+    file: SweepFile,
     runtime: Runtime,
-    stop: Stop,
+    stop: StopSignals,
 }
 
-impl Sweeping<'_> {
+impl SweepRunner<'_> {
     /// Runs every level that is listed.
-    fn list(&mut self) -> anyhow::Result<Over> {
-        let wishes = self.outline.wishes();
+    fn run_listed(&mut self) -> anyhow::Result<SweepStop> {
+        let wishes = self.outline.listed_runs();
         for (at, wish) in wishes.iter().enumerate() {
             let place = format!("{} of {}", at + 1, wishes.len());
-            if let Err(over) = self.one(wish, &place)? {
+            if let Err(over) = self.run_once(wish, &place)? {
                 return Ok(over);
             }
         }
-        Ok(Over::Done)
+        Ok(SweepStop::Done)
     }
 
     /// Runs what the search asks for.
-    fn search(&mut self, goals: &Goals, search: &Search) -> anyhow::Result<Over> {
-        let mut trials: Vec<Trial> = Vec::new();
+    fn search(&mut self, goals: &Criteria, search: &MaxLoadSearch) -> anyhow::Result<SweepStop> {
+        let mut trials: Vec<LevelTrial> = Vec::new();
         let mut answered = 0.0;
         loop {
             let (level, sustained) = match search.next(&trials) {
-                Step::Measure(level) => (level, false),
-                Step::Sustain(level) => (level, true),
-                Step::End(found) => {
+                SearchStep::Measure(level) => (level, false),
+                SearchStep::Sustain(level) => (level, true),
+                SearchStep::End(found) => {
                     if found.met.is_none() && !trials.iter().any(|trial| trial.valid) {
-                        super::say("error: no run is valid, so nothing is known of the server");
-                        return Ok(Over::Refused(NOT_VALID));
+                        super::eprint_line("error: no run is valid, so nothing is known of the server");
+                        return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
                     }
-                    self.file.answer = Some(Answer { met: found.met, missed: found.missed, sure: found.sure });
+                    self.file.answer =
+                        Some(SearchOutcome { met: found.met, missed: found.missed, sure: found.confident });
                     self.file.write(&self.args.out).context("cannot write sweep.json")?;
-                    return Ok(Over::Done);
+                    return Ok(SweepStop::Done);
                 }
             };
             let pass = trials.iter().filter(|trial| trial.level == level).count() as u32 + 1;
-            let wish = self.outline.wish(level, pass, sustained);
+            let wish = self.outline.search_run(level, pass, sustained);
             let place = if sustained {
                 "the answer so far, for longer".to_owned()
             } else {
                 format!("try {}", trials.len() + 1)
             };
-            let mut measured = match self.one(&wish, &place)? {
+            let mut measured = match self.run_once(&wish, &place)? {
                 Ok(measured) => measured,
                 Err(over) => return Ok(over),
             };
-            let seen = measured.seen(goals);
+            let seen = measured.goal_results(goals);
             let silent = measured.successes_per_second() == 0.0;
             // A server that answers nobody, and did at a lower level, is asked for too much.
             let drowned = silent && answered > 0.0 && level > answered;
             if !drowned && (silent || seen.iter().any(|seen| seen.of == 0.0)) {
-                super::say("error: no request can be judged: none was answered in full, or no objective is for them");
-                return Ok(Over::Refused(NOT_VALID));
+                super::eprint_line(
+                    "error: no request can be judged: none was answered in full, or no objective is for them",
+                );
+                return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
             }
             if !silent {
                 answered = level.max(answered);
             }
             let saturated = drowned || measured.growth.is_some();
             let valid = drowned || measured.not_valid().is_empty();
-            trials.push(Trial { level, seen, saturated, valid, sustained });
+            trials.push(LevelTrial { level, seen, saturated, valid, sustained });
         }
     }
 
     /// One run, if it is not done yet.
-    fn one(&mut self, wish: &Wish, place: &str) -> anyhow::Result<Result<Measured, Over>> {
-        let run = self.outline.run(wish);
+    fn run_once(&mut self, wish: &RunSpec, place: &str) -> anyhow::Result<Result<LevelResult, SweepStop>> {
+        let run = self.outline.run_entry(wish);
         let folder = self.args.out.join(&run.folder);
         if self.file.runs.iter().any(|done| done.digest == run.digest) {
-            return Ok(Ok(measured(&folder, &[])?));
+            return Ok(Ok(read_run(&folder, &[])?));
         }
         // What a run leaves that did not end: this folder is the sweep's own.
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        super::say(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
-        if let Some(over) = self.send(&self.outline.line(&run, &self.args.out), wish)? {
+        super::eprint_line(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
+        if let Some(over) = self.send(&self.outline.level_flags(&run, &self.args.out), wish)? {
             return Ok(Err(over));
         }
         // Without it the next start would not know the run, and a report not its warm-up.
-        anyhow::ensure!(folder.join(RUN).is_file(), "the sweep ends: {} has no {RUN}", folder.display());
+        anyhow::ensure!(folder.join(RUN_FILE).is_file(), "the sweep ends: {} has no {RUN_FILE}", folder.display());
         self.file.runs.push(run);
         self.file.write(&self.args.out).context("cannot write sweep.json")?;
-        let measured = measured(&folder, &[])?;
+        let measured = read_run(&folder, &[])?;
         let grown = measured.growth.map_or(String::new(), |growth| {
             format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
         });
-        super::say(&format!("{}: {:.2} requests/s{grown}", wish.level.name, measured.successes_per_second()));
+        super::eprint_line(&format!("{}: {:.2} requests/s{grown}", wish.level.name, measured.successes_per_second()));
         Ok(Ok(measured))
     }
 
     /// Sends what a command line asks for; what it gives back ends the sweep.
-    fn send(&mut self, flags: &Flags, wish: &Wish) -> anyhow::Result<Option<Over>> {
-        let typed = self.outline.typed(flags, &wish.level).map_err(anyhow::Error::msg)?;
+    fn send(&mut self, flags: &FlagValues, wish: &RunSpec) -> anyhow::Result<Option<SweepStop>> {
+        let typed = self.outline.parse_level(flags, &wish.level).map_err(anyhow::Error::msg)?;
         let (ready, waiting) = oneshot::channel();
         // Apart, for it may wait long for a server: who is asked to stop leaves it behind.
         let prepare = move || ready.send((typed.prepare(), typed)).is_ok();
@@ -264,41 +269,41 @@ impl Sweeping<'_> {
         let waited = self.runtime.block_on(async {
             tokio::select! {
                 prepared = waiting => Some(prepared),
-                () = self.stop.asked() => None,
+                () = self.stop.wait() => None,
             }
         });
-        let Some(prepared) = waited else { return Ok(Some(Over::Stopped)) };
+        let Some(prepared) = waited else { return Ok(Some(SweepStop::Stopped)) };
         let (prepared, typed) = prepared.context("the preparation of a run has panicked")?;
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(refused) => {
-                let (said, code) = refused.told();
-                super::say(&said);
-                return Ok(Some(Over::Refused(code)));
+                let (said, code) = refused.message_and_exit_code();
+                super::eprint_line(&said);
+                return Ok(Some(SweepStop::Failed(code)));
             }
         };
-        let sent = self.runtime.block_on(carry_out(typed.sending(), prepared, &mut self.stop))?;
-        sent.tell();
-        Ok(sent.ended.stopped.then_some(Over::Stopped))
+        let sent = self.runtime.block_on(execute(typed.sending(), prepared, &mut self.stop))?;
+        sent.print_invalid();
+        Ok(sent.ended.stopped.then_some(SweepStop::Stopped))
     }
 }
 
 /// Tells what all runs came to.
-fn conclude(args: &Args, outline: &Outline, file: File, ended: Over) -> anyhow::Result<ExitCode> {
+fn print_result(args: &Args, outline: &SweepPlan, file: SweepFile, ended: SweepStop) -> anyhow::Result<ExitCode> {
     let (answer, nothing) = (file.answer, file.runs.is_empty());
-    let sweep = Sweep::read(&args.out, file, &Wanted::default().with_usual_percentiles())?;
-    let printed = super::print(&if args.json { sweep.json() } else { render(&sweep, screen(false)) })?;
-    if ended == Over::Stopped {
-        super::say("stopped: start it again to go on");
+    let sweep = Sweep::read(&args.out, file, &SweepReportOptions::default().with_default_percentiles())?;
+    let printed = super::print(&if args.json { sweep.json() } else { render(&sweep, text_screen(false)) })?;
+    if ended == SweepStop::Stopped {
+        super::eprint_line("stopped: start it again to go on");
     }
-    let missed = args.fail_if.is_some_and(|least| sweep.falls_short(least));
+    let missed = args.fail_if.is_some_and(|least| sweep.is_below(least));
     Ok(match (ended, &outline.goals, answer) {
-        (Over::Refused(code), ..) => ExitCode::from(code),
-        (Over::Stopped, Some(_), None) => ExitCode::from(NOT_VALID),
-        (Over::Stopped, ..) if nothing => ExitCode::from(NOT_VALID),
-        (_, Some(_), Some(Answer { met: None, .. })) => ExitCode::from(SLO_MISSED),
-        (_, None, _) if !sweep.is_valid() => ExitCode::from(NOT_VALID),
-        _ if missed => ExitCode::from(SLO_MISSED),
+        (SweepStop::Failed(code), ..) => ExitCode::from(code),
+        (SweepStop::Stopped, Some(_), None) => ExitCode::from(EXIT_INVALID_RUN),
+        (SweepStop::Stopped, ..) if nothing => ExitCode::from(EXIT_INVALID_RUN),
+        (_, Some(_), Some(SearchOutcome { met: None, .. })) => ExitCode::from(EXIT_SLO_MISSED),
+        (_, None, _) if !sweep.is_valid() => ExitCode::from(EXIT_INVALID_RUN),
+        _ if missed => ExitCode::from(EXIT_SLO_MISSED),
         _ => printed,
     })
 }

@@ -5,43 +5,45 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Args;
-use super::line::Typed;
+use super::level_args::LevelCommand;
 use super::matrix;
-use crate::capture::reader::RUN;
-use crate::cli::replay::{digest, several_times};
-use crate::cli::sending::flags::model_of;
-use crate::measure::slo::goals::Goals;
-use crate::replay::search::Search;
-use crate::replay::target::Target;
-use crate::report::source::Opened;
-use crate::report::sweep::file::{By, Cache, FILE, File, Flags, Level, Plan, Run, Sought, VERSION};
-use crate::trace::chance::{mix, name_hash};
+use crate::capture::reader::RUN_FILE;
+use crate::cli::replay::{digest, ensure_rereadable};
+use crate::cli::runner::flags::split_model;
+use crate::measure::slo::criteria::Criteria;
+use crate::replay::max_load_search::MaxLoadSearch;
+use crate::replay::target::TargetUrl;
+use crate::report::source::SourceReader;
+use crate::report::sweep::file::{
+    CacheState, FILE, FlagValues, LoadAxis, SearchSpec, SweepFile, SweepLevel, SweepRun, SweepSpec, VERSION,
+};
+use crate::trace::rng::{mix, name_hash};
 
 /// How long a level of `load` lasts where nobody says.
-pub(super) const USUAL_LENGTH: &str = "30s";
+pub(super) const DEFAULT_DURATION: &str = "30s";
 /// Levels above are not looked for.
-const MOST_RATE: f64 = 1e6;
-const MOST_SLOTS: f64 = 65_536.0;
+const MAX_RATE: f64 = 1e6;
+const MAX_SLOTS: f64 = 65_536.0;
 
 /// What is to be done.
-pub(super) struct Outline {
-    pub(super) plan: Plan,
+pub(super) struct SweepPlan {
+    pub(super) plan: SweepSpec,
     /// What is looked for.
-    pub(super) goals: Option<(Goals, Search)>,
+    pub(super) goals: Option<(Criteria, MaxLoadSearch)>,
     /// Header lines, which are written nowhere.
     headers: Vec<String>,
 }
 
 /// One run that is to be done.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) level: Level,
+pub(super) struct RunSpec {
+    pub(super) level: SweepLevel,
     pub(super) target: usize,
     pub(super) pass: u32,
     pub(super) sustained: bool,
 }
 
-impl Outline {
+impl SweepPlan {
     /// Reads what was typed.
     ///
     /// # Errors
@@ -53,17 +55,17 @@ impl Outline {
         let mut targets = vec![flags.remove("target").unwrap_or_default()];
         targets.extend(args.versus.iter().map(|versus| vec![versus.clone()]));
         let shown = |text: &String| {
-            let (model, url) = model_of(text);
-            let target = url.parse::<Target>()?;
+            let (model, url) = split_model(text);
+            let target = url.parse::<TargetUrl>()?;
             Ok(model.map_or_else(|| target.to_string(), |model| format!("{model}={target}")))
         };
         let targets = targets.iter().map(|list| list.iter().map(shown).collect::<Result<Vec<_>, &'static str>>());
         let targets = targets.collect::<Result<Vec<_>, _>>().map_err(|error| format!("a target: {error}"))?;
         let trace = args.trace.as_ref().map(|trace| trace.display().to_string());
         if trace.is_none() && !flags.contains_key("requests") && !flags.contains_key("duration") {
-            flags.insert("duration".to_owned(), vec![USUAL_LENGTH.to_owned()]);
+            flags.insert("duration".to_owned(), vec![DEFAULT_DURATION.to_owned()]);
         }
-        let by = if args.concurrencies.is_some() { By::Concurrency } else { By::Rate };
+        let by = if args.concurrencies.is_some() { LoadAxis::Concurrency } else { LoadAxis::Rate };
         let typed = args.rates.as_ref().or(args.concurrencies.as_ref());
         let listed = typed.map(|levels| levels.list.clone()).unwrap_or_default();
         let levels = match &args.matrix {
@@ -80,25 +82,25 @@ impl Outline {
             if args.fail_if.is_some() {
                 return Err("--fail-if judges listed levels; --find-max says what has to be kept itself".to_owned());
             }
-            let whole = by == By::Concurrency;
+            let whole = by == LoadAxis::Concurrency;
             let start = listed.first().copied().unwrap_or(1.0);
             // One number is where to begin.
-            let bound = typed.map(|levels| levels.most).filter(|most| *most > start);
-            let most = bound.unwrap_or(if whole { MOST_SLOTS } else { MOST_RATE });
-            goals = Some((sought.clone(), Search { start, most, whole }));
+            let bound = typed.map(|levels| levels.highest).filter(|most| *most > start);
+            let most = bound.unwrap_or(if whole { MAX_SLOTS } else { MAX_RATE });
+            goals = Some((sought.clone(), MaxLoadSearch { start, max_level: most, integer_levels: whole }));
         }
-        let sought = goals.as_ref().map(|(goals, search)| Sought {
+        let sought = goals.as_ref().map(|(goals, search)| SearchSpec {
             goals: goals.to_string(),
             by,
             start: search.start,
-            most: search.most,
+            most: search.max_level,
             sustain: humantime::format_duration(args.sustain.into()).to_string(),
         });
-        let plan = Plan {
+        let plan = SweepSpec {
             verb: if trace.is_some() { "replay" } else { "load" }.to_owned(),
             trace_digest: match &args.trace {
                 Some(trace) => {
-                    several_times(trace).and_then(|()| digest(trace)).map_err(|error| format!("{error:#}"))?
+                    ensure_rereadable(trace).and_then(|()| digest(trace)).map_err(|error| format!("{error:#}"))?
                 }
                 None => None,
             },
@@ -113,12 +115,12 @@ impl Outline {
     }
 
     /// All runs of the levels that are listed. Two targets take turns as A B B A, so that what drifts meets both alike.
-    pub(super) fn wishes(&self) -> Vec<Wish> {
+    pub(super) fn listed_runs(&self) -> Vec<RunSpec> {
         let two = self.plan.targets.len() > 1;
         let turns: &[(usize, u32)] = if two { &[(0, 1), (1, 1), (1, 2), (0, 2)] } else { &[(0, 1)] };
-        let of = |level: &Level| {
+        let of = |level: &SweepLevel| {
             let level = level.clone();
-            turns.iter().map(move |(target, pass)| Wish {
+            turns.iter().map(move |(target, pass)| RunSpec {
                 level: level.clone(),
                 target: *target,
                 pass: *pass,
@@ -129,14 +131,14 @@ impl Outline {
     }
 
     /// The run of a search.
-    pub(super) fn wish(&self, load: f64, pass: u32, sustained: bool) -> Wish {
-        let by = self.plan.search.as_ref().map_or(By::Rate, |sought| sought.by);
-        Wish { level: level(by, load), target: 0, pass, sustained }
+    pub(super) fn search_run(&self, load: f64, pass: u32, sustained: bool) -> RunSpec {
+        let by = self.plan.search.as_ref().map_or(LoadAxis::Rate, |sought| sought.by);
+        RunSpec { level: level(by, load), target: 0, pass, sustained }
     }
 
     /// What the file says of a run when it is done.
-    pub(super) fn run(&self, wish: &Wish) -> Run {
-        let Wish { level, target, pass, sustained } = wish;
+    pub(super) fn run_entry(&self, wish: &RunSpec) -> SweepRun {
+        let RunSpec { level, target, pass, sustained } = wish;
         let two = self.plan.targets.len() > 1;
         let side = if two { ["-a", "-b"][(*target).min(1)] } else { "" };
         let again = if two || *pass > 1 { format!("-{pass}") } else { String::new() };
@@ -144,7 +146,7 @@ impl Outline {
         let given = self.plan.flags.get("seed").and_then(|seed| seed.first()?.parse().ok()).unwrap_or(0);
         // New texts in every pass of every level, or a server's cache would know them; the same for A and B.
         let seed = mix(given ^ name_hash(&format!("{}#{pass}", level.name)));
-        let mut run = Run {
+        let mut run = SweepRun {
             folder: format!("runs/{}{side}{again}{long}", level.name),
             level: level.clone(),
             target: *target,
@@ -159,7 +161,7 @@ impl Outline {
     }
 
     /// The command line of a run.
-    pub(super) fn line(&self, run: &Run, folder: &Path) -> Flags {
+    pub(super) fn level_flags(&self, run: &SweepRun, folder: &Path) -> FlagValues {
         let mut flags = self.plan.flags.clone();
         flags.extend(run.level.flags.clone());
         // One of them ends a level, and its own says which.
@@ -184,7 +186,7 @@ impl Outline {
                 flags.insert("as-fast-as-possible".to_owned(), Vec::new());
             }
         }
-        if run.level.cache == Cache::Warm {
+        if run.level.cache == CacheState::Warm {
             flags.insert("warm-prefixes".to_owned(), Vec::new());
         }
         // A flag without a value is one that takes none: limits on gaps bring no SLO along.
@@ -202,23 +204,23 @@ impl Outline {
     }
 
     /// Reads a command line.
-    pub(super) fn typed(&self, flags: &Flags, level: &Level) -> Result<Typed, String> {
-        Typed::read(self.plan.trace.as_deref(), flags).map_err(|error| format!("{}: {error}", level.name))
+    pub(super) fn parse_level(&self, flags: &FlagValues, level: &SweepLevel) -> Result<LevelCommand, String> {
+        LevelCommand::read(self.plan.trace.as_deref(), flags).map_err(|error| format!("{}: {error}", level.name))
     }
 
     /// What is in the folder: a sweep of the same plan, or nothing.
     ///
     /// # Errors
     /// When it holds another sweep, or runs of nobody's.
-    pub(super) fn begun(&self, folder: &Path) -> Result<File, String> {
+    pub(super) fn load_or_create(&self, folder: &Path) -> Result<SweepFile, String> {
         let shown = folder.display();
-        let Some(mut file) = File::read(folder)? else {
+        let Some(mut file) = SweepFile::read(folder)? else {
             if folder.join("runs").exists() {
                 return Err(format!("{shown} holds runs and no {FILE}; name another --out"));
             }
             let version = env!("CARGO_PKG_VERSION").to_owned();
             let plan = self.plan.clone();
-            return Ok(File {
+            return Ok(SweepFile {
                 streamgauge_sweep: VERSION,
                 version,
                 plan,
@@ -228,15 +230,16 @@ impl Outline {
             });
         };
         let plans = [&file.plan, &self.plan].map(|plan| serde_json::to_value(plan).unwrap_or_default());
-        if let Some(said) = difference("plan", &plans[0], &plans[1]) {
+        if let Some(said) = first_difference("plan", &plans[0], &plans[1]) {
             return Err(format!(
                 "{shown} is of a sweep with another plan: {said}. Name another --out, or type what it was"
             ));
         }
-        file.runs.retain(|run| folder.join(&run.folder).join(RUN).is_file());
+        file.runs.retain(|run| folder.join(&run.folder).join(RUN_FILE).is_file());
         // What made a run not valid may be gone: it is made again, and a search goes on from the last that says something.
-        let is_void =
-            |run: &Run| Opened::open(&folder.join(&run.folder)).is_ok_and(|opened| !opened.source.not_valid.is_empty());
+        let is_void = |run: &SweepRun| {
+            SourceReader::open(&folder.join(&run.folder)).is_ok_and(|opened| !opened.source.not_valid.is_empty())
+        };
         match (&self.goals, file.answer) {
             (None, _) => file.runs.retain(|run| !is_void(run)),
             (Some(_), None) => while file.runs.pop_if(|run| is_void(run)).is_some() {},
@@ -246,27 +249,27 @@ impl Outline {
     }
 }
 
-fn level(by: By, load: f64) -> Level {
+fn level(by: LoadAxis, load: f64) -> SweepLevel {
     let (rate, slots) = match by {
-        By::Rate => (Some(load), None),
-        By::Concurrency => (None, Some(load as u32)),
+        LoadAxis::Rate => (Some(load), None),
+        LoadAxis::Concurrency => (None, Some(load as u32)),
     };
-    Level { name: Level::usual_name(by, load), rate, concurrency: slots, ..Level::default() }
+    SweepLevel { name: SweepLevel::default_name(by, load), rate, concurrency: slots, ..SweepLevel::default() }
 }
 
 /// The first place where two values are not alike, in words.
-fn difference(place: &str, was: &Value, is: &Value) -> Option<String> {
+fn first_difference(place: &str, was: &Value, is: &Value) -> Option<String> {
     let none = Value::Null;
     match (was, is) {
         (Value::Object(a), Value::Object(b)) => {
             let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
             let mut parts = keys.map(|key| (key, a.get(key).unwrap_or(&none), b.get(key).unwrap_or(&none)));
-            parts.find_map(|(key, was, is)| difference(&format!("{place}.{key}"), was, is))
+            parts.find_map(|(key, was, is)| first_difference(&format!("{place}.{key}"), was, is))
         }
         (Value::Array(a), Value::Array(b)) => {
             let parts =
                 (0..a.len().max(b.len())).map(|at| (at, a.get(at).unwrap_or(&none), b.get(at).unwrap_or(&none)));
-            parts.into_iter().find_map(|(at, was, is)| difference(&format!("{place}[{at}]"), was, is))
+            parts.into_iter().find_map(|(at, was, is)| first_difference(&format!("{place}[{at}]"), was, is))
         }
         _ if was == is => None,
         _ => Some(format!("{place} was {was} and is {is}")),
@@ -282,7 +285,7 @@ mod tests {
     #[test]
     fn a_difference_is_named_with_its_place() {
         let was = json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}]});
-        let said = |is: Value| difference("plan", &was, &is);
+        let said = |is: Value| first_difference("plan", &was, &is);
         assert_eq!(said(was.clone()), None);
         let changed = said(json!({"flags": {"isl": ["256"]}, "levels": [{"rate": 1.0}]}));
         assert_eq!(changed.as_deref(), Some("plan.flags.isl[0] was \"128\" and is \"256\""));

@@ -2,15 +2,15 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::measure::lengths::Times;
+use crate::measure::length_histogram::DurationHistogram;
 use crate::measure::time::Gap;
-use crate::trace::diff::{Diff, MOMENT, Side};
-use crate::trace::info::Distribution;
+use crate::trace::diff::{DiffSide, MOMENT_NANOS, TraceDiff};
+use crate::trace::info::LengthSummary;
 
 /// A figure's name, and what it is of a trace.
-type Figure = (&'static str, fn(&Side) -> Option<String>);
+type DiffMetric = (&'static str, fn(&DiffSide) -> Option<String>);
 
-const FIGURES: &[Figure] = &[
+const METRICS: &[DiffMetric] = &[
     ("requests", |side| Some(side.info.requests.to_string())),
     ("span", |side| Some(format!("{:.1} s", side.info.span_s))),
     ("requests per second", |side| side.info.rate.map(|rate| format!("{rate:.3}"))),
@@ -34,16 +34,16 @@ const FIGURES: &[Figure] = &[
 ];
 
 /// Everything that was found, of traces that are called by these names.
-pub(super) fn render(diff: &Diff, names: [&str; 2]) -> String {
-    let mut table = aligned(&["", "A", "B"]);
-    for (name, of) in FIGURES {
+pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
+    let mut table = right_aligned_table(&["", "A", "B"]);
+    for (name, of) in METRICS {
         let (a, b) = (of(&diff.a), of(&diff.b));
         if a.is_some() || b.is_some() {
             table.add_row([(*name).to_owned(), a.unwrap_or_else(unknown), b.unwrap_or_else(unknown)]);
         }
     }
-    let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], shown(table));
-    let (joined, by_turn, moment) = (diff.joined, diff.joined_by_turn, Gap::from_nanos(MOMENT));
+    let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], render_table(table));
+    let (joined, by_turn, moment) = (diff.joined, diff.joined_by_turn, Gap::from_nanos(MOMENT_NANOS));
     text += &match by_turn {
         0 => format!("{joined} rows joined in order of time, within {moment} by length\n"),
         _ => format!(
@@ -74,7 +74,7 @@ pub(super) fn render(diff: &Diff, names: [&str; 2]) -> String {
     text
 }
 
-fn aligned(header: &[&str]) -> Table {
+fn right_aligned_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     table.set_header(header);
@@ -83,15 +83,15 @@ fn aligned(header: &[&str]) -> Table {
     table
 }
 
-fn shown(table: Table) -> String {
+fn render_table(table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn tokens(of: Option<Distribution>, which: fn(Distribution) -> f64) -> Option<String> {
+fn tokens(of: Option<LengthSummary>, which: fn(LengthSummary) -> f64) -> Option<String> {
     of.map(|of| ((which(of) * 10.0).round() / 10.0).to_string())
 }
 
-fn time(of: Option<Times>, which: fn(Times) -> f64) -> Option<String> {
+fn time(of: Option<DurationHistogram>, which: fn(DurationHistogram) -> f64) -> Option<String> {
     of.map(|of| gap(which(of)).to_string())
 }
 

@@ -10,18 +10,18 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use clap::ValueHint;
 
-use super::told;
-use crate::capture::format::Turns;
+use super::notes;
+use crate::capture::row::TurnContent;
 use crate::trace::Trace;
-use crate::trace::format::{self, Format, Options, TABLE, WriteError};
-use crate::trace::input::Source;
+use crate::trace::format::{self, FORMATS, ReadOptions, TraceFormat, WriteError};
+use crate::trace::input::InputSource;
 use crate::trace::output;
-use crate::trace::scale::MOST;
-use crate::trace::whole_turns::whole_turns;
+use crate::trace::scale::MAX_COPIES;
+use crate::trace::whole_turns::expand_turns;
 
 /// A trace to read.
 #[derive(Debug, clap::Args)]
-pub(super) struct Input {
+pub(super) struct TraceInputArgs {
     /// The trace, or a folder of one; `-` is stdin
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) trace: PathBuf,
@@ -31,12 +31,12 @@ pub(super) struct Input {
     input_format: Option<FormatName>,
 
     #[command(flatten)]
-    pub(super) reading: Reading,
+    pub(super) reading: TraceReadArgs,
 }
 
 /// What a file cannot tell about itself.
 #[derive(Debug, clap::Args)]
-pub(super) struct Reading {
+pub(super) struct TraceReadArgs {
     /// Tokens of a block, where the format leaves it open
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
@@ -48,7 +48,7 @@ pub(super) struct Reading {
 
 /// Where a trace goes.
 #[derive(Debug, clap::Args)]
-pub(super) struct Output {
+pub(super) struct TraceOutputArgs {
     /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     output: PathBuf,
@@ -60,7 +60,7 @@ pub(super) struct Output {
 
 /// A format, by its name.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct FormatName(pub(in crate::cli) &'static Format);
+pub(in crate::cli) struct FormatName(pub(in crate::cli) &'static TraceFormat);
 
 impl std::fmt::Debug for FormatName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -73,110 +73,111 @@ impl FromStr for FormatName {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let unknown = || {
-            let names: Vec<&str> = TABLE.iter().map(|format| format.name).collect();
+            let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
             format!("no such format; there are {}", names.join(", "))
         };
-        format::named(name).map(Self).ok_or_else(unknown)
+        format::by_name(name).map(Self).ok_or_else(unknown)
     }
 }
 
 /// A factor, as in `2x`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Times(pub(super) f64);
+pub(super) struct ScaleFactor(pub(super) f64);
 
-impl FromStr for Times {
+impl FromStr for ScaleFactor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.strip_suffix('x').unwrap_or(text).parse::<f64>().ok();
-        let factor = number.filter(|factor| *factor > 0.0 && *factor <= MOST);
-        factor.map(Self).ok_or_else(|| format!("expected a factor above 0 and up to {MOST}, as in 2x or 0.5x"))
+        let factor = number.filter(|factor| *factor > 0.0 && *factor <= MAX_COPIES);
+        factor.map(Self).ok_or_else(|| format!("expected a factor above 0 and up to {MAX_COPIES}, as in 2x or 0.5x"))
     }
 }
 
 /// A trace that is being read, and what it was.
-pub(super) struct Opened {
+pub(super) struct InputTrace {
     pub(super) trace: Trace,
-    pub(super) format: &'static Format,
+    pub(super) format: &'static TraceFormat,
 }
 
-impl Input {
-    pub(super) fn open(&self) -> anyhow::Result<Opened> {
-        self.open_at(None)
+impl TraceInputArgs {
+    pub(super) fn open(&self) -> anyhow::Result<InputTrace> {
+        self.open_between(None)
     }
 
     /// The same, of which only the rows between these times are wanted.
-    pub(super) fn open_at(&self, times: Option<(u64, u64)>) -> anyhow::Result<Opened> {
-        open_at(&self.trace, self.input_format, &self.reading, times)
+    pub(super) fn open_between(&self, times: Option<(u64, u64)>) -> anyhow::Result<InputTrace> {
+        open_between(&self.trace, self.input_format, &self.reading, times)
     }
 
     /// Once more, without a word.
-    pub(super) fn reopen(&self) -> anyhow::Result<Opened> {
-        opened(&self.trace, self.input_format, &self.reading, None).map(|(opened, _)| opened)
+    pub(super) fn reopen(&self) -> anyhow::Result<InputTrace> {
+        open_silently(&self.trace, self.input_format, &self.reading, None).map(|(opened, _)| opened)
     }
 }
 
 /// Of a pipe the second of two readers would find nothing.
-pub(super) fn stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()> {
+pub(super) fn check_stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()> {
     let times = paths.iter().filter(|path| path.as_ref() == Path::new("-")).count();
     anyhow::ensure!(times <= 1, "stdin can be read once, and is named {times} times; write it to a file first");
     Ok(())
 }
 
 /// The trace with whole prompts; says so where it had none.
-pub(super) fn made_whole(trace: Trace) -> Trace {
-    if trace.header.turns == Turns::Delta {
-        crate::cli::say(told::MADE_WHOLE);
+pub(super) fn with_whole_turns(trace: Trace) -> Trace {
+    if trace.header.turns == TurnContent::Delta {
+        crate::cli::eprint_line(notes::WHOLE_TURNS_NOTE);
     }
-    whole_turns(trace)
+    expand_turns(trace)
 }
 
 /// Opens a trace, and says what it is taken for.
-pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &Reading) -> anyhow::Result<Opened> {
-    open_at(path, named, reading, None)
+pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &TraceReadArgs) -> anyhow::Result<InputTrace> {
+    open_between(path, named, reading, None)
 }
 
-fn open_at(
+fn open_between(
     path: &Path,
     named: Option<FormatName>,
-    reading: &Reading,
+    reading: &TraceReadArgs,
     times: Option<(u64, u64)>,
-) -> anyhow::Result<Opened> {
-    let (opened, by) = opened(path, named, reading, times)?;
-    crate::cli::say(&told::taken_as(path, opened.format, by, &opened.trace.header));
+) -> anyhow::Result<InputTrace> {
+    let (opened, by) = open_silently(path, named, reading, times)?;
+    crate::cli::eprint_line(&notes::format_note(path, opened.format, by, &opened.trace.header));
     Ok(opened)
 }
 
-fn opened(
+fn open_silently(
     path: &Path,
     named: Option<FormatName>,
-    reading: &Reading,
+    reading: &TraceReadArgs,
     times: Option<(u64, u64)>,
-) -> anyhow::Result<(Opened, Option<&'static str>)> {
-    let source = Source::open(path)?;
+) -> anyhow::Result<(InputTrace, Option<&'static str>)> {
+    let source = InputSource::open(path)?;
     let (format, by) = match named {
         Some(FormatName(format)) => (format, None),
         None => {
-            let format = format::recognised(&source).map_err(|what| anyhow::anyhow!("{}: {what}", told::name(path)))?;
-            (format, Some(format.by))
+            let format =
+                format::detect(&source).map_err(|what| anyhow::anyhow!("{}: {what}", notes::display_name(path)))?;
+            (format, Some(format.detected_by))
         }
     };
-    let read = format.read.with_context(|| format!("{} cannot be read: {}", format.name, format.but))?;
-    let trace = read(source, &Options { block_size: reading.block_size, seed: reading.seed, times })?;
-    Ok((Opened { trace, format }, by))
+    let read = format.read.with_context(|| format!("{} cannot be read: {}", format.name, format.unsupported_reason))?;
+    let trace = read(source, &ReadOptions { block_size: reading.block_size, seed: reading.seed, times })?;
+    Ok((InputTrace { trace, format }, by))
 }
 
-impl Output {
+impl TraceOutputArgs {
     /// Writes a trace that is read from these files, in the format that it had if that can be written.
     pub(super) fn write(
         &self,
         trace: Trace,
-        was: &'static Format,
+        was: &'static TraceFormat,
         from: &[impl AsRef<Path>],
     ) -> anyhow::Result<ExitCode> {
-        let own = TABLE[0];
+        let own = FORMATS[0];
         let like = if was.write.is_some() { was } else { own };
-        written(trace, self.output_format.map_or(like, |FormatName(format)| format), &self.output, from)
+        write_trace(trace, self.output_format.map_or(like, |FormatName(format)| format), &self.output, from)
     }
 }
 
@@ -188,32 +189,37 @@ fn is_same(read: &Path, written: &Path) -> bool {
 }
 
 /// Writes a trace that is read from these files, and says what was lost.
-fn written(trace: Trace, format: &'static Format, path: &Path, from: &[impl AsRef<Path>]) -> anyhow::Result<ExitCode> {
-    written_for(trace, format, (path, from), 0)
+fn write_trace(
+    trace: Trace,
+    format: &'static TraceFormat,
+    path: &Path,
+    from: &[impl AsRef<Path>],
+) -> anyhow::Result<ExitCode> {
+    write_trace_for(trace, format, (path, from), 0)
 }
 
 /// Writes a trace for a server whose chat template adds `overhead` tokens to every prompt.
-pub(super) fn written_for(
+pub(super) fn write_trace_for(
     mut trace: Trace,
-    format: &'static Format,
+    format: &'static TraceFormat,
     (path, from): (&Path, &[impl AsRef<Path>]),
     overhead: u64,
 ) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(format.write.is_some(), "{} cannot be written: {}", format.name, format.but);
+    anyhow::ensure!(format.write.is_some(), "{} cannot be written: {}", format.name, format.unsupported_reason);
     anyhow::ensure!(
         !from.iter().any(|read| is_same(read.as_ref(), path)),
         "{} is being read, and writing it would empty it first; name another file with --output",
         path.display()
     );
-    let out: format::Output = if path == Path::new("-") {
+    let out: format::TraceOutput = if path == Path::new("-") {
         Box::new(BufWriter::with_capacity(1 << 16, io::stdout()))
     } else {
         output::create(path).with_context(|| format!("cannot write {}", path.display()))?
     };
-    match format::convert_for(&mut trace, format, out, overhead) {
+    match format::convert_with_overhead(&mut trace, format, out, overhead) {
         Ok(converted) => {
-            told::unread(&trace.losses);
-            told::converted(&converted, format);
+            notes::print_losses(&trace.losses);
+            notes::print_conversion(&converted, format);
             Ok(ExitCode::SUCCESS)
         }
         // Whoever closed the pipe has read enough.
@@ -230,13 +236,13 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// The table of formats, for `--help`.
 pub(super) fn formats() -> String {
-    let rows = TABLE.iter().map(|format| {
+    let rows = FORMATS.iter().map(|format| {
         let can = match (format.read.is_some(), format.write.is_some()) {
             (true, true) => "read, written".to_owned(),
-            (true, false) => format!("read, not written: {}", format.but),
-            _ => format!("written, not read: {}", format.but),
+            (true, false) => format!("read, not written: {}", format.unsupported_reason),
+            _ => format!("written, not read: {}", format.unsupported_reason),
         };
-        let Format { name, about, times, by, .. } = format;
+        let TraceFormat { name, about, time_unit: times, detected_by: by, .. } = format;
         format!("\n  {name:<12} {about}\n  {:<12} times in {times}; told by {by}; {can}", "")
     });
     format!("Formats:{}", rows.collect::<String>())

@@ -2,8 +2,8 @@
 
 mod diff;
 pub(super) mod flags;
-mod picture;
-pub(super) mod told;
+mod info_text;
+pub(super) mod notes;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -13,17 +13,17 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
 
-use crate::capture::format;
+use crate::capture::row;
 use crate::measure::time::Gap;
-use crate::trace::anonymize::{self, Rounding};
-use crate::trace::cut::{self, Cut};
+use crate::trace::anonymize::{self, AnonymizeRounding};
 use crate::trace::diff as trace_diff;
-use crate::trace::info::{self, LARGEST};
-use crate::trace::lengths::{self, Lengths};
-use crate::trace::merge::{self, Align};
-use crate::trace::scale::{self, Scale};
-use crate::trace::spread;
-use flags::{FormatName, Input, Output, Times};
+use crate::trace::info::{self, MAX_CACHE_BLOCKS};
+use crate::trace::merge::{self, ClockAlignment};
+use crate::trace::respace;
+use crate::trace::scale::{self, RateScale};
+use crate::trace::scale_lengths::{self, LengthScale};
+use crate::trace::slice::{self, TraceSlice};
+use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
 
 /// Look into traces and make one of others, between our own format and the public ones
 ///
@@ -81,7 +81,7 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 struct InfoArgs {
     #[command(flatten)]
-    input: Input,
+    input: TraceInputArgs,
 
     /// Also tell what a cache of so many blocks would have, which forgets what was used longest ago
     #[arg(long, value_name = "N", conflicts_with = "cache_tokens")]
@@ -126,7 +126,7 @@ struct ConvertArgs {
     prompt_overhead: u64,
 
     #[command(flatten)]
-    reading: flags::Reading,
+    reading: flags::TraceReadArgs,
 
     /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
@@ -137,7 +137,7 @@ struct ConvertArgs {
 #[derive(Debug, clap::Args)]
 struct CutArgs {
     #[command(flatten)]
-    input: Input,
+    input: TraceInputArgs,
 
     /// From this time of the trace on, as in 90s or 1.5h
     #[arg(long, value_name = "TIME", default_value = "0")]
@@ -152,7 +152,7 @@ struct CutArgs {
     models: Vec<String>,
 
     #[command(flatten)]
-    output: Output,
+    output: TraceOutputArgs,
 }
 
 /// Make more or less of the same traffic, or longer or shorter, with the structure of its prefixes
@@ -163,11 +163,11 @@ struct CutArgs {
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["rate", "isl", "osl"])))]
 struct ScaleArgs {
     #[command(flatten)]
-    input: Input,
+    input: TraceInputArgs,
 
     /// How many times the traffic, as in 2x, 1.5x or 0.25x
     #[arg(long, value_name = "TIMES")]
-    rate: Option<Times>,
+    rate: Option<ScaleFactor>,
 
     /// Time over which the copies begin: bursts of copies meet if it is short
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "rate")]
@@ -175,14 +175,14 @@ struct ScaleArgs {
 
     /// How many times as long prompts are, as in 0.0625x for a server that holds a 16th
     #[arg(long, value_name = "TIMES")]
-    isl: Option<Times>,
+    isl: Option<ScaleFactor>,
 
     /// The same of replies
     #[arg(long, value_name = "TIMES")]
-    osl: Option<Times>,
+    osl: Option<ScaleFactor>,
 
     #[command(flatten)]
-    output: Output,
+    output: TraceOutputArgs,
 }
 
 /// Make one trace of several, in order of time; of one, put its rows in order
@@ -201,17 +201,17 @@ struct MergeArgs {
     input_format: Option<FormatName>,
 
     #[command(flatten)]
-    reading: flags::Reading,
+    reading: flags::TraceReadArgs,
 
     #[command(flatten)]
-    output: Output,
+    output: TraceOutputArgs,
 }
 
 /// Make a trace to give away: ids of a new key, models without their names, times and lengths rounded
 #[derive(Debug, clap::Args)]
 struct AnonymizeArgs {
     #[command(flatten)]
-    input: Input,
+    input: TraceInputArgs,
 
     /// Round times down to multiples of this; gaps between tokens are then left out
     #[arg(long, value_name = "TIME", default_value = "0")]
@@ -222,21 +222,21 @@ struct AnonymizeArgs {
     round_length: u64,
 
     #[command(flatten)]
-    output: Output,
+    output: TraceOutputArgs,
 }
 
 /// Spread timestamps of batches: each arrival moves to a place of its own inside its batch's interval
 #[derive(Debug, clap::Args)]
 struct SpreadArgs {
     #[command(flatten)]
-    input: Input,
+    input: TraceInputArgs,
 
     /// Time from one batch to the next, if that is not to be found
     #[arg(long, value_name = "TIME")]
     grid: Option<Gap>,
 
     #[command(flatten)]
-    output: Output,
+    output: TraceOutputArgs,
 }
 
 /// Say how far two traces are apart: their figures side by side, and the rows of one against those of the other
@@ -258,7 +258,7 @@ struct DiffArgs {
     input_format: Option<FormatName>,
 
     #[command(flatten)]
-    reading: flags::Reading,
+    reading: flags::TraceReadArgs,
 
     /// Print one JSON object instead of text
     #[arg(long)]
@@ -271,9 +271,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Verb::Convert(args) => {
             let mut trace = flags::open(&args.trace, args.from, &args.reading)?.trace;
             if args.whole_turns {
-                trace = flags::made_whole(trace);
+                trace = flags::with_whole_turns(trace);
             }
-            flags::written_for(trace, args.to.0, (&args.output, &[&args.trace]), args.prompt_overhead)
+            flags::write_trace_for(trace, args.to.0, (&args.output, &[&args.trace]), args.prompt_overhead)
         }
         Verb::Cut(args) => {
             anyhow::ensure!(
@@ -283,13 +283,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 args.to.unwrap_or_default()
             );
             let to = args.to.map(Gap::as_nanos);
-            let input = args.input.open_at(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
-            let cut = Cut { from: args.from.as_nanos(), to, models: args.models.clone() };
-            args.output.write(cut::cut(input.trace, cut), input.format, &[&args.input.trace])
+            let input = args.input.open_between(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
+            let cut = TraceSlice { from: args.from.as_nanos(), to, models: args.models.clone() };
+            args.output.write(slice::slice(input.trace, cut), input.format, &[&args.input.trace])
         }
-        Verb::Scale(args) => scaled(args),
+        Verb::Scale(args) => scale_trace(args),
         Verb::Merge(args) => {
-            flags::stdin_once(&args.traces)?;
+            flags::check_stdin_once(&args.traces)?;
             let mut traces = Vec::new();
             let mut format = None;
             for path in &args.traces {
@@ -298,55 +298,55 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 traces.push((path.display().to_string(), input.trace));
             }
             let format = format.context("no trace to merge")?;
-            let align = if args.from_start { Align::Start } else { Align::Clock };
+            let align = if args.from_start { ClockAlignment::Start } else { ClockAlignment::Clock };
             args.output.write(merge::merge(traces, align)?, format, &args.traces)
         }
         Verb::Anonymize(args) => {
             let input = args.input.open()?;
-            let rounding = Rounding { time: args.round_time.as_nanos(), length: args.round_length };
+            let rounding = AnonymizeRounding { time: args.round_time.as_nanos(), length: args.round_length };
             args.output.write(anonymize::anonymize(input.trace, rounding), input.format, &[&args.input.trace])
         }
         Verb::Spread(args) => {
             let input = args.input.open()?;
             let (seed, name) = (args.input.reading.seed, args.input.trace.display().to_string());
-            let (trace, grid) = spread::spread(input.trace, &name, args.grid.map(Gap::as_nanos), seed)?;
-            super::say(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
+            let (trace, grid) = respace::respace(input.trace, &name, args.grid.map(Gap::as_nanos), seed)?;
+            super::eprint_line(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
             args.output.write(trace, input.format, &[&args.input.trace])
         }
-        Verb::Diff(args) => differing(args).or_else(|error| {
-            super::say(&format!("error: {error:#}"));
+        Verb::Diff(args) => diff_traces(args).or_else(|error| {
+            super::eprint_line(&format!("error: {error:#}"));
             Ok(ExitCode::from(2))
         }),
-        Verb::Schema => super::print(&format!("{:#}\n", format::schema().as_value())),
+        Verb::Schema => super::print(&format!("{:#}\n", row::schema().as_value())),
     }
 }
 
 fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let mut input = args.input.open()?;
-    input.trace = flags::made_whole(input.trace);
+    input.trace = flags::with_whole_turns(input.trace);
     let cache = args.cache_tokens.and_then(|tokens| info::cache_blocks(&input.trace.header, tokens));
     let cache = args.cache_blocks.or(cache);
     anyhow::ensure!(
-        cache.is_none_or(|blocks| blocks <= LARGEST),
-        "a cache of more than {LARGEST} blocks is not modelled"
+        cache.is_none_or(|blocks| blocks <= MAX_CACHE_BLOCKS),
+        "a cache of more than {MAX_CACHE_BLOCKS} blocks is not modelled"
     );
     let info = info::info(&mut input.trace, cache)?;
-    told::unread(&input.trace.losses);
+    notes::print_losses(&input.trace.losses);
     if (args.cache_blocks.is_some() || args.cache_tokens.is_some()) && info.reuse.is_empty() {
-        super::say("note: rows have no block ids, so that nothing can be told of a cache");
+        super::eprint_line("note: rows have no block ids, so that nothing can be told of a cache");
     }
     if args.json {
         return super::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
     }
-    super::print(&picture::render(&info, &input.trace.header, &picture::Screen::of_stdout(args.plain)))
+    super::print(&info_text::render(&info, &input.trace.header, &info_text::InfoScreen::of_stdout(args.plain)))
 }
 
-fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
+fn diff_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let open = |path: &PathBuf| {
         let input = flags::open(path, args.input_format, &args.reading)?;
-        anyhow::Ok((path.display().to_string(), flags::made_whole(input.trace)))
+        anyhow::Ok((path.display().to_string(), flags::with_whole_turns(input.trace)))
     };
-    flags::stdin_once(&[&args.a, &args.b])?;
+    flags::check_stdin_once(&[&args.a, &args.b])?;
     let (a, b) = (open(&args.a)?, open(&args.b)?);
     let names = [a.0.clone(), b.0.clone()];
     let diff = trace_diff::diff(a, b)?;
@@ -356,27 +356,27 @@ fn differing(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     super::print(&diff::render(&diff, [&names[0], &names[1]]))
 }
 
-fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
-    let times = |times: Option<Times>| times.map_or(1.0, |times| times.0);
+fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
+    let times = |times: Option<ScaleFactor>| times.map_or(1.0, |times| times.0);
     let factor = times(args.rate);
     let path = &args.input.trace;
     // Of a pipe by its name each copy would get some of the rows.
-    if let Some(pipe) = super::once(path).filter(|_| factor > 1.0) {
+    if let Some(pipe) = super::one_shot_input(path).filter(|_| factor > 1.0) {
         let times = factor.ceil();
         anyhow::bail!(
             "{pipe} can be read once, and {factor}x of a trace reads it {times} times; write it to a file first"
         );
     }
     let mut format = None;
-    let scale = Scale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
-    let trace = scale::scale(scale, || {
+    let scale = RateScale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
+    let trace = scale::scale_rate(scale, || {
         // It is said once what the trace is taken for.
         let input = if format.is_none() { args.input.open() } else { args.input.reopen() }?;
         format.get_or_insert(input.format);
         anyhow::Ok(input.trace)
     })?;
-    let by = Lengths { input: times(args.isl), output: times(args.osl) };
-    let mut trace = lengths::scale(trace, by).map_err(anyhow::Error::msg)?;
+    let by = LengthScale { input: times(args.isl), output: times(args.osl) };
+    let mut trace = scale_lengths::scale_lengths(trace, by).map_err(anyhow::Error::msg)?;
     let times = Rc::new(Cell::new((u64::MAX, 0)));
     let seen = Rc::clone(&times);
     trace.entries = Box::new(trace.entries.inspect(move |entry| {
@@ -386,6 +386,6 @@ fn scaled(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
         }
     }));
     let done = args.output.write(trace, format.context("no trace was read")?, &[path])?;
-    told::scaled(scale, times.get().1.saturating_sub(times.get().0));
+    notes::print_scale_shortfall(scale, times.get().1.saturating_sub(times.get().0));
     Ok(done)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::upstream::Server;
+use crate::config::upstream::ServerAddress;
 
 /// A collector's address.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Endpoint {
         if authority.contains('@') {
             return Err("credentials in a URL are not sent; put them into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
         }
-        let Server { tls, host, port } = format!("{scheme}://{authority}").parse().map_err(|_| shape())?;
+        let ServerAddress { tls, host, port } = format!("{scheme}://{authority}").parse().map_err(|_| shape())?;
         let tail = tail.split('#').next().unwrap_or_default();
         let (own, query) = tail.find('?').map_or((tail, ""), |at| tail.split_at(at));
         let target = match path {

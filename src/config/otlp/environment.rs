@@ -1,19 +1,19 @@
 //! Reading OpenTelemetry's environment variables by its rules: an empty variable is not set; names of values are
 //! compared without case; what cannot be understood is warned of and then treated as not set.
 
-use crate::config::error::{expected_one_of, found};
+use crate::config::error::{expected_but_found, expected_one_of};
 use crate::measure::time::Gap;
 
 /// "No limit", where a timeout of 0 asks for it: the longest that the specification suggests.
 const NO_LIMIT: Gap = Gap::from_millis(i32::MAX as u64);
 
 /// The environment, and what was wrong with it.
-pub(super) struct Environment<'a> {
+pub(super) struct OtelEnvironment<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     pub(super) warnings: Vec<String>,
 }
 
-impl<'a> Environment<'a> {
+impl<'a> OtelEnvironment<'a> {
     pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {
         Self { lookup, warnings: Vec::new() }
     }
@@ -49,14 +49,14 @@ impl<'a> Environment<'a> {
 
     /// One of a few names.
     pub(super) fn one_of<T: Copy>(&mut self, names: &[impl AsRef<str>], known: &[(&str, T)]) -> Option<T> {
-        self.first(names, |text| named(text, known))
+        self.first(names, |text| parse_name(text, known))
     }
 
     /// A whole number from 1.
     pub(super) fn count(&mut self, name: &str) -> Option<usize> {
         self.first(&[name], |text| {
             let count = text.parse::<i32>().ok().and_then(|count| usize::try_from(count).ok());
-            count.filter(|count| *count > 0).ok_or_else(|| found("expected a whole number from 1", text))
+            count.filter(|count| *count > 0).ok_or_else(|| expected_but_found("expected a whole number from 1", text))
         })
     }
 
@@ -70,7 +70,7 @@ impl<'a> Environment<'a> {
         self.first(names, |text| match text.parse::<u32>() {
             Ok(0) => Ok(NO_LIMIT),
             Ok(millis) => Ok(Gap::from_millis(u64::from(millis))),
-            Err(_) => Err(found("expected milliseconds", text)),
+            Err(_) => Err(expected_but_found("expected milliseconds", text)),
         })
     }
 
@@ -81,7 +81,7 @@ impl<'a> Environment<'a> {
 }
 
 /// What a name stands for.
-pub(super) fn named<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
+pub(super) fn parse_name<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     let value = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
-    value.ok_or_else(|| found(&expected_one_of(known.iter().map(|(name, _)| *name)), text))
+    value.ok_or_else(|| expected_but_found(&expected_one_of(known.iter().map(|(name, _)| *name)), text))
 }

@@ -4,20 +4,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::endpoint::Endpoint;
-use super::environment::{Environment, named};
-use super::pairs::pairs;
-use crate::config::proxy::Identity;
+use super::environment::{OtelEnvironment, parse_name};
+use super::key_value::parse_pairs;
+use crate::config::proxy::ClientIdentity;
 use crate::measure::time::Gap;
 
 /// The way to a collector, for one signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exporter {
+pub struct ExporterConfig {
     /// The collector.
     pub endpoint: Endpoint,
     /// How it is spoken to.
     pub protocol: Protocol,
     /// Headers of every request.
-    pub headers: Headers,
+    pub headers: ExportHeaders,
     /// Time for one request. 10 seconds, as specified.
     pub timeout: Gap,
     /// Whether requests are compressed; not unless asked, as specified.
@@ -25,7 +25,7 @@ pub struct Exporter {
     /// Certificates to trust instead of the system's, as PEM.
     pub ca: Option<PathBuf>,
     /// The client certificate.
-    pub identity: Option<Identity>,
+    pub identity: Option<ClientIdentity>,
 }
 
 /// How a collector is spoken to.
@@ -39,9 +39,9 @@ pub enum Protocol {
 
 /// Headers of export requests. Their values authenticate: `Debug` shows the names only.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(Vec<(String, String)>);
+pub struct ExportHeaders(Vec<(String, String)>);
 
-impl Headers {
+impl ExportHeaders {
     /// Headers of these names, in lower case, and values.
     pub fn new(headers: Vec<(String, String)>) -> Self {
         Self(headers)
@@ -57,17 +57,17 @@ impl Headers {
     }
 }
 
-impl fmt::Debug for Headers {
+impl fmt::Debug for ExportHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Headers({})", self.names())
     }
 }
 
-const TIMEOUT: Gap = Gap::from_millis(10_000);
+const DEFAULT_TIMEOUT: Gap = Gap::from_millis(10_000);
 
-impl Exporter {
+impl ExporterConfig {
     /// What the environment says of `signal`; `None` where no endpoint is named.
-    pub(super) fn of_signal(environment: &mut Environment<'_>, signal: &str) -> Option<Self> {
+    pub(super) fn for_signal(environment: &mut OtelEnvironment<'_>, signal: &str) -> Option<Self> {
         let names =
             |option: &str| [format!("OTEL_EXPORTER_OTLP_{signal}_{option}"), format!("OTEL_EXPORTER_OTLP_{option}")];
         let protocol = protocol(environment, &names("PROTOCOL"));
@@ -88,7 +88,7 @@ impl Exporter {
             endpoint,
             protocol,
             headers: headers(environment, &names("HEADERS")),
-            timeout: environment.timeout(&names("TIMEOUT")).unwrap_or(TIMEOUT),
+            timeout: environment.timeout(&names("TIMEOUT")).unwrap_or(DEFAULT_TIMEOUT),
             gzip: environment.one_of(&names("COMPRESSION"), &[("gzip", true), ("none", false)]).unwrap_or(false),
             ca: file(environment, &names("CERTIFICATE")),
             identity: identity(environment, &names("CLIENT_CERTIFICATE"), &names("CLIENT_KEY")),
@@ -96,29 +96,33 @@ impl Exporter {
     }
 }
 
-impl fmt::Display for Exporter {
+impl fmt::Display for ExporterConfig {
     /// In a few words; of the headers the names only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = PROTOCOLS.iter().find(|(_, known)| *known == self.protocol).map_or("", |(name, _)| name);
         write!(f, "{protocol} to {}", self.endpoint)?;
-        if self.headers != Headers::default() { write!(f, " with headers {}", self.headers.names()) } else { Ok(()) }
+        if self.headers != ExportHeaders::default() {
+            write!(f, " with headers {}", self.headers.names())
+        } else {
+            Ok(())
+        }
     }
 }
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http/protobuf", Protocol::HttpProtobuf)];
 
-fn protocol(environment: &mut Environment<'_>, names: &[String]) -> Protocol {
+fn protocol(environment: &mut OtelEnvironment<'_>, names: &[String]) -> Protocol {
     let json = "http/json is not spoken here; http/protobuf goes to the same endpoints";
     let given = environment.first(names, |text| match text.to_ascii_lowercase().as_str() {
         "http/json" => Err(json.to_owned()),
-        _ => named(text, &PROTOCOLS),
+        _ => parse_name(text, &PROTOCOLS),
     });
     given.unwrap_or(Protocol::HttpProtobuf)
 }
 
 /// Whether OTLP is among a signal's exporters, which a variable lists. Other known ones are not ours to switch:
 /// Prometheus scrapes the admin address whatever stands here.
-pub(super) fn is_selected(environment: &mut Environment<'_>, name: &str) -> bool {
+pub(super) fn is_selected(environment: &mut OtelEnvironment<'_>, name: &str) -> bool {
     let Some(list) = environment.text(name) else { return true };
     let (mut otlp, mut known) = (false, false);
     for exporter in list.split(',').map(|exporter| exporter.trim().to_ascii_lowercase()) {
@@ -143,28 +147,28 @@ fn grpc_endpoint(text: &str, plain_text: bool) -> Result<Endpoint, String> {
     }
 }
 
-fn headers(environment: &mut Environment<'_>, names: &[String]) -> Headers {
+fn headers(environment: &mut OtelEnvironment<'_>, names: &[String]) -> ExportHeaders {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_header = |(name, value): &(String, String)| name.bytes().all(is_name) && !value.contains(char::is_control);
     let given = environment.first(names, |text| {
         let wrong = |at: usize| format!("its entry {at} is not name=value with percent-encoding");
-        let mut headers = pairs(text).map_err(wrong)?;
+        let mut headers = parse_pairs(text).map_err(wrong)?;
         if let Some(at) = headers.iter().position(|header| !is_header(header)) {
             return Err(wrong(at + 1));
         }
         headers.iter_mut().for_each(|(name, _)| name.make_ascii_lowercase());
-        Ok(Headers(headers))
+        Ok(ExportHeaders(headers))
     });
     given.unwrap_or_default()
 }
 
-fn file(environment: &mut Environment<'_>, names: &[String]) -> Option<PathBuf> {
+fn file(environment: &mut OtelEnvironment<'_>, names: &[String]) -> Option<PathBuf> {
     environment.first(names, |path| Ok(path.into()))
 }
 
-fn identity(environment: &mut Environment<'_>, cert: &[String], key: &[String]) -> Option<Identity> {
+fn identity(environment: &mut OtelEnvironment<'_>, cert: &[String], key: &[String]) -> Option<ClientIdentity> {
     match (file(environment, cert), file(environment, key)) {
-        (Some(cert), Some(key)) => Some(Identity { cert, key }),
+        (Some(cert), Some(key)) => Some(ClientIdentity { cert, key }),
         (None, None) => None,
         _ => {
             let [cert, key] = [cert, key].map(|names| names.last().map_or("", |name| name));

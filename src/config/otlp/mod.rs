@@ -9,28 +9,28 @@
 mod endpoint;
 mod environment;
 mod exporter;
-mod pairs;
+mod key_value;
 
-use self::environment::Environment;
+use self::environment::OtelEnvironment;
 use self::exporter::is_selected;
-use self::pairs::pairs;
-use super::effective::typed_time;
-use super::error::found;
+use self::key_value::parse_pairs;
+use super::dump::format_duration;
+use super::error::expected_but_found;
 use crate::measure::time::Gap;
 
 pub use self::endpoint::Endpoint;
-pub use self::exporter::{Exporter, Headers, Protocol};
-pub use self::pairs::decoded;
+pub use self::exporter::{ExportHeaders, ExporterConfig, Protocol};
+pub use self::key_value::percent_decode;
 
 /// What is exported by OTLP, where to and how.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Otlp {
+pub struct OtlpConfig {
     /// Metrics, where they are on.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<MetricsConfig>,
     /// Traces, where they are on.
-    pub traces: Option<Traces>,
+    pub traces: Option<TracesConfig>,
     /// The variable that turns metrics off, and that of traces, where one does.
-    pub off: [Option<&'static str>; 2],
+    pub disabled_by: [Option<&'static str>; 2],
     /// Attributes of the resource, `service.name` among them.
     pub resource: Vec<(String, String)>,
     /// `gen_ai_latest_experimental`: the newest names of the GenAI conventions instead of the last frozen ones.
@@ -39,9 +39,9 @@ pub struct Otlp {
 
 /// How metrics are exported.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Metrics {
+pub struct MetricsConfig {
     /// To whom.
-    pub exporter: Exporter,
+    pub exporter: ExporterConfig,
     /// Time between the starts of two exports.
     pub interval: Gap,
     /// Time for one export, retries included.
@@ -49,14 +49,14 @@ pub struct Metrics {
     /// Whether values are sums since the start or since the last export.
     pub temporality: Temporality,
     /// The shape of histograms.
-    pub histograms: Histograms,
+    pub histograms: HistogramAggregation,
 }
 
 /// How traces are exported.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Traces {
+pub struct TracesConfig {
     /// To whom.
-    pub exporter: Exporter,
+    pub exporter: ExporterConfig,
     /// Which traces are sampled.
     pub sampler: Sampler,
     /// Time between two exports.
@@ -82,7 +82,7 @@ pub enum Temporality {
 
 /// The shape of exported histograms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Histograms {
+pub enum HistogramAggregation {
     /// Stated bounds.
     Explicit,
     /// Base-2 exponential buckets.
@@ -116,10 +116,10 @@ const SPAN_TIMEOUT: Gap = Gap::from_millis(30_000);
 const MAX_QUEUE_SIZE: usize = 2048;
 const MAX_BATCH_SIZE: usize = 512;
 
-impl Otlp {
+impl OtlpConfig {
     /// What the environment says, and a sentence for everything in it that is not understood.
-    pub fn of_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
-        let mut environment = Environment::new(&lookup);
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
+        let mut environment = OtelEnvironment::new(&lookup);
         let disabled = environment.switch(&["OTEL_SDK_DISABLED"]).then_some("OTEL_SDK_DISABLED");
         let off = ["OTEL_METRICS_EXPORTER", "OTEL_TRACES_EXPORTER"]
             .map(|name| disabled.or_else(|| (!is_selected(&mut environment, name)).then_some(name)));
@@ -128,7 +128,7 @@ impl Otlp {
         let resource = resource(&mut environment);
         let opted_in = environment.text("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
         let latest_gen_ai = opted_in.split(',').any(|name| name.trim() == "gen_ai_latest_experimental");
-        (Self { metrics, traces, off, resource, latest_gen_ai }, environment.warnings)
+        (Self { metrics, traces, disabled_by: off, resource, latest_gen_ai }, environment.warnings)
     }
 
     /// Where telemetry goes, each place once.
@@ -137,10 +137,10 @@ impl Otlp {
     }
 
     /// An exporter for each collector: of two signals with one collector only the first.
-    pub fn exporters(&self) -> Vec<&Exporter> {
+    pub fn exporters(&self) -> Vec<&ExporterConfig> {
         let metrics = self.metrics.as_ref().map(|metrics| &metrics.exporter);
         let traces = self.traces.as_ref().map(|traces| &traces.exporter);
-        let mut exporters: Vec<&Exporter> = metrics.into_iter().chain(traces).collect();
+        let mut exporters: Vec<&ExporterConfig> = metrics.into_iter().chain(traces).collect();
         exporters.dedup_by_key(|exporter| exporter.endpoint.origin());
         exporters
     }
@@ -149,10 +149,10 @@ impl Otlp {
     pub fn explain(&self) -> String {
         let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));
         let traces = self.traces.as_ref().map(|traces| (&traces.exporter, traces.schedule_delay));
-        let [no_metrics, no_traces] = self.off;
+        let [no_metrics, no_traces] = self.disabled_by;
         let signals = [("metrics", "METRICS", metrics, no_metrics), ("traces", "TRACES", traces, no_traces)];
         let lines = signals.map(|(name, signal, on, off)| match (on, off) {
-            (Some((exporter, every)), _) => format!("OTLP {name}: {exporter} every {}\n", typed_time(every)),
+            (Some((exporter, every)), _) => format!("OTLP {name}: {exporter} every {}\n", format_duration(every)),
             (None, Some(variable)) => format!("OTLP {name}: off by {variable}\n"),
             (None, None) => format!(
                 "OTLP {name}: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_{signal}_ENDPOINT turns them on\n"
@@ -162,15 +162,15 @@ impl Otlp {
     }
 }
 
-fn metrics(environment: &mut Environment<'_>) -> Option<Metrics> {
-    let exporter = Exporter::of_signal(environment, "METRICS")?;
+fn metrics(environment: &mut OtelEnvironment<'_>) -> Option<MetricsConfig> {
+    let exporter = ExporterConfig::for_signal(environment, "METRICS")?;
     let temporalities =
         [("cumulative", Temporality::Cumulative), ("delta", Temporality::Delta), ("lowmemory", Temporality::LowMemory)];
     let histograms = [
-        ("explicit_bucket_histogram", Histograms::Explicit),
-        ("base2_exponential_bucket_histogram", Histograms::Exponential),
+        ("explicit_bucket_histogram", HistogramAggregation::Explicit),
+        ("base2_exponential_bucket_histogram", HistogramAggregation::Exponential),
     ];
-    Some(Metrics {
+    Some(MetricsConfig {
         exporter,
         interval: environment.duration("OTEL_METRIC_EXPORT_INTERVAL").unwrap_or(METRIC_INTERVAL),
         timeout: environment.timeout(&["OTEL_METRIC_EXPORT_TIMEOUT"]).unwrap_or(METRIC_TIMEOUT),
@@ -179,12 +179,12 @@ fn metrics(environment: &mut Environment<'_>) -> Option<Metrics> {
             .unwrap_or(Temporality::Cumulative),
         histograms: environment
             .one_of(&["OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"], &histograms)
-            .unwrap_or(Histograms::Explicit),
+            .unwrap_or(HistogramAggregation::Explicit),
     })
 }
 
-fn traces(environment: &mut Environment<'_>) -> Option<Traces> {
-    let exporter = Exporter::of_signal(environment, "TRACES")?;
+fn traces(environment: &mut OtelEnvironment<'_>) -> Option<TracesConfig> {
+    let exporter = ExporterConfig::for_signal(environment, "TRACES")?;
     let max_queue_size = environment.count("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(MAX_QUEUE_SIZE);
     let max_batch_size = match environment.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") {
         Some(size) if size > max_queue_size => {
@@ -196,7 +196,7 @@ fn traces(environment: &mut Environment<'_>) -> Option<Traces> {
         }
         size => size.unwrap_or(MAX_BATCH_SIZE),
     };
-    Some(Traces {
+    Some(TracesConfig {
         exporter,
         sampler: sampler(environment),
         schedule_delay: environment.duration("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SCHEDULE_DELAY),
@@ -206,7 +206,7 @@ fn traces(environment: &mut Environment<'_>) -> Option<Traces> {
     })
 }
 
-fn sampler(environment: &mut Environment<'_>) -> Sampler {
+fn sampler(environment: &mut OtelEnvironment<'_>) -> Sampler {
     // (parent based, ratio; `None` where the argument says)
     let known = [
         ("always_on", (false, Some(1.0))),
@@ -220,7 +220,7 @@ fn sampler(environment: &mut Environment<'_>) -> Sampler {
     let ratio = ratio.or_else(|| {
         environment.first(&["OTEL_TRACES_SAMPLER_ARG"], |text| {
             let ratio = text.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
-            ratio.ok_or_else(|| found("expected a number from 0 to 1", text))
+            ratio.ok_or_else(|| expected_but_found("expected a number from 0 to 1", text))
         })
     });
     Sampler { parent_based, ratio: ratio.unwrap_or(1.0) }
@@ -228,9 +228,9 @@ fn sampler(environment: &mut Environment<'_>) -> Sampler {
 
 /// Who we are. `OTEL_SERVICE_NAME` goes before `service.name` in `OTEL_RESOURCE_ATTRIBUTES`; one broken attribute
 /// discards them all, as specified.
-fn resource(environment: &mut Environment<'_>) -> Vec<(String, String)> {
+fn resource(environment: &mut OtelEnvironment<'_>) -> Vec<(String, String)> {
     let attributes = environment.first(&["OTEL_RESOURCE_ATTRIBUTES"], |text| {
-        pairs(text).map_err(|at| format!("its entry {at} is not key=value with percent-encoding"))
+        parse_pairs(text).map_err(|at| format!("its entry {at} is not key=value with percent-encoding"))
     });
     let mut attributes = attributes.unwrap_or_default();
     let given = attributes.iter().rev().find(|(key, _)| key == "service.name").map(|(_, name)| name.clone());

@@ -56,27 +56,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::config::otlp::decoded;
-use crate::export::figures::Cut;
-use crate::export::gauges::Upstream;
-use crate::export::running;
-use crate::export::telemetry::Telemetry;
+use crate::config::otlp::percent_decode;
+use crate::export::control_state::ControlState;
+use crate::export::gauges::UpstreamHealth;
+use crate::export::live_view::LiveSnapshot;
+use crate::export::run_status;
 
 /// How far it reaches back.
-const SECONDS: usize = 900;
+const MAX_SECONDS: usize = 900;
 /// Models with a history of their own.
-const MOST_MODELS: usize = 64;
+const MAX_MODELS: usize = 64;
 /// Bytes of all of it.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_HISTORY_BYTES: usize = 16 << 20;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct History(Mutex<Kept>);
+pub(super) struct HistoryLog(Mutex<HistoryStore>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct HistoryStore {
     /// The oldest first.
-    seconds: VecDeque<Second>,
+    seconds: VecDeque<HistoryEntry>,
     /// Number of the oldest; they are numbered from 0 on.
     first: u64,
     bytes: usize,
@@ -84,13 +84,13 @@ struct Kept {
     models: BTreeMap<Arc<str>, u64>,
     /// The second in which a model came or went last.
     models_changed: u64,
-    left_out: usize,
-    upstream: Option<(Upstream, u64)>,
+    models_left_out: usize,
+    upstream: Option<(UpstreamHealth, u64)>,
 }
 
 /// One second, as it is sent.
 #[derive(Debug)]
-struct Second {
+struct HistoryEntry {
     unix_ms: u64,
     length_ms: u64,
     all: Box<RawValue>,
@@ -99,18 +99,18 @@ struct Second {
 
 /// What a reader asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct HistoryQuery {
     model: Option<String>,
     after: Option<(u64, u64)>,
 }
 
-impl Asked {
+impl HistoryQuery {
     /// The query of a URL. What makes no sense is as if it were not there.
-    pub(super) fn of(query: &str) -> Self {
+    pub(super) fn parse(query: &str) -> Self {
         let mut asked = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match key {
-                "model" => asked.model = decoded(value),
+                "model" => asked.model = percent_decode(value),
                 "after" => {
                     asked.after =
                         value.split_once('-').and_then(|(run, at)| Some((run.parse().ok()?, at.parse().ok()?)))
@@ -122,27 +122,27 @@ impl Asked {
     }
 }
 
-impl History {
+impl HistoryLog {
     /// Keeps the second from `before` to `now`, which ends at `unix_ms`.
-    pub(super) fn keep(&self, now: &Cut, before: &Cut, unix_ms: u64, upstream: Upstream) {
+    pub(super) fn push(&self, now: &LiveSnapshot, before: &LiveSnapshot, unix_ms: u64, upstream: UpstreamHealth) {
         let mut kept = self.lock();
-        kept.upstream_is(upstream, unix_ms);
+        kept.set_upstream(upstream, unix_ms);
         kept.add(now, before, unix_ms);
     }
 
     /// One reply, as JSON.
-    pub(super) fn tell(&self, asked: &Asked, telemetry: &Telemetry, upstream: Option<&str>) -> Vec<u8> {
+    pub(super) fn render(&self, asked: &HistoryQuery, telemetry: &ControlState, upstream: Option<&str>) -> Vec<u8> {
         let run = telemetry.started.unix / 1_000_000;
         let now_unix_ms = telemetry.clock.unix_nanos(telemetry.clock.now()) / 1_000_000;
         let slos = telemetry.slos();
         let mut kept = self.lock();
-        kept.upstream_is(telemetry.gauges.upstream(), now_unix_ms);
+        kept.set_upstream(telemetry.gauges.upstream(), now_unix_ms);
         let end = kept.first + kept.seconds.len() as u64;
         let after = asked.after.filter(|(of, at)| *of == run && (kept.first..=end).contains(at)).map(|(_, at)| at);
         let whole = after.is_none();
         let from = after.unwrap_or(kept.first);
         let seconds = kept.seconds.iter().skip((from - kept.first) as usize);
-        let told = Told {
+        let told = HistoryResponse {
             run,
             next: format!("{run}-{end}"),
             whole,
@@ -150,18 +150,18 @@ impl History {
             version: env!("CARGO_PKG_VERSION"),
             ready: telemetry.gauges.ready(),
             simulated: telemetry.gauges.simulated(),
-            upstream: OfUpstream {
+            upstream: UpstreamView {
                 url: upstream,
                 state: telemetry.gauges.upstream().name(),
                 since_unix_ms: kept.upstream.map(|(_, since)| since),
                 reason: telemetry.gauges.upstream_failure(),
             },
-            replay: telemetry.running(),
+            replay: telemetry.run_view(),
             models: (whole || kept.models_changed >= from).then(|| kept.models.keys().map(|name| &**name).collect()),
-            models_left_out: kept.left_out,
+            models_left_out: kept.models_left_out,
             slos,
             seconds: seconds
-                .map(|second| OfSecond {
+                .map(|second| SecondRow {
                     unix_ms: second.unix_ms,
                     length_ms: second.length_ms,
                     figures: second.figures(asked.model.as_deref()),
@@ -172,34 +172,34 @@ impl History {
         serde_json::to_vec(&told).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, HistoryStore> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn upstream_is(&mut self, state: Upstream, unix_ms: u64) {
+impl HistoryStore {
+    fn set_upstream(&mut self, state: UpstreamHealth, unix_ms: u64) {
         if self.upstream.is_none_or(|(known, _)| known != state) {
             self.upstream = Some((state, unix_ms));
         }
     }
 
-    fn add(&mut self, now: &Cut, before: &Cut, unix_ms: u64) {
+    fn add(&mut self, now: &LiveSnapshot, before: &LiveSnapshot, unix_ms: u64) {
         let number = self.first + self.seconds.len() as u64;
-        let raw = |model| to_raw_value(&now.second(model, before)).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        let raw = |model| to_raw_value(&now.history_point(model, before)).unwrap_or_else(|_| RawValue::NULL.to_owned());
         let mut by_model = HashMap::new();
-        self.left_out = 0;
-        for model in now.models(before) {
-            match self.place(model, number) {
+        self.models_left_out = 0;
+        for model in now.active_models(before) {
+            match self.claim_model(model, number) {
                 Some(name) => _ = by_model.insert(name, raw(Some(model))),
-                None => self.left_out += 1,
+                None => self.models_left_out += 1,
             }
         }
         let length_ms = now.at.since(before.at).as_millis().round() as u64;
-        let second = Second { unix_ms, length_ms, all: raw(None), by_model };
+        let second = HistoryEntry { unix_ms, length_ms, all: raw(None), by_model };
         self.bytes += second.bytes();
         self.seconds.push_back(second);
-        while self.seconds.len() > SECONDS || self.bytes > MOST_BYTES {
+        while self.seconds.len() > MAX_SECONDS || self.bytes > MAX_HISTORY_BYTES {
             let Some(oldest) = self.seconds.pop_front() else { break };
             self.bytes -= oldest.bytes();
             self.first += 1;
@@ -212,9 +212,9 @@ impl Kept {
     }
 
     /// The name of a model to which something happens in a second, if it has a place or there is one.
-    fn place(&mut self, model: &str, number: u64) -> Option<Arc<str>> {
+    fn claim_model(&mut self, model: &str, number: u64) -> Option<Arc<str>> {
         if !self.models.contains_key(model) {
-            if self.models.len() >= MOST_MODELS {
+            if self.models.len() >= MAX_MODELS {
                 return None;
             }
             self.models.insert(model.into(), number);
@@ -225,7 +225,7 @@ impl Kept {
     }
 }
 
-impl Second {
+impl HistoryEntry {
     fn figures(&self, model: Option<&str>) -> &RawValue {
         model.map_or(Some(&self.all), |model| self.by_model.get(model)).map_or(RawValue::NULL, |raw| raw)
     }
@@ -233,13 +233,15 @@ impl Second {
     /// What it takes, nearly.
     fn bytes(&self) -> usize {
         // A box and an entry of the table, each with what the allocator adds.
-        const EACH: usize = 96;
-        EACH + self.all.get().len() + self.by_model.values().map(|raw| EACH + raw.get().len()).sum::<usize>()
+        const ENTRY_OVERHEAD_BYTES: usize = 96;
+        ENTRY_OVERHEAD_BYTES
+            + self.all.get().len()
+            + self.by_model.values().map(|raw| ENTRY_OVERHEAD_BYTES + raw.get().len()).sum::<usize>()
     }
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct HistoryResponse<'a> {
     run: u64,
     next: String,
     whole: bool,
@@ -247,18 +249,18 @@ struct Told<'a> {
     version: &'static str,
     ready: bool,
     simulated: bool,
-    upstream: OfUpstream<'a>,
+    upstream: UpstreamView<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replay: Option<running::Told<'a>>,
+    replay: Option<run_status::RunView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     models: Option<Vec<&'a str>>,
     models_left_out: usize,
     slos: BTreeMap<String, String>,
-    seconds: Vec<OfSecond<'a>>,
+    seconds: Vec<SecondRow<'a>>,
 }
 
 #[derive(Serialize)]
-struct OfUpstream<'a> {
+struct UpstreamView<'a> {
     url: Option<&'a str>,
     state: &'static str,
     since_unix_ms: Option<u64>,
@@ -266,7 +268,7 @@ struct OfUpstream<'a> {
 }
 
 #[derive(Serialize)]
-struct OfSecond<'a> {
+struct SecondRow<'a> {
     unix_ms: u64,
     length_ms: u64,
     figures: &'a RawValue,
@@ -275,52 +277,52 @@ struct OfSecond<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::aggregate::{Aggregate, Settings};
-    use crate::export::figures::InFlight;
+    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::fixtures::{NOW, at, record, shape};
+    use crate::export::live_view::InFlight;
     use crate::measure::record::RequestRecord;
 
-    fn cut(counted: &Aggregate, second: u64) -> Cut {
-        Cut::of(&counted.snapshot(NOW), InFlight::default(), at(second * 1_000))
+    fn cut(counted: &Aggregate, second: u64) -> LiveSnapshot {
+        LiveSnapshot::from_snapshot(&counted.snapshot(NOW), InFlight::default(), at(second * 1_000))
     }
 
     fn ends(counted: &mut Aggregate, model: &str) {
-        counted.finished(&RequestRecord { shape: Arc::new(shape(model)), ..record() }, None, NOW);
+        counted.record_finished(&RequestRecord { shape: Arc::new(shape(model)), ..record() }, None, NOW);
     }
 
     fn any_number_of_models() -> Aggregate {
-        Aggregate::new(Settings { max_models: 10_000, ..Settings::default() })
+        Aggregate::new(AggregateSettings { max_models: 10_000, ..AggregateSettings::default() })
     }
 
     #[test]
     fn a_quarter_of_an_hour_is_kept_and_no_more() {
-        let mut kept = Kept::default();
+        let mut kept = HistoryStore::default();
         let empty = cut(&any_number_of_models(), 0);
         for second in 0..1_000 {
             kept.add(&empty, &empty, second * 1_000);
         }
-        assert_eq!((kept.seconds.len(), kept.first), (SECONDS, 100));
+        assert_eq!((kept.seconds.len(), kept.first), (MAX_SECONDS, 100));
         assert_eq!((kept.seconds[0].unix_ms, kept.seconds[0].all.get()), (100_000, "{}"));
-        assert_eq!(kept.bytes, kept.seconds.iter().map(Second::bytes).sum::<usize>());
+        assert_eq!(kept.bytes, kept.seconds.iter().map(HistoryEntry::bytes).sum::<usize>());
     }
 
     #[test]
     fn models_beyond_the_limit_are_left_out_until_a_place_is_free() {
-        let (mut kept, mut counted) = (Kept::default(), any_number_of_models());
+        let (mut kept, mut counted) = (HistoryStore::default(), any_number_of_models());
         let before = cut(&counted, 0);
-        (0..MOST_MODELS + 3).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
+        (0..MAX_MODELS + 3).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
         let now = cut(&counted, 1);
         kept.add(&now, &before, 0);
-        assert_eq!((kept.models.len(), kept.left_out), (MOST_MODELS, 3));
-        assert_eq!(kept.seconds[0].by_model.len(), MOST_MODELS);
-        assert!(kept.seconds[0].all.get().contains(&format!("\"requests\":{}", MOST_MODELS + 3)), "they count in all");
+        assert_eq!((kept.models.len(), kept.models_left_out), (MAX_MODELS, 3));
+        assert_eq!(kept.seconds[0].by_model.len(), MAX_MODELS);
+        assert!(kept.seconds[0].all.get().contains(&format!("\"requests\":{}", MAX_MODELS + 3)), "they count in all");
         // As long as those are remembered there is no place for another.
         ends(&mut counted, "late");
         let later = cut(&counted, 2);
         kept.add(&later, &now, 0);
-        assert_eq!((kept.left_out, kept.models.contains_key("late")), (1, false));
-        (0..SECONDS).for_each(|_| kept.add(&later, &later, 0));
-        assert_eq!((kept.models.len(), kept.left_out), (0, 0));
+        assert_eq!((kept.models_left_out, kept.models.contains_key("late")), (1, false));
+        (0..MAX_SECONDS).for_each(|_| kept.add(&later, &later, 0));
+        assert_eq!((kept.models.len(), kept.models_left_out), (0, 0));
         ends(&mut counted, "late");
         kept.add(&cut(&counted, 3), &later, 0);
         assert_eq!(kept.models.keys().map(|name| &**name).collect::<Vec<_>>(), ["late"]);
@@ -328,29 +330,29 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_whatever_happens() {
-        let (mut kept, mut counted) = (Kept::default(), any_number_of_models());
+        let (mut kept, mut counted) = (HistoryStore::default(), any_number_of_models());
         let before = cut(&counted, 0);
-        (0..MOST_MODELS).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
+        (0..MAX_MODELS).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
         let now = cut(&counted, 1);
         kept.add(&now, &before, 0);
         let one = kept.bytes;
         // As if a second were as large as that many.
-        kept.bytes += MOST_BYTES - 3 * one;
+        kept.bytes += MAX_HISTORY_BYTES - 3 * one;
         (0..10).for_each(|_| kept.add(&now, &before, 0));
-        assert!(kept.bytes <= MOST_BYTES && kept.seconds.len() < 10, "{} {}", kept.bytes, kept.seconds.len());
+        assert!(kept.bytes <= MAX_HISTORY_BYTES && kept.seconds.len() < 10, "{} {}", kept.bytes, kept.seconds.len());
         assert_eq!(kept.first + kept.seconds.len() as u64, 11, "the oldest went");
     }
 
     #[test]
     fn what_a_reader_asks_is_read_and_nonsense_is_ignored() {
-        let asked = |query| Asked::of(query);
-        assert_eq!(asked(""), Asked::default());
-        let expected = Asked { model: Some("<b>&=ü/x".to_owned()), after: Some((17, 4)) };
+        let asked = |query| HistoryQuery::parse(query);
+        assert_eq!(asked(""), HistoryQuery::default());
+        let expected = HistoryQuery { model: Some("<b>&=ü/x".to_owned()), after: Some((17, 4)) };
         assert_eq!(asked("after=17-4&model=%3Cb%3E%26%3D%C3%BC/x&other"), expected);
         for nonsense in
             ["after=17", "after=x-4", "after=-", "after=99999999999999999999-1", "model=%", "model=%ff&after=1"]
         {
-            assert_eq!(asked(nonsense), Asked::default(), "{nonsense}");
+            assert_eq!(asked(nonsense), HistoryQuery::default(), "{nonsense}");
         }
     }
 }

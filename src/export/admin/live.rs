@@ -40,88 +40,88 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::export::figures::{Cut, Goodput, InFlight, Streams, Window};
+use crate::export::live_view::{InFlight, LiveSnapshot, OpenStreams, WindowGoodput, WindowStats};
 
 /// Listeners at once; they are connections of the admin server, which has places for more.
-const MOST_LISTENERS: usize = 16;
+const MAX_SUBSCRIBERS: usize = 16;
 /// Events that a listener may owe us.
-const UNREAD: usize = 2;
+const MAX_UNREAD_EVENTS: usize = 2;
 /// Seconds of the long window.
-const LONG: usize = 10;
+const LONG_WINDOW_SECONDS: usize = 10;
 /// Models in one event. It is sent every second, and a minute of them is to stay below a megabyte.
-const MOST_MODELS: usize = 12;
+const MAX_MODELS: usize = 12;
 
 /// Who listens, and the last seconds.
 #[derive(Debug, Default)]
-pub(super) struct Live(Mutex<Inner>);
+pub(super) struct LiveFeed(Mutex<LiveState>);
 
 #[derive(Default)]
-struct Inner {
-    listeners: Vec<Listener>,
+struct LiveState {
+    subscribers: Vec<LiveSubscriber>,
     /// The oldest first; none while nobody listens.
-    cuts: VecDeque<Arc<Cut>>,
+    snapshots: VecDeque<Arc<LiveSnapshot>>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for LiveState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("listeners", &self.listeners.len()).finish_non_exhaustive()
+        f.debug_struct("Inner").field("listeners", &self.subscribers.len()).finish_non_exhaustive()
     }
 }
 
-struct Listener {
+struct LiveSubscriber {
     events: mpsc::Sender<Bytes>,
-    cut_off: Box<dyn Fn() + Send>,
+    disconnect: Box<dyn Fn() + Send>,
 }
 
-impl Live {
+impl LiveFeed {
     /// Events for one more listener, if there is room. `cut_off` is called when it does not keep up.
     pub(super) fn subscribe(&self, cut_off: impl Fn() + Send + 'static) -> Option<mpsc::Receiver<Bytes>> {
         let mut inner = self.lock();
-        inner.listeners.retain(|listener| !listener.events.is_closed());
-        if inner.listeners.len() >= MOST_LISTENERS {
+        inner.subscribers.retain(|listener| !listener.events.is_closed());
+        if inner.subscribers.len() >= MAX_SUBSCRIBERS {
             return None;
         }
-        let (events, receiver) = mpsc::channel(UNREAD);
-        inner.listeners.push(Listener { events, cut_off: Box::new(cut_off) });
+        let (events, receiver) = mpsc::channel(MAX_UNREAD_EVENTS);
+        inner.subscribers.push(LiveSubscriber { events, disconnect: Box::new(cut_off) });
         Some(receiver)
     }
 
     /// Tells the listeners of the second from `before` to `now`, which ends at `unix_ms`.
-    pub(super) fn tell(&self, now: &Arc<Cut>, before: &Arc<Cut>, unix_ms: u64) {
+    pub(super) fn publish(&self, now: &Arc<LiveSnapshot>, before: &Arc<LiveSnapshot>, unix_ms: u64) {
         let mut inner = self.lock();
-        if inner.listeners.is_empty() {
+        if inner.subscribers.is_empty() {
             return;
         }
-        if inner.cuts.is_empty() {
-            inner.cuts.push_back(Arc::clone(before));
+        if inner.snapshots.is_empty() {
+            inner.snapshots.push_back(Arc::clone(before));
         }
         let event = inner.event(now, unix_ms);
-        inner.cuts.push_back(Arc::clone(now));
-        if inner.cuts.len() > LONG {
-            inner.cuts.pop_front();
+        inner.snapshots.push_back(Arc::clone(now));
+        if inner.snapshots.len() > LONG_WINDOW_SECONDS {
+            inner.snapshots.pop_front();
         }
-        inner.listeners.retain(|listener| match listener.events.try_send(event.clone()) {
+        inner.subscribers.retain(|listener| match listener.events.try_send(event.clone()) {
             Ok(()) => true,
             Err(error) => {
                 if matches!(error, mpsc::error::TrySendError::Full(_)) {
-                    (listener.cut_off)();
+                    (listener.disconnect)();
                 }
                 false
             }
         });
-        if inner.listeners.is_empty() {
-            inner.cuts.clear();
+        if inner.subscribers.is_empty() {
+            inner.snapshots.clear();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, LiveState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
-    fn event(&self, now: &Cut, unix_ms: u64) -> Bytes {
-        let windows = [("last_1s", self.cuts.back()), ("last_10s", self.cuts.front())];
+impl LiveState {
+    fn event(&self, now: &LiveSnapshot, unix_ms: u64) -> Bytes {
+        let windows = [("last_1s", self.snapshots.back()), ("last_10s", self.snapshots.front())];
         let windows = windows.map(|(name, then)| (name, then.map_or(now, |then| then)));
         let long = windows[1].1;
         let of = |model: Option<&str>| windows.map(|(window, then)| (window, now.window(model, then))).into();
@@ -129,12 +129,12 @@ impl Inner {
             let each = windows.map(|(window, then)| (window, now.goodput(name, None, then)));
             (name.to_owned(), each.into())
         };
-        let models = now.busiest(long, MOST_MODELS);
-        let told = Told {
+        let models = now.busiest(long, MAX_MODELS);
+        let told = LiveEvent {
             unix_ms,
-            in_flight: OfInFlight::new(&now.in_flight, &models),
+            in_flight: InFlightView::new(&now.in_flight, &models),
             all: of(None),
-            models_left_out: now.models(long).len() - models.len(),
+            models_left_out: now.active_models(long).len() - models.len(),
             models: models.into_iter().map(|model| (model, of(Some(model)))).collect(),
             slos: now.slos().into_iter().map(of_slo).collect(),
         };
@@ -143,26 +143,26 @@ impl Inner {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct LiveEvent<'a> {
     unix_ms: u64,
-    in_flight: OfInFlight<'a>,
-    all: BTreeMap<&'static str, Window>,
-    models: BTreeMap<&'a str, BTreeMap<&'static str, Window>>,
+    in_flight: InFlightView<'a>,
+    all: BTreeMap<&'static str, WindowStats>,
+    models: BTreeMap<&'a str, BTreeMap<&'static str, WindowStats>>,
     models_left_out: usize,
-    slos: BTreeMap<String, BTreeMap<&'static str, Goodput>>,
+    slos: BTreeMap<String, BTreeMap<&'static str, WindowGoodput>>,
 }
 
 /// What is open: of all, and of the models that are told.
 #[derive(Serialize)]
-struct OfInFlight<'a> {
+struct InFlightView<'a> {
     requests: i64,
     waiting: i64,
     streaming: i64,
     by_model: BTreeMap<&'a str, i64>,
-    streams_by_model: BTreeMap<&'a str, Streams>,
+    streams_by_model: BTreeMap<&'a str, OpenStreams>,
 }
 
-impl<'a> OfInFlight<'a> {
+impl<'a> InFlightView<'a> {
     fn new(open: &'a InFlight, models: &BTreeSet<&'a str>) -> Self {
         let told = models.iter().copied();
         Self {
@@ -178,7 +178,7 @@ impl<'a> OfInFlight<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::fixtures::{NOW, at, spread};
     use crate::measure::record::RequestRecord;
     use crate::measure::slo::Slos;
@@ -186,7 +186,7 @@ mod tests {
     /// One open stream of each.
     fn open(models: &[String]) -> InFlight {
         let each = models.iter().map(|model| (model.as_str().into(), 1));
-        let streams = models.iter().map(|model| (model.as_str().into(), Streams { waiting: 0, streaming: 1 }));
+        let streams = models.iter().map(|model| (model.as_str().into(), OpenStreams { waiting: 0, streaming: 1 }));
         InFlight {
             requests: models.len() as i64,
             streaming: models.len() as i64,
@@ -200,28 +200,28 @@ mod tests {
     fn an_event_is_small_with_a_thousand_models_and_loses_no_request() {
         let rules = ["interactive: ttft<=500ms itl.p99<=50ms", "batch: tpot<=80ms", "long: e2e<=30s", "any: ttft<=1h"];
         let slos = Arc::new(Slos::new(rules.map(|rule| rule.parse().unwrap()).to_vec()).unwrap());
-        let settings = Settings { max_models: 1_000, slos: Arc::clone(&slos), ..Settings::default() };
+        let settings = AggregateSettings { max_models: 1_000, slos: Arc::clone(&slos), ..AggregateSettings::default() };
         let mut counted = Aggregate::new(settings);
         let models: Vec<String> =
             (0..1_000).map(|model| format!("organisation/some-model-{model:04}-instruct-fp8")).collect();
         let cut = |counted: &Aggregate, second: u64| {
-            Arc::new(Cut::of(&counted.snapshot(NOW), open(&models), at(second * 1_000)))
+            Arc::new(LiveSnapshot::from_snapshot(&counted.snapshot(NOW), open(&models), at(second * 1_000)))
         };
-        let (live, before) = (Live::default(), cut(&counted, 0));
+        let (live, before) = (LiveFeed::default(), cut(&counted, 0));
         let mut events = live.subscribe(|| ()).unwrap();
         // The last ones by name are the busiest.
         for (number, model) in models.iter().enumerate() {
             for place in 0..10 + number as i32 / 100 {
                 let record = spread(model, place * 17 + number as i32);
-                counted.finished(&RequestRecord { slos: Arc::clone(&slos), ..record }, None, NOW);
+                counted.record_finished(&RequestRecord { slos: Arc::clone(&slos), ..record }, None, NOW);
             }
         }
-        live.tell(&cut(&counted, 1), &before, 0);
+        live.publish(&cut(&counted, 1), &before, 0);
         let event = events.try_recv().unwrap();
         assert!(event.len() * 60 < 1_000_000, "{} bytes a second", event.len());
         let told: serde_json::Value = serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap();
         let shown: Vec<&str> = told["models"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!((shown.len(), told["models_left_out"].as_u64()), (MOST_MODELS, Some(988)));
+        assert_eq!((shown.len(), told["models_left_out"].as_u64()), (MAX_MODELS, Some(988)));
         assert!(shown.iter().all(|model| model.contains("-09")), "{shown:?}");
         let open = &told["in_flight"];
         assert_eq!((open["requests"].as_u64(), open["by_model"].as_object().unwrap().len()), (Some(1_000), 12));
@@ -234,13 +234,13 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_while_nobody_listens() {
-        let live = Live::default();
-        let cut = |second: u64| Arc::new(Cut::begun(at(second * 1_000)));
-        live.tell(&cut(1), &cut(0), 0);
-        assert!(live.lock().cuts.is_empty());
+        let live = LiveFeed::default();
+        let cut = |second: u64| Arc::new(LiveSnapshot::empty(at(second * 1_000)));
+        live.publish(&cut(1), &cut(0), 0);
+        assert!(live.lock().snapshots.is_empty());
         let events = live.subscribe(|| ());
-        (1..30).for_each(|second| live.tell(&cut(second + 1), &cut(second), 0));
-        assert!(live.lock().cuts.is_empty(), "the reader was cut off: it owed two");
+        (1..30).for_each(|second| live.publish(&cut(second + 1), &cut(second), 0));
+        assert!(live.lock().snapshots.is_empty(), "the reader was cut off: it owed two");
         drop(events);
     }
 }

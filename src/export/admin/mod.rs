@@ -42,57 +42,63 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-use self::history::History;
-use self::live::Live;
-use super::figures::Cut;
-use super::telemetry::Telemetry;
+use self::history::HistoryLog;
+use self::live::LiveFeed;
+use super::control_state::ControlState;
+use super::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
 
 /// Connections at once. A scraper or two, a kubelet and some people are ten.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Time for a client to send a request's head; also how long a kept connection may stay unused, so it is longer than
 /// anyone's scrape interval.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(150);
 /// A connection is not used again after this time, so that peers that have vanished cannot hold every place.
-const MOST_AGE: Gap = Gap::from_millis(600_000);
+const MAX_CONNECTION_AGE: Gap = Gap::from_millis(600_000);
 /// And this much later it is closed even if a reply has not been read.
-const LAST_REPLY: Gap = Gap::from_millis(30_000);
+const CLOSE_TIMEOUT: Gap = Gap::from_millis(30_000);
 /// hyper's least. A reply is one piece and does not need it; a live reader that falls behind should not have much.
-const WRITE_BUFFER: usize = 8 * 1024;
+const WRITE_BUFFER_BYTES: usize = 8 * 1024;
 /// What the kernel may hold for a reader, in bytes: left alone it would hold megabytes for one that does not read.
-const SEND_BUFFER: usize = 64 * 1024;
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// How often figures are taken and told.
-const EVERY: Gap = Gap::from_millis(1_000);
+const SAMPLE_INTERVAL: Gap = Gap::from_millis(1_000);
 /// Pause after a failed accept: out of file descriptors, most likely.
 const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
 
 /// What every connection serves from.
 #[derive(Debug)]
-pub(super) struct Admin {
-    telemetry: Arc<Telemetry>,
-    live: Live,
-    history: History,
+pub(super) struct AdminServer {
+    telemetry: Arc<ControlState>,
+    live: LiveFeed,
+    history: HistoryLog,
     /// The upstream's URL.
     upstream: Option<String>,
     /// Connections that came and requests that were made.
-    turns: AtomicU64,
+    activity_counter: AtomicU64,
 }
 
 /// What a reply can ask of the connection that it goes out on.
 #[derive(Debug, Default)]
-struct Seat {
+struct AdminConnection {
     /// Cut it off: its reader does not keep up.
-    cut: Notify,
+    disconnect: Notify,
     /// It carries a stream without end, and may grow old.
     is_stream: AtomicBool,
     /// When it came or asked last, as a number of [`Admin::turns`].
-    turn: AtomicU64,
+    last_activity: AtomicU64,
 }
 
-impl Admin {
+impl AdminServer {
     /// An admin server for this telemetry.
-    pub(super) fn new(telemetry: Arc<Telemetry>, upstream: Option<String>) -> Self {
-        Self { telemetry, live: Live::default(), history: History::default(), upstream, turns: AtomicU64::new(0) }
+    pub(super) fn new(telemetry: Arc<ControlState>, upstream: Option<String>) -> Self {
+        Self {
+            telemetry,
+            live: LiveFeed::default(),
+            history: HistoryLog::default(),
+            upstream,
+            activity_counter: AtomicU64::new(0),
+        }
     }
 
     /// Serves forever, or until another process has the port: until `left` is true.
@@ -106,35 +112,35 @@ impl Admin {
                 Ok(_) = leaving.wait_for(|left| *left) => {}
             }
         };
-        tokio::join!(admin.tell_each_second(), accepting);
+        tokio::join!(admin.sample_loop(), accepting);
     }
 
     /// Takes the figures once a second, for the history and for whoever listens.
-    async fn tell_each_second(&self) {
+    async fn sample_loop(&self) {
         let telemetry = &self.telemetry;
-        let mut before = Arc::new(Cut::begun(telemetry.started.stamp));
+        let mut before = Arc::new(LiveSnapshot::empty(telemetry.started.stamp));
         let mut next = telemetry.clock.now();
         loop {
-            next = next.after(EVERY).max(telemetry.clock.now());
+            next = next.after(SAMPLE_INTERVAL).max(telemetry.clock.now());
             telemetry.clock.sleep_until(next).await;
-            let now = Arc::new(telemetry.cut());
+            let now = Arc::new(telemetry.live_snapshot());
             let unix_ms = telemetry.clock.unix_nanos(now.at) / 1_000_000;
-            self.history.keep(&now, &before, unix_ms, telemetry.gauges.upstream());
-            self.live.tell(&now, &before, unix_ms);
+            self.history.push(&now, &before, unix_ms, telemetry.gauges.upstream());
+            self.live.publish(&now, &before, unix_ms);
             before = now;
         }
     }
 
     async fn accept(self: Arc<Self>, listener: TcpListener, left: watch::Receiver<bool>) {
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        let mut seats = Vec::<Weak<Seat>>::new();
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut seats = Vec::<Weak<AdminConnection>>::new();
         loop {
             let accepted = listener.accept().await;
             seats.retain(|seat| seat.strong_count() > 0);
             if places.available_permits() == 0 || accepted.is_err() {
                 let taken = seats.iter().filter_map(Weak::upgrade).filter(|seat| !seat.is_stream.load(Relaxed));
-                if let Some(seat) = taken.min_by_key(|seat| seat.turn.load(Relaxed)) {
-                    seat.cut.notify_one();
+                if let Some(seat) = taken.min_by_key(|seat| seat.last_activity.load(Relaxed)) {
+                    seat.disconnect.notify_one();
                 }
             }
             let Ok((socket, _)) = accepted else {
@@ -142,48 +148,48 @@ impl Admin {
                 continue;
             };
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let seat = Arc::<Seat>::default();
-            self.turn_of(&seat);
+            let seat = Arc::<AdminConnection>::default();
+            self.touch(&seat);
             seats.push(Arc::downgrade(&seat));
             tokio::spawn(Arc::clone(&self).connection(socket, seat, left.clone(), place));
         }
     }
 
-    fn turn_of(&self, seat: &Seat) {
-        seat.turn.store(self.turns.fetch_add(1, Relaxed), Relaxed);
+    fn touch(&self, seat: &AdminConnection) {
+        seat.last_activity.store(self.activity_counter.fetch_add(1, Relaxed), Relaxed);
     }
 
     async fn connection(
         self: Arc<Self>,
         socket: TcpStream,
-        seat: Arc<Seat>,
+        seat: Arc<AdminConnection>,
         mut left: watch::Receiver<bool>,
         _place: OwnedSemaphorePermit,
     ) {
         // A kernel that refuses costs memory, not correctness.
-        let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER).is_ok();
+        let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER_BYTES).is_ok();
         let clock = self.telemetry.clock.clone();
         let service = service_fn(|request| {
-            self.turn_of(&seat);
-            let response = self.answer(&request, &seat);
+            self.touch(&seat);
+            let response = self.handle(&request, &seat);
             async { Ok::<_, Infallible>(response) }
         });
         let mut server = http1::Builder::new();
-        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER);
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER_BYTES);
         let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(socket), service));
         // However a connection ends, there is nobody left to tell.
         tokio::select! {
             _ended = connection.as_mut() => return,
-            () = seat.cut.notified() => return,
+            () = seat.disconnect.notified() => return,
             Ok(_) = left.wait_for(|left| *left) => if seat.is_stream.load(Relaxed) { return },
-            () = clock.sleep(MOST_AGE) => {}
+            () = clock.sleep(MAX_CONNECTION_AGE) => {}
         }
         let is_stream = seat.is_stream.load(Relaxed);
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             _ended = connection => {}
-            () = seat.cut.notified() => {}
-            () = clock.sleep(LAST_REPLY), if !is_stream => {}
+            () = seat.disconnect.notified() => {}
+            () = clock.sleep(CLOSE_TIMEOUT), if !is_stream => {}
         }
     }
 }

@@ -15,11 +15,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use serde::Serialize;
 use serde_json::json;
 
-use super::body::Body;
-use super::history::Asked;
+use super::body::AdminBody;
+use super::history::HistoryQuery;
 use super::page::{self, Asset};
-use super::state::State;
-use super::{Admin, Seat, host};
+use super::state::StateResponse;
+use super::{AdminConnection, AdminServer, host};
 use crate::export::prometheus::{accepts_gzip, negotiate};
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -35,9 +35,9 @@ const PATHS: [(&str, &str); 7] = [
     ("/api/history", "the last quarter of an hour, second by second"),
 ];
 
-impl Admin {
+impl AdminServer {
     /// The reply to a request.
-    pub(super) fn answer<B>(&self, request: &Request<B>, seat: &Arc<Seat>) -> Response<Body> {
+    pub(super) fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         if !host::is_allowed(request, &self.telemetry.admin_hosts()) {
             let told = json!({"error": "this port answers IP addresses, localhost and the names of --admin-hosts"});
             return json_reply(StatusCode::MISDIRECTED_REQUEST, &told);
@@ -49,24 +49,26 @@ impl Admin {
             return refused;
         }
         match request.uri().path() {
-            "/" if page::is_wanted(&joined(request.headers(), &ACCEPT)) => asset(&page::INDEX, request.headers()),
-            "/" => varying(reply(StatusCode::OK, TEXT, index().into()), "accept"),
+            "/" if page::accepts_html(&header_list(request.headers(), &ACCEPT)) => {
+                asset(&page::INDEX, request.headers())
+            }
+            "/" => with_vary(reply(StatusCode::OK, TEXT, index().into()), "accept"),
             "/metrics" => self.metrics(request.headers()),
             "/livez" => json_reply(StatusCode::OK, &json!({"status": "live"})),
-            "/readyz" => match self.unready() {
+            "/readyz" => match self.not_ready_reason() {
                 None => json_reply(StatusCode::OK, &json!({"status": "ready"})),
                 Some(reason) => {
                     let told = json!({"status": "not ready", "reason": reason});
                     json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
                 }
             },
-            "/api/state" => json_reply(StatusCode::OK, &State::of(&self.telemetry, self.upstream())),
+            "/api/state" => json_reply(StatusCode::OK, &StateResponse::of(&self.telemetry, self.upstream())),
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", Vec::new()),
             "/api/live" => self.live(seat),
             "/api/history" => {
-                let asked = Asked::of(request.uri().query().unwrap_or_default());
-                let told = self.history.tell(&asked, &self.telemetry, self.upstream());
-                packed(reply(StatusCode::OK, JSON, Vec::new()), told, request.headers())
+                let asked = HistoryQuery::parse(request.uri().query().unwrap_or_default());
+                let told = self.history.render(&asked, &self.telemetry, self.upstream());
+                compressed_reply(reply(StatusCode::OK, JSON, Vec::new()), told, request.headers())
             }
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
@@ -76,40 +78,40 @@ impl Admin {
         }
     }
 
-    fn metrics(&self, asked: &HeaderMap) -> Response<Body> {
-        let format = negotiate(&joined(asked, &ACCEPT));
+    fn metrics(&self, asked: &HeaderMap) -> Response<AdminBody> {
+        let format = negotiate(&header_list(asked, &ACCEPT));
         let encoded = format.encode(&self.telemetry.snapshot());
-        let response = packed(reply(StatusCode::OK, format.content_type(), Vec::new()), encoded, asked);
-        varying(response, "accept, accept-encoding")
+        let response = compressed_reply(reply(StatusCode::OK, format.content_type(), Vec::new()), encoded, asked);
+        with_vary(response, "accept, accept-encoding")
     }
 
     /// Where requests go to.
     fn upstream(&self) -> Option<&str> {
-        let of_run = || self.telemetry.gauges.running().map(|running| &*running.targets);
+        let of_run = || self.telemetry.gauges.run_info().map(|running| &*running.targets);
         self.upstream.as_deref().or_else(of_run)
     }
 
-    fn unready(&self) -> Option<String> {
+    fn not_ready_reason(&self) -> Option<String> {
         let gauges = &self.telemetry.gauges;
         if gauges.ready() {
             return gauges.upstream_failure().map(|why| format!("the upstream cannot be reached: {why}"));
         }
-        let why = match gauges.running() {
+        let why = match gauges.run_info() {
             Some(_) => "the run sends no more: open requests may end",
             None => "the proxy takes no requests: it is starting or draining",
         };
         Some(why.to_owned())
     }
 
-    fn live(&self, seat: &Arc<Seat>) -> Response<Body> {
+    fn live(&self, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         let cut = Arc::clone(seat);
-        let Some(events) = self.live.subscribe(move || cut.cut.notify_one()) else {
+        let Some(events) = self.live.subscribe(move || cut.disconnect.notify_one()) else {
             let told = json!({"error": "too many live readers"});
             return json_reply(StatusCode::SERVICE_UNAVAILABLE, &told);
         };
         seat.is_stream.store(true, Relaxed);
         let mut response = reply(StatusCode::OK, "text/event-stream", Vec::new());
-        *response.body_mut() = Body::Events(events);
+        *response.body_mut() = AdminBody::Events(events);
         response
     }
 }
@@ -119,8 +121,8 @@ fn index() -> String {
     format!("Streamgauge {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.concat())
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(body.into()));
+fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Response<AdminBody> {
+    let mut response = Response::new(AdminBody::Full(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -131,59 +133,59 @@ fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Respo
 }
 
 /// A reply with this body, packed if the client takes that.
-fn packed(mut response: Response<Body>, body: Vec<u8>, asked: &HeaderMap) -> Response<Body> {
+fn compressed_reply(mut response: Response<AdminBody>, body: Vec<u8>, asked: &HeaderMap) -> Response<AdminBody> {
     let gzip = takes_gzip(asked).then(|| gzipped(&body)).flatten();
     if gzip.is_some() {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
-    *response.body_mut() = Body::Whole(gzip.unwrap_or(body).into());
-    varying(response, "accept-encoding")
+    *response.body_mut() = AdminBody::Full(gzip.unwrap_or(body).into());
+    with_vary(response, "accept-encoding")
 }
 
 /// A part of the live page, or only that it has not changed.
-fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<Body> {
-    let mut response = if joined(asked, &IF_NONE_MATCH).contains(asset.tag()) {
+fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
+    let mut response = if header_list(asked, &IF_NONE_MATCH).contains(asset.etag()) {
         let mut response = reply(StatusCode::NOT_MODIFIED, asset.content_type, Vec::new());
         response.headers_mut().remove(CONTENT_TYPE);
         response
     } else if takes_gzip(asked) {
         let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        *response.body_mut() = Body::Whole(Bytes::from_static(asset.packed()));
+        *response.body_mut() = AdminBody::Full(Bytes::from_static(asset.gzipped()));
         response
     } else {
         let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
-        *response.body_mut() = Body::Whole(Bytes::from_static(asset.bytes));
+        *response.body_mut() = AdminBody::Full(Bytes::from_static(asset.bytes));
         response
     };
     let headers = response.headers_mut();
     // Kept, and asked about each time: the next version of the program has other assets under the same names.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    if let Ok(tag) = HeaderValue::try_from(format!("W/{}", asset.tag())) {
+    if let Ok(tag) = HeaderValue::try_from(format!("W/{}", asset.etag())) {
         headers.insert(ETAG, tag);
     }
     for (name, value) in page::HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    varying(response, "accept, accept-encoding")
+    with_vary(response, "accept, accept-encoding")
 }
 
-fn varying(mut response: Response<Body>, by: &'static str) -> Response<Body> {
+fn with_vary(mut response: Response<AdminBody>, by: &'static str) -> Response<AdminBody> {
     response.headers_mut().insert(VARY, HeaderValue::from_static(by));
     response
 }
 
 fn takes_gzip(asked: &HeaderMap) -> bool {
-    accepts_gzip(&joined(asked, &ACCEPT_ENCODING))
+    accepts_gzip(&header_list(asked, &ACCEPT_ENCODING))
 }
 
-fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<Body> {
+fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
     // Our own structures with string keys always serialise.
     reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }
 
 /// All values of a header as one list.
-fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
+fn header_list(headers: &HeaderMap, name: &HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")
 }

@@ -25,15 +25,15 @@
 
 use serde::Serialize;
 
-use crate::export::figures::InFlight;
-use crate::export::gauges::Upstream;
-use crate::export::running;
-use crate::export::telemetry::{Recent, Telemetry};
-use crate::measure::record::Unread;
+use crate::export::control_state::{ControlState, RecentRequest};
+use crate::export::gauges::UpstreamHealth;
+use crate::export::live_view::InFlight;
+use crate::export::run_status;
+use crate::measure::record::UnreadReason;
 use crate::measure::time::Gap;
 
 #[derive(Serialize)]
-pub(super) struct State<'a> {
+pub(super) struct StateResponse<'a> {
     version: &'static str,
     config_digest: String,
     started_unix_ms: u64,
@@ -41,10 +41,10 @@ pub(super) struct State<'a> {
     ready: bool,
     upstream: UpstreamState<'a>,
     in_flight: InFlight,
-    upstream_connections: Connections,
+    upstream_connections: ConnectionCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replay: Option<running::Told<'a>>,
-    recent: Vec<Request>,
+    replay: Option<run_status::RunView<'a>>,
+    recent: Vec<RecentRequestView>,
 }
 
 #[derive(Serialize)]
@@ -54,13 +54,13 @@ struct UpstreamState<'a> {
 }
 
 #[derive(Serialize)]
-struct Connections {
+struct ConnectionCounts {
     idle: i64,
     active: i64,
 }
 
 #[derive(Serialize)]
-struct Request {
+struct RecentRequestView {
     ended_unix_ms: u64,
     model: Option<Box<str>>,
     route: &'static str,
@@ -78,8 +78,8 @@ struct Request {
     write_blocked_ms: f64,
 }
 
-impl<'a> State<'a> {
-    pub(super) fn of(telemetry: &'a Telemetry, upstream: Option<&'a str>) -> Self {
+impl<'a> StateResponse<'a> {
+    pub(super) fn of(telemetry: &'a ControlState, upstream: Option<&'a str>) -> Self {
         let recent = telemetry.recent();
         let (idle, active) = telemetry.gauges.connections();
         Self {
@@ -90,15 +90,15 @@ impl<'a> State<'a> {
             ready: telemetry.gauges.ready(),
             upstream: UpstreamState { url: upstream, state: telemetry.gauges.upstream().name() },
             in_flight: telemetry.in_flight(),
-            upstream_connections: Connections { idle, active },
-            replay: telemetry.running(),
-            recent: recent.into_iter().map(Request::of).collect(),
+            upstream_connections: ConnectionCounts { idle, active },
+            replay: telemetry.run_view(),
+            recent: recent.into_iter().map(RecentRequestView::of).collect(),
         }
     }
 }
 
-impl Request {
-    fn of(recent: Recent) -> Self {
+impl RecentRequestView {
+    fn of(recent: RecentRequest) -> Self {
         Self {
             ended_unix_ms: recent.unix / 1_000_000,
             model: recent.model.as_deref().map(Into::into),
@@ -112,14 +112,14 @@ impl Request {
             output_tokens: recent.output_tokens.map(|count| count.tokens),
             output_tokens_from: recent.output_tokens.map(|count| count.source.name()),
             malformed_events: recent.quality.malformed_events,
-            unread: recent.quality.unread.map(Unread::name),
-            request_unread: recent.quality.request_unread.map(Unread::name),
+            unread: recent.quality.unread.map(UnreadReason::name),
+            request_unread: recent.quality.request_unread.map(UnreadReason::name),
             write_blocked_ms: recent.quality.write_blocked.as_millis(),
         }
     }
 }
 
-impl Upstream {
+impl UpstreamHealth {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",

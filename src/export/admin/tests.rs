@@ -11,9 +11,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
-use crate::config::otlp::Otlp;
+use crate::config::otlp::OtlpConfig;
 use crate::export::aggregate;
-use crate::export::control::{ControlPlane, Rules};
+use crate::export::control::{ControlPlane, RuntimeSettings};
 use crate::export::fixtures::{record, shape, spread};
 use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
@@ -21,7 +21,7 @@ use crate::measure::record::{Ending, Outcome, RequestRecord};
 use crate::measure::shape::RequestShape;
 use crate::measure::time::Gap;
 
-struct Plane {
+struct TestServer {
     address: SocketAddr,
     reporter: Reporter,
     gauges: std::sync::Arc<Gauges>,
@@ -29,36 +29,36 @@ struct Plane {
     task: tokio::task::JoinHandle<()>,
 }
 
-async fn start(rules: Rules) -> Plane {
+async fn start(rules: RuntimeSettings) -> TestServer {
     start_before(rules, None).await
 }
 
-async fn start_before(rules: Rules, upstream: Option<&str>) -> Plane {
+async fn start_before(rules: RuntimeSettings, upstream: Option<&str>) -> TestServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let upstream = upstream.map(str::to_owned);
-    let plane = ControlPlane::new(rules, &Otlp::of_environment(|_| None).0, upstream, Clock::Monotonic);
+    let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, upstream, Clock::Monotonic);
     let (reporter, gauges) = (plane.reporter(), plane.gauges());
     let (stop, stopped) = oneshot::channel();
     let stopping = async { stopped.await.unwrap_or_default() };
     let task = tokio::spawn(plane.run(Some(listener), stopping, Gap::from_millis(1_000)));
-    Plane { address, reporter, gauges, stop, task }
+    TestServer { address, reporter, gauges, stop, task }
 }
 
-struct Reply {
+struct TestReply {
     status: u16,
     head: String,
     body: Vec<u8>,
 }
 
-impl Reply {
+impl TestReply {
     fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 }
 
-impl Plane {
-    async fn send(&self, request: &str) -> Reply {
+impl TestServer {
+    async fn send(&self, request: &str) -> TestReply {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
         socket.write_all(request.as_bytes()).await.unwrap();
         let mut bytes = Vec::new();
@@ -66,17 +66,17 @@ impl Plane {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_ascii_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Reply { status, head, body: bytes[end..].to_vec() }
+        TestReply { status, head, body: bytes[end..].to_vec() }
     }
 
-    async fn get(&self, path: &str, fields: &str) -> Reply {
+    async fn get(&self, path: &str, fields: &str) -> TestReply {
         self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n")).await
     }
 }
 
 #[tokio::test]
 async fn a_scrape_has_what_was_reported_just_before() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     plane.reporter.finished(record().into());
     let reply = plane.get("/metrics", "").await;
     assert_eq!(reply.status, 200);
@@ -100,7 +100,7 @@ async fn a_scrape_has_what_was_reported_just_before() {
 
 #[tokio::test]
 async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let openmetrics = plane.get("/metrics", "accept: application/openmetrics-text\r\n").await;
     assert!(openmetrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
     assert!(openmetrics.body.ends_with(b"# EOF\n"));
@@ -115,7 +115,7 @@ async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
 
 #[tokio::test]
 async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
-    let rules = Rules { admin_hosts: ["gauge".to_owned()].into(), ..Rules::default() };
+    let rules = RuntimeSettings { admin_hosts: ["gauge".to_owned()].into(), ..RuntimeSettings::default() };
     let plane = start(rules).await;
     plane.reporter.finished(record().into());
     let asked = async |path: &str, host: &str| {
@@ -140,7 +140,7 @@ async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
 
 #[tokio::test]
 async fn readiness_says_why_not() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let ready = async || {
         let reply = plane.get("/readyz", "").await;
         (reply.status, reply.json()["reason"].as_str().map(str::to_owned))
@@ -157,7 +157,7 @@ async fn readiness_says_why_not() {
 
 #[tokio::test]
 async fn the_state_tells_the_last_requests_without_what_was_said() {
-    let rules = Rules { config_digest: "abc".to_owned(), ..Rules::default() };
+    let rules = RuntimeSettings { config_digest: "abc".to_owned(), ..RuntimeSettings::default() };
     let plane = start_before(rules, Some("http://llm.invalid:8000")).await;
     let (outcome, ending) = (Outcome::Failed, Ending::UpstreamFailed);
     let unknown = std::sync::Arc::new(shape("made up"));
@@ -165,9 +165,9 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     (0..60).for_each(|_| plane.reporter.finished(record().into()));
     let plain = RequestRecord { shape: std::sync::Arc::new(RequestShape::default()), output_tokens: None, ..record() };
     plane.reporter.finished(plain.into());
-    let mut open = plane.gauges.levels().request("POST");
-    open.asks_for(Some("tiny"));
-    open.is_stream(false);
+    let mut open = plane.gauges.add_thread().request("POST");
+    open.set_model(Some("tiny"));
+    open.set_stream_phase(false);
     let state = plane.get("/api/state", "").await.json();
     assert_eq!(state["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!((state["config_digest"].as_str(), state["ready"].as_bool()), (Some("abc"), Some(false)));
@@ -192,7 +192,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
 }
 
 /// Waits until the history has so many requests; all that it then has.
-async fn kept(plane: &Plane, requests: u64) -> Value {
+async fn kept(plane: &TestServer, requests: u64) -> Value {
     loop {
         let told = plane.get("/api/history", "").await.json();
         let seconds = told["seconds"].as_array().unwrap().iter();
@@ -208,7 +208,9 @@ async fn kept(plane: &Plane, requests: u64) -> Value {
 #[tokio::test]
 async fn a_live_reader_is_told_once_a_second_what_happened() {
     let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=300ms".parse().unwrap()]).unwrap();
-    let plane = start(Rules { aggregate: aggregate::Settings::default(), ..Rules::default() }).await;
+    let plane =
+        start(RuntimeSettings { aggregate: aggregate::AggregateSettings::default(), ..RuntimeSettings::default() })
+            .await;
     plane.reporter.finished(record().into());
     kept(&plane, 1).await;
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
@@ -264,8 +266,8 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
 
 #[tokio::test]
 async fn what_the_page_asks_for_in_a_second_is_small_with_a_thousand_models() {
-    let aggregate = aggregate::Settings { max_models: 1_000, ..aggregate::Settings::default() };
-    let plane = start(Rules { aggregate, ..Rules::default() }).await;
+    let aggregate = aggregate::AggregateSettings { max_models: 1_000, ..aggregate::AggregateSettings::default() };
+    let plane = start(RuntimeSettings { aggregate, ..RuntimeSettings::default() }).await;
     let names: Vec<String> =
         (0..1_000).map(|model| format!("organisation/some-model-{model:04}-instruct-fp8")).collect();
     for (place, name) in (0..).zip(&names) {
@@ -291,7 +293,7 @@ fn unpacked(packed: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_browser_gets_the_page_which_may_load_nothing_from_elsewhere() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let browser = "accept: text/html,*/*;q=0.8\r\n";
     let page = plane.get("/", browser).await;
     assert!(page.body.starts_with(b"<!doctype html>") && page.head.contains("content-type: text/html; charset=utf-8"));
@@ -314,7 +316,7 @@ async fn a_browser_gets_the_page_which_may_load_nothing_from_elsewhere() {
 
 #[tokio::test]
 async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let script = plane.get("/page/uPlot.js", "accept-encoding: gzip\r\n").await;
     assert!(script.head.contains("content-type: text/javascript; charset=utf-8\r\n"), "{}", script.head);
     assert!(script.head.contains("cache-control: no-cache\r\n") && script.head.contains("content-security-policy: "));
@@ -330,12 +332,12 @@ async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
 
 #[tokio::test]
 async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new() {
-    let plane = start_before(Rules::default(), Some("http://127.0.0.1:9")).await;
+    let plane = start_before(RuntimeSettings::default(), Some("http://127.0.0.1:9")).await;
     plane.gauges.set_ready(true);
     plane.gauges.set_upstream(Err("refused".to_owned()));
-    let mut open = plane.gauges.levels().request("POST");
-    open.asks_for(Some("tiny"));
-    open.is_stream(false);
+    let mut open = plane.gauges.add_thread().request("POST");
+    open.set_model(Some("tiny"));
+    open.set_stream_phase(false);
     let history = async |query: &str| plane.get(&format!("/api/history{query}"), "").await.json();
     let seconds = |told: &Value| told["seconds"].as_array().unwrap().clone();
     let requests = |second: &Value| second["figures"]["requests"].as_u64().unwrap_or_default();
@@ -391,13 +393,13 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
 
 #[tokio::test]
 async fn a_live_reader_that_does_not_read_is_cut_off() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     // Open requests of many models make every event longer than what the kernel and the server may hold.
-    let levels = plane.gauges.levels();
+    let levels = plane.gauges.add_thread();
     let _open: Vec<_> = (0..2_000)
         .map(|model| {
             let mut open = levels.request("POST");
-            open.asks_for(Some("tiny"));
+            open.set_model(Some("tiny"));
             plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }.into());
             open
         })
@@ -424,7 +426,7 @@ fn shape_of(model: usize) -> std::sync::Arc<RequestShape> {
 
 #[tokio::test]
 async fn only_reading_is_allowed_and_unknown_paths_are_told() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let posted =
         plane.send("POST /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").await;
     assert_eq!(posted.status, 405);
@@ -440,7 +442,7 @@ async fn only_reading_is_allowed_and_unknown_paths_are_told() {
 
 #[tokio::test]
 async fn whoever_has_asked_for_nothing_the_longest_makes_room_for_one_more() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     let connect = async || TcpStream::connect(plane.address).await.unwrap();
     let ask = async |socket: &mut TcpStream| {
         socket.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
@@ -450,7 +452,7 @@ async fn whoever_has_asked_for_nothing_the_longest_makes_room_for_one_more() {
     live.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     assert!(live.read(&mut [0; 8]).await.unwrap() > 0);
     let (mut scraper, mut silent) = (connect().await, Vec::new());
-    for _ in 2..super::MOST_CONNECTIONS {
+    for _ in 2..super::MAX_CONNECTIONS {
         silent.push(connect().await);
     }
     assert!(ask(&mut scraper).await > 0);
@@ -466,7 +468,7 @@ async fn whoever_has_asked_for_nothing_the_longest_makes_room_for_one_more() {
 
 #[tokio::test]
 async fn it_stops_when_told() {
-    let plane = start(Rules::default()).await;
+    let plane = start(RuntimeSettings::default()).await;
     assert_eq!(plane.get("/livez", "").await.status, 200);
     plane.stop.send(()).unwrap();
     let stopped = Clock::Monotonic.timeout(Gap::from_millis(5_000), plane.task).await;

@@ -26,122 +26,127 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 
-pub use settings::{DEFAULT_MAX_MODELS, Settings};
+pub use settings::{AggregateSettings, DEFAULT_MAX_MODELS};
 
 use super::catalog::Id;
-use super::endings::{error_type, http_error_type, known_status, termination};
-use super::kinds::{GenAi, KindAt, Kinds};
-use super::labels::{Sym, Symbols};
-use super::levels::known_method;
-use super::models::Models;
-use super::series::{Distribution, Series};
-use super::snapshot::{Moment, Snapshot};
+use super::error_type::{error_type, http_error_type, known_status, termination};
+use super::family::{ExemplarHistogram, SeriesFamily};
+use super::interner::{Interner, Symbol};
+use super::models::AdmittedModels;
+use super::series_cache::{CacheSlot, GenAiLabels, SeriesCache};
+use super::snapshot::{Snapshot, TimePoint};
+use super::thread_gauges::known_method;
 use super::trace_context::RequestTrace;
 use crate::measure::observer::Progress;
 use crate::measure::record::{Outcome, RequestRecord, TokenCount};
 use crate::measure::shape::RequestShape;
 use crate::measure::slo::Verdict;
 use crate::measure::time::Gap;
-use crate::measure::timeline::{Method, TokenEvent};
+use crate::measure::timeline::{GapMethod, TokenEvent};
 
 /// Counts records.
 #[derive(Debug)]
 pub struct Aggregate {
-    settings: Settings,
-    symbols: Symbols,
-    models: Models,
-    kinds: Kinds,
+    settings: AggregateSettings,
+    interner: Interner,
+    models: AdmittedModels,
+    series_cache: SeriesCache,
     /// Models whose responses have been [announced](Aggregate::announce).
-    announced: AHashSet<Sym>,
+    declared: AHashSet<Symbol>,
     /// By [`Id`].
-    series: Vec<Series>,
+    series: Vec<SeriesFamily>,
 }
 
 /// One record's circumstances.
 #[derive(Clone, Copy)]
-struct Entry<'a> {
-    moment: Moment,
+struct RecordContext<'a> {
+    moment: TimePoint,
     /// The trace of its exemplars, and their time in nanoseconds since 1970.
     exemplar: Option<(&'a RequestTrace, u64)>,
-    model: Sym,
+    model: Symbol,
     /// Where its series are known from.
-    kind: Option<KindAt>,
+    cache_slot: Option<CacheSlot>,
 }
 
 /// Names a series of one record: the instrument, and which of those that it has for requests of a kind.
-type Which = (Id, usize);
+type SeriesKey = (Id, usize);
 
 impl Aggregate {
     /// Nothing counted yet.
-    pub fn new(settings: Settings) -> Self {
-        let series = Id::all().map(|id| Series::new(id, settings.convention, &settings.slos)).collect();
-        let models = Models::new(settings.max_models);
+    pub fn new(settings: AggregateSettings) -> Self {
+        let series = Id::all().map(|id| SeriesFamily::new(id, settings.convention, &settings.slos)).collect();
+        let models = AdmittedModels::new(settings.max_models);
         Self {
             settings,
-            symbols: Symbols::default(),
+            interner: Interner::default(),
             models,
-            kinds: Kinds::default(),
-            announced: AHashSet::new(),
+            series_cache: SeriesCache::default(),
+            declared: AHashSet::new(),
             series,
         }
     }
 
     /// From now on it counts like this. Histograms whose bounds move with an SLO begin again, which every reader of
     /// counters understands; what else has been counted stays.
-    pub fn apply(&mut self, settings: Settings) {
-        self.series.iter_mut().for_each(|series| series.refit(settings.convention, &settings.slos));
-        self.models.limit(settings.max_models);
-        self.kinds = Kinds::default();
+    pub fn apply(&mut self, settings: AggregateSettings) {
+        self.series.iter_mut().for_each(|series| series.reset_if_layout_changed(settings.convention, &settings.slos));
+        self.models.set_limit(settings.max_models);
+        self.series_cache = SeriesCache::default();
         self.settings = settings;
     }
 
     /// How it counts.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &AggregateSettings {
         &self.settings
     }
 
     /// The name under which a model is shown: itself if it was admitted.
-    pub fn shown(&self, model: &str) -> Arc<str> {
-        self.models.shown(model, &self.symbols)
+    pub fn display_name(&self, model: &str) -> Arc<str> {
+        self.models.display_name(model, &self.interner)
     }
 
     /// One finished request. `kept` is its trace, if its spans are exported: an exemplar must lead somewhere.
-    pub fn finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: Moment) {
+    pub fn record_finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: TimePoint) {
         let exemplar = kept.map(|trace| (trace, moment.unix_of(record.times.ended)));
-        let (entry, gen_ai) = self.entry(record, Entry { moment, exemplar, model: Sym::default(), kind: None });
+        let (entry, gen_ai) =
+            self.record_context(record, RecordContext { moment, exemplar, model: Symbol::default(), cache_slot: None });
         self.http(record, entry);
-        self.response(record, entry);
-        self.measured(record, gen_ai, entry);
+        self.record_response(record, entry);
+        self.record_inference(record, gen_ai, entry);
     }
 
     /// One finished request of a run, which was sent so much later than planned.
-    pub fn replayed(&mut self, record: &RequestRecord, lag: Gap, moment: Moment) {
-        let entry = Entry { moment, exemplar: None, model: Sym::default(), kind: None };
+    pub fn record_replayed(&mut self, record: &RequestRecord, lag: Gap, moment: TimePoint) {
+        let entry = RecordContext { moment, exemplar: None, model: Symbol::default(), cache_slot: None };
         self.count((Id::ReplayRequests, 0), 1, entry, |symbols| [symbols.text(record.outcome.name())]);
         self.record((Id::ReplayLag, 0), lag.as_nanos(), entry, |_| []);
-        let (entry, gen_ai) = self.entry(record, entry);
-        self.measured(record, gen_ai, entry);
+        let (entry, gen_ai) = self.record_context(record, entry);
+        self.record_inference(record, gen_ai, entry);
     }
 
     /// The entry with the record's model and kind, and what all `gen_ai.*` instruments have of it.
-    fn entry<'a>(&mut self, record: &RequestRecord, entry: Entry<'a>) -> (Entry<'a>, GenAi) {
-        let Self { settings, symbols, models, kinds, .. } = self;
+    fn record_context<'a>(
+        &mut self,
+        record: &RequestRecord,
+        entry: RecordContext<'a>,
+    ) -> (RecordContext<'a>, GenAiLabels) {
+        let Self { settings, interner: symbols, models, series_cache: kinds, .. } = self;
         let shape = &*record.shape;
-        let mut model = Sym::default();
+        let mut model = Symbol::default();
         if shape.dialect.is_some() {
             let answered = matches!(record.status, Some(200..=299));
             model = models.admit(shape.model.as_deref(), answered, symbols);
         }
-        let (kind, gen_ai) = kinds.of(record, model, || gen_ai(shape, model, settings, symbols));
-        (Entry { model, kind, ..entry }, gen_ai)
+        let (kind, gen_ai) = kinds.lookup(record, model, || gen_ai(shape, model, settings, symbols));
+        (RecordContext { model, cache_slot: kind, ..entry }, gen_ai)
     }
 
-    fn measured(&mut self, record: &RequestRecord, gen_ai: GenAi, entry: Entry<'_>) {
+    fn record_inference(&mut self, record: &RequestRecord, gen_ai: GenAiLabels, entry: RecordContext<'_>) {
         if record.shape.dialect.is_none() {
             return;
         }
         self.record((Id::RequestDuration, 0), record.duration().as_nanos(), entry, |symbols| {
-            with(gen_ai, error_type(record).map_or(Sym::default(), |error| symbols.text(&error)))
+            with_label(gen_ai, error_type(record).map_or(Symbol::default(), |error| symbols.text(&error)))
         });
         if record.outcome == Outcome::Success {
             self.latencies(record, gen_ai, entry);
@@ -156,19 +161,19 @@ impl Aggregate {
         if let Some(reason) = termination(record) {
             let token = record.times.first_token.is_some();
             self.count((Id::Terminations, usize::from(token)), 1, entry, |symbols| {
-                [entry.model, symbols.text(reason), symbols.truth(token)]
+                [entry.model, symbols.text(reason), symbols.bool_value(token)]
             });
         }
-        self.judge(record, entry);
+        self.record_verdicts(record, entry);
         self.overheads((0, "request"), record.request_overhead.map(Gap::as_nanos), entry);
         self.overheads((1, "response_head"), record.head_overhead.map(Gap::as_nanos), entry);
         self.chunk_overheads(&record.chunk_overheads, entry);
     }
 
     /// What moved in a long stream. Its tokens prove that the server answers to the model's name.
-    pub fn progress(&mut self, progress: &Progress, moment: Moment) {
-        let model = self.models.admit(progress.shape.model.as_deref(), true, &mut self.symbols);
-        let entry = Entry { moment, exemplar: None, model, kind: None };
+    pub fn record_progress(&mut self, progress: &Progress, moment: TimePoint) {
+        let model = self.models.admit(progress.shape.model.as_deref(), true, &mut self.interner);
+        let entry = RecordContext { moment, exemplar: None, model, cache_slot: None };
         self.gaps(&progress.gaps, entry);
         self.stalls(progress.stalls, entry);
         self.tokens(progress.tokens, entry);
@@ -176,32 +181,32 @@ impl Aggregate {
     }
 
     /// Everything counted so far.
-    pub fn snapshot(&self, moment: Moment) -> Snapshot {
-        Snapshot { unix: moment.unix, families: self.series.iter().filter_map(Series::snapshot).collect() }
+    pub fn snapshot(&self, moment: TimePoint) -> Snapshot {
+        Snapshot { unix: moment.unix, families: self.series.iter().filter_map(SeriesFamily::snapshot).collect() }
     }
 
     /// Of what was counted so far, these instruments.
-    pub(super) fn snapshot_of(&self, ids: &[Id], moment: Moment) -> Snapshot {
+    pub(super) fn snapshot_of(&self, ids: &[Id], moment: TimePoint) -> Snapshot {
         // Series are in the order of their ids, as families are.
         let asked = self.series.iter().filter(|series| ids.contains(&series.id()));
-        Snapshot { unix: moment.unix, families: asked.filter_map(Series::snapshot).collect() }
+        Snapshot { unix: moment.unix, families: asked.filter_map(SeriesFamily::snapshot).collect() }
     }
 
-    fn http(&mut self, record: &RequestRecord, entry: Entry<'_>) {
+    fn http(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
         let scheme = self.settings.scheme;
         self.record((Id::HttpDuration, 0), record.duration().as_nanos(), entry, |symbols| {
             let route = record.shape.route();
             [
                 symbols.text(known_method(&record.shape.method)),
                 symbols.text(scheme),
-                if route.is_empty() { Sym::default() } else { symbols.text(route) },
-                record.status.map_or(Sym::default(), |status| symbols.number(i64::from(known_status(status)))),
-                http_error_type(record).map_or(Sym::default(), |error| symbols.text(&error)),
+                if route.is_empty() { Symbol::default() } else { symbols.text(route) },
+                record.status.map_or(Symbol::default(), |status| symbols.number(i64::from(known_status(status)))),
+                http_error_type(record).map_or(Symbol::default(), |error| symbols.text(&error)),
             ]
         });
     }
 
-    fn latencies(&mut self, record: &RequestRecord, gen_ai: GenAi, entry: Entry<'_>) {
+    fn latencies(&mut self, record: &RequestRecord, gen_ai: GenAiLabels, entry: RecordContext<'_>) {
         let times = &record.times;
         if let Some(ttft) = record.ttft() {
             self.record((Id::TimeToFirstToken, 0), ttft.as_nanos(), entry, |_| gen_ai);
@@ -228,19 +233,19 @@ impl Aggregate {
             }
         }
         if let Some(tokens) = record.first_event_tokens {
-            let entry = Entry { exemplar: None, ..entry };
+            let entry = RecordContext { exemplar: None, ..entry };
             self.record((Id::TokensPerChunk, 0), u64::from(tokens), entry, |_| [entry.model]);
         }
     }
 
-    fn gaps(&mut self, gaps: &[TokenEvent], entry: Entry<'_>) {
-        for method in Method::ALL {
+    fn gaps(&mut self, gaps: &[TokenEvent], entry: RecordContext<'_>) {
+        for method in GapMethod::ALL {
             let of_method = |gap: &TokenEvent| Some(gap.latency()).filter(|(_, how)| *how == method);
             let mut latencies = gaps.iter().filter_map(of_method).map(|(latency, _)| latency.as_nanos()).peekable();
             if latencies.peek().is_none() {
                 continue;
             }
-            let key = |symbols: &mut Symbols| [entry.model, symbols.text(method.name())];
+            let key = |symbols: &mut Interner| [entry.model, symbols.text(method.name())];
             let Some(series) = self.distribution((Id::InterTokenLatency, method as usize), entry, key) else { return };
             let mut longest = 0;
             for latency in latencies {
@@ -248,7 +253,7 @@ impl Aggregate {
                 longest = longest.max(latency);
             }
             if let Some((trace, unix)) = entry.exemplar {
-                series.exemplify(longest, trace, unix);
+                series.set_exemplar(longest, trace, unix);
             }
         }
         let mut tokens = gaps.iter().filter_map(|gap| gap.tokens()).peekable();
@@ -259,16 +264,16 @@ impl Aggregate {
         }
     }
 
-    fn usage(&mut self, record: &RequestRecord, gen_ai: GenAi, entry: Entry<'_>) {
+    fn usage(&mut self, record: &RequestRecord, gen_ai: GenAiLabels, entry: RecordContext<'_>) {
         let usage = record.usage;
-        let of_modality = |symbols: &mut Symbols| with(gen_ai, symbols.text("unknown"));
+        let of_modality = |symbols: &mut Interner| with_label(gen_ai, symbols.text("unknown"));
         let kinds = [
             ("input", usage.input, Id::InputTokens, Id::UsageInput),
             ("output", usage.output, Id::OutputTokens, Id::UsageOutput),
         ];
         for (which, (kind, tokens, histogram, total)) in kinds.into_iter().enumerate() {
             if let Some(tokens) = tokens {
-                self.record((Id::TokenUsage, which), tokens, entry, |symbols| with(gen_ai, symbols.text(kind)));
+                self.record((Id::TokenUsage, which), tokens, entry, |symbols| with_label(gen_ai, symbols.text(kind)));
                 self.record((histogram, 0), tokens, entry, |_| gen_ai);
                 self.count((total, 0), tokens, entry, of_modality);
             }
@@ -280,21 +285,21 @@ impl Aggregate {
         }
     }
 
-    fn tokens(&mut self, TokenCount { tokens, source }: TokenCount, entry: Entry<'_>) {
+    fn tokens(&mut self, TokenCount { tokens, source }: TokenCount, entry: RecordContext<'_>) {
         self.count((Id::StreamTokens, source as usize), tokens, entry, |symbols| {
             [entry.model, symbols.text(source.name())]
         });
     }
 
-    fn stalls(&mut self, stalls: u32, entry: Entry<'_>) {
+    fn stalls(&mut self, stalls: u32, entry: RecordContext<'_>) {
         self.count((Id::Stalls, 0), u64::from(stalls), entry, |_| [entry.model]);
     }
 
-    fn judge(&mut self, record: &RequestRecord, entry: Entry<'_>) {
+    fn record_verdicts(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
         // Which SLOs there are for a request is not a matter of its kind.
-        let (model, entry) = (entry.model, Entry { kind: None, ..entry });
+        let (model, entry) = (entry.model, RecordContext { cache_slot: None, ..entry });
         for (slo, verdict) in record.slos.verdicts(record) {
-            let slo = self.symbols.text(slo.name());
+            let slo = self.interner.text(slo.name());
             let (result, tokens) = match &verdict {
                 Verdict::Met => ("met", record.output_tokens.map_or(0, |count| count.tokens)),
                 Verdict::Missed(_) => ("missed", 0),
@@ -314,11 +319,16 @@ impl Aggregate {
         }
     }
 
-    fn chunk_overheads(&mut self, nanos: &[u32], entry: Entry<'_>) {
+    fn chunk_overheads(&mut self, nanos: &[u32], entry: RecordContext<'_>) {
         self.overheads((2, "chunk"), nanos.iter().copied().map(u64::from), entry);
     }
 
-    fn overheads(&mut self, (which, stage): (usize, &str), nanos: impl IntoIterator<Item = u64>, entry: Entry<'_>) {
+    fn overheads(
+        &mut self,
+        (which, stage): (usize, &str),
+        nanos: impl IntoIterator<Item = u64>,
+        entry: RecordContext<'_>,
+    ) {
         let mut nanos = nanos.into_iter().peekable();
         if nanos.peek().is_some()
             && let Some(series) = self.distribution((Id::ProxyOverhead, which), entry, |symbols| [symbols.text(stage)])
@@ -329,35 +339,35 @@ impl Aggregate {
 
     fn record<const N: usize>(
         &mut self,
-        which: Which,
+        which: SeriesKey,
         raw: u64,
-        entry: Entry<'_>,
-        key: impl FnOnce(&mut Symbols) -> [Sym; N],
+        entry: RecordContext<'_>,
+        key: impl FnOnce(&mut Interner) -> [Symbol; N],
     ) {
         if let Some(series) = self.distribution(which, entry, key) {
             series.record(raw);
             if let Some((trace, unix)) = entry.exemplar {
-                series.exemplify(raw, trace, unix);
+                series.set_exemplar(raw, trace, unix);
             }
         }
     }
 
     fn distribution<const N: usize>(
         &mut self,
-        which: Which,
-        entry: Entry<'_>,
-        key: impl FnOnce(&mut Symbols) -> [Sym; N],
-    ) -> Option<&mut Distribution> {
+        which: SeriesKey,
+        entry: RecordContext<'_>,
+        key: impl FnOnce(&mut Interner) -> [Symbol; N],
+    ) -> Option<&mut ExemplarHistogram> {
         let (series, place) = self.find(which, entry, key)?;
         series.distribution(place)
     }
 
     fn count<const N: usize>(
         &mut self,
-        which: Which,
+        which: SeriesKey,
         more: u64,
-        entry: Entry<'_>,
-        key: impl FnOnce(&mut Symbols) -> [Sym; N],
+        entry: RecordContext<'_>,
+        key: impl FnOnce(&mut Interner) -> [Symbol; N],
     ) {
         if let Some((series, place)) = self.find(which, entry, key) {
             series.add(place, more);
@@ -367,25 +377,25 @@ impl Aggregate {
     /// A series of an instrument that is exported: where the entry's kind has it, else by its key.
     fn find<const N: usize>(
         &mut self,
-        (id, which): Which,
-        entry: Entry<'_>,
-        key: impl FnOnce(&mut Symbols) -> [Sym; N],
-    ) -> Option<(&mut Series, u16)> {
-        let Self { symbols, kinds, series, .. } = self;
+        (id, which): SeriesKey,
+        entry: RecordContext<'_>,
+        key: impl FnOnce(&mut Interner) -> [Symbol; N],
+    ) -> Option<(&mut SeriesFamily, u16)> {
+        let Self { interner: symbols, series_cache: kinds, series, .. } = self;
         let series = series.get_mut(id as usize).filter(|series| series.is_enabled())?;
         let mut unknown = None;
-        let known = entry.kind.and_then(|kind| kinds.place(kind, id, which)).unwrap_or(&mut unknown);
+        let known = entry.cache_slot.and_then(|kind| kinds.series_slot(kind, id, which)).unwrap_or(&mut unknown);
         let place = *known.get_or_insert_with(|| {
             let key = key(symbols);
-            series.place(&key, symbols, entry.moment)
+            series.index_of(&key, symbols, entry.moment)
         });
         Some((series, place))
     }
 }
 
 /// The attributes that all `gen_ai.*` instruments have.
-fn gen_ai(shape: &RequestShape, model: Sym, settings: &Settings, symbols: &mut Symbols) -> GenAi {
-    let Some(dialect) = shape.dialect else { return GenAi::default() };
+fn gen_ai(shape: &RequestShape, model: Symbol, settings: &AggregateSettings, symbols: &mut Interner) -> GenAiLabels {
+    let Some(dialect) = shape.dialect else { return GenAiLabels::default() };
     let (address, port) = match &shape.server {
         Some((address, port)) => (symbols.text(address), symbols.number(i64::from(*port))),
         None => Default::default(),
@@ -393,7 +403,7 @@ fn gen_ai(shape: &RequestShape, model: Sym, settings: &Settings, symbols: &mut S
     [symbols.text(dialect.operation), symbols.text(settings.provider_of(dialect)), model, address, port]
 }
 
-fn with(gen_ai: GenAi, one_more: Sym) -> [Sym; 6] {
+fn with_label(gen_ai: GenAiLabels, one_more: Symbol) -> [Symbol; 6] {
     let [operation, provider, model, address, port] = gen_ai;
     [operation, provider, model, address, port, one_more]
 }

@@ -12,7 +12,7 @@ pub const DEFAULT_MAX_MODELS: usize = 100;
 
 /// How to count.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AggregateSettings {
     /// The objectives whose limits become bounds of histograms.
     pub slos: Arc<Slos>,
     /// Most models with series of their own.
@@ -25,7 +25,7 @@ pub struct Settings {
     pub convention: Convention,
 }
 
-impl Default for Settings {
+impl Default for AggregateSettings {
     fn default() -> Self {
         Self {
             slos: Arc::default(),
@@ -37,7 +37,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl AggregateSettings {
     /// `gen_ai.provider.name` for a dialect, in the conventions' word where they have one.
     pub(in crate::export) fn provider_of(&self, dialect: &'static Dialect) -> &str {
         let whose = || {

@@ -4,40 +4,40 @@ use super::*;
 use crate::config::otlp::Sampler;
 use crate::export::catalog::Convention;
 use crate::export::fixtures::{NOW, record, shape};
-use crate::export::labels::Value;
-use crate::export::snapshot::{Data, Point};
+use crate::export::interner::LabelValue;
+use crate::export::snapshot::{DataPoint, PointValue};
 use crate::measure::dialect;
 use crate::measure::failure::FailureOrigin;
 use crate::measure::record::{CountSource, Ending, Fault, Usage};
 use crate::measure::slo::Slos;
 
 fn aggregate() -> Aggregate {
-    Aggregate::new(Settings::default())
+    Aggregate::new(AggregateSettings::default())
 }
 
 fn of(records: &[RequestRecord]) -> Snapshot {
     let mut aggregate = aggregate();
-    records.iter().for_each(|record| aggregate.finished(record, None, NOW));
+    records.iter().for_each(|record| aggregate.record_finished(record, None, NOW));
     aggregate.snapshot(NOW)
 }
 
-fn text(value: Option<&Value>) -> String {
+fn text(value: Option<&LabelValue>) -> String {
     match value {
-        Some(Value::Text(text)) => text.to_string(),
-        Some(Value::Int(number)) => number.to_string(),
-        Some(Value::Bool(truth)) => truth.to_string(),
+        Some(LabelValue::Text(text)) => text.to_string(),
+        Some(LabelValue::Int(number)) => number.to_string(),
+        Some(LabelValue::Bool(truth)) => truth.to_string(),
         None => "-".to_owned(),
     }
 }
 
 /// Every series of an instrument: the named attributes, and count and sum (in milliseconds or tokens) or the count.
 fn series(snapshot: &Snapshot, id: Id, names: &[&str]) -> Vec<(String, u64, f64)> {
-    let one = |point: &Point| {
+    let one = |point: &DataPoint| {
         let labels: Vec<String> = names.iter().map(|name| text(point.label(name))).collect();
         let scale = if id.instrument().unit == "s" { 1e3 } else { 1.0 };
         let (count, sum) = match &point.data {
-            Data::Count(count) => (*count, 0.0),
-            Data::Histogram(histogram, _) => (histogram.count(), (histogram.sum() * scale * 1e6).round() / 1e6),
+            PointValue::Count(count) => (*count, 0.0),
+            PointValue::Histogram(histogram, _) => (histogram.count(), (histogram.sum() * scale * 1e6).round() / 1e6),
             other => panic!("{other:?}"),
         };
         (labels.join(" "), count, sum)
@@ -159,8 +159,9 @@ fn usage_is_reported_where_it_is_known_and_is_never_zero_for_unknown() {
 
 #[test]
 fn the_latest_convention_splits_usage_into_instruments_of_its_own() {
-    let mut aggregate = Aggregate::new(Settings { convention: Convention::Latest, ..Settings::default() });
-    aggregate.finished(&record(), None, NOW);
+    let mut aggregate =
+        Aggregate::new(AggregateSettings { convention: Convention::Latest, ..AggregateSettings::default() });
+    aggregate.record_finished(&record(), None, NOW);
     let snapshot = aggregate.snapshot(NOW);
     assert!(snapshot.points(Id::TokenUsage).is_empty());
     assert_eq!(series(&snapshot, Id::InputTokens, &["gen_ai.operation.name"]), rows([("chat", 1, 100.0)]));
@@ -182,13 +183,13 @@ fn progress_moves_the_counters_and_the_end_adds_the_rest() {
         tokens: TokenCount { tokens, source },
         chunk_overheads: [10_000][..].into(),
     };
-    aggregate.progress(&progress(3, CountSource::Chunks), NOW);
+    aggregate.record_progress(&progress(3, CountSource::Chunks), NOW);
     let during = aggregate.snapshot(NOW);
     assert_eq!(series(&during, Id::StreamTokens, &["source"]), rows([("chunks", 3, 0.0)]));
     assert_eq!(series(&during, Id::InterTokenLatency, &["method"])[0], ("chunk".to_owned(), 1, 40.0));
 
     let end = RequestRecord { tokens_reported: 3, gaps: Box::default(), stalls: 1, ..record() };
-    aggregate.finished(&end, None, NOW);
+    aggregate.record_finished(&end, None, NOW);
     let snapshot = aggregate.snapshot(NOW);
     let tokens = series(&snapshot, Id::StreamTokens, &["gen_ai.request.model", "source"]);
     assert_eq!(tokens, rows([("tiny chunks", 3, 0.0), ("tiny usage", 3, 0.0)]));
@@ -197,7 +198,7 @@ fn progress_moves_the_counters_and_the_end_adds_the_rest() {
     assert_eq!(chunk, ("chunk".to_owned(), 3, 0.06));
 
     let fewer = RequestRecord { tokens_reported: 100, ..record() };
-    aggregate.finished(&fewer, None, NOW);
+    aggregate.record_finished(&fewer, None, NOW);
     assert_eq!(series(&aggregate.snapshot(NOW), Id::StreamTokens, &[])[1].1, 3, "a counter never goes down");
 }
 
@@ -229,11 +230,11 @@ fn verdicts_are_counted_with_all_results_from_the_first_request_on() {
 fn limits_of_objectives_are_bounds_of_their_histograms() {
     let slos = Slos::new(vec!["x: ttft<=123ms ttfo<=234ms itl.p99<=45ms itl<=17ms e2e<=3s".parse().unwrap()]);
     let slos = Arc::new(slos.unwrap());
-    let mut aggregate = Aggregate::new(Settings { slos, ..Settings::default() });
-    aggregate.finished(&record(), None, NOW);
+    let mut aggregate = Aggregate::new(AggregateSettings { slos, ..AggregateSettings::default() });
+    aggregate.record_finished(&record(), None, NOW);
     let snapshot = aggregate.snapshot(NOW);
     let added = |id: Id| {
-        let Data::Histogram(histogram, _) = &snapshot.points(id)[0].data else { panic!() };
+        let PointValue::Histogram(histogram, _) = &snapshot.points(id)[0].data else { panic!() };
         let catalog = id.instrument().layout(&Slos::default()).unwrap();
         let added: Vec<f64> =
             histogram.layout().bounds().iter().copied().filter(|bound| !catalog.bounds().contains(bound)).collect();
@@ -304,12 +305,12 @@ fn a_response_counts_by_who_answered_and_whose_fault_it_is() {
 
 #[test]
 fn the_usual_series_of_responses_are_there_before_the_first_failure() {
-    let mut aggregate = Aggregate::new(Settings::default());
-    aggregate.begin(NOW);
+    let mut aggregate = Aggregate::new(AggregateSettings::default());
+    aggregate.declare_overflow_series(NOW);
     let points = |aggregate: &Aggregate| aggregate.snapshot(NOW).points(Id::HttpResponses).len();
     assert_eq!((points(&aggregate), responses(&aggregate.snapshot(NOW))), (5, vec![]));
-    (0..3).for_each(|_| aggregate.finished(&record(), None, NOW));
-    aggregate.begin(NOW);
+    (0..3).for_each(|_| aggregate.record_finished(&record(), None, NOW));
+    aggregate.declare_overflow_series(NOW);
     assert_eq!(points(&aggregate), 10, "five of the model, too");
     assert_eq!(responses(&aggregate.snapshot(NOW)), [("tiny inference 2xx upstream -".to_owned(), 3)]);
 }
@@ -333,9 +334,9 @@ fn a_model_gets_its_series_with_its_first_answer() {
         let shape = Arc::new(RequestShape { dialect: dialect::named("openai.chat"), ..shape(model) });
         RequestRecord { shape, ..failed(Ending::Complete, Some(status)) }
     };
-    let mut aggregate = Aggregate::new(Settings { max_models: 2, ..Settings::default() });
+    let mut aggregate = Aggregate::new(AggregateSettings { max_models: 2, ..AggregateSettings::default() });
     for record in [asks("a", 404), asks("b", 200), asks("a", 404), asks("b", 500), asks("c", 200), asks("d", 200)] {
-        aggregate.finished(&record, None, NOW);
+        aggregate.record_finished(&record, None, NOW);
     }
     let models = series(&aggregate.snapshot(NOW), Id::RequestDuration, &["gen_ai.request.model", "error.type"]);
     let counts: Vec<_> = models.iter().map(|(labels, count, _)| (labels.as_str(), *count)).collect();
@@ -347,27 +348,27 @@ fn a_model_gets_its_series_with_its_first_answer() {
         ("c eof_without_finish", 1),
     ];
     assert_eq!(counts, expected);
-    assert_eq!(["b", "a"].map(|model| aggregate.shown(model)), ["b".into(), "_other".into()]);
+    assert_eq!(["b", "a"].map(|model| aggregate.display_name(model)), ["b".into(), "_other".into()]);
 }
 
 #[test]
 fn exemplars_lead_to_kept_traces_only() {
     let trace = RequestTrace::begin(&Sampler::default(), None, None);
     let mut aggregate = aggregate();
-    aggregate.finished(&record(), None, NOW);
+    aggregate.record_finished(&record(), None, NOW);
     let exemplars = |aggregate: &Aggregate, id| match &aggregate.snapshot(NOW).points(id)[0].data {
-        Data::Histogram(_, exemplars) => exemplars.clone(),
+        PointValue::Histogram(_, exemplars) => exemplars.clone(),
         other => panic!("{other:?}"),
     };
     assert!(exemplars(&aggregate, Id::TimeToFirstToken).is_empty());
-    aggregate.finished(&record(), Some(&trace), NOW);
+    aggregate.record_finished(&record(), Some(&trace), NOW);
     let kept = exemplars(&aggregate, Id::TimeToFirstToken);
     let [(bucket, exemplar)] = kept[..] else { panic!("{kept:?}") };
     assert_eq!((bucket, exemplar.value, exemplar.trace_id), (8, 0.2, trace.trace_id), "0.1 < 0.2 <= 0.25");
     assert_eq!(exemplar.unix, NOW.unix - 60_000_000_000 + 1_305_000_000);
     let mut earlier = record();
     earlier.times.ended = earlier.times.received.after(Gap::from_millis(300));
-    aggregate.finished(&earlier, Some(&RequestTrace::begin(&Sampler::default(), None, None)), NOW);
+    aggregate.record_finished(&earlier, Some(&RequestTrace::begin(&Sampler::default(), None, None)), NOW);
     assert_eq!(exemplars(&aggregate, Id::TimeToFirstToken), kept, "an exemplar only makes room for a later one");
     assert_eq!(exemplars(&aggregate, Id::InterTokenLatency)[0].1.value, 0.03, "the longest of its method");
     assert_eq!(exemplars(&aggregate, Id::HttpDuration)[0].1.span_id, trace.server_span);
@@ -375,15 +376,16 @@ fn exemplars_lead_to_kept_traces_only() {
 
 #[test]
 fn another_provider_can_be_named() {
-    let mut aggregate = Aggregate::new(Settings { provider: Some("vllm".to_owned()), ..Settings::default() });
-    aggregate.finished(&record(), None, NOW);
+    let mut aggregate =
+        Aggregate::new(AggregateSettings { provider: Some("vllm".to_owned()), ..AggregateSettings::default() });
+    aggregate.record_finished(&record(), None, NOW);
     let provider = series(&aggregate.snapshot(NOW), Id::TimeToFirstToken, &["gen_ai.provider.name"]);
     assert_eq!(provider, rows([("vllm", 1, 200.0)]));
 }
 
 #[test]
 fn providers_have_the_names_of_the_conventions() {
-    let settings = Settings::default();
+    let settings = AggregateSettings::default();
     let of = |name| settings.provider_of(dialect::TABLE.iter().find(|dialect| dialect.name == name).unwrap());
     assert_eq!(["bedrock.invoke", "gemini", "anthropic.messages"].map(of), ["aws.bedrock", "gcp.gemini", "anthropic"]);
 }
@@ -419,8 +421,8 @@ fn requests_that_differ_in_one_label_are_of_different_kinds_however_many_there_a
         for (one, three) in family.points.iter().zip(after) {
             assert_eq!(one.labels, three.labels);
             let counts = [one, three].map(|point| match &point.data {
-                Data::Count(count) => *count,
-                Data::Histogram(histogram, _) => histogram.count(),
+                PointValue::Count(count) => *count,
+                PointValue::Histogram(histogram, _) => histogram.count(),
                 other => panic!("{other:?}"),
             });
             assert_eq!(counts[0] * 3, counts[1], "{:?} {:?}", family.id, one.labels);
@@ -435,9 +437,9 @@ fn requests_that_differ_in_one_label_are_of_different_kinds_however_many_there_a
 #[test]
 fn new_rules_hold_for_requests_of_a_kind_that_has_been_counted() {
     let mut aggregate = aggregate();
-    aggregate.finished(&record(), None, NOW);
-    aggregate.apply(Settings { provider: Some("vllm".to_owned()), ..Settings::default() });
-    aggregate.finished(&record(), None, NOW);
+    aggregate.record_finished(&record(), None, NOW);
+    aggregate.apply(AggregateSettings { provider: Some("vllm".to_owned()), ..AggregateSettings::default() });
+    aggregate.record_finished(&record(), None, NOW);
     let provider = series(&aggregate.snapshot(NOW), Id::TimeToFirstToken, &["gen_ai.provider.name"]);
     assert_eq!(provider, rows([("openai", 1, 200.0), ("vllm", 1, 200.0)]));
 }

@@ -3,15 +3,15 @@
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
-use super::wire::{bytes, field_len, length};
-use crate::export::labels::{Label, Value};
+use super::protobuf_writer::{bytes, field_len, length};
+use crate::export::interner::{Label, LabelValue};
 
 /// The attributes of a series.
 pub(super) fn labels(labels: &[Label]) -> Vec<KeyValue> {
-    let value = |value: &Value| match value {
-        Value::Text(text) => any_value::Value::StringValue(text.to_string()),
-        Value::Int(number) => any_value::Value::IntValue(*number),
-        Value::Bool(truth) => any_value::Value::BoolValue(*truth),
+    let value = |value: &LabelValue| match value {
+        LabelValue::Text(text) => any_value::Value::StringValue(text.to_string()),
+        LabelValue::Int(number) => any_value::Value::IntValue(*number),
+        LabelValue::Bool(truth) => any_value::Value::BoolValue(*truth),
     };
     labels.iter().map(|label| attribute(label.name, value(&label.value))).collect()
 }

@@ -14,40 +14,40 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
 use crate::clock::Clock;
-use crate::config::otlp::{Endpoint, Exporter, Otlp, Protocol};
+use crate::config::otlp::{Endpoint, ExporterConfig, OtlpConfig, Protocol};
 use crate::measure::time::Gap;
-use crate::net::tls::{self, Identity, TlsError, Watched};
+use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
 /// A connection, plain or TLS.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
 
 /// A connection as hyper and tonic take it.
-pub(super) type Io = TokioIo<Box<dyn Stream>>;
+pub(super) type CollectorIo = TokioIo<Box<dyn CollectorStream>>;
 
 /// How long a collector may take to accept the first connection.
-const FIRST_CONTACT: Gap = Gap::from_millis(1_000);
-const FILES: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY name the files";
+const FIRST_CONNECT_TIMEOUT: Gap = Gap::from_millis(1_000);
+const TLS_FILES_HINT: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY name the files";
 
 /// Connects to one collector.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(super) struct CollectorConnector {
     endpoint: Endpoint,
-    tls: Option<Arc<Mutex<Renewed>>>,
+    tls: Option<Arc<Mutex<ReloadingTls>>>,
 }
 
 /// The client's side of TLS, and the files that it came from.
-struct Renewed {
-    exporter: Exporter,
-    watched: Watched,
+struct ReloadingTls {
+    exporter: ExporterConfig,
+    files: FileWatch,
     /// None while they cannot be used: what is wrong with telemetry must not keep traffic from flowing.
     config: Option<Arc<rustls::ClientConfig>>,
 }
 
-impl Renewed {
-    fn read(exporter: &Exporter) -> Result<Arc<rustls::ClientConfig>, TlsError> {
-        let identity = exporter.identity.as_ref().map(|files| Identity { cert: &files.cert, key: &files.key });
+impl ReloadingTls {
+    fn read(exporter: &ExporterConfig) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+        let identity = exporter.identity.as_ref().map(|files| TlsIdentity { cert: &files.cert, key: &files.key });
         let alpn = match exporter.protocol {
             Protocol::Grpc => "h2",
             Protocol::HttpProtobuf => "http/1.1",
@@ -55,15 +55,15 @@ impl Renewed {
         tls::client(exporter.ca.as_deref(), identity, &[alpn]).map(Arc::new)
     }
 
-    fn new(exporter: &Exporter) -> Self {
+    fn new(exporter: &ExporterConfig) -> Self {
         let identity = exporter.identity.iter().flat_map(|files| [&files.cert, &files.key]);
-        let watched = Watched::new(exporter.ca.iter().chain(identity).cloned().collect());
-        Self { exporter: exporter.clone(), watched, config: None }
+        let watched = FileWatch::new(exporter.ca.iter().chain(identity).cloned().collect());
+        Self { exporter: exporter.clone(), files: watched, config: None }
     }
 
     /// As the files have it; what cannot be read leaves what was in force.
-    fn now(&mut self) -> Result<Arc<rustls::ClientConfig>, TlsError> {
-        if let Some(config) = self.config.as_ref().filter(|_| !self.watched.changed()) {
+    fn current(&mut self) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+        if let Some(config) = self.config.as_ref().filter(|_| !self.files.changed()) {
             return Ok(Arc::clone(config));
         }
         match (Self::read(&self.exporter), &self.config) {
@@ -77,35 +77,35 @@ impl Renewed {
     }
 }
 
-impl Connector {
-    pub(super) fn new(exporter: &Exporter) -> Self {
-        let tls = exporter.endpoint.tls.then(|| Arc::new(Mutex::new(Renewed::new(exporter))));
+impl CollectorConnector {
+    pub(super) fn new(exporter: &ExporterConfig) -> Self {
+        let tls = exporter.endpoint.tls.then(|| Arc::new(Mutex::new(ReloadingTls::new(exporter))));
         Self { endpoint: exporter.endpoint.clone(), tls }
     }
 
     /// A new connection, with the certificates as they are by then.
-    pub(super) async fn connect(self) -> io::Result<Io> {
+    pub(super) async fn connect(self) -> io::Result<CollectorIo> {
         let Endpoint { host, port, .. } = self.endpoint;
         let socket = TcpStream::connect((host.as_str(), port)).await?;
         // A request is written whole and then waited for.
         socket.set_nodelay(true)?;
         let Some(tls) = self.tls else { return Ok(TokioIo::new(Box::new(socket))) };
-        let config = tls.lock().unwrap_or_else(PoisonError::into_inner).now();
-        let config = config.map_err(|error| io::Error::other(format!("{error}; {FILES}")))?;
+        let config = tls.lock().unwrap_or_else(PoisonError::into_inner).current();
+        let config = config.map_err(|error| io::Error::other(format!("{error}; {TLS_FILES_HINT}")))?;
         let name = ServerName::try_from(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let stream = TlsConnector::from(config).connect(name, socket).await;
-        let explained = |error| io::Error::other(tls::explained(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
+        let explained = |error| io::Error::other(tls::describe_error(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
         Ok(TokioIo::new(Box::new(stream.map_err(explained)?)))
     }
 }
 
 /// Tries at once whether a collector can be reached, and logs when it cannot: the first export may be a minute away.
-pub(crate) async fn first_contact(exporter: Exporter, clock: Clock) {
+pub(crate) async fn probe_collector(exporter: ExporterConfig, clock: Clock) {
     let endpoint = exporter.endpoint.origin();
-    let why = match clock.timeout(FIRST_CONTACT, Connector::new(&exporter).connect()).await {
+    let why = match clock.timeout(FIRST_CONNECT_TIMEOUT, CollectorConnector::new(&exporter).connect()).await {
         Some(Ok(_)) => return,
         Some(Err(error)) => error.to_string(),
-        None => format!("no connection within {FIRST_CONTACT}"),
+        None => format!("no connection within {FIRST_CONNECT_TIMEOUT}"),
     };
     tracing::warn!(endpoint, why, "the OTLP collector cannot be reached; exports go on trying");
 }
@@ -114,16 +114,16 @@ pub(crate) async fn first_contact(exporter: Exporter, clock: Clock) {
 ///
 /// # Errors
 /// When they cannot; the error names the file.
-pub fn check(otlp: &Otlp) -> Result<(), TlsError> {
+pub fn check(otlp: &OtlpConfig) -> Result<(), TlsError> {
     let exporters = otlp.metrics.iter().map(|of| &of.exporter).chain(otlp.traces.iter().map(|of| &of.exporter));
-    exporters.filter(|exporter| exporter.endpoint.tls).try_for_each(|exporter| Renewed::read(exporter).map(drop))
+    exporters.filter(|exporter| exporter.endpoint.tls).try_for_each(|exporter| ReloadingTls::read(exporter).map(drop))
 }
 
 /// For tonic, which asks for the connection to the endpoint that it was made for.
-impl Service<Uri> for Connector {
-    type Response = Io;
+impl Service<Uri> for CollectorConnector {
+    type Response = CollectorIo;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Io>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<CollectorIo>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

@@ -10,14 +10,14 @@ use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-use super::client::{Answer, Payload, Signal};
-use super::connect::Connector;
-use crate::config::otlp::Exporter;
+use super::client::{ExportPayload, ExportResponse, OtlpSignal};
+use super::connect::CollectorConnector;
+use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 
 /// One collector over gRPC.
-pub(super) struct Grpc {
-    connector: Connector,
+pub(super) struct GrpcTransport {
+    connector: CollectorConnector,
     origin: String,
     metadata: MetadataMap,
     gzip: bool,
@@ -26,8 +26,8 @@ pub(super) struct Grpc {
     channel: Option<Channel>,
 }
 
-impl Grpc {
-    pub(super) fn new(exporter: &Exporter, connector: Connector) -> Self {
+impl GrpcTransport {
+    pub(super) fn new(exporter: &ExporterConfig, connector: CollectorConnector) -> Self {
         let mut metadata = MetadataMap::new();
         for (name, value) in exporter.headers.iter() {
             // A `-bin` name would need a value in base64, which an environment variable does not give.
@@ -41,34 +41,34 @@ impl Grpc {
     }
 
     /// Sends once. When this is dropped half-way, so is the connection.
-    pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
-        let channel = match self.channel.take().map_or_else(|| self.open(), Ok) {
+    pub(super) async fn send(&mut self, payload: &ExportPayload) -> ExportResponse {
+        let channel = match self.channel.take().map_or_else(|| self.connect(), Ok) {
             Ok(channel) => channel,
-            Err(error) => return Answer::Refused(error.to_string()),
+            Err(error) => return ExportResponse::Rejected(error.to_string()),
         };
         let mut client = tonic::client::Grpc::new(channel.clone());
         if self.gzip {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
         let method = PathAndQuery::from_static(match payload.signal {
-            Signal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-            Signal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            OtlpSignal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+            OtlpSignal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
         });
         let mut request = Request::new(payload.message.clone());
         request.metadata_mut().clone_from(&self.metadata);
         let ready = client.ready().await.map_err(|error| Status::from_error(error.into()));
         let response = match ready {
-            Ok(()) => client.unary(request, method, Encoded).await,
+            Ok(()) => client.unary(request, method, RawBytesCodec).await,
             Err(status) => Err(status),
         };
         self.channel = Some(channel);
         match response {
-            Ok(response) => payload.accepted(response.get_ref()),
-            Err(status) => answer(&status),
+            Ok(response) => payload.parse_success(response.get_ref()),
+            Err(status) => response_of_status(&status),
         }
     }
 
-    fn open(&self) -> Result<Channel, tonic::transport::Error> {
+    fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(self.origin.clone())?.user_agent(super::USER_AGENT)?;
         // The connector does TLS itself, so the channel is made beside tonic's own way to it.
         Ok(Channel::new(self.connector.clone(), endpoint))
@@ -76,9 +76,9 @@ impl Grpc {
 }
 
 /// Messages that are encoded already.
-struct Encoded;
+struct RawBytesCodec;
 
-impl Codec for Encoded {
+impl Codec for RawBytesCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -93,7 +93,7 @@ impl Codec for Encoded {
     }
 }
 
-impl Encoder for Encoded {
+impl Encoder for RawBytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -103,7 +103,7 @@ impl Encoder for Encoded {
     }
 }
 
-impl Decoder for Encoded {
+impl Decoder for RawBytesCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -113,7 +113,7 @@ impl Decoder for Encoded {
 }
 
 /// What a status means, by <https://opentelemetry.io/docs/specs/otlp/#failures>.
-fn answer(status: &Status) -> Answer {
+fn response_of_status(status: &Status) -> ExportResponse {
     let retry_after = retry_info(status.details());
     let causes = || std::iter::successors(status.source(), |cause| (*cause).source());
     let broken = causes().any(is_transport);
@@ -136,7 +136,7 @@ fn answer(status: &Status) -> Answer {
         Some(cause) if broken => cause.to_string(),
         _ => format!("the collector answered {:?}: {}", status.code(), status.message()),
     };
-    if again { Answer::Later { retry_after, why } } else { Answer::Refused(why) }
+    if again { ExportResponse::Retryable { retry_after, why } } else { ExportResponse::Rejected(why) }
 }
 
 fn is_transport(cause: &(dyn Error + 'static)) -> bool {
@@ -163,12 +163,12 @@ struct Any {
 #[derive(Clone, PartialEq, Message)]
 struct RetryInfo {
     #[prost(message, optional, tag = "1")]
-    retry_delay: Option<Delay>,
+    retry_delay: Option<RetryDelay>,
 }
 
 /// `google.protobuf.Duration`.
 #[derive(Clone, PartialEq, Message)]
-struct Delay {
+struct RetryDelay {
     #[prost(int64, tag = "1")]
     seconds: i64,
     #[prost(int32, tag = "2")]
@@ -186,34 +186,34 @@ fn retry_info(details: &[u8]) -> Option<Gap> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::otlp::{Endpoint, Headers, Protocol};
+    use crate::config::otlp::{Endpoint, ExportHeaders, Protocol};
 
     fn details(seconds: i64, nanos: i32) -> Vec<u8> {
-        let value = RetryInfo { retry_delay: Some(Delay { seconds, nanos }) }.encode_to_vec();
+        let value = RetryInfo { retry_delay: Some(RetryDelay { seconds, nanos }) }.encode_to_vec();
         let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
         RpcStatus { details: vec![Any { type_url, value }] }.encode_to_vec()
     }
 
     #[tokio::test]
     async fn a_collector_that_is_not_there_is_told_by_its_cause() {
-        let exporter = Exporter {
+        let exporter = ExporterConfig {
             endpoint: Endpoint { tls: false, host: "127.0.0.1".to_owned(), port: 1, target: "/".to_owned() },
             protocol: Protocol::Grpc,
-            headers: Headers::default(),
+            headers: ExportHeaders::default(),
             timeout: Gap::from_millis(1_000),
             gzip: false,
             ca: None,
             identity: None,
         };
-        let mut grpc = Grpc::new(&exporter, Connector::new(&exporter));
-        let payload = Payload { signal: Signal::Traces, message: Bytes::new() };
-        let Answer::Later { why, .. } = grpc.send(&payload).await else { panic!() };
+        let mut grpc = GrpcTransport::new(&exporter, CollectorConnector::new(&exporter));
+        let payload = ExportPayload { signal: OtlpSignal::Traces, message: Bytes::new() };
+        let ExportResponse::Retryable { why, .. } = grpc.send(&payload).await else { panic!() };
         assert_eq!(why, "Connection refused (os error 111)");
     }
 
     #[test]
     fn statuses_are_retried_as_the_protocol_says() {
-        let again = |status: &Status| matches!(answer(status), Answer::Later { .. });
+        let again = |status: &Status| matches!(response_of_status(status), ExportResponse::Retryable { .. });
         for code in [Code::Cancelled, Code::DeadlineExceeded, Code::Aborted, Code::Unavailable, Code::DataLoss] {
             assert!(again(&Status::new(code, "")), "{code:?}");
         }
@@ -221,7 +221,7 @@ mod tests {
             assert!(!again(&Status::new(code, "")), "{code:?}");
         }
         let told = Status::with_details(Code::ResourceExhausted, "", details(2, 500_000_000).into());
-        let Answer::Later { retry_after, .. } = answer(&told) else { panic!() };
+        let ExportResponse::Retryable { retry_after, .. } = response_of_status(&told) else { panic!() };
         assert_eq!(retry_after, Some(Gap::from_millis(2_500)));
         assert_eq!(retry_info(&details(-1, 0)), None);
         assert_eq!(retry_info(b"nonsense"), None);

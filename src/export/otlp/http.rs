@@ -10,26 +10,26 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 
-use super::client::{Answer, Payload};
-use super::connect::Connector;
-use crate::config::otlp::Exporter;
+use super::client::{ExportPayload, ExportResponse};
+use super::connect::CollectorConnector;
+use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 
 /// Longest answer read. It says little.
-const MAX_ANSWER: usize = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// One collector over HTTP.
-pub(super) struct Http {
-    connector: Connector,
+pub(super) struct HttpTransport {
+    connector: CollectorConnector,
     target: String,
     headers: HeaderMap,
     gzip: bool,
     /// The kept connection.
-    kept: Option<SendRequest<Full<Bytes>>>,
+    connection: Option<SendRequest<Full<Bytes>>>,
 }
 
-impl Http {
-    pub(super) fn new(exporter: &Exporter, connector: Connector) -> Self {
+impl HttpTransport {
+    pub(super) fn new(exporter: &ExporterConfig, connector: CollectorConnector) -> Self {
         let mut headers = HeaderMap::new();
         let own = [
             (header::HOST, exporter.endpoint.authority()),
@@ -46,11 +46,11 @@ impl Http {
         if exporter.gzip {
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        Self { connector, target: exporter.endpoint.target.clone(), headers, gzip: exporter.gzip, kept: None }
+        Self { connector, target: exporter.endpoint.target.clone(), headers, gzip: exporter.gzip, connection: None }
     }
 
     /// Sends once. When this is dropped half-way, so is the connection.
-    pub(super) async fn send(&mut self, payload: &Payload) -> Answer {
+    pub(super) async fn send(&mut self, payload: &ExportPayload) -> ExportResponse {
         match self.exchange(payload).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -58,19 +58,22 @@ impl Http {
                 // A server of gRPC begins to speak before it is asked.
                 let is_other = why.contains("unexpected message") || why.contains("invalid HTTP version");
                 let remedy = "; a collector that speaks gRPC, as on port 4317, needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
-                Answer::later(if is_other { why + remedy } else { why })
+                ExportResponse::retryable(if is_other { why + remedy } else { why })
             }
         }
     }
 
-    async fn exchange(&mut self, payload: &Payload) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    async fn exchange(
+        &mut self,
+        payload: &ExportPayload,
+    ) -> Result<ExportResponse, Box<dyn std::error::Error + Send + Sync>> {
         let body = if self.gzip { gzipped(&payload.message)?.into() } else { payload.message.clone() };
         let mut request = http::Request::builder().method(Method::POST).uri(self.target.as_str());
         if let Some(headers) = request.headers_mut() {
             headers.clone_from(&self.headers);
         }
         let request = request.body(Full::new(body))?;
-        let mut kept = self.kept.take();
+        let mut kept = self.connection.take();
         if let Some(connection) = &mut kept
             && connection.ready().await.is_err()
         {
@@ -82,7 +85,7 @@ impl Http {
         };
         let response = connection.send_request(request).await?;
         let answer = read(payload, response).await?;
-        self.kept = Some(connection);
+        self.connection = Some(connection);
         Ok(answer)
     }
 
@@ -97,23 +100,23 @@ impl Http {
 }
 
 async fn read(
-    payload: &Payload,
+    payload: &ExportPayload,
     response: http::Response<Incoming>,
-) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<ExportResponse, Box<dyn std::error::Error + Send + Sync>> {
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
     let why = || format!("the collector answered {}", head.status);
     Ok(match head.status {
-        status if status.is_success() => payload.accepted(&body),
+        status if status.is_success() => payload.parse_success(&body),
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
         | StatusCode::GATEWAY_TIMEOUT => {
             let after = head.headers.get(header::RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
             let retry_after = after.map(|seconds: u64| Gap::from_millis(seconds.saturating_mul(1_000)));
-            Answer::Later { retry_after, why: why() }
+            ExportResponse::Retryable { retry_after, why: why() }
         }
-        _ => Answer::Refused(why()),
+        _ => ExportResponse::Rejected(why()),
     })
 }
 

@@ -14,54 +14,54 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes;
-use crate::config::otlp::{Histograms, Temporality};
-use crate::export::catalog::{Convention, Id, Kind};
-use crate::export::labels::Label;
-use crate::export::snapshot::{self, Data, Family, Point, Snapshot};
+use crate::config::otlp::{HistogramAggregation, Temporality};
+use crate::export::catalog::{Convention, Id, InstrumentKind};
+use crate::export::interner::Label;
+use crate::export::snapshot::{self, DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram;
 
 /// Encodes snapshots one after the other.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct MetricsEncoder {
     resource: Resource,
     convention: Convention,
     temporality: Temporality,
-    histograms: Histograms,
+    histograms: HistogramAggregation,
     /// What the collector has, where differences are sent.
-    base: Base,
+    base: DeltaBase,
 }
 
 /// One export, and what the collector has once it has taken it.
 #[derive(Debug)]
-pub struct Export {
+pub struct MetricsExport {
     /// What to send.
     pub metrics: ResourceMetrics,
     /// Data points in it.
     pub points: u64,
-    base: Base,
+    base: DeltaBase,
 }
 
 #[derive(Debug, Default)]
-struct Base {
+struct DeltaBase {
     unix: u64,
-    points: HashMap<(Id, Arc<[Label]>), Data>,
+    points: HashMap<(Id, Arc<[Label]>), PointValue>,
 }
 
-impl Encoder {
+impl MetricsEncoder {
     /// For a collector that has nothing yet.
     pub fn new(
         resource: &[(String, String)],
         convention: Convention,
         temporality: Temporality,
-        histograms: Histograms,
+        histograms: HistogramAggregation,
     ) -> Self {
         let resource = attributes::resource(resource);
-        Self { resource, convention, temporality, histograms, base: Base::default() }
+        Self { resource, convention, temporality, histograms, base: DeltaBase::default() }
     }
 
     /// One snapshot.
-    pub fn encode(&self, snapshot: &Snapshot) -> Export {
-        let mut base = Base { unix: snapshot.unix, points: HashMap::new() };
+    pub fn encode(&self, snapshot: &Snapshot) -> MetricsExport {
+        let mut base = DeltaBase { unix: snapshot.unix, points: HashMap::new() };
         let mut points = 0;
         let mut metrics = Vec::with_capacity(snapshot.families.len());
         for family in &snapshot.families {
@@ -88,94 +88,94 @@ impl Encoder {
         let scope = Some(attributes::scope());
         let scope_metrics = vec![ScopeMetrics { scope, metrics, schema_url: schema_url.clone() }];
         let metrics = ResourceMetrics { resource: Some(self.resource.clone()), scope_metrics, schema_url };
-        Export { metrics, points, base }
+        MetricsExport { metrics, points, base }
     }
 
     /// The collector has taken this export.
-    pub fn taken(&mut self, export: Export) {
+    pub fn acknowledge(&mut self, export: MetricsExport) {
         self.base = export.base;
     }
 
-    fn is_delta(&self, kind: Kind) -> bool {
+    fn is_delta(&self, kind: InstrumentKind) -> bool {
         match (self.temporality, kind) {
             (Temporality::Cumulative, _) => false,
-            (_, Kind::Counter | Kind::Histogram(_)) => true,
-            (Temporality::Delta, Kind::ObservedCounter) => true,
+            (_, InstrumentKind::Counter | InstrumentKind::Histogram(_)) => true,
+            (Temporality::Delta, InstrumentKind::ObservedCounter) => true,
             _ => false,
         }
     }
 
-    fn data(&self, family: &Family, unix: u64) -> (metric::Data, usize) {
+    fn data(&self, family: &FamilySnapshot, unix: u64) -> (metric::Data, usize) {
         let kind = family.id.instrument().kind;
         let delta = self.is_delta(kind);
         let temporality = if delta { AggregationTemporality::Delta } else { AggregationTemporality::Cumulative };
         let aggregation_temporality = temporality.into();
         let points = family.points.iter().filter_map(|point| self.since_base(family.id, point, delta));
         match (kind, self.histograms) {
-            (Kind::Histogram(_), Histograms::Explicit) => {
+            (InstrumentKind::Histogram(_), HistogramAggregation::Explicit) => {
                 let data_points: Vec<_> = points.filter_map(|point| point.explicit(unix)).collect();
                 let count = data_points.len();
                 (metric::Data::Histogram(Histogram { data_points, aggregation_temporality }), count)
             }
-            (Kind::Histogram(_), Histograms::Exponential) => {
+            (InstrumentKind::Histogram(_), HistogramAggregation::Exponential) => {
                 let data_points: Vec<_> = points.filter_map(|point| point.exponential(unix)).collect();
                 let count = data_points.len();
                 let histogram = ExponentialHistogram { data_points, aggregation_temporality };
                 (metric::Data::ExponentialHistogram(histogram), count)
             }
-            (Kind::Gauge | Kind::Info, _) => {
+            (InstrumentKind::Gauge | InstrumentKind::Info, _) => {
                 let data_points: Vec<_> = points.filter_map(|point| point.number(unix)).collect();
                 let count = data_points.len();
                 (metric::Data::Gauge(Gauge { data_points }), count)
             }
-            (Kind::Counter | Kind::ObservedCounter | Kind::UpDownCounter, _) => {
+            (InstrumentKind::Counter | InstrumentKind::ObservedCounter | InstrumentKind::UpDownCounter, _) => {
                 let data_points: Vec<_> = points.filter_map(|point| point.number(unix)).collect();
                 let count = data_points.len();
-                let is_monotonic = !matches!(kind, Kind::UpDownCounter);
+                let is_monotonic = !matches!(kind, InstrumentKind::UpDownCounter);
                 (metric::Data::Sum(Sum { data_points, aggregation_temporality, is_monotonic }), count)
             }
         }
     }
 
     /// A point's value and since when; for a difference, none where nothing has happened.
-    fn since_base<'a>(&self, id: Id, point: &'a Point, delta: bool) -> Option<Since<'a>> {
-        let whole = Since { point, data: point.data.clone(), start: point.created };
+    fn since_base<'a>(&self, id: Id, point: &'a DataPoint, delta: bool) -> Option<IntervalPoint<'a>> {
+        let whole = IntervalPoint { point, data: point.data.clone(), start: point.created };
         let base = self.base.points.get(&(id, Arc::clone(&point.labels))).filter(|_| delta);
         let Some(base) = base else { return Some(whole) };
         let data = match (&point.data, base) {
-            (Data::Count(now), Data::Count(then)) => Data::Count(now.saturating_sub(*then)),
-            (Data::Seconds(now), Data::Seconds(then)) => Data::Seconds((now - then).max(0.0)),
-            (Data::Histogram(now, exemplars), Data::Histogram(then, _)) => {
+            (PointValue::Count(now), PointValue::Count(then)) => PointValue::Count(now.saturating_sub(*then)),
+            (PointValue::Seconds(now), PointValue::Seconds(then)) => PointValue::Seconds((now - then).max(0.0)),
+            (PointValue::Histogram(now, exemplars), PointValue::Histogram(then, _)) => {
                 // Other bounds than before: it has begun anew, and the collector has nothing of it.
                 let Ok(since) = now.since(then) else { return Some(whole) };
                 let fresh = exemplars.iter().filter(|(_, exemplar)| exemplar.unix > self.base.unix);
-                Data::Histogram(since, fresh.copied().collect())
+                PointValue::Histogram(since, fresh.copied().collect())
             }
             _ => return Some(whole),
         };
         let nothing = match &data {
-            Data::Count(count) => *count == 0,
-            Data::Histogram(histogram, _) => histogram.count() == 0,
-            Data::Level(_) | Data::Seconds(_) => false,
+            PointValue::Count(count) => *count == 0,
+            PointValue::Histogram(histogram, _) => histogram.count() == 0,
+            PointValue::Gauge(_) | PointValue::Seconds(_) => false,
         };
-        (!nothing).then_some(Since { point, data, start: self.base.unix })
+        (!nothing).then_some(IntervalPoint { point, data, start: self.base.unix })
     }
 }
 
 /// A value since a time.
-struct Since<'a> {
-    point: &'a Point,
-    data: Data,
+struct IntervalPoint<'a> {
+    point: &'a DataPoint,
+    data: PointValue,
     start: u64,
 }
 
-impl Since<'_> {
+impl IntervalPoint<'_> {
     fn number(&self, time_unix_nano: u64) -> Option<NumberDataPoint> {
         let value = match self.data {
-            Data::Count(count) => number_data_point::Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
-            Data::Level(level) => number_data_point::Value::AsInt(level),
-            Data::Seconds(seconds) => number_data_point::Value::AsDouble(seconds),
-            Data::Histogram(..) => return None,
+            PointValue::Count(count) => number_data_point::Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
+            PointValue::Gauge(level) => number_data_point::Value::AsInt(level),
+            PointValue::Seconds(seconds) => number_data_point::Value::AsDouble(seconds),
+            PointValue::Histogram(..) => return None,
         };
         Some(NumberDataPoint {
             attributes: attributes::labels(&self.point.labels),
@@ -225,15 +225,15 @@ impl Since<'_> {
         })
     }
 
-    fn histogram(&self) -> Option<(&histogram::Histogram, &[(usize, snapshot::Exemplar)])> {
+    fn histogram(&self) -> Option<(&histogram::Histogram, &[(usize, snapshot::BucketExemplar)])> {
         match &self.data {
-            Data::Histogram(histogram, exemplars) => Some((histogram, exemplars)),
-            Data::Count(_) | Data::Level(_) | Data::Seconds(_) => None,
+            PointValue::Histogram(histogram, exemplars) => Some((histogram, exemplars)),
+            PointValue::Count(_) | PointValue::Gauge(_) | PointValue::Seconds(_) => None,
         }
     }
 }
 
-fn exemplar_of(kept: &snapshot::Exemplar) -> Exemplar {
+fn exemplar_of(kept: &snapshot::BucketExemplar) -> Exemplar {
     Exemplar {
         filtered_attributes: Vec::new(),
         time_unix_nano: kept.unix,
@@ -247,29 +247,29 @@ fn exemplar_of(kept: &snapshot::Exemplar) -> Exemplar {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::fixtures::{NOW, record};
-    use crate::export::snapshot::Moment;
+    use crate::export::snapshot::TimePoint;
     use crate::export::trace_context::RequestTrace;
 
-    fn encoder(temporality: Temporality, histograms: Histograms) -> Encoder {
+    fn encoder(temporality: Temporality, histograms: HistogramAggregation) -> MetricsEncoder {
         let resource = [("service.name".to_owned(), "gauge".to_owned())];
-        Encoder::new(&resource, Convention::Frozen, temporality, histograms)
+        MetricsEncoder::new(&resource, Convention::Frozen, temporality, histograms)
     }
 
-    fn metric(export: &Export, id: Id) -> Option<&metric::Data> {
+    fn metric(export: &MetricsExport, id: Id) -> Option<&metric::Data> {
         let metrics = &export.metrics.scope_metrics[0].metrics;
         metrics.iter().find(|metric| metric.name == id.instrument().name)?.data.as_ref()
     }
 
-    fn explicit(export: &Export, id: Id) -> (&HistogramDataPoint, i32) {
+    fn explicit(export: &MetricsExport, id: Id) -> (&HistogramDataPoint, i32) {
         match metric(export, id) {
             Some(metric::Data::Histogram(histogram)) => (&histogram.data_points[0], histogram.aggregation_temporality),
             other => panic!("{other:?}"),
         }
     }
 
-    fn sum(export: &Export, id: Id) -> &Sum {
+    fn sum(export: &MetricsExport, id: Id) -> &Sum {
         match metric(export, id) {
             Some(metric::Data::Sum(sum)) => sum,
             other => panic!("{other:?}"),
@@ -279,10 +279,11 @@ mod tests {
     #[test]
     fn a_cumulative_export_is_the_snapshot_itself() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
-        let mut aggregate = Aggregate::new(Settings::default());
-        aggregate.finished(&record(), Some(&trace), NOW);
-        let later = Moment { unix: NOW.unix + 5, ..NOW };
-        let export = encoder(Temporality::Cumulative, Histograms::Explicit).encode(&aggregate.snapshot(later));
+        let mut aggregate = Aggregate::new(AggregateSettings::default());
+        aggregate.record_finished(&record(), Some(&trace), NOW);
+        let later = TimePoint { unix: NOW.unix + 5, ..NOW };
+        let export =
+            encoder(Temporality::Cumulative, HistogramAggregation::Explicit).encode(&aggregate.snapshot(later));
         let (ttft, temporality) = explicit(&export, Id::TimeToFirstToken);
         assert_eq!((ttft.count, ttft.sum, temporality), (1, Some(0.2), 2));
         assert_eq!((ttft.bucket_counts.len(), ttft.explicit_bounds.len(), ttft.bucket_counts[8]), (23, 22, 1));
@@ -302,9 +303,10 @@ mod tests {
 
     #[test]
     fn an_exponential_export_has_the_same_counts() {
-        let mut aggregate = Aggregate::new(Settings::default());
-        aggregate.finished(&record(), None, NOW);
-        let export = encoder(Temporality::Cumulative, Histograms::Exponential).encode(&aggregate.snapshot(NOW));
+        let mut aggregate = Aggregate::new(AggregateSettings::default());
+        aggregate.record_finished(&record(), None, NOW);
+        let export =
+            encoder(Temporality::Cumulative, HistogramAggregation::Exponential).encode(&aggregate.snapshot(NOW));
         let Some(metric::Data::ExponentialHistogram(histogram)) = metric(&export, Id::TimeToFirstToken) else {
             panic!()
         };
@@ -315,39 +317,39 @@ mod tests {
 
     #[test]
     fn a_delta_is_what_came_since_the_last_export_that_was_taken() {
-        let mut aggregate = Aggregate::new(Settings::default());
-        let mut encoder = encoder(Temporality::Delta, Histograms::Explicit);
-        let at = |seconds: u64| Moment { unix: NOW.unix + seconds * 1_000_000_000, ..NOW };
-        aggregate.finished(&record(), None, at(0));
+        let mut aggregate = Aggregate::new(AggregateSettings::default());
+        let mut encoder = encoder(Temporality::Delta, HistogramAggregation::Explicit);
+        let at = |seconds: u64| TimePoint { unix: NOW.unix + seconds * 1_000_000_000, ..NOW };
+        aggregate.record_finished(&record(), None, at(0));
         let first = encoder.encode(&aggregate.snapshot(at(10)));
         assert_eq!(explicit(&first, Id::TimeToFirstToken).0.start_time_unix_nano, at(0).unix);
-        encoder.taken(first);
+        encoder.acknowledge(first);
 
-        aggregate.finished(&record(), None, at(11));
+        aggregate.record_finished(&record(), None, at(11));
         let lost = encoder.encode(&aggregate.snapshot(at(20)));
         assert_eq!(explicit(&lost, Id::TimeToFirstToken).0.count, 1);
-        aggregate.finished(&record(), None, at(21));
+        aggregate.record_finished(&record(), None, at(21));
         let third = encoder.encode(&aggregate.snapshot(at(30)));
         let (ttft, temporality) = explicit(&third, Id::TimeToFirstToken);
         assert_eq!((ttft.count, ttft.sum, temporality), (2, Some(0.4), 1));
         assert_eq!((ttft.start_time_unix_nano, ttft.time_unix_nano), (at(10).unix, at(30).unix));
         let tokens = sum(&third, Id::StreamTokens);
         assert_eq!(tokens.data_points[0].value, Some(number_data_point::Value::AsInt(12)));
-        encoder.taken(third);
+        encoder.acknowledge(third);
         assert_eq!(encoder.encode(&aggregate.snapshot(at(40))).points, 0, "nothing happened");
     }
 
     #[test]
     fn levels_are_never_deltas_and_low_memory_spares_observed_counters() {
         let mut snapshot = Snapshot { unix: 100, families: Vec::new() };
-        snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, Data::Level(7));
-        snapshot.observe(Id::HttpActive, ["GET".into(), "http".into()], 1, Data::Level(3));
-        snapshot.observe(Id::ProcessCpu, [], 1, Data::Seconds(2.0));
-        snapshot.observe(Id::ProcessStart, [], 1, Data::Seconds(1.0));
+        snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, PointValue::Gauge(7));
+        snapshot.observe(Id::HttpActive, ["GET".into(), "http".into()], 1, PointValue::Gauge(3));
+        snapshot.observe(Id::ProcessCpu, [], 1, PointValue::Seconds(2.0));
+        snapshot.observe(Id::ProcessStart, [], 1, PointValue::Seconds(1.0));
         for (temporality, cpu) in [(Temporality::Delta, 1), (Temporality::LowMemory, 2), (Temporality::Cumulative, 2)] {
-            let mut encoder = encoder(temporality, Histograms::Explicit);
+            let mut encoder = encoder(temporality, HistogramAggregation::Explicit);
             let first = encoder.encode(&snapshot);
-            encoder.taken(first);
+            encoder.acknowledge(first);
             let export = encoder.encode(&snapshot);
             assert_eq!(sum(&export, Id::ProcessCpu).aggregation_temporality, cpu);
             let active = sum(&export, Id::HttpActive);
@@ -361,13 +363,14 @@ mod tests {
     fn a_delta_of_a_histogram_that_got_other_bounds_is_all_that_it_has() {
         let with = |slo: &str| {
             let slos = crate::measure::slo::Slos::new(vec![slo.parse().unwrap()]).unwrap();
-            let mut aggregate = Aggregate::new(Settings { slos: Arc::new(slos), ..Settings::default() });
-            aggregate.finished(&record(), None, NOW);
+            let mut aggregate =
+                Aggregate::new(AggregateSettings { slos: Arc::new(slos), ..AggregateSettings::default() });
+            aggregate.record_finished(&record(), None, NOW);
             aggregate.snapshot(NOW)
         };
-        let mut encoder = encoder(Temporality::Delta, Histograms::Explicit);
+        let mut encoder = encoder(Temporality::Delta, HistogramAggregation::Explicit);
         let before = encoder.encode(&with("x: ttft<=111ms"));
-        encoder.taken(before);
+        encoder.acknowledge(before);
         let after = encoder.encode(&with("x: ttft<=222ms"));
         assert_eq!(explicit(&after, Id::TimeToFirstToken).0.count, 1);
         assert!(metric(&after, Id::RequestDuration).is_none(), "its bounds are the same and nothing came");

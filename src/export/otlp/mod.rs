@@ -3,15 +3,15 @@
 mod attributes;
 mod client;
 mod connect;
+pub(super) mod exporter;
 mod grpc;
 mod http;
 pub mod metrics;
-pub(super) mod run;
+mod protobuf_writer;
 pub mod traces;
-mod wire;
 
 pub use connect::check;
-pub(super) use connect::first_contact;
+pub(super) use connect::probe_collector;
 
 /// As the protocol asks of every exporter.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));

@@ -15,14 +15,14 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message;
 
 use super::attributes;
-use super::wire::{bytes, field_len, fixed32, fixed64, fixed64_len, length, nested, varint, varint_len};
-use crate::capture::names::shortened;
+use super::protobuf_writer::{bytes, field_len, fixed32, fixed64, fixed64_len, length, nested, varint, varint_len};
+use crate::capture::model_names::shorten;
 use crate::export::aggregate;
 use crate::export::catalog::{Convention, attribute};
-use crate::export::endings::{error_type, http_error_type};
-use crate::export::levels::known_method;
-use crate::export::models::visible;
-use crate::export::snapshot::Moment;
+use crate::export::error_type::{error_type, http_error_type};
+use crate::export::models::escape_invisible;
+use crate::export::snapshot::TimePoint;
+use crate::export::thread_gauges::known_method;
 use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::RequestRecord;
 use crate::measure::slo::Verdict;
@@ -72,7 +72,12 @@ impl RequestSpans {
     pub const COUNT: usize = 2;
 
     /// The spans of a request, the SERVER span first.
-    pub fn new(record: &RequestRecord, trace: &RequestTrace, settings: &aggregate::Settings, moment: Moment) -> Self {
+    pub fn new(
+        record: &RequestRecord,
+        trace: &RequestTrace,
+        settings: &aggregate::AggregateSettings,
+        moment: TimePoint,
+    ) -> Self {
         // The spans of most requests fit, and the allocator has pieces of this size at hand.
         let mut out = Vec::with_capacity(1_024);
         let common = |out: &mut Vec<u8>, id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| {
@@ -99,7 +104,7 @@ impl RequestSpans {
         });
         nested(&mut out, scope_spans::SPANS, |out| {
             common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
-            let (error, model) = (error_type(record), record.shape.model.as_deref().map(shown));
+            let (error, model) = (error_type(record), record.shape.model.as_deref().map(display_model));
             match record.shape.dialect {
                 Some(dialect) => name(out, dialect.operation, model.as_deref().unwrap_or_default()),
                 None => name(out, span_method(record), ""),
@@ -134,8 +139,8 @@ pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Conven
 }
 
 /// A model's name as a span has it.
-fn shown(name: &str) -> Cow<'_, str> {
-    visible(shortened(name))
+fn display_model(name: &str) -> Cow<'_, str> {
+    escape_invisible(shorten(name))
 }
 
 /// A span's name: what was done, and to what if there is something.
@@ -208,7 +213,7 @@ impl Attributes<'_> {
 fn server_attributes(
     attributes: &mut Attributes<'_>,
     record: &RequestRecord,
-    settings: &aggregate::Settings,
+    settings: &aggregate::AggregateSettings,
     error: Option<&str>,
 ) {
     http_attributes(attributes, record, record.status);
@@ -245,7 +250,7 @@ fn client_attributes(
     attributes: &mut Attributes<'_>,
     record: &RequestRecord,
     model: Option<&str>,
-    settings: &aggregate::Settings,
+    settings: &aggregate::AggregateSettings,
     error: Option<&str>,
 ) {
     let (shape, usage) = (&record.shape, &record.usage);
@@ -271,7 +276,7 @@ fn client_attributes(
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
     // Most servers answer under the name that they were asked for.
     let same = record.response_model == shape.model;
-    let answered = record.response_model.as_deref().filter(|_| !same).map(shown);
+    let answered = record.response_model.as_deref().filter(|_| !same).map(display_model);
     attributes.text("gen_ai.response.model", if same { model } else { answered.as_deref() });
     let reasons = record.choices.iter().filter_map(|choice| choice.finish.as_ref()).map(|(reason, _)| reason.name());
     attributes.texts("gen_ai.response.finish_reasons", reasons);
@@ -284,7 +289,7 @@ fn client_attributes(
     attributes.number("gen_ai.usage.reasoning.output_tokens", usage.reasoning);
 }
 
-fn events(out: &mut Vec<u8>, record: &RequestRecord, moment: Moment) {
+fn events(out: &mut Vec<u8>, record: &RequestRecord, moment: TimePoint) {
     let times = &record.times;
     let points =
         [("first_byte", times.first_byte), ("first_token", times.first_token), ("last_token", times.last_token)];
@@ -324,7 +329,7 @@ mod tests {
 
     /// A request's spans as a collector reads them.
     fn spans(record: &RequestRecord, trace: &RequestTrace) -> [Span; 2] {
-        let spans = RequestSpans::new(record, trace, &aggregate::Settings::default(), NOW);
+        let spans = RequestSpans::new(record, trace, &aggregate::AggregateSettings::default(), NOW);
         ScopeSpans::decode(&spans.0[..]).unwrap().spans.try_into().unwrap()
     }
 
@@ -494,7 +499,7 @@ mod tests {
     #[test]
     fn an_export_holds_the_spans_of_its_requests_under_one_resource_and_scope() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
-        let of_one = || RequestSpans::new(&record(), &trace, &aggregate::Settings::default(), NOW);
+        let of_one = || RequestSpans::new(&record(), &trace, &aggregate::AggregateSettings::default(), NOW);
         let resource = attributes::resource(&[("service.name".to_owned(), "gauge".to_owned())]);
         let many: Vec<RequestSpans> = (0..200).map(|_| of_one()).collect();
         let export = export(&many, &resource, Convention::Frozen);

@@ -11,11 +11,11 @@ mod negotiate;
 pub mod protobuf;
 mod text;
 
-pub use negotiate::{Format, accepts_gzip, negotiate};
+pub use negotiate::{ScrapeFormat, accepts_gzip, negotiate};
 
 use super::snapshot::Snapshot;
 
-impl Format {
+impl ScrapeFormat {
     /// The `Content-Type` that names it.
     pub const fn content_type(self) -> &'static str {
         match self {

@@ -2,14 +2,14 @@
 //! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>): dots become underscores, the
 //! unit becomes a suffix, a counter ends in `_total`.
 
-use crate::export::catalog::{Instrument, Kind};
+use crate::export::catalog::{Instrument, InstrumentKind};
 
 /// A family's name, without the suffixes of its samples: `_total`, `_bucket` …
 pub fn family(instrument: &Instrument) -> String {
     if let Some(name) = instrument.prometheus {
         return name.to_owned();
     }
-    let name: String = instrument.name.chars().map(sanitized).collect();
+    let name: String = instrument.name.chars().map(sanitize_char).collect();
     match unit(instrument) {
         Some(unit) if !name.ends_with(unit) => format!("{name}_{unit}"),
         _ => name,
@@ -17,7 +17,7 @@ pub fn family(instrument: &Instrument) -> String {
 }
 
 /// The name of an instrument's one sample where a backend translates what it gets over OTLP.
-pub fn ingested_sample(instrument: &Instrument) -> String {
+pub fn otlp_translated_sample(instrument: &Instrument) -> String {
     sample(&Instrument { prometheus: None, ..*instrument })
 }
 
@@ -37,11 +37,11 @@ pub(super) fn unit(instrument: &Instrument) -> Option<&'static str> {
 }
 
 pub(super) fn is_counter(instrument: &Instrument) -> bool {
-    matches!(instrument.kind, Kind::Counter | Kind::ObservedCounter)
+    matches!(instrument.kind, InstrumentKind::Counter | InstrumentKind::ObservedCounter)
 }
 
 /// A character of an attribute's or an instrument's name.
-pub(super) fn sanitized(c: char) -> char {
+pub(super) fn sanitize_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
 }
 

@@ -2,7 +2,7 @@
 
 /// A format of the scrape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ScrapeFormat {
     /// Text 0.0.4.
     Text,
     /// OpenMetrics text 1.0.
@@ -12,8 +12,8 @@ pub enum Format {
 }
 
 /// The format for an `Accept` header.
-pub fn negotiate(accept: &str) -> Format {
-    let mut best = (0, Format::Text);
+pub fn negotiate(accept: &str) -> ScrapeFormat {
+    let mut best = (0, ScrapeFormat::Text);
     for range in accept.split(',') {
         let (media, parameters) = range.split_once(';').unwrap_or((range, ""));
         let parameter = |name| parameter(parameters, name);
@@ -22,13 +22,13 @@ pub fn negotiate(accept: &str) -> Format {
                 if parameter("proto") == Some("io.prometheus.client.MetricFamily")
                     && parameter("encoding") == Some("delimited") =>
             {
-                Format::Protobuf
+                ScrapeFormat::Protobuf
             }
             "application/openmetrics-text" if parameter("version").is_none_or(|version| version == "1.0.0") => {
-                Format::OpenMetrics
+                ScrapeFormat::OpenMetrics
             }
-            "text/plain" if parameter("version").is_none_or(|version| version == "0.0.4") => Format::Text,
-            "text/*" | "*/*" => Format::Text,
+            "text/plain" if parameter("version").is_none_or(|version| version == "0.0.4") => ScrapeFormat::Text,
+            "text/*" | "*/*" => ScrapeFormat::Text,
             _ => continue,
         };
         // Of equals the first one listed.
@@ -76,19 +76,22 @@ mod tests {
             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
         let native = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7";
         for (accept, expected) in [
-            ("", Format::Text),
-            ("*/*", Format::Text),
-            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", Format::Text),
-            (prometheus_3, Format::OpenMetrics),
-            (&format!("{native},{prometheus_3}"), Format::Protobuf),
-            (&format!("{},{prometheus_3}", native.replace("q=0.7", "q=0")), Format::OpenMetrics),
-            ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Format::Text),
-            ("application/vnd.google.protobuf", Format::Text),
-            ("application/openmetrics-text;version=0.0.1", Format::Text),
-            ("Application/OpenMetrics-Text; version=\"1.0.0\" ; q=0.5 , text/plain ; q=0.4", Format::OpenMetrics),
-            ("text/plain,application/openmetrics-text", Format::Text),
-            ("application/openmetrics-text;q=nan,text/plain;q=0.1", Format::Text),
-            ("application/json", Format::Text),
+            ("", ScrapeFormat::Text),
+            ("*/*", ScrapeFormat::Text),
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", ScrapeFormat::Text),
+            (prometheus_3, ScrapeFormat::OpenMetrics),
+            (&format!("{native},{prometheus_3}"), ScrapeFormat::Protobuf),
+            (&format!("{},{prometheus_3}", native.replace("q=0.7", "q=0")), ScrapeFormat::OpenMetrics),
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text",
+                ScrapeFormat::Text,
+            ),
+            ("application/vnd.google.protobuf", ScrapeFormat::Text),
+            ("application/openmetrics-text;version=0.0.1", ScrapeFormat::Text),
+            ("Application/OpenMetrics-Text; version=\"1.0.0\" ; q=0.5 , text/plain ; q=0.4", ScrapeFormat::OpenMetrics),
+            ("text/plain,application/openmetrics-text", ScrapeFormat::Text),
+            ("application/openmetrics-text;q=nan,text/plain;q=0.1", ScrapeFormat::Text),
+            ("application/json", ScrapeFormat::Text),
         ] {
             assert_eq!(negotiate(accept), expected, "{accept}");
         }

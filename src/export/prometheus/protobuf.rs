@@ -7,9 +7,9 @@
 use prost::Message;
 
 use super::name;
-use crate::export::catalog::Kind;
-use crate::export::labels::Value;
-use crate::export::snapshot::{self, Data, Point, Snapshot};
+use crate::export::catalog::InstrumentKind;
+use crate::export::interner::LabelValue;
+use crate::export::snapshot::{self, DataPoint, PointValue, Snapshot};
 use crate::measure::histogram;
 
 /// A family of series.
@@ -186,12 +186,12 @@ pub(super) fn encode(snapshot: &Snapshot) -> Vec<u8> {
     out
 }
 
-fn family(family: &snapshot::Family) -> MetricFamily {
+fn family(family: &snapshot::FamilySnapshot) -> MetricFamily {
     let instrument = family.id.instrument();
     let r#type = match instrument.kind {
-        Kind::Counter | Kind::ObservedCounter => MetricType::Counter,
-        Kind::UpDownCounter | Kind::Gauge | Kind::Info => MetricType::Gauge,
-        Kind::Histogram(_) => MetricType::Histogram,
+        InstrumentKind::Counter | InstrumentKind::ObservedCounter => MetricType::Counter,
+        InstrumentKind::UpDownCounter | InstrumentKind::Gauge | InstrumentKind::Info => MetricType::Gauge,
+        InstrumentKind::Histogram(_) => MetricType::Histogram,
     };
     MetricFamily {
         name: name::sample(instrument),
@@ -202,21 +202,21 @@ fn family(family: &snapshot::Family) -> MetricFamily {
     }
 }
 
-fn metric(point: &Point, r#type: MetricType) -> Metric {
+fn metric(point: &DataPoint, r#type: MetricType) -> Metric {
     let label = point.labels.iter().map(|label| LabelPair {
-        name: label.name.chars().map(name::sanitized).collect(),
+        name: label.name.chars().map(name::sanitize_char).collect(),
         value: match &label.value {
-            Value::Text(text) => text.to_string(),
-            Value::Int(number) => number.to_string(),
-            Value::Bool(truth) => truth.to_string(),
+            LabelValue::Text(text) => text.to_string(),
+            LabelValue::Int(number) => number.to_string(),
+            LabelValue::Bool(truth) => truth.to_string(),
         },
     });
     let metric = Metric { label: label.collect(), gauge: None, counter: None, histogram: None };
     let value = match &point.data {
-        Data::Count(count) => *count as f64,
-        Data::Level(level) => *level as f64,
-        Data::Seconds(seconds) => *seconds,
-        Data::Histogram(histogram, exemplars) => {
+        PointValue::Count(count) => *count as f64,
+        PointValue::Gauge(level) => *level as f64,
+        PointValue::Seconds(seconds) => *seconds,
+        PointValue::Histogram(histogram, exemplars) => {
             return Metric { histogram: Some(distribution(point, histogram, exemplars)), ..metric };
         }
     };
@@ -229,9 +229,9 @@ fn metric(point: &Point, r#type: MetricType) -> Metric {
 }
 
 fn distribution(
-    point: &Point,
+    point: &DataPoint,
     histogram: &histogram::Histogram,
-    exemplars: &[(usize, snapshot::Exemplar)],
+    exemplars: &[(usize, snapshot::BucketExemplar)],
 ) -> Histogram {
     let bounds = histogram.layout().bounds().iter().copied().chain([f64::INFINITY]);
     let exemplar_of = |at| exemplars.iter().find(|(bucket, _)| *bucket == at).map(|(_, kept)| exemplar(kept));
@@ -260,7 +260,7 @@ fn distribution(
 
 /// Native buckets as spans and differences. A span goes on over a gap of up to two empty buckets, which costs less than
 /// a new span.
-fn spans(native: &histogram::Exponential) -> (Vec<BucketSpan>, Vec<i64>) {
+fn spans(native: &histogram::ExponentialBuckets) -> (Vec<BucketSpan>, Vec<i64>) {
     let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
     let (mut before, mut empty) = (0, 0);
     for (at, count) in native.buckets.iter().map(|count| *count as i64).enumerate() {
@@ -285,7 +285,7 @@ fn spans(native: &histogram::Exponential) -> (Vec<BucketSpan>, Vec<i64>) {
     (spans, deltas)
 }
 
-fn exemplar(kept: &snapshot::Exemplar) -> Exemplar {
+fn exemplar(kept: &snapshot::BucketExemplar) -> Exemplar {
     let label = |name: &str, value: String| LabelPair { name: name.to_owned(), value };
     Exemplar {
         label: vec![label("trace_id", kept.trace_id.to_string()), label("span_id", kept.span_id.to_string())],
@@ -302,7 +302,7 @@ fn timestamp(unix: u64) -> Timestamp {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record};
     use crate::export::trace_context::RequestTrace;
@@ -310,7 +310,13 @@ mod tests {
     #[test]
     fn spans_skip_long_gaps_and_bridge_short_ones() {
         let native = |offset, buckets: &[u64]| {
-            spans(&histogram::Exponential { scale: 3, zero_threshold: 0.0, zero: 0, offset, buckets: buckets.to_vec() })
+            spans(&histogram::ExponentialBuckets {
+                scale: 3,
+                zero_threshold: 0.0,
+                zero: 0,
+                offset,
+                buckets: buckets.to_vec(),
+            })
         };
         assert_eq!(native(0, &[]), (vec![], vec![]));
         let span = |offset, length| BucketSpan { offset, length };
@@ -322,8 +328,8 @@ mod tests {
     #[test]
     fn classic_and_native_buckets_come_from_the_same_counts() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
-        let mut aggregate = Aggregate::new(Settings::default());
-        aggregate.finished(&record(), Some(&trace), NOW);
+        let mut aggregate = Aggregate::new(AggregateSettings::default());
+        aggregate.record_finished(&record(), Some(&trace), NOW);
         let mut bytes = &encode(&aggregate.snapshot(NOW))[..];
         let mut families = Vec::new();
         while !bytes.is_empty() {

@@ -3,14 +3,14 @@
 use std::fmt::{self, Write};
 
 use super::name;
-use crate::export::catalog::{Instrument, Kind};
-use crate::export::labels::{Label, Value};
-use crate::export::snapshot::{Data, Exemplar, Family, Point, Snapshot};
+use crate::export::catalog::{Instrument, InstrumentKind};
+use crate::export::interner::{Label, LabelValue};
+use crate::export::snapshot::{BucketExemplar, DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram::Histogram;
 
 /// A snapshot as text.
 pub(super) fn encode(snapshot: &Snapshot, openmetrics: bool) -> String {
-    let mut writer = Writer { out: String::with_capacity(1 << 16), openmetrics };
+    let mut writer = ExpositionWriter { out: String::with_capacity(1 << 16), openmetrics };
     for family in &snapshot.families {
         // Writing to a string cannot fail.
         let _written = writer.family(family).is_ok();
@@ -21,26 +21,28 @@ pub(super) fn encode(snapshot: &Snapshot, openmetrics: bool) -> String {
     writer.out
 }
 
-struct Writer {
+struct ExpositionWriter {
     out: String,
     openmetrics: bool,
 }
 
-impl Writer {
-    fn family(&mut self, family: &Family) -> fmt::Result {
+impl ExpositionWriter {
+    fn family(&mut self, family: &FamilySnapshot) -> fmt::Result {
         let instrument = family.id.instrument();
         let sample = name::sample(instrument);
         self.metadata(instrument, &sample)?;
         for point in &family.points {
             match &point.data {
-                Data::Count(count) => self.line(&sample, &point.labels, None, count)?,
-                Data::Level(level) => self.line(&sample, &point.labels, None, level)?,
-                Data::Seconds(seconds) => self.line(&sample, &point.labels, None, seconds)?,
-                Data::Histogram(histogram, exemplars) => self.histogram(&sample, point, histogram, exemplars)?,
+                PointValue::Count(count) => self.line(&sample, &point.labels, None, count)?,
+                PointValue::Gauge(level) => self.line(&sample, &point.labels, None, level)?,
+                PointValue::Seconds(seconds) => self.line(&sample, &point.labels, None, seconds)?,
+                PointValue::Histogram(histogram, exemplars) => self.histogram(&sample, point, histogram, exemplars)?,
             }
-            if self.openmetrics && (name::is_counter(instrument) || matches!(instrument.kind, Kind::Histogram(_))) {
+            if self.openmetrics
+                && (name::is_counter(instrument) || matches!(instrument.kind, InstrumentKind::Histogram(_)))
+            {
                 let created = format!("{}_created", name::family(instrument));
-                self.line(&created, &point.labels, None, Unix(point.created))?;
+                self.line(&created, &point.labels, None, UnixSeconds(point.created))?;
             }
         }
         Ok(())
@@ -48,16 +50,16 @@ impl Writer {
 
     fn metadata(&mut self, instrument: &Instrument, sample: &str) -> fmt::Result {
         let kind = match instrument.kind {
-            Kind::Counter | Kind::ObservedCounter => "counter",
-            Kind::UpDownCounter | Kind::Gauge => "gauge",
-            Kind::Info if self.openmetrics => "info",
-            Kind::Info => "gauge",
-            Kind::Histogram(_) => "histogram",
+            InstrumentKind::Counter | InstrumentKind::ObservedCounter => "counter",
+            InstrumentKind::UpDownCounter | InstrumentKind::Gauge => "gauge",
+            InstrumentKind::Info if self.openmetrics => "info",
+            InstrumentKind::Info => "gauge",
+            InstrumentKind::Histogram(_) => "histogram",
         };
         let family = name::family(instrument);
         let family = match instrument.kind {
             _ if !self.openmetrics => sample,
-            Kind::Info => family.trim_end_matches("_info"),
+            InstrumentKind::Info => family.trim_end_matches("_info"),
             _ => &family,
         };
         writeln!(self.out, "# TYPE {family} {kind}")?;
@@ -65,26 +67,26 @@ impl Writer {
             writeln!(self.out, "# UNIT {family} {unit}")?;
         }
         write!(self.out, "# HELP {family} ")?;
-        self.escaped(instrument.description)?;
+        self.write_escaped(instrument.description)?;
         self.out.write_char('\n')
     }
 
     fn histogram(
         &mut self,
         name: &str,
-        point: &Point,
+        point: &DataPoint,
         histogram: &Histogram,
-        exemplars: &[(usize, Exemplar)],
+        exemplars: &[(usize, BucketExemplar)],
     ) -> fmt::Result {
         let bounds = histogram.layout().bounds().iter().copied().chain([f64::INFINITY]);
         let bucket = format!("{name}_bucket");
         for ((at, bound), count) in bounds.enumerate().zip(histogram.cumulative()) {
             let exemplar = exemplars.iter().find(|(bucket, _)| *bucket == at).map(|(_, exemplar)| exemplar);
-            let bound = Bound { bound, openmetrics: self.openmetrics };
+            let bound = BucketBound { bound, openmetrics: self.openmetrics };
             self.sample(&bucket, &point.labels, Some(bound), count)?;
             if let Some(exemplar) = exemplar.filter(|_| self.openmetrics) {
-                let Exemplar { value, unix, trace_id, span_id } = exemplar;
-                let at = Unix(*unix);
+                let BucketExemplar { value, unix, trace_id, span_id } = exemplar;
+                let at = UnixSeconds(*unix);
                 write!(self.out, " # {{trace_id=\"{trace_id}\",span_id=\"{span_id}\"}} {value} {at}")?;
             }
             self.out.write_char('\n')?;
@@ -93,22 +95,34 @@ impl Writer {
         self.line(&format!("{name}_sum"), &point.labels, None, histogram.sum())
     }
 
-    fn line(&mut self, name: &str, labels: &[Label], bound: Option<Bound>, value: impl fmt::Display) -> fmt::Result {
+    fn line(
+        &mut self,
+        name: &str,
+        labels: &[Label],
+        bound: Option<BucketBound>,
+        value: impl fmt::Display,
+    ) -> fmt::Result {
         self.sample(name, labels, bound, value)?;
         self.out.write_char('\n')
     }
 
-    fn sample(&mut self, name: &str, labels: &[Label], bound: Option<Bound>, value: impl fmt::Display) -> fmt::Result {
+    fn sample(
+        &mut self,
+        name: &str,
+        labels: &[Label],
+        bound: Option<BucketBound>,
+        value: impl fmt::Display,
+    ) -> fmt::Result {
         self.out.push_str(name);
         let mut opening = '{';
         for Label { name, value } in labels {
             self.out.push(std::mem::replace(&mut opening, ','));
-            self.out.extend(name.chars().map(name::sanitized));
+            self.out.extend(name.chars().map(name::sanitize_char));
             self.out.push_str("=\"");
             match value {
-                Value::Text(text) => self.escaped(text)?,
-                Value::Int(number) => write!(self.out, "{number}")?,
-                Value::Bool(truth) => write!(self.out, "{truth}")?,
+                LabelValue::Text(text) => self.write_escaped(text)?,
+                LabelValue::Int(number) => write!(self.out, "{number}")?,
+                LabelValue::Bool(truth) => write!(self.out, "{truth}")?,
             }
             self.out.push('"');
         }
@@ -122,7 +136,7 @@ impl Writer {
     }
 
     /// Escapes what would end a string or a line. In a 0.0.4 `HELP` a quote needs no escape; our texts have none.
-    fn escaped(&mut self, text: &str) -> fmt::Result {
+    fn write_escaped(&mut self, text: &str) -> fmt::Result {
         for c in text.chars() {
             match c {
                 '\\' => self.out.push_str("\\\\"),
@@ -136,21 +150,21 @@ impl Writer {
 }
 
 /// Nanoseconds since 1970 in seconds, cut to milliseconds.
-struct Unix(u64);
+struct UnixSeconds(u64);
 
-impl fmt::Display for Unix {
+impl fmt::Display for UnixSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}", self.0 / 1_000_000_000, self.0 / 1_000_000 % 1_000)
     }
 }
 
 /// A bucket's bound, written as the Prometheus libraries do: labels are compared as text.
-struct Bound {
+struct BucketBound {
     bound: f64,
     openmetrics: bool,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for BucketBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bound.is_infinite() {
             return f.write_str("+Inf");
@@ -172,7 +186,7 @@ impl fmt::Display for Bound {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, Settings};
+    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record, shape};
     use crate::export::trace_context::RequestTrace;
@@ -182,10 +196,10 @@ mod tests {
     }
 
     fn snapshot(model: &str, trace: Option<&RequestTrace>) -> Snapshot {
-        let mut aggregate = Aggregate::new(Settings::default());
+        let mut aggregate = Aggregate::new(AggregateSettings::default());
         let mut record = record();
         record.shape = std::sync::Arc::new(shape(model));
-        aggregate.finished(&record, trace, NOW);
+        aggregate.record_finished(&record, trace, NOW);
         aggregate.snapshot(NOW)
     }
 
@@ -233,7 +247,7 @@ mod tests {
     #[test]
     fn an_information_is_a_type_of_its_own_only_in_openmetrics() {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        snapshot.observe(Id::BuildInfo, ["1.0".into()], 0, Data::Level(1));
+        snapshot.observe(Id::BuildInfo, ["1.0".into()], 0, PointValue::Gauge(1));
         let help = "The program that exports this.";
         let text = format!("# TYPE streamgauge_build_info gauge\n# HELP streamgauge_build_info {help}\n");
         assert_eq!(encode(&snapshot, false), format!("{text}streamgauge_build_info{{version=\"1.0\"}} 1\n"));
@@ -245,7 +259,7 @@ mod tests {
     fn a_hostile_value_stays_in_its_quotes() {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         let hostile = "\"} 1\nfake_total{a=\\\"\u{2028}\u{0}é";
-        snapshot.observe(Id::BuildInfo, [hostile.into()], 0, Data::Level(1));
+        snapshot.observe(Id::BuildInfo, [hostile.into()], 0, PointValue::Gauge(1));
         let text = encode(&snapshot, true);
         assert!(lines(&text, "fake").is_empty());
         let expected = "version=\"\\\"} 1\\nfake_total{a=\\\\\\\"\u{2028}\u{0}é\"";
@@ -254,7 +268,7 @@ mod tests {
 
     #[test]
     fn bounds_are_written_as_in_go() {
-        let written = |bound, openmetrics| Bound { bound, openmetrics }.to_string();
+        let written = |bound, openmetrics| BucketBound { bound, openmetrics }.to_string();
         for (bound, text, openmetrics) in [
             (0.00001, "1e-05", "1e-05"),
             (0.000025, "2.5e-05", "2.5e-05"),

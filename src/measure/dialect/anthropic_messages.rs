@@ -5,14 +5,16 @@
 //! name has no delta of its own), signatures and citations are not tokens, and unknown types are passed over. The usage
 //! of `message_start` has a placeholder for the output; that of `message_delta` is cumulative, and the last one counts.
 
-use super::fault::Fault;
-use super::reply::{is_report, sum};
+use super::document_reply::{is_report, sum};
+use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
-use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use super::{
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL, count, finish_reason,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 use crate::measure::record::Usage;
-use crate::measure::text::TextFields;
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "anthropic.messages",
@@ -21,7 +23,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/v1/messages"),
     request: REQUEST,
     prompt: &["tools", "system", "messages"],
-    reader: |_| Box::new(Messages::default()),
+    reader: |_| Box::new(AnthropicMessagesReader::default()),
     reply: REPLY,
     error_body,
     text: Some(&TextFields {
@@ -32,25 +34,25 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("max_tokens", Asked::MaxTokens),
-    ("temperature", Asked::Temperature),
-    ("top_p", Asked::TopP),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("max_tokens", RequestField::MaxTokens),
+    ("temperature", RequestField::Temperature),
+    ("top_p", RequestField::TopP),
 ];
 
-const REPLY: &[(&str, Field)] = &[
-    ("id", Field::Id),
-    ("model", Field::Model),
-    ("stop_reason", Field::Finish),
-    ("usage.input_tokens", Field::Input),
-    ("usage.cache_read_input_tokens", Field::CachedBeside),
-    ("usage.cache_creation_input_tokens", Field::Input),
-    ("usage.output_tokens", Field::Output),
-    ("type", Field::Mark),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("stop_reason", ReplyField::Finish),
+    ("usage.input_tokens", ReplyField::Input),
+    ("usage.cache_read_input_tokens", ReplyField::CachedBeside),
+    ("usage.cache_creation_input_tokens", ReplyField::Input),
+    ("usage.output_tokens", ReplyField::Output),
+    ("type", ReplyField::Mark),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
 ];
 
 /// An error reply of ours; the classes are those of Anthropic's documentation.
@@ -67,15 +69,15 @@ fn error_body(status: u16, message: &str) -> String {
 
 /// Counts as the events give them, each the latest.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct AnthropicUsage {
     input: Option<u64>,
     cache_read: Option<u64>,
     cache_creation: Option<u64>,
     output: Option<u64>,
 }
 
-impl Counts {
-    fn read(&mut self, walk: &mut Walk<'_>) -> Option<()> {
+impl AnthropicUsage {
+    fn read(&mut self, walk: &mut JsonWalker<'_>) -> Option<()> {
         walk.object(|key, walk| {
             let latest = match key {
                 b"input_tokens" => &mut self.input,
@@ -97,31 +99,31 @@ impl Counts {
 
 /// The state of one stream.
 #[derive(Default)]
-pub(super) struct Messages {
-    counts: Counts,
+pub(super) struct AnthropicMessagesReader {
+    counts: AnthropicUsage,
     skeleton: Skeleton<OutputKind>,
 }
 
 /// What matters of one event.
 #[derive(Default)]
-struct Parts<'a> {
+struct AnthropicEvent<'a> {
     kind: Option<&'a str>,
     id: Option<&'a str>,
     model: Option<&'a str>,
-    delta: Block<'a>,
+    delta: AnthropicBlock<'a>,
     /// It has counts.
     counts: bool,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
 #[derive(Default)]
-struct Block<'a> {
+struct AnthropicBlock<'a> {
     output: Option<OutputKind>,
     stop_reason: Option<&'a str>,
 }
 
-impl<'a> Block<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> AnthropicBlock<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut block = Self::default();
         walk.object(|key, walk| {
             let kind = match key {
@@ -135,8 +137,8 @@ impl<'a> Block<'a> {
                 _ => return walk.skip(),
             };
             match walk.shown()? {
-                Shown::String(_) => block.output = Some(kind),
-                Shown::Null | Shown::Empty | Shown::Other => {}
+                FieldState::String(_) => block.output = Some(kind),
+                FieldState::Null | FieldState::Empty | FieldState::Other => {}
             }
             Some(())
         })?;
@@ -144,7 +146,7 @@ impl<'a> Block<'a> {
     }
 }
 
-impl Parts<'_> {
+impl AnthropicEvent<'_> {
     /// What it shows, if it says by itself what it is and nothing else.
     fn steady(&self) -> Option<OutputKind> {
         let shows_text_only = self.kind == Some("content_block_delta") && self.fault.is_none() && !self.counts;
@@ -152,9 +154,9 @@ impl Parts<'_> {
     }
 }
 
-impl Messages {
-    fn read<'a>(&mut self, walk: &mut Walk<'a>) -> Option<Parts<'a>> {
-        let (mut parts, mut counts) = (Parts::default(), self.counts);
+impl AnthropicMessagesReader {
+    fn read<'a>(&mut self, walk: &mut JsonWalker<'a>) -> Option<AnthropicEvent<'a>> {
+        let (mut parts, mut counts) = (AnthropicEvent::default(), self.counts);
         walk.object(|key, walk| {
             match key {
                 b"type" => parts.kind = walk.text()?,
@@ -170,12 +172,12 @@ impl Messages {
                     }
                     Some(())
                 })?,
-                b"delta" if walk.is_object() => parts.delta = Block::read(walk)?,
+                b"delta" if walk.is_object() => parts.delta = AnthropicBlock::read(walk)?,
                 b"usage" => {
                     parts.counts = true;
                     counts.read(walk)?;
                 }
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -185,7 +187,7 @@ impl Messages {
         Some(parts)
     }
 
-    fn usage(&self, output: Option<u64>, sink: &mut dyn Sink) {
+    fn usage(&self, output: Option<u64>, sink: &mut dyn DeltaSink) {
         let usage = Usage { output, ..self.counts.usage() };
         if is_report(&usage) {
             sink.delta(0, Delta::Usage(usage));
@@ -193,8 +195,8 @@ impl Messages {
     }
 }
 
-impl Reader for Messages {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for AnthropicMessagesReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         if let Some(&kind) = self.skeleton.meaning_of(event.data, |_, _, _| ()) {
             return sink.delta(0, Delta::Output { kind, tokens: None });
         }
@@ -203,10 +205,10 @@ impl Reader for Messages {
         }
         let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
         let parts = self.read(&mut walk);
-        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(AnthropicEvent::steady));
         let Some(parts) = parts else { return sink.delta(0, Delta::Malformed) };
         if let Some(fault) = parts.fault {
-            return fault.tell(sink);
+            return fault.emit(sink);
         }
         match parts.kind.map_or(event.name, str::as_bytes) {
             b"message_start" => {
@@ -229,7 +231,7 @@ impl Reader for Messages {
                 }
             }
             b"message_stop" => sink.delta(0, Delta::Done),
-            b"error" => Fault::named(event.data).tell(sink),
+            b"error" => ErrorObject::named(event.data).emit(sink),
             _ => {}
         }
     }

@@ -3,14 +3,17 @@
 //! Frames of an Amazon event stream, named by their headers; an exception is a frame too. A padding `p` in each makes
 //! sizes say nothing.
 
-use super::fault::{Fault, tell_plain};
-use super::reply::{is_report, sum};
-use super::{Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
-use crate::measure::framing::{Event, Mark};
-use crate::measure::json::Walk;
+use super::document_reply::{is_report, sum};
+use super::fault::{ErrorObject, tell_plain};
+use super::{
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL, count, finish_reason,
+    segment_of,
+};
+use crate::measure::framing::{Event, PayloadKind};
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
-use crate::measure::text::TextFields;
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "bedrock.converse",
@@ -21,7 +24,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     path,
     request: REQUEST,
     prompt: &["toolConfig", "system", "messages"],
-    reader: |_| Box::new(Converse),
+    reader: |_| Box::new(BedrockConverseReader),
     reply: REPLY,
     error_body,
     text: Some(&TextFields {
@@ -40,20 +43,20 @@ pub(super) fn path(shape: &mut RequestShape, path: &str) {
     shape.stream = Some(path.ends_with("-stream"));
 }
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("inferenceConfig.maxTokens", Asked::MaxTokens),
-    ("inferenceConfig.temperature", Asked::Temperature),
-    ("inferenceConfig.topP", Asked::TopP),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("inferenceConfig.maxTokens", RequestField::MaxTokens),
+    ("inferenceConfig.temperature", RequestField::Temperature),
+    ("inferenceConfig.topP", RequestField::TopP),
 ];
 
-const REPLY: &[(&str, Field)] = &[
-    ("stopReason", Field::Finish),
-    ("usage.inputTokens", Field::Input),
-    ("usage.cacheReadInputTokens", Field::CachedBeside),
-    ("usage.cacheWriteInputTokens", Field::Input),
-    ("usage.outputTokens", Field::Output),
-    ("message", Field::Error),
-    ("__type", Field::Kind),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("stopReason", ReplyField::Finish),
+    ("usage.inputTokens", ReplyField::Input),
+    ("usage.cacheReadInputTokens", ReplyField::CachedBeside),
+    ("usage.cacheWriteInputTokens", ReplyField::Input),
+    ("usage.outputTokens", ReplyField::Output),
+    ("message", ReplyField::Error),
+    ("__type", ReplyField::Kind),
 ];
 
 pub(super) fn error_body(_: u16, message: &str) -> String {
@@ -61,11 +64,11 @@ pub(super) fn error_body(_: u16, message: &str) -> String {
 }
 
 /// Has no state: every event stands for itself.
-pub(super) struct Converse;
+pub(super) struct BedrockConverseReader;
 
-impl Reader for Converse {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if event.mark == Mark::Exception {
+impl DialectReader for BedrockConverseReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
+        if event.mark == PayloadKind::Exception {
             return exception(event, sink);
         }
         if read(event.data, sink).is_none() {
@@ -75,9 +78,9 @@ impl Reader for Converse {
 }
 
 /// An exception: its name is its class, and its payload has a message or is one.
-pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
+pub(super) fn exception(event: &Event<'_>, sink: &mut dyn DeltaSink) {
     let mut message = None;
-    let read = Walk::new(event.data).and_then(|mut walk| {
+    let read = JsonWalker::new(event.data).and_then(|mut walk| {
         walk.object(|key, walk| {
             match key {
                 b"message" | b"Message" => message = walk.text()?,
@@ -90,14 +93,14 @@ pub(super) fn exception(event: &Event<'_>, sink: &mut dyn Sink) {
     let kind = text(event.name);
     match read {
         None => tell_plain(text(event.data), kind, sink),
-        Some(()) => Fault { message, kind, code: None }.tell(sink),
+        Some(()) => ErrorObject { message, kind, code: None }.emit(sink),
     }
 }
 
 /// Tells what an event means: its keys say what the frame's name says.
-pub(super) fn read(data: &[u8], sink: &mut dyn Sink) -> Option<()> {
+pub(super) fn read(data: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
     let (mut shown, mut reason, mut usage) = (None, None, None);
-    let mut walk = Walk::new(data)?;
+    let mut walk = JsonWalker::new(data)?;
     walk.object(|key, walk| event(key, walk, &mut shown, &mut reason, &mut usage))?;
     walk.end()?;
     if let Some(kind) = shown {
@@ -116,7 +119,7 @@ pub(super) fn read(data: &[u8], sink: &mut dyn Sink) -> Option<()> {
 
 fn event<'a>(
     key: &[u8],
-    walk: &mut Walk<'a>,
+    walk: &mut JsonWalker<'a>,
     shown: &mut Option<OutputKind>,
     reason: &mut Option<&'a str>,
     usage: &mut Option<Usage>,
@@ -152,7 +155,7 @@ fn event<'a>(
 }
 
 /// Whether an object shows something under `name`.
-fn inside(walk: &mut Walk<'_>, name: &[u8]) -> Option<bool> {
+fn inside(walk: &mut JsonWalker<'_>, name: &[u8]) -> Option<bool> {
     let mut shows = false;
     walk.object(|key, walk| {
         shows |= walk.shown()?.is_content() && key == name;
@@ -162,7 +165,7 @@ fn inside(walk: &mut Walk<'_>, name: &[u8]) -> Option<bool> {
 }
 
 /// Usage. `inputTokens` leaves out what came from the cache or went into it; the total has it all.
-fn counts(walk: &mut Walk<'_>) -> Option<Usage> {
+fn counts(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let (mut usage, mut total, mut cache_write) = (Usage::default(), None, None);
     walk.object(|key, walk| {
         match key {

@@ -5,16 +5,16 @@
 //! Cohere) the names of the text and of the reason. Mistral's chat and DeepSeek have OpenAI's choices with names of their
 //! own in them.
 
-use super::anthropic_messages::Messages;
+use super::anthropic_messages::AnthropicMessagesReader;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
-use super::openai::{Choice, Stream};
-use super::reply::{is_report, sum};
+use super::document_reply::{is_report, sum};
+use super::openai::{OpenAiChoice, OpenAiStream};
 use super::{
-    Asked, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, bedrock_converse, count, finish_reason, openai_chat,
-    openai_completions,
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL, bedrock_converse, count,
+    finish_reason, openai_chat, openai_completions,
 };
-use crate::measure::framing::{Event, Mark};
-use crate::measure::json::Walk;
+use crate::measure::framing::{Event, PayloadKind};
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -28,56 +28,56 @@ pub(super) const DIALECT: Dialect = Dialect {
     path,
     request: REQUEST,
     prompt: &["tools", "system", "messages", "prompt", "inputText"],
-    reader: |shape| Box::new(Invoke::new(shape)),
+    reader: |shape| Box::new(BedrockInvokeReader::new(shape)),
     reply: REPLY,
     error_body,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("max_tokens", Asked::MaxTokens),
-    ("max_gen_len", Asked::MaxTokensElse),
-    ("textGenerationConfig.maxTokenCount", Asked::MaxTokensElse),
-    ("inferenceConfig.maxTokens", Asked::MaxTokensElse),
-    ("temperature", Asked::Temperature),
-    ("top_p", Asked::TopP),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("max_tokens", RequestField::MaxTokens),
+    ("max_gen_len", RequestField::MaxTokensElse),
+    ("textGenerationConfig.maxTokenCount", RequestField::MaxTokensElse),
+    ("inferenceConfig.maxTokens", RequestField::MaxTokensElse),
+    ("temperature", RequestField::Temperature),
+    ("top_p", RequestField::TopP),
 ];
 
 /// Anthropic's and Llama's; the other vendors' replies do not count.
-const REPLY: &[(&str, Field)] = &[
-    ("id", Field::Id),
-    ("model", Field::Model),
-    ("stop_reason", Field::Finish),
-    ("usage.input_tokens", Field::Input),
-    ("usage.cache_read_input_tokens", Field::CachedBeside),
-    ("usage.cache_creation_input_tokens", Field::Input),
-    ("usage.output_tokens", Field::Output),
-    ("prompt_token_count", Field::Input),
-    ("generation_token_count", Field::Output),
-    ("message", Field::Error),
-    ("__type", Field::Kind),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("stop_reason", ReplyField::Finish),
+    ("usage.input_tokens", ReplyField::Input),
+    ("usage.cache_read_input_tokens", ReplyField::CachedBeside),
+    ("usage.cache_creation_input_tokens", ReplyField::Input),
+    ("usage.output_tokens", ReplyField::Output),
+    ("prompt_token_count", ReplyField::Input),
+    ("generation_token_count", ReplyField::Output),
+    ("message", ReplyField::Error),
+    ("__type", ReplyField::Kind),
 ];
 
-struct Invoke {
+struct BedrockInvokeReader {
     /// The vendor's event, decoded.
     plain: Vec<u8>,
-    anthropic: Messages,
-    openai: Stream,
+    anthropic: AnthropicMessagesReader,
+    openai: OpenAiStream,
 }
 
-impl Invoke {
+impl BedrockInvokeReader {
     fn new(shape: &RequestShape) -> Self {
-        Self { plain: Vec::new(), anthropic: Messages::default(), openai: Stream::new(shape) }
+        Self { plain: Vec::new(), anthropic: AnthropicMessagesReader::default(), openai: OpenAiStream::new(shape) }
     }
 }
 
-impl Reader for Invoke {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if event.mark == Mark::Exception {
+impl DialectReader for BedrockInvokeReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
+        if event.mark == PayloadKind::Exception {
             return exception(event, sink);
         }
         let mut bytes = None;
-        let read = Walk::new(event.data).and_then(|mut walk| {
+        let read = JsonWalker::new(event.data).and_then(|mut walk| {
             walk.object(|key, walk| {
                 match key {
                     b"bytes" => bytes = walk.text()?,
@@ -87,18 +87,18 @@ impl Reader for Invoke {
             })
         });
         let decoded = bytes.filter(|_| read.is_some()).and_then(|bytes| decode(bytes.as_bytes(), &mut self.plain));
-        let vendor = decoded.and_then(|()| Vendor::of(&self.plain));
+        let vendor = decoded.and_then(|()| VendorEvent::of(&self.plain));
         let Some(vendor) = vendor else { return sink.delta(0, Delta::Malformed) };
-        let inner = Event { name: b"", data: &self.plain, mark: Mark::Plain };
+        let inner = Event { name: b"", data: &self.plain, mark: PayloadKind::Plain };
         match vendor.family {
-            Family::Anthropic => self.anthropic.event(&inner, sink),
-            Family::OpenAi => self.openai.event(&inner, choice, sink),
-            Family::Converse => {
+            ModelFamily::Anthropic => self.anthropic.event(&inner, sink),
+            ModelFamily::OpenAi => self.openai.event(&inner, choice, sink),
+            ModelFamily::Converse => {
                 if bedrock_converse::read(&self.plain, sink).is_none() {
                     sink.delta(0, Delta::Malformed);
                 }
             }
-            Family::Other => {
+            ModelFamily::Other => {
                 if vendor.shows {
                     sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
                 }
@@ -120,8 +120,8 @@ impl Reader for Invoke {
 
 /// A choice as OpenAI has it; Mistral's chat calls the delta a `message` and DeepSeek has a `text`, and both say
 /// `stop_reason`, which beside a `finish_reason` is something else.
-fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
-    let (mut choice, mut stopped) = (Choice::default(), None);
+fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
+    let (mut choice, mut stopped) = (OpenAiChoice::default(), None);
     walk.object(|key, walk| match key {
         b"delta" | b"message" if walk.is_object() => openai_chat::delta(&mut choice, walk),
         b"text" => openai_completions::text(&mut choice, walk),
@@ -136,7 +136,7 @@ fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Family {
+enum ModelFamily {
     Anthropic,
     OpenAi,
     Converse,
@@ -144,17 +144,17 @@ enum Family {
 }
 
 /// What a vendor's event is, and what the ones that have no dialect of their own mean.
-struct Vendor<'a> {
-    family: Family,
+struct VendorEvent<'a> {
+    family: ModelFamily,
     shows: bool,
     finish: Option<&'a str>,
     usage: Option<Usage>,
 }
 
-impl<'a> Vendor<'a> {
+impl<'a> VendorEvent<'a> {
     fn of(data: &'a [u8]) -> Option<Self> {
-        let mut vendor = Self { family: Family::Other, shows: false, finish: None, usage: None };
-        let mut walk = Walk::new(data)?;
+        let mut vendor = Self { family: ModelFamily::Other, shows: false, finish: None, usage: None };
+        let mut walk = JsonWalker::new(data)?;
         walk.object(|key, walk| match key {
             b"amazon-bedrock-invocationMetrics" => {
                 vendor.usage = Some(metrics(walk)?);
@@ -162,12 +162,12 @@ impl<'a> Vendor<'a> {
             }
             b"type" | b"choices" | b"messageStart" | b"contentBlockStart" | b"contentBlockDelta"
             | b"contentBlockStop" | b"messageStop" | b"metadata"
-                if vendor.family == Family::Other =>
+                if vendor.family == ModelFamily::Other =>
             {
                 vendor.family = match key {
-                    b"type" => Family::Anthropic,
-                    b"choices" => Family::OpenAi,
-                    _ => Family::Converse,
+                    b"type" => ModelFamily::Anthropic,
+                    b"choices" => ModelFamily::OpenAi,
+                    _ => ModelFamily::Converse,
                 };
                 walk.skip()
             }
@@ -179,7 +179,7 @@ impl<'a> Vendor<'a> {
         Some(vendor)
     }
 
-    fn field(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+    fn field(&mut self, key: &[u8], walk: &mut JsonWalker<'a>) -> Option<()> {
         match key {
             b"generation" | b"outputText" | b"completion" | b"text" => self.shows |= walk.shown()?.is_content(),
             b"stop_reason" | b"completionReason" | b"finish_reason" => self.finish = walk.text()?.or(self.finish),
@@ -190,7 +190,7 @@ impl<'a> Vendor<'a> {
 }
 
 /// Bedrock's counts. `inputTokenCount` leaves out what came from the cache or went into it.
-fn metrics(walk: &mut Walk<'_>) -> Option<Usage> {
+fn metrics(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let (mut usage, mut cache_write) = (Usage::default(), None);
     walk.object(|key, walk| {
         match key {

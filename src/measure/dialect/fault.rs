@@ -1,19 +1,19 @@
 //! Errors, as servers put them into replies, and as we do.
 
-use super::{Delta, Sink};
-use crate::measure::json::Walk;
+use super::{Delta, DeltaSink};
+use crate::measure::json_walker::JsonWalker;
 
 /// An error inside an event.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fault<'a> {
+pub(super) struct ErrorObject<'a> {
     pub(super) message: Option<&'a str>,
     pub(super) kind: Option<&'a str>,
     pub(super) code: Option<&'a str>,
 }
 
-impl<'a> Fault<'a> {
+impl<'a> ErrorObject<'a> {
     /// An `error` field: an object with a message, or the message itself. `null` is none.
-    pub(super) fn read(walk: &mut Walk<'a>) -> Option<Option<Self>> {
+    pub(super) fn read(walk: &mut JsonWalker<'a>) -> Option<Option<Self>> {
         if !walk.is_object() {
             return Some(match walk.raw()? {
                 "null" => None,
@@ -38,7 +38,7 @@ impl<'a> Fault<'a> {
 
     /// An event that is an error by its name: what its data says, at its top or in its `error`.
     pub(super) fn named(data: &'a [u8]) -> Self {
-        Walk::new(data).and_then(|mut walk| Self::read(&mut walk)).flatten().unwrap_or_default()
+        JsonWalker::new(data).and_then(|mut walk| Self::read(&mut walk)).flatten().unwrap_or_default()
     }
 
     /// The same, its class being `kind` if it has none itself: TGI has it beside the message, as `error_type`.
@@ -46,20 +46,20 @@ impl<'a> Fault<'a> {
         Self { kind: self.kind.or(kind), ..self }
     }
 
-    pub(super) fn tell(self, sink: &mut dyn Sink) {
+    pub(super) fn emit(self, sink: &mut dyn DeltaSink) {
         let Self { message, kind, code } = self;
         sink.delta(0, Delta::Fault { message, kind, code });
     }
 }
 
 /// Tells an error whose message is text and no JSON.
-pub(super) fn tell_plain(message: Option<&str>, kind: Option<&str>, sink: &mut dyn Sink) {
+pub(super) fn tell_plain(message: Option<&str>, kind: Option<&str>, sink: &mut dyn DeltaSink) {
     let quoted = message.map(|message| serde_json::Value::from(message).to_string());
-    Fault { message: quoted.as_deref().map(text), kind, code: None }.tell(sink);
+    ErrorObject { message: quoted.as_deref().map(text), kind, code: None }.emit(sink);
 }
 
 /// An error's code: a number, a string in its quotes, or none.
-pub(super) fn code<'a>(walk: &mut Walk<'a>) -> Option<Option<&'a str>> {
+pub(super) fn code<'a>(walk: &mut JsonWalker<'a>) -> Option<Option<&'a str>> {
     Some(Some(walk.raw()?).filter(|raw| *raw != "null"))
 }
 

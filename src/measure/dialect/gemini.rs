@@ -4,11 +4,14 @@
 //! of an event, the last one counts. A blocked prompt is a reply without candidates. Without `alt=sse` the stream is one
 //! JSON array; an error in an event stream may be bare JSON.
 
-use super::fault::Fault;
-use super::reply::sum;
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of};
+use super::document_reply::sum;
+use super::fault::ErrorObject;
+use super::{
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement, USUAL, count,
+    finish_reason, segment_of,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::Walk;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -23,50 +26,50 @@ pub(super) const DIALECT: Dialect = Dialect {
     request: REQUEST,
     prompt: &["tools", "systemInstruction", "system_instruction", "contents"],
     kept: &["cachedContent", "cached_content"],
-    reader: |_| Box::new(Content::default()),
+    reader: |_| Box::new(GeminiReader::default()),
     reply: REPLY,
     loose_json: true,
     error_body,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("generationConfig.maxOutputTokens", Asked::MaxTokens),
-    ("generationConfig.candidateCount", Asked::Choices),
-    ("generationConfig.temperature", Asked::Temperature),
-    ("generationConfig.topP", Asked::TopP),
-    ("generationConfig.frequencyPenalty", Asked::FrequencyPenalty),
-    ("generationConfig.presencePenalty", Asked::PresencePenalty),
-    ("generationConfig.seed", Asked::Seed),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("generationConfig.maxOutputTokens", RequestField::MaxTokens),
+    ("generationConfig.candidateCount", RequestField::Choices),
+    ("generationConfig.temperature", RequestField::Temperature),
+    ("generationConfig.topP", RequestField::TopP),
+    ("generationConfig.frequencyPenalty", RequestField::FrequencyPenalty),
+    ("generationConfig.presencePenalty", RequestField::PresencePenalty),
+    ("generationConfig.seed", RequestField::Seed),
     // Protocol Buffers take a field by its own name, too.
-    ("generation_config.max_output_tokens", Asked::MaxTokens),
-    ("generation_config.candidate_count", Asked::Choices),
-    ("generation_config.temperature", Asked::Temperature),
-    ("generation_config.top_p", Asked::TopP),
-    ("generation_config.frequency_penalty", Asked::FrequencyPenalty),
-    ("generation_config.presence_penalty", Asked::PresencePenalty),
-    ("generation_config.seed", Asked::Seed),
+    ("generation_config.max_output_tokens", RequestField::MaxTokens),
+    ("generation_config.candidate_count", RequestField::Choices),
+    ("generation_config.temperature", RequestField::Temperature),
+    ("generation_config.top_p", RequestField::TopP),
+    ("generation_config.frequency_penalty", RequestField::FrequencyPenalty),
+    ("generation_config.presence_penalty", RequestField::PresencePenalty),
+    ("generation_config.seed", RequestField::Seed),
 ];
 
 /// Candidates of one event beyond its first; more than anybody asks for, and each takes memory.
-const MOST_CANDIDATES: usize = 128;
+const MAX_CANDIDATES: usize = 128;
 
-const REPLY: &[(&str, Field)] = &[
-    ("responseId", Field::Id),
-    ("modelVersion", Field::Model),
-    ("candidates[].finishReason", Field::Finish),
-    ("promptFeedback.blockReason", Field::Finish),
-    ("usageMetadata.promptTokenCount", Field::Input),
-    ("usageMetadata.cachedContentTokenCount", Field::Cached),
-    ("usageMetadata.candidatesTokenCount", Field::Output),
-    ("usageMetadata.thoughtsTokenCount", Field::ReasoningBeside),
-    ("error.message", Field::Error),
-    ("error.status", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("responseId", ReplyField::Id),
+    ("modelVersion", ReplyField::Model),
+    ("candidates[].finishReason", ReplyField::Finish),
+    ("promptFeedback.blockReason", ReplyField::Finish),
+    ("usageMetadata.promptTokenCount", ReplyField::Input),
+    ("usageMetadata.cachedContentTokenCount", ReplyField::Cached),
+    ("usageMetadata.candidatesTokenCount", ReplyField::Output),
+    ("usageMetadata.thoughtsTokenCount", ReplyField::ReasoningBeside),
+    ("error.message", ReplyField::Error),
+    ("error.status", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
     // Where a stream was asked for as an array.
-    ("[].error.message", Field::Error),
-    ("[].error.status", Field::ErrorKind),
-    ("[].error.code", Field::ErrorCode),
+    ("[].error.message", ReplyField::Error),
+    ("[].error.status", ReplyField::ErrorKind),
+    ("[].error.code", ReplyField::ErrorCode),
 ];
 
 fn error_body(status: u16, message: &str) -> String {
@@ -80,7 +83,7 @@ fn error_body(status: u16, message: &str) -> String {
 }
 
 #[derive(Default)]
-struct Content {
+struct GeminiReader {
     generated: u64,
     /// Output has come since the last count, so that the next one's growth is that of several events.
     uncounted: bool,
@@ -89,34 +92,34 @@ struct Content {
 
 /// What matters of one event.
 #[derive(Default)]
-struct Parts<'a> {
-    first: Option<Candidate<'a>>,
+struct GeminiChunk<'a> {
+    first: Option<GeminiCandidate<'a>>,
     /// Most events have one candidate; more cost an allocation.
-    more: Vec<Candidate<'a>>,
+    more: Vec<GeminiCandidate<'a>>,
     usage: Option<Usage>,
     id: Option<&'a str>,
     model: Option<&'a str>,
     blocked: Option<&'a str>,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
 #[derive(Default)]
-struct Candidate<'a> {
+struct GeminiCandidate<'a> {
     index: u32,
     output: Option<OutputKind>,
     finish: Option<&'a str>,
 }
 
-impl<'a> Parts<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> GeminiChunk<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut parts = Self::default();
         walk.object(|key, walk| {
             match key {
                 b"candidates" => walk.array(|walk| {
-                    let candidate = Candidate::read(walk)?;
+                    let candidate = GeminiCandidate::read(walk)?;
                     match &mut parts.first {
                         first @ None => *first = Some(candidate),
-                        Some(_) if parts.more.len() < MOST_CANDIDATES => parts.more.push(candidate),
+                        Some(_) if parts.more.len() < MAX_CANDIDATES => parts.more.push(candidate),
                         Some(_) => {}
                     }
                     Some(())
@@ -131,7 +134,7 @@ impl<'a> Parts<'a> {
                     }
                     Some(())
                 })?,
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -140,8 +143,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl<'a> Candidate<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> GeminiCandidate<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut candidate = Self::default();
         walk.object(|key, walk| {
             match key {
@@ -169,7 +172,7 @@ impl<'a> Candidate<'a> {
 }
 
 /// What one part shows.
-fn part(walk: &mut Walk<'_>) -> Option<Option<OutputKind>> {
+fn part(walk: &mut JsonWalker<'_>) -> Option<Option<OutputKind>> {
     let (mut kind, mut thought) = (None, false);
     walk.object(|key, walk| {
         let shown = match key {
@@ -190,7 +193,7 @@ fn part(walk: &mut Walk<'_>) -> Option<Option<OutputKind>> {
     Some(if thought { kind.map(|_| OutputKind::Reasoning) } else { kind })
 }
 
-fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
+fn usage(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let (mut usage, mut candidates) = (Usage::default(), None);
     walk.object(|key, walk| {
         match key {
@@ -206,8 +209,8 @@ fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
     Some(usage)
 }
 
-impl Content {
-    fn told(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
+impl GeminiReader {
+    fn emit_metadata(&mut self, parts: &GeminiChunk<'_>, sink: &mut dyn DeltaSink) {
         if let Some(id) = parts.id.or(parts.model)
             && !std::mem::replace(&mut self.identified, true)
         {
@@ -220,7 +223,7 @@ impl Content {
         let uncounted = total.is_none() && parts.first.iter().chain(&parts.more).any(|part| part.output.is_some());
         let mut grown = total.and_then(|total| {
             let before = std::mem::replace(&mut self.generated, total);
-            let grown = Counted::growth(total.saturating_sub(before));
+            let grown = TokenIncrement::growth(total.saturating_sub(before));
             (!std::mem::take(&mut self.uncounted)).then_some(grown)
         });
         self.uncounted |= uncounted;
@@ -236,36 +239,36 @@ impl Content {
             }
         }
         match grown {
-            Some(Counted { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: grown }),
+            Some(TokenIncrement { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: grown }),
             Some(_) => sink.delta(0, Delta::NoToken),
             None => {}
         }
-        if let Some(usage) = parts.usage.filter(super::reply::is_report) {
+        if let Some(usage) = parts.usage.filter(super::document_reply::is_report) {
             sink.delta(0, Delta::Usage(usage));
         }
         if let Some(raw) = parts.blocked {
             sink.delta(0, Delta::Finish(FinishReason::Filter, raw));
         }
         if let Some(fault) = parts.fault {
-            fault.tell(sink);
+            fault.emit(sink);
         }
     }
 
-    fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
-        let mut walk = Walk::new(data)?;
+    fn read(&mut self, data: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
+        let mut walk = JsonWalker::new(data)?;
         let mut whole = walk.clone();
         whole.skip()?;
         whole.end()?;
         // A bare error may stand in a list.
         if walk.is_array() {
-            return walk.array(|walk| Parts::read(walk).map(|parts| self.told(&parts, sink)));
+            return walk.array(|walk| GeminiChunk::read(walk).map(|parts| self.emit_metadata(&parts, sink)));
         }
-        Parts::read(&mut walk).map(|parts| self.told(&parts, sink))
+        GeminiChunk::read(&mut walk).map(|parts| self.emit_metadata(&parts, sink))
     }
 }
 
-impl Reader for Content {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for GeminiReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }

@@ -6,15 +6,15 @@
 //!
 //! A gateway that takes `/v1` off the path makes OpenAI's `/completions` look like this one: then the events tell.
 
-use super::fault::Fault;
-use super::reply::Shares;
+use super::document_reply::PerChoiceCounts;
+use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
 use super::{
-    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, believed, finish_reason,
-    recognize,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement,
+    USUAL, believed, detect, finish_reason,
 };
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -26,51 +26,55 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| ["/completion", "/completions", "/infill"].iter().any(|end| path.ends_with(end)),
     request: REQUEST,
     prompt: &["input_extra", "input_prefix", "prompt", "input_suffix"],
-    reader: |shape| recognize::unless_told(shape, NAME, Box::new(Completion::new(shape))),
+    reader: |shape| detect::unless_told(shape, NAME, Box::new(LlamacppCompletionReader::new(shape))),
     reply: REPLY,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("n_predict", Asked::MaxTokens),
-    ("max_tokens", Asked::MaxTokensElse),
-    ("n_cmpl", Asked::Choices),
-    ("temperature", Asked::Temperature),
-    ("top_p", Asked::TopP),
-    ("frequency_penalty", Asked::FrequencyPenalty),
-    ("presence_penalty", Asked::PresencePenalty),
-    ("seed", Asked::Seed),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("n_predict", RequestField::MaxTokens),
+    ("max_tokens", RequestField::MaxTokensElse),
+    ("n_cmpl", RequestField::Choices),
+    ("temperature", RequestField::Temperature),
+    ("top_p", RequestField::TopP),
+    ("frequency_penalty", RequestField::FrequencyPenalty),
+    ("presence_penalty", RequestField::PresencePenalty),
+    ("seed", RequestField::Seed),
 ];
 
 /// One answer is an object, several are a list.
-const REPLY: &[(&str, Field)] = &[
-    ("model", Field::Model),
-    ("stop_type", Field::Finish),
-    ("tokens_evaluated", Field::Input),
-    ("timings.cache_n", Field::Cached),
-    ("tokens_predicted", Field::Total),
-    ("[].model", Field::Model),
-    ("[].stop_type", Field::Finish),
-    ("[].tokens_evaluated", Field::Input),
-    ("[].timings.cache_n", Field::Cached),
-    ("[].tokens_predicted", Field::Total),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("model", ReplyField::Model),
+    ("stop_type", ReplyField::Finish),
+    ("tokens_evaluated", ReplyField::Input),
+    ("timings.cache_n", ReplyField::Cached),
+    ("tokens_predicted", ReplyField::Total),
+    ("[].model", ReplyField::Model),
+    ("[].stop_type", ReplyField::Finish),
+    ("[].tokens_evaluated", ReplyField::Input),
+    ("[].timings.cache_n", ReplyField::Cached),
+    ("[].tokens_predicted", ReplyField::Total),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
 ];
 
-struct Completion {
-    predicted: Counters,
-    shares: Shares,
-    skeleton: Skeleton<Parts<'static>>,
+struct LlamacppCompletionReader {
+    predicted: ChoiceCounters,
+    shares: PerChoiceCounts,
+    skeleton: Skeleton<LlamacppChunk<'static>>,
 }
 
-impl Completion {
+impl LlamacppCompletionReader {
     fn new(shape: &RequestShape) -> Self {
-        Self { predicted: Counters::default(), shares: Shares::new(shape), skeleton: Skeleton::default() }
+        Self {
+            predicted: ChoiceCounters::default(),
+            shares: PerChoiceCounts::new(shape),
+            skeleton: Skeleton::default(),
+        }
     }
 }
 
@@ -83,7 +87,7 @@ const CACHED: u8 = 5;
 
 /// What matters of one event.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parts<'a> {
+struct LlamacppChunk<'a> {
     index: u32,
     /// Whether its content shows something, if it has one.
     content: Option<bool>,
@@ -96,18 +100,18 @@ struct Parts<'a> {
     evaluated: Option<u64>,
     cached: Option<u64>,
     progress: bool,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
-impl<'a> Parts<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> LlamacppChunk<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut parts = Self::default();
         walk.object(|key, walk| {
             match key {
                 b"index" => parts.put(INDEX, walk.number_in(INDEX)?),
                 b"content" => {
                     let shown = walk.shown()?;
-                    parts.content = (shown != Shown::Null).then(|| shown.is_content());
+                    parts.content = (shown != FieldState::Null).then(|| shown.is_content());
                 }
                 b"tokens" => parts.ids = walk.length_in(IDS)?,
                 b"completion_probabilities" => parts.probabilities = walk.length()?,
@@ -124,7 +128,7 @@ impl<'a> Parts<'a> {
                     Some(())
                 })?,
                 b"prompt_progress" => parts.progress = walk.shown()?.is_content(),
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -133,10 +137,19 @@ impl<'a> Parts<'a> {
     }
 
     /// What the next events may share of it, unless it is the last.
-    fn steady(&self) -> Option<Parts<'static>> {
+    fn steady(&self) -> Option<LlamacppChunk<'static>> {
         let &Self { index, content, ids, probabilities, predicted, evaluated, cached, progress, .. } = self;
-        let steady =
-            Parts { index, content, ids, probabilities, predicted, evaluated, cached, progress, ..Parts::default() };
+        let steady = LlamacppChunk {
+            index,
+            content,
+            ids,
+            probabilities,
+            predicted,
+            evaluated,
+            cached,
+            progress,
+            ..LlamacppChunk::default()
+        };
         (!self.stop && self.fault.is_none()).then_some(steady)
     }
 
@@ -154,28 +167,28 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Reader for Completion {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if let Some(&parts) = self.skeleton.meaning_of(event.data, Parts::put) {
-            return self.tell(&parts, sink);
+impl DialectReader for LlamacppCompletionReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
+        if let Some(&parts) = self.skeleton.meaning_of(event.data, LlamacppChunk::put) {
+            return self.emit_chunk(&parts, sink);
         }
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
         let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
-        let parts = Parts::read(&mut walk);
-        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        let parts = LlamacppChunk::read(&mut walk);
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(LlamacppChunk::steady));
         match parts {
-            Some(parts) => self.tell(&parts, sink),
+            Some(parts) => self.emit_chunk(&parts, sink),
             None => sink.delta(0, Delta::Malformed),
         }
     }
 }
 
-impl Completion {
-    fn tell(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
+impl LlamacppCompletionReader {
+    fn emit_chunk(&mut self, parts: &LlamacppChunk<'_>, sink: &mut dyn DeltaSink) {
         if let Some(fault) = parts.fault {
-            return fault.tell(sink);
+            return fault.emit(sink);
         }
         let choice = parts.index;
         let grown = parts.predicted.map(|total| {
@@ -184,7 +197,7 @@ impl Completion {
         });
         // The last event may list all tokens of the answer again: the counter goes before the lists.
         let listed = [parts.ids, parts.probabilities].into_iter().flatten().find(|entries| *entries > 0);
-        let tokens = grown.map(Counted::growth).or(listed.filter(|_| !parts.stop).map(Counted::listed));
+        let tokens = grown.map(TokenIncrement::growth).or(listed.filter(|_| !parts.stop).map(TokenIncrement::listed));
         let shows = parts.content == Some(true);
         let held_back = parts.content.is_some() && tokens.is_none() && !parts.stop && !parts.progress;
         if shows {

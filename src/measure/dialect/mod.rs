@@ -41,15 +41,17 @@
 //!
 //! The file is past 400 lines, for it is the table: what every dialect has to say, and the row of each.
 
+mod ambiguous_path;
 mod anthropic_messages;
-pub mod ask_usage;
 mod bedrock_converse;
 mod bedrock_invoke;
-pub mod facts;
+pub(super) mod detect;
+mod document_reply;
+pub mod event_fields;
 mod fault;
 mod gemini;
 pub mod health;
-pub mod hide_usage;
+pub mod inject_usage;
 mod llamacpp_completion;
 mod lmdeploy_generate;
 mod ollama;
@@ -63,14 +65,12 @@ mod openai_responses;
 mod openai_usage;
 pub mod prompt;
 mod protobuf;
-pub(super) mod recognize;
-mod reply;
 mod request;
 mod rerank;
 mod route;
 mod sglang_generate;
-mod shared;
 mod skeleton;
+pub mod strip_usage;
 mod tgi_stream;
 mod triton_generate;
 mod triton_grpc;
@@ -78,19 +78,19 @@ mod vllm_generate;
 
 use std::sync::Arc;
 
-pub(super) use reply::Document;
-pub use reply::Field;
-pub use request::Asked;
+pub use ambiguous_path::AmbiguousPath;
+pub(super) use ambiguous_path::{field, leads};
+pub(super) use document_reply::Document;
+pub use document_reply::ReplyField;
+pub use request::RequestField;
 pub use route::{Route, Routes};
-pub use shared::Shared;
-pub(super) use shared::{field, leads};
 
 use super::framing::Event;
-use super::json::Walk;
-use super::name::shared;
+use super::json_walker::JsonWalker;
 use super::record::{CountSource, FinishReason, Usage};
 use super::shape::RequestShape;
-use super::text::TextFields;
+use super::string_cache::shared;
+use super::text_collector::TextFields;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ pub struct Dialect {
     /// Notes what the path tells of a request: its model, that a stream is asked for.
     pub(super) path: fn(&mut RequestShape, path: &str),
     /// Where the fields of a request's JSON body stand that shape the work.
-    pub(super) request: &'static [(&'static str, Asked)],
+    pub(super) request: &'static [(&'static str, RequestField)],
     /// The keys of a request's JSON body that make its prompt: tools, system, what was said, in this order.
     prompt: &'static [&'static str],
     /// The keys that name what the server has kept and puts in front of that.
@@ -118,9 +118,9 @@ pub struct Dialect {
     /// Notes what one message of a request's body tells, where that body is gRPC.
     pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
     /// A reader for one stream.
-    pub(super) reader: fn(&RequestShape) -> Box<dyn Reader>,
+    pub(super) reader: fn(&RequestShape) -> Box<dyn DialectReader>,
     /// Where things stand in a reply that is one JSON document.
-    pub(super) reply: &'static [(&'static str, Field)],
+    pub(super) reply: &'static [(&'static str, ReplyField)],
     /// The end of the body is the end of the stream, and nothing else marks it.
     pub(super) ends_with_body: bool,
     /// Its streams may be one JSON array, and errors in its event streams bare JSON.
@@ -145,7 +145,7 @@ const USUAL: Dialect = Dialect {
     prompt: &["prompt"],
     kept: &[],
     message: None,
-    reader: |_| Box::new(Silent),
+    reader: |_| Box::new(NoopReader),
     reply: &[],
     ends_with_body: false,
     loose_json: false,
@@ -155,8 +155,8 @@ const USUAL: Dialect = Dialect {
 
 impl Dialect {
     /// Whether its requests have this field.
-    pub fn asks(&self, field: &str) -> bool {
-        shared::field(self.request, field.as_bytes()).is_some()
+    pub fn requests(&self, field: &str) -> bool {
+        ambiguous_path::field(self.request, field.as_bytes()).is_some()
     }
 }
 
@@ -209,12 +209,12 @@ pub enum Delta<'a> {
         /// What kind of text.
         kind: OutputKind,
         /// How many tokens, where the event tells.
-        tokens: Option<Counted>,
+        tokens: Option<TokenIncrement>,
     },
     /// Proof that a token exists, without text.
     Evidence {
         /// How many tokens, where the event tells.
-        tokens: Option<Counted>,
+        tokens: Option<TokenIncrement>,
     },
     /// The event is known to hold no token.
     NoToken,
@@ -293,7 +293,7 @@ pub fn finish_reason(raw: &str) -> Option<FinishReason> {
 
 /// Tokens of one event, and where that number comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct TokenIncrement {
     /// The tokens.
     pub tokens: u32,
     /// [`CountSource::ContinuousUsage`], [`CountSource::Ids`], or [`CountSource::Chunks`] where the dialect has one token
@@ -301,7 +301,7 @@ pub struct Counted {
     pub source: CountSource,
 }
 
-impl Counted {
+impl TokenIncrement {
     /// So many more by a running counter.
     fn growth(tokens: u64) -> Self {
         Self { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), source: CountSource::ContinuousUsage }
@@ -320,23 +320,23 @@ pub(super) fn believed(count: Option<u64>) -> Option<u64> {
 }
 
 /// Takes any value; a [`believed`] count, and `None` inside for anything else.
-fn count(walk: &mut Walk<'_>) -> Option<Option<u64>> {
+fn count(walk: &mut JsonWalker<'_>) -> Option<Option<u64>> {
     walk.number().map(believed)
 }
 
 /// A running count for each choice, the first [`Counters::MOST`] of them.
 #[derive(Debug, Default)]
-pub(super) struct Counters(Vec<(u32, u64)>);
+pub(super) struct ChoiceCounters(Vec<(u32, u64)>);
 
-impl Counters {
-    const MOST: usize = 128;
+impl ChoiceCounters {
+    const MAX_CHOICES: usize = 128;
 
     /// Sets a choice's count; returns the one before.
     pub(super) fn set(&mut self, choice: u32, count: u64) -> Option<u64> {
         if let Some((_, before)) = self.0.iter_mut().find(|(index, _)| *index == choice) {
             return Some(std::mem::replace(before, count));
         }
-        if self.0.len() < Self::MOST {
+        if self.0.len() < Self::MAX_CHOICES {
             self.0.push((choice, count));
         }
         None
@@ -354,15 +354,15 @@ impl Counters {
 }
 
 /// Takes what an event means. `choice` is 0 where the dialect has no choices.
-pub trait Sink {
+pub trait DeltaSink {
     /// One meaning of the event in hand.
     fn delta(&mut self, choice: u32, delta: Delta<'_>);
 }
 
 /// Reads the reply of one request.
-pub trait Reader: Send {
+pub trait DialectReader: Send {
     /// One event of a stream.
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink);
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink);
 
     /// Whether an event that the body's end cut short counts as whole.
     fn is_whole(&self, data: &[u8]) -> bool {
@@ -371,10 +371,10 @@ pub trait Reader: Send {
 }
 
 /// Reads the streams of dialects that have none.
-struct Silent;
+struct NoopReader;
 
-impl Reader for Silent {
-    fn event(&mut self, _: &Event<'_>, _: &mut dyn Sink) {}
+impl DialectReader for NoopReader {
+    fn event(&mut self, _: &Event<'_>, _: &mut dyn DeltaSink) {}
 }
 
 /// The text of a path's segment behind `before` (and in front of `after`, if it is there), its escapes undone.

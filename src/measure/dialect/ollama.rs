@@ -3,11 +3,13 @@
 //! A line may hold several tokens: log probabilities, where they were asked for, tell how many; else only `eval_count` is
 //! exact. The `done` line is a trailer and no token, unless it has text. An error is a line of its own and the last.
 
-use super::fault::Fault;
-use super::reply::is_report;
-use super::{Asked, Counted, Delta, Field, OutputKind, Reader, Sink, count, finish_reason};
+use super::document_reply::is_report;
+use super::fault::ErrorObject;
+use super::{
+    Delta, DeltaSink, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement, count, finish_reason,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -19,24 +21,24 @@ pub(super) fn path(shape: &mut RequestShape, _: &str) {
     shape.stream = Some(true);
 }
 
-pub(super) const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("options.num_predict", Asked::MaxTokens),
-    ("options.temperature", Asked::Temperature),
-    ("options.top_p", Asked::TopP),
-    ("options.frequency_penalty", Asked::FrequencyPenalty),
-    ("options.presence_penalty", Asked::PresencePenalty),
-    ("options.seed", Asked::Seed),
+pub(super) const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("options.num_predict", RequestField::MaxTokens),
+    ("options.temperature", RequestField::Temperature),
+    ("options.top_p", RequestField::TopP),
+    ("options.frequency_penalty", RequestField::FrequencyPenalty),
+    ("options.presence_penalty", RequestField::PresencePenalty),
+    ("options.seed", RequestField::Seed),
 ];
 
-pub(super) const REPLY: &[(&str, Field)] = &[
-    ("model", Field::Model),
-    ("done_reason", Field::Finish),
-    ("prompt_eval_count", Field::Input),
-    ("eval_count", Field::Output),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
+pub(super) const REPLY: &[(&str, ReplyField)] = &[
+    ("model", ReplyField::Model),
+    ("done_reason", ReplyField::Finish),
+    ("prompt_eval_count", ReplyField::Input),
+    ("eval_count", ReplyField::Output),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
 ];
 
 pub(super) fn error_body(_: u16, message: &str) -> String {
@@ -45,17 +47,17 @@ pub(super) fn error_body(_: u16, message: &str) -> String {
 
 /// The state of one stream.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct OllamaReader {
     identified: bool,
 }
 
 /// What matters of one line.
 #[derive(Default)]
-struct Parts<'a> {
+struct OllamaChunk<'a> {
     model: Option<&'a str>,
     role: bool,
     /// `content` or `response`.
-    text: Option<Shown>,
+    text: Option<FieldState>,
     thinking: bool,
     tools: bool,
     /// Log probabilities, one per token.
@@ -63,12 +65,12 @@ struct Parts<'a> {
     done: bool,
     reason: Option<&'a str>,
     usage: Usage,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> OllamaChunk<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
+        let (mut parts, mut walk) = (Self::default(), JsonWalker::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"model" => parts.model = walk.text()?,
@@ -79,7 +81,7 @@ impl<'a> Parts<'a> {
                 b"done_reason" => parts.reason = walk.text()?,
                 b"prompt_eval_count" => parts.usage.input = count(walk)?,
                 b"eval_count" => parts.usage.output = count(walk)?,
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -89,10 +91,10 @@ impl<'a> Parts<'a> {
     }
 
     /// What a message shows, or the line itself where it is the message.
-    fn shown(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+    fn shown(&mut self, key: &[u8], walk: &mut JsonWalker<'a>) -> Option<()> {
         match key {
-            b"role" => self.role = walk.shown()? != Shown::Null,
-            b"content" | b"response" => self.text = Some(walk.shown()?).filter(|shown| *shown != Shown::Null),
+            b"role" => self.role = walk.shown()? != FieldState::Null,
+            b"content" | b"response" => self.text = Some(walk.shown()?).filter(|shown| *shown != FieldState::Null),
             b"thinking" => self.thinking = walk.shown()?.is_content(),
             b"tool_calls" => self.tools = walk.shown()?.is_content(),
             _ => walk.skip()?,
@@ -101,7 +103,7 @@ impl<'a> Parts<'a> {
     }
 
     fn output(&self) -> Option<OutputKind> {
-        if self.text.as_ref().is_some_and(Shown::is_content) {
+        if self.text.as_ref().is_some_and(FieldState::is_content) {
             Some(OutputKind::Text)
         } else if self.tools {
             Some(OutputKind::Tool)
@@ -111,18 +113,18 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Reader for Answer {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+impl DialectReader for OllamaReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
+        let Some(parts) = OllamaChunk::read(event.data) else { return sink.delta(0, Delta::Malformed) };
         if let Some(fault) = parts.fault {
-            return fault.tell(sink);
+            return fault.emit(sink);
         }
         if let Some(model) = parts.model
             && !std::mem::replace(&mut self.identified, true)
         {
             sink.delta(0, Delta::Model(model));
         }
-        let tokens = parts.logprobs.map(Counted::listed);
+        let tokens = parts.logprobs.map(TokenIncrement::listed);
         if let Some(kind) = parts.output() {
             sink.delta(0, Delta::Output { kind, tokens });
         } else if tokens.is_some() || parts.text.is_some() && !parts.role && !parts.done {

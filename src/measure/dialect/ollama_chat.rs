@@ -1,7 +1,7 @@
 //! Ollama's `/api/chat`: see [`ollama`](super::ollama).
 
 use super::{Dialect, USUAL, ollama};
-use crate::measure::text::TextFields;
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "ollama.chat",
@@ -13,7 +13,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     path: ollama::path,
     request: ollama::REQUEST,
     prompt: &["tools", "messages"],
-    reader: |_| Box::new(ollama::Answer::default()),
+    reader: |_| Box::new(ollama::OllamaReader::default()),
     reply: ollama::REPLY,
     error_body: ollama::error_body,
     text: Some(&TextFields {

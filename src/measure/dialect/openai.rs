@@ -3,13 +3,15 @@
 //! An event is walked once and only what matters is looked at, so that a server's extra or odd field cannot make it
 //! unreadable, and nothing is copied or unescaped.
 
-use super::fault::Fault;
-use super::openai_usage::{Counts, usage};
-use super::reply::Shares;
+use super::document_reply::PerChoiceCounts;
+use super::fault::ErrorObject;
+use super::openai_usage::{UsageCounts, usage};
 use super::skeleton::Skeleton;
-use super::{Asked, Counted, Counters, Delta, Field, OutputKind, Sink, finish_reason, segment_of};
+use super::{
+    ChoiceCounters, Delta, DeltaSink, OutputKind, ReplyField, RequestField, TokenIncrement, finish_reason, segment_of,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::Walk;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -18,14 +20,14 @@ const MAX_CHOICES: usize = 128;
 
 /// The envelope of one event.
 #[derive(Default)]
-struct Chunk<'a> {
+struct OpenAiChunk<'a> {
     id: Option<&'a str>,
     model: Option<&'a str>,
-    first: Option<Choice<'a>>,
+    first: Option<OpenAiChoice<'a>>,
     /// Engines send one choice per event; more cost an allocation.
-    more: Vec<Choice<'a>>,
-    usage: Option<Counts>,
-    fault: Option<Fault<'a>>,
+    more: Vec<OpenAiChoice<'a>>,
+    usage: Option<UsageCounts>,
+    fault: Option<ErrorObject<'a>>,
     error_type: Option<&'a str>,
     /// vLLM, when ids were asked for: the length of the prompt, on the first event.
     prompt: Option<u32>,
@@ -33,7 +35,7 @@ struct Chunk<'a> {
 
 /// One choice of an event, in terms that chat and completions share.
 #[derive(Default)]
-pub(super) struct Choice<'a> {
+pub(super) struct OpenAiChoice<'a> {
     pub(super) index: u32,
     /// Generated text.
     pub(super) output: Option<OutputKind>,
@@ -48,9 +50,9 @@ pub(super) struct Choice<'a> {
     prompt: Option<u32>,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> OpenAiChoice<'a> {
     /// Takes a field that the dialects share; anything else is skipped.
-    pub(super) fn field(&mut self, key: &[u8], walk: &mut Walk<'a>) -> Option<()> {
+    pub(super) fn field(&mut self, key: &[u8], walk: &mut JsonWalker<'a>) -> Option<()> {
         match key {
             b"index" => self.index = index(walk.number_in(INDEX)?),
             b"finish_reason" => self.finish = walk.text()?,
@@ -73,16 +75,16 @@ impl<'a> Choice<'a> {
     }
 
     /// Its tokens: by its ids, else by how far the running counter has grown, else by the log probabilities.
-    fn counted(&self, growth: Option<Counted>) -> Option<Counted> {
-        self.ids.map(Counted::listed).or(growth).or(self.logprobs.map(Counted::listed))
+    fn counted(&self, growth: Option<TokenIncrement>) -> Option<TokenIncrement> {
+        self.ids.map(TokenIncrement::listed).or(growth).or(self.logprobs.map(TokenIncrement::listed))
     }
 }
 
 /// Reads one choice of a dialect.
-pub(super) type ReadChoice = for<'a> fn(&mut Walk<'a>) -> Option<Choice<'a>>;
+pub(super) type ReadChoice = for<'a> fn(&mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>>;
 
-impl<'a> Chunk<'a> {
-    fn read(walk: &mut Walk<'a>, choice: ReadChoice) -> Option<Self> {
+impl<'a> OpenAiChunk<'a> {
+    fn read(walk: &mut JsonWalker<'a>, choice: ReadChoice) -> Option<Self> {
         let mut chunk = Self::default();
         walk.object(|key, walk| {
             match key {
@@ -99,7 +101,7 @@ impl<'a> Chunk<'a> {
                     Some(())
                 })?,
                 b"usage" if walk.is_object() => chunk.usage = Some(usage(walk)?),
-                b"error" => chunk.fault = Fault::read(walk)?,
+                b"error" => chunk.fault = ErrorObject::read(walk)?,
                 b"error_type" => chunk.error_type = walk.text()?,
                 b"prompt_token_ids" if walk.is_array() => chunk.prompt = walk.length()?,
                 _ => walk.skip()?,
@@ -110,27 +112,27 @@ impl<'a> Chunk<'a> {
     }
 
     /// What the next events share of it with this one, if it shows a token of one choice and nothing that comes once.
-    fn steady(&self) -> Option<Steady> {
+    fn steady(&self) -> Option<SteadyChunk> {
         let only = self.first.as_ref().filter(|_| self.more.is_empty())?;
-        let &Choice { index, output, evidence, finish, ids, logprobs, prompt } = only;
+        let &OpenAiChoice { index, output, evidence, finish, ids, logprobs, prompt } = only;
         let comes_once = finish.is_some() || self.fault.is_some() || prompt.or(self.prompt).is_some();
-        let steady = Steady { index, output, evidence, ids, logprobs, usage: self.usage };
+        let steady = SteadyChunk { index, output, evidence, ids, logprobs, usage: self.usage };
         Some(steady).filter(|steady| !comes_once && (output.is_some() || evidence) && steady.is_sure())
     }
 }
 
 /// What matters of an event that shows a token of one choice, without what is told of a stream once.
 #[derive(Clone, Copy, Debug)]
-struct Steady {
+struct SteadyChunk {
     index: u32,
     output: Option<OutputKind>,
     evidence: bool,
     ids: Option<u32>,
     logprobs: Option<u32>,
-    usage: Option<Counts>,
+    usage: Option<UsageCounts>,
 }
 
-impl Steady {
+impl SteadyChunk {
     /// An event that differs from this one in the value of `slot`.
     fn put(&mut self, slot: u8, value: Option<u64>) {
         match slot {
@@ -145,10 +147,10 @@ impl Steady {
         self.ids != Some(0)
     }
 
-    fn chunk(&self) -> Chunk<'static> {
+    fn chunk(&self) -> OpenAiChunk<'static> {
         let &Self { index, output, evidence, ids, logprobs, usage } = self;
-        let only = Choice { index, output, evidence, finish: None, ids, logprobs, prompt: None };
-        Chunk { first: Some(only), usage, ..Chunk::default() }
+        let only = OpenAiChoice { index, output, evidence, finish: None, ids, logprobs, prompt: None };
+        OpenAiChunk { first: Some(only), usage, ..OpenAiChunk::default() }
     }
 }
 
@@ -162,27 +164,27 @@ const INDEX: u8 = 1;
 const IDS: u8 = 2;
 
 /// The state of one stream.
-pub(super) struct Stream {
+pub(super) struct OpenAiStream {
     /// Usage stands on every event, because it was asked for or as a choice has shown: it is a counter, from zero.
     continuous: bool,
     /// Cumulative completion tokens that each choice has reported.
-    reported: Counters,
+    reported: ChoiceCounters,
     /// Choices that are finished.
     finished: Vec<u32>,
-    shares: Shares,
+    shares: PerChoiceCounts,
     /// The log probabilities may be the prompt's, and count nothing.
     echoes: bool,
-    skeleton: Skeleton<Steady>,
+    skeleton: Skeleton<SteadyChunk>,
     identified: bool,
 }
 
-impl Stream {
+impl OpenAiStream {
     pub(super) fn new(shape: &RequestShape) -> Self {
         Self {
             continuous: shape.continuous_usage,
-            reported: Counters::default(),
+            reported: ChoiceCounters::default(),
             finished: Vec::new(),
-            shares: Shares::new(shape),
+            shares: PerChoiceCounts::new(shape),
             echoes: false,
             skeleton: Skeleton::default(),
             identified: false,
@@ -195,7 +197,7 @@ impl Stream {
     }
 
     /// One event.
-    pub(super) fn event(&mut self, event: &Event<'_>, choice: ReadChoice, sink: &mut dyn Sink) {
+    pub(super) fn event(&mut self, event: &Event<'_>, choice: ReadChoice, sink: &mut dyn DeltaSink) {
         match event.name {
             b"" | b"message" | b"error" => {}
             // Side channels (tool dispatch, ids, progress) repeat or announce; they are not tokens.
@@ -203,10 +205,10 @@ impl Stream {
         }
         let is_error = event.name == b"error";
         if !is_error
-            && let Some(steady) = self.skeleton.meaning_of(event.data, Steady::put)
+            && let Some(steady) = self.skeleton.meaning_of(event.data, SteadyChunk::put)
             && steady.is_sure()
         {
-            if let &Steady { index, output: Some(kind), ids: None, logprobs: None, usage: None, .. } = steady {
+            if let &SteadyChunk { index, output: Some(kind), ids: None, logprobs: None, usage: None, .. } = steady {
                 return sink.delta(index, Delta::Output { kind, tokens: None });
             }
             let chunk = steady.chunk();
@@ -216,17 +218,17 @@ impl Stream {
             return sink.delta(0, Delta::Done);
         }
         let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
-        let mut chunk = Chunk::read(&mut walk, choice);
+        let mut chunk = OpenAiChunk::read(&mut walk, choice);
         if let Some(chunk) = chunk.as_mut().filter(|_| self.echoes) {
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.logprobs = None);
         }
-        let steady = chunk.as_ref().filter(|_| !is_error).and_then(Chunk::steady);
+        let steady = chunk.as_ref().filter(|_| !is_error).and_then(OpenAiChunk::steady);
         self.skeleton.parsed(event.data, walk, steady);
         let Some(mut chunk) = chunk else { return sink.delta(0, Delta::Malformed) };
         self.identify(&chunk, sink);
-        let named = || is_error.then(|| Fault::named(event.data));
+        let named = || is_error.then(|| ErrorObject::named(event.data));
         if let Some(fault) = chunk.fault.or_else(named) {
-            fault.of_kind(chunk.error_type).tell(sink);
+            fault.of_kind(chunk.error_type).emit(sink);
             // The empty text beside an error belongs to no token.
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.evidence = false);
         }
@@ -234,7 +236,7 @@ impl Stream {
         self.choices(&chunk, sink);
     }
 
-    fn identify(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+    fn identify(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
         if self.identified {
             return;
         }
@@ -248,7 +250,7 @@ impl Stream {
     }
 
     /// What the ids of the prompts tell.
-    fn prompt(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
+    fn prompt(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
         let of_choices = chunk.first.iter().chain(&chunk.more).map(|choice| (choice.index, choice.prompt));
         for (choice, length) in of_choices.chain([(0, chunk.prompt)]) {
             if let Some(length) = length {
@@ -258,8 +260,8 @@ impl Stream {
         }
     }
 
-    fn choices(&mut self, chunk: &Chunk<'_>, sink: &mut dyn Sink) {
-        let usage = chunk.usage.and_then(Counts::report);
+    fn choices(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
+        let usage = chunk.usage.and_then(UsageCounts::report);
         let Some(only) = &chunk.first else {
             if let Some(usage) = usage {
                 sink.delta(0, Delta::Usage(usage));
@@ -308,9 +310,9 @@ impl Stream {
     /// How far the choice's own counter has grown, where usage may be read as a counter at all: if it was asked for
     /// on every event, or if the same choice has reported before. One event with both text and usage proves nothing;
     /// several servers put the final usage there.
-    fn growth(&mut self, choice: u32, total: u64) -> Option<Counted> {
+    fn growth(&mut self, choice: u32, total: u64) -> Option<TokenIncrement> {
         let before = self.reported.set(choice, total).or(self.continuous.then_some(0));
-        Some(Counted::growth(total.saturating_sub(before?)))
+        Some(TokenIncrement::growth(total.saturating_sub(before?)))
     }
 }
 
@@ -320,43 +322,43 @@ pub(super) fn path(shape: &mut RequestShape, path: &str) {
 }
 
 /// The request fields that shape the work.
-pub(super) const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
+pub(super) const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
     // Where both stand the newer name wins, as it does in vLLM.
-    ("max_completion_tokens", Asked::MaxTokens),
-    ("max_tokens", Asked::MaxTokensElse),
-    ("n", Asked::Choices),
-    ("temperature", Asked::Temperature),
-    ("top_p", Asked::TopP),
-    ("frequency_penalty", Asked::FrequencyPenalty),
-    ("presence_penalty", Asked::PresencePenalty),
-    ("seed", Asked::Seed),
-    ("stream_options.include_usage", Asked::IncludeUsage),
-    ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
-    ("echo", Asked::Echo),
+    ("max_completion_tokens", RequestField::MaxTokens),
+    ("max_tokens", RequestField::MaxTokensElse),
+    ("n", RequestField::Choices),
+    ("temperature", RequestField::Temperature),
+    ("top_p", RequestField::TopP),
+    ("frequency_penalty", RequestField::FrequencyPenalty),
+    ("presence_penalty", RequestField::PresencePenalty),
+    ("seed", RequestField::Seed),
+    ("stream_options.include_usage", RequestField::IncludeUsage),
+    ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
+    ("echo", RequestField::Echo),
 ];
 
 /// A reply in one JSON document.
-pub(super) const REPLY: &[(&str, Field)] = &[
-    ("id", Field::Id),
-    ("model", Field::Model),
-    ("choices[].finish_reason", Field::Finish),
-    ("usage.prompt_tokens", Field::Input),
-    ("usage.completion_tokens", Field::Output),
-    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
-    ("usage.prompt_cache_hit_tokens", Field::Cached),
-    ("usage.completion_tokens_details.reasoning_tokens", Field::Reasoning),
-    ("usage.reasoning_tokens", Field::Reasoning),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+pub(super) const REPLY: &[(&str, ReplyField)] = &[
+    ("id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("choices[].finish_reason", ReplyField::Finish),
+    ("usage.prompt_tokens", ReplyField::Input),
+    ("usage.completion_tokens", ReplyField::Output),
+    ("usage.prompt_tokens_details.cached_tokens", ReplyField::Cached),
+    ("usage.prompt_cache_hit_tokens", ReplyField::Cached),
+    ("usage.completion_tokens_details.reasoning_tokens", ReplyField::Reasoning),
+    ("usage.reasoning_tokens", ReplyField::Reasoning),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
     // TGI.
-    ("error_type", Field::Kind),
+    ("error_type", ReplyField::Kind),
     // Older releases of vLLM put the error itself in the reply.
-    ("object", Field::Mark),
-    ("message", Field::Message),
-    ("type", Field::Kind),
-    ("code", Field::Code),
+    ("object", ReplyField::Mark),
+    ("message", ReplyField::Message),
+    ("type", ReplyField::Kind),
+    ("code", ReplyField::Code),
 ];

@@ -5,11 +5,11 @@
 //! Generated text is a non-empty `content`, `reasoning`, `reasoning_content`, tool name or arguments, `refusal` or
 //! `audio`; an empty `content` without a role is a token whose text is held back.
 
-use super::openai::{self, Choice, Stream};
-use super::{Dialect, OutputKind, Reader, Sink, USUAL};
+use super::openai::{self, OpenAiChoice, OpenAiStream};
+use super::{DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
-use crate::measure::text::TextFields;
+use crate::measure::json_walker::{FieldState, JsonWalker};
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.chat",
@@ -19,7 +19,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     path: openai::path,
     request: openai::REQUEST,
     prompt: &["tools", "functions", "messages"],
-    reader: |shape| Box::new(Chat(Stream::new(shape))),
+    reader: |shape| Box::new(ChatReader(OpenAiStream::new(shape))),
     reply: openai::REPLY,
     text: Some(&TextFields {
         choice: "choices[].index",
@@ -42,16 +42,16 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..USUAL
 };
 
-struct Chat(Stream);
+struct ChatReader(OpenAiStream);
 
-impl Reader for Chat {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for ChatReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         self.0.event(event, choice, sink);
     }
 }
 
-fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
-    let mut choice = Choice::default();
+fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
+    let mut choice = OpenAiChoice::default();
     walk.object(|key, walk| match key {
         b"delta" if walk.is_object() => delta(&mut choice, walk),
         _ => choice.field(key, walk),
@@ -60,8 +60,8 @@ fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
 }
 
 /// Takes what a choice shows in its delta.
-pub(super) fn delta(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> {
-    let delta = Delta::read(walk)?;
+pub(super) fn delta(choice: &mut OpenAiChoice<'_>, walk: &mut JsonWalker<'_>) -> Option<()> {
+    let delta = ChatDelta::read(walk)?;
     choice.evidence = delta.holds_back();
     choice.output = delta.output();
     Some(())
@@ -69,17 +69,17 @@ pub(super) fn delta(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> 
 
 /// What a delta shows.
 #[derive(Default)]
-struct Delta {
+struct ChatDelta {
     role: bool,
-    content: Option<Shown>,
-    reasoning: Option<Shown>,
-    refusal: Option<Shown>,
+    content: Option<FieldState>,
+    reasoning: Option<FieldState>,
+    refusal: Option<FieldState>,
     tool: bool,
     audio: bool,
 }
 
-impl Delta {
-    fn read(walk: &mut Walk<'_>) -> Option<Self> {
+impl ChatDelta {
+    fn read(walk: &mut JsonWalker<'_>) -> Option<Self> {
         let mut delta = Self::default();
         walk.object(|key, walk| {
             match key {
@@ -113,7 +113,7 @@ impl Delta {
 
     /// What kind of text the delta shows. Output wins over reasoning when an event has both.
     fn output(&self) -> Option<OutputKind> {
-        let shows = |shown: &Option<Shown>| shown.as_ref().is_some_and(Shown::is_content);
+        let shows = |shown: &Option<FieldState>| shown.as_ref().is_some_and(FieldState::is_content);
         if shows(&self.content) {
             Some(OutputKind::Text)
         } else if self.tool {
@@ -128,12 +128,12 @@ impl Delta {
     }
 }
 
-fn some(shown: Shown) -> Option<Shown> {
-    (shown != Shown::Null).then_some(shown)
+fn some(shown: FieldState) -> Option<FieldState> {
+    (shown != FieldState::Null).then_some(shown)
 }
 
 /// Whether a tool call shows a name or arguments. Custom tools have an `input` instead.
-fn tool_call(walk: &mut Walk<'_>) -> Option<bool> {
+fn tool_call(walk: &mut JsonWalker<'_>) -> Option<bool> {
     let mut shows = false;
     walk.object(|key, walk| {
         match key {
@@ -146,7 +146,7 @@ fn tool_call(walk: &mut Walk<'_>) -> Option<bool> {
     Some(shows)
 }
 
-fn any_content(walk: &mut Walk<'_>, keys: &[&[u8]]) -> Option<bool> {
+fn any_content(walk: &mut JsonWalker<'_>, keys: &[&[u8]]) -> Option<bool> {
     let mut any = false;
     walk.object(|key, walk| {
         let shown = walk.shown()?;

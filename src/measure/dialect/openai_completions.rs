@@ -4,11 +4,11 @@
 //! text is held back. The choice index runs over prompts and outputs together. A prompt that is echoed comes with the
 //! first token, and so do its log probabilities.
 
-use super::openai::{self, Choice, Stream};
-use super::{Dialect, OutputKind, Reader, Sink, USUAL};
+use super::openai::{self, OpenAiChoice, OpenAiStream};
+use super::{DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
-use crate::measure::text::TextFields;
+use crate::measure::json_walker::{FieldState, JsonWalker};
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.completions",
@@ -20,22 +20,22 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     path: openai::path,
     request: openai::REQUEST,
-    reader: |shape| Box::new(Completions(Stream::with_prompt(shape))),
+    reader: |shape| Box::new(CompletionsReader(OpenAiStream::with_prompt(shape))),
     reply: openai::REPLY,
     text: Some(&TextFields { choice: "choices[].index", text: &[&["choices[].text"]], whole: &[&["choices[].text"]] }),
     ..USUAL
 };
 
-struct Completions(Stream);
+struct CompletionsReader(OpenAiStream);
 
-impl Reader for Completions {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for CompletionsReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         self.0.event(event, choice, sink);
     }
 }
 
-fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
-    let mut choice = Choice::default();
+fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
+    let mut choice = OpenAiChoice::default();
     walk.object(|key, walk| match key {
         b"text" => text(&mut choice, walk),
         _ => choice.field(key, walk),
@@ -44,12 +44,12 @@ fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
 }
 
 /// Takes what a choice shows as its text.
-pub(super) fn text(choice: &mut Choice<'_>, walk: &mut Walk<'_>) -> Option<()> {
+pub(super) fn text(choice: &mut OpenAiChoice<'_>, walk: &mut JsonWalker<'_>) -> Option<()> {
     let shown = walk.shown()?;
-    choice.evidence = shown != Shown::Null;
+    choice.evidence = shown != FieldState::Null;
     choice.output = match shown {
-        Shown::String(_) => Some(OutputKind::Text),
-        Shown::Null | Shown::Empty | Shown::Other => None,
+        FieldState::String(_) => Some(OutputKind::Text),
+        FieldState::Null | FieldState::Empty | FieldState::Other => None,
     };
     Some(())
 }

@@ -1,6 +1,6 @@
 //! `POST …/embeddings`: no stream and no output tokens; the usage says what went in.
 
-use super::{Asked, Dialect, Field, USUAL, openai};
+use super::{Dialect, ReplyField, RequestField, USUAL, openai};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.embeddings",
@@ -8,23 +8,23 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/v1/embeddings",
     matches: |path| path.ends_with("/embeddings"),
     path: openai::path,
-    request: &[("model", Asked::Model)],
+    request: &[("model", RequestField::Model)],
     prompt: &["input"],
     reply: REPLY,
     ..USUAL
 };
 
-const REPLY: &[(&str, Field)] = &[
-    ("id", Field::Id),
-    ("model", Field::Model),
-    ("usage.prompt_tokens", Field::Input),
-    ("usage.total_tokens", Field::InputElse),
-    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
-    ("usage.completion_tokens", Field::Output),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
-    ("object", Field::Mark),
-    ("message", Field::Message),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("usage.prompt_tokens", ReplyField::Input),
+    ("usage.total_tokens", ReplyField::InputElse),
+    ("usage.prompt_tokens_details.cached_tokens", ReplyField::Cached),
+    ("usage.completion_tokens", ReplyField::Output),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
+    ("object", ReplyField::Mark),
+    ("message", ReplyField::Message),
 ];

@@ -3,14 +3,17 @@
 //! Their `.done` events repeat it. What hosted tools say (searches, images, the output of a shell) was not generated.
 //! There is one terminal event, which has the usage; some servers append `[DONE]`.
 
-use super::fault::{self, Fault};
+use super::document_reply::is_report;
+use super::fault::{self, ErrorObject};
 use super::prompt::GOES_ON_FROM;
-use super::reply::is_report;
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use super::{
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement, USUAL, count,
+    finish_reason,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::Walk;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::{FinishReason, Usage};
-use crate::measure::text::TextFields;
+use crate::measure::text_collector::TextFields;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.responses",
@@ -20,72 +23,72 @@ pub(super) const DIALECT: Dialect = Dialect {
     request: REQUEST,
     prompt: &["tools", "instructions", "input"],
     kept: &[GOES_ON_FROM, "conversation", "prompt"],
-    reader: |_| Box::new(Responses { identified: false }),
+    reader: |_| Box::new(ResponsesReader { identified: false }),
     reply: REPLY,
     text: Some(&TextFields { choice: "output_index", text: &[&["delta"]], whole: &[&["output[].content[].text"]] }),
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("max_output_tokens", Asked::MaxTokens),
-    ("temperature", Asked::Temperature),
-    ("top_p", Asked::TopP),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("max_output_tokens", RequestField::MaxTokens),
+    ("temperature", RequestField::Temperature),
+    ("top_p", RequestField::TopP),
 ];
 
-const REPLY: &[(&str, Field)] = &[
-    ("id", Field::Id),
-    ("model", Field::Model),
-    ("status", Field::Status),
-    ("incomplete_details.reason", Field::Finish),
-    ("usage.input_tokens", Field::Input),
-    ("usage.input_tokens_details.cached_tokens", Field::Cached),
-    ("usage.output_tokens", Field::Output),
-    ("usage.output_tokens_details.reasoning_tokens", Field::Reasoning),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("status", ReplyField::Status),
+    ("incomplete_details.reason", ReplyField::Finish),
+    ("usage.input_tokens", ReplyField::Input),
+    ("usage.input_tokens_details.cached_tokens", ReplyField::Cached),
+    ("usage.output_tokens", ReplyField::Output),
+    ("usage.output_tokens_details.reasoning_tokens", ReplyField::Reasoning),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
 ];
 
-struct Responses {
+struct ResponsesReader {
     identified: bool,
 }
 
 /// What matters of one event.
 #[derive(Default)]
-struct Parts<'a> {
+struct ResponsesEvent<'a> {
     kind: Option<&'a str>,
     shows: bool,
     tokens: Option<u32>,
-    response: Option<Response<'a>>,
-    fault: Option<Fault<'a>>,
+    response: Option<ResponseObject<'a>>,
+    fault: Option<ErrorObject<'a>>,
     message: Option<&'a str>,
     code: Option<&'a str>,
 }
 
 /// The reply as an event tells of it.
 #[derive(Default)]
-struct Response<'a> {
+struct ResponseObject<'a> {
     id: Option<&'a str>,
     model: Option<&'a str>,
     incomplete: bool,
     reason: Option<&'a str>,
     usage: Usage,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ResponsesEvent<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
+        let (mut parts, mut walk) = (Self::default(), JsonWalker::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"type" => parts.kind = walk.text()?,
                 b"delta" => parts.shows = walk.shown()?.is_content(),
                 b"logprobs" => parts.tokens = walk.length()?.filter(|entries| *entries > 0),
-                b"response" if walk.is_object() => parts.response = Some(Response::read(walk)?),
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"response" if walk.is_object() => parts.response = Some(ResponseObject::read(walk)?),
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 b"message" => parts.message = walk.text()?,
                 b"code" => parts.code = fault::code(walk)?,
                 _ => walk.skip()?,
@@ -97,8 +100,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl<'a> Response<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> ResponseObject<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut response = Self::default();
         walk.object(|key, walk| {
             match key {
@@ -113,7 +116,7 @@ impl<'a> Response<'a> {
                     Some(())
                 })?,
                 b"usage" => response.usage = usage(walk)?,
-                b"error" => response.fault = Fault::read(walk)?,
+                b"error" => response.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -122,9 +125,9 @@ impl<'a> Response<'a> {
     }
 }
 
-fn usage(walk: &mut Walk<'_>) -> Option<Usage> {
+fn usage(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let mut usage = Usage::default();
-    let detail = |walk: &mut Walk<'_>, name: &[u8]| {
+    let detail = |walk: &mut JsonWalker<'_>, name: &[u8]| {
         let mut found = None;
         walk.object(|key, walk| {
             let number = count(walk)?;
@@ -166,8 +169,8 @@ fn output_kind(kind: &str) -> Option<OutputKind> {
     })
 }
 
-impl Responses {
-    fn identify(&mut self, response: &Response<'_>, sink: &mut dyn Sink) {
+impl ResponsesReader {
+    fn identify(&mut self, response: &ResponseObject<'_>, sink: &mut dyn DeltaSink) {
         if let Some(id) = response.id
             && !std::mem::replace(&mut self.identified, true)
         {
@@ -177,16 +180,16 @@ impl Responses {
     }
 }
 
-impl Reader for Responses {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for ResponsesReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        let Some(parts) = ResponsesEvent::read(event.data) else { return sink.delta(0, Delta::Malformed) };
         let Ok(name) = std::str::from_utf8(event.name) else { return sink.delta(0, Delta::Malformed) };
         let kind = parts.kind.unwrap_or(name);
         if let Some(kind) = output_kind(kind) {
-            let tokens = parts.tokens.map(Counted::listed);
+            let tokens = parts.tokens.map(TokenIncrement::listed);
             if parts.shows {
                 sink.delta(0, Delta::Output { kind, tokens });
             } else if tokens.is_some() {
@@ -204,16 +207,16 @@ impl Reader for Responses {
             "response.completed" | "response.incomplete" => Some(response.reason.unwrap_or("incomplete")),
             "response.cancelled" => Some("cancelled"),
             "response.failed" => {
-                response.fault.unwrap_or_default().tell(sink);
+                response.fault.unwrap_or_default().emit(sink);
                 None
             }
             "error" => {
-                let plain = Fault { message: parts.message, kind: None, code: parts.code };
-                parts.fault.unwrap_or(plain).tell(sink);
+                let plain = ErrorObject { message: parts.message, kind: None, code: parts.code };
+                parts.fault.unwrap_or(plain).emit(sink);
                 None
             }
             _ => {
-                parts.fault.into_iter().for_each(|fault| fault.tell(sink));
+                parts.fault.into_iter().for_each(|fault| fault.emit(sink));
                 None
             }
         };

@@ -1,8 +1,8 @@
 //! The usage object of OpenAI's events: its counts, each in a slot that a skeleton may leave open.
 
 use super::believed;
-use super::reply::is_report;
-use crate::measure::json::Walk;
+use super::document_reply::is_report;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 
 /// Slots of the counts. Lower ones are the event's own.
@@ -15,9 +15,9 @@ const REASONING_BESIDE: u8 = 8;
 
 /// The counts of a usage object, as they stand.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts([Option<u64>; 6]);
+pub(super) struct UsageCounts([Option<u64>; 6]);
 
-impl Counts {
+impl UsageCounts {
     pub(super) fn set(&mut self, slot: u8, count: Option<u64>) {
         if let Some(kept) = self.0.get_mut(usize::from(slot.wrapping_sub(INPUT))) {
             *kept = believed(count);
@@ -25,13 +25,13 @@ impl Counts {
     }
 
     /// Takes a count.
-    fn read(&mut self, slot: u8, walk: &mut Walk<'_>) -> Option<()> {
+    fn read(&mut self, slot: u8, walk: &mut JsonWalker<'_>) -> Option<()> {
         self.set(slot, walk.number_in(slot)?);
         Some(())
     }
 
     /// Takes a count of the details. One that is none leaves an earlier one in place.
-    fn read_detail(&mut self, slot: u8, walk: &mut Walk<'_>) -> Option<()> {
+    fn read_detail(&mut self, slot: u8, walk: &mut JsonWalker<'_>) -> Option<()> {
         let before = *self;
         self.read(slot, walk)?;
         self.0.iter_mut().zip(before.0).for_each(|(count, before)| *count = count.or(before));
@@ -47,8 +47,8 @@ impl Counts {
 }
 
 /// A usage object.
-pub(super) fn usage(walk: &mut Walk<'_>) -> Option<Counts> {
-    let mut counts = Counts::default();
+pub(super) fn usage(walk: &mut JsonWalker<'_>) -> Option<UsageCounts> {
+    let mut counts = UsageCounts::default();
     walk.object(|key, walk| match key {
         b"prompt_tokens" => counts.read(INPUT, walk),
         b"completion_tokens" => counts.read(OUTPUT, walk),

@@ -10,7 +10,7 @@
 //! It is past 400 lines with its tests, which have a request of every dialect.
 
 use super::Dialect;
-use crate::measure::document::{Object, Value};
+use crate::measure::json_value::{JsonObject, JsonValue};
 
 /// Marks between the pieces: bytes that UTF-8 never has.
 mod mark {
@@ -38,7 +38,7 @@ pub enum Medium {
 
 /// Where a part that is not text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum PromptPlace<'a> {
     /// In the request, as base64.
     Inline(&'a str),
     /// Somewhere else.
@@ -54,14 +54,14 @@ pub trait PromptSink {
     /// The next value that is not text: a number (a token's id, where a prompt is given in tokens), a truth, nothing.
     fn word(&mut self, word: &str);
     /// A part that is not text. Its content has to have a say in what comes after it.
-    fn part(&mut self, medium: Medium, place: Place<'_>);
+    fn part(&mut self, medium: Medium, place: PromptPlace<'_>);
     /// A message of the conversation has been walked.
     fn message_ends(&mut self);
 }
 
 /// What a request asks for that its shape does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extras {
+pub struct PromptExtras {
     /// Least number of generated tokens.
     pub min_tokens: Option<u64>,
     /// Whether generation goes on past its natural end.
@@ -75,7 +75,7 @@ pub struct Extras {
 }
 
 /// The JSON body of one request.
-pub struct RequestBody<'a>(Object<'a>);
+pub struct RequestBody<'a>(JsonObject<'a>);
 
 /// Where sampling parameters stand besides the top.
 const NESTED: [&str; 8] = [
@@ -112,7 +112,7 @@ impl<'a> RequestBody<'a> {
             found |= number < KEPT;
             sink.mark(&[mark::FIELD, number]);
             match value {
-                Value::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
+                JsonValue::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
                     for message in messages.iter_mut().filter(|message| !is_for_cache(message)) {
                         sink.mark(&[mark::ITEM]);
                         walk(message, None, key, sink);
@@ -129,20 +129,20 @@ impl<'a> RequestBody<'a> {
     }
 
     /// The id of the answer that it goes on from, where the server has kept that.
-    pub fn goes_on_from(&self, dialect: &Dialect) -> Option<&str> {
+    pub fn previous_response_id(&self, dialect: &Dialect) -> Option<&str> {
         if dialect.keeps_answers() { self.0.get(GOES_ON_FROM)?.as_str() } else { None }
     }
 
     /// What else is asked for.
-    pub fn extras(&self) -> Extras {
-        let some = |value: &Value<'_>| match value {
-            Value::Null => false,
-            Value::Array(list) => !list.is_empty(),
-            Value::Object(map) => map.get("type").and_then(Value::as_str) != Some("text"),
-            Value::Bool(value) => *value,
+    pub fn extras(&self) -> PromptExtras {
+        let some = |value: &JsonValue<'_>| match value {
+            JsonValue::Null => false,
+            JsonValue::Array(list) => !list.is_empty(),
+            JsonValue::Object(map) => map.get("type").and_then(JsonValue::as_str) != Some("text"),
+            JsonValue::Bool(value) => *value,
             // Old clients of Ollama always send a `format`, and those of llama.cpp a `grammar`; the other is Gemini's word.
-            Value::String(text) => !matches!(&**text, "" | "text/plain"),
-            Value::Number(_) => true,
+            JsonValue::String(text) => !matches!(&**text, "" | "text/plain"),
+            JsonValue::Number(_) => true,
         };
         // Most bodies have none of the places below the top.
         let some_nested = self.0.last_first().any(|(_, value)| value.as_object().is_some());
@@ -159,16 +159,16 @@ impl<'a> RequestBody<'a> {
                 }
             }
         }
-        let logprobs = found[Asked::Logprobs as usize];
-        let found = |what: Asked| found[what as usize].map(|(_, value): (u8, _)| value);
+        let logprobs = found[CostParam::Logprobs as usize];
+        let found = |what: CostParam| found[what as usize].map(|(_, value): (u8, _)| value);
         // `logprobs: 0` asks for those of the tokens themselves; of the alternatives 0 are none.
-        let no_alternatives = |(rank, value): (u8, &Value<'_>)| rank > 0 && value.as_u64() == Some(0);
-        Extras {
-            min_tokens: found(Asked::MinTokens).and_then(Value::as_u64),
-            ignore_eos: found(Asked::IgnoreEos).and_then(Value::as_bool),
+        let no_alternatives = |(rank, value): (u8, &JsonValue<'_>)| rank > 0 && value.as_u64() == Some(0);
+        PromptExtras {
+            min_tokens: found(CostParam::MinTokens).and_then(JsonValue::as_u64),
+            ignore_eos: found(CostParam::IgnoreEos).and_then(JsonValue::as_bool),
             logprobs: logprobs.map(|found| !no_alternatives(found) && some(found.1)),
-            tools: found(Asked::Tools).map(some),
-            structured: found(Asked::Structured).map(some),
+            tools: found(CostParam::Tools).map(some),
+            structured: found(CostParam::Structured).map(some),
         }
     }
 
@@ -180,8 +180,8 @@ impl<'a> RequestBody<'a> {
             value = value.as_object()?.get(key)?;
         }
         match value {
-            Value::String(text) => Some(text.clone().into_owned()),
-            Value::Number(number) => Some(number.to_string()),
+            JsonValue::String(text) => Some(text.clone().into_owned()),
+            JsonValue::Number(number) => Some(number.to_string()),
             _ => None,
         }
     }
@@ -195,7 +195,7 @@ impl Dialect {
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum CostParam {
     MinTokens,
     IgnoreEos,
     Logprobs,
@@ -204,50 +204,50 @@ enum Asked {
 }
 
 /// What a key asks for, and which of its spellings that is: the lower counts where there are two.
-fn asked(key: &str) -> Option<(Asked, u8)> {
+fn asked(key: &str) -> Option<(CostParam, u8)> {
     Some(match key {
-        "min_tokens" => (Asked::MinTokens, 0),
-        "min_new_tokens" => (Asked::MinTokens, 1),
-        "ignore_eos" => (Asked::IgnoreEos, 0),
-        "logprobs" => (Asked::Logprobs, 0),
-        "top_logprobs" => (Asked::Logprobs, 1),
-        "return_logprob" => (Asked::Logprobs, 2),
-        "responseLogprobs" => (Asked::Logprobs, 3),
-        "n_probs" => (Asked::Logprobs, 4),
-        "response_logprobs" => (Asked::Logprobs, 5),
-        "tools" => (Asked::Tools, 0),
-        "functions" => (Asked::Tools, 1),
-        "toolConfig" => (Asked::Tools, 2),
-        "tool_config" => (Asked::Tools, 3),
-        "response_format" => (Asked::Structured, 0),
-        "guided_json" => (Asked::Structured, 1),
-        "guided_regex" => (Asked::Structured, 2),
-        "guided_choice" => (Asked::Structured, 3),
-        "guided_grammar" => (Asked::Structured, 4),
-        "structured_outputs" => (Asked::Structured, 5),
-        "json_schema" => (Asked::Structured, 6),
-        "grammar" => (Asked::Structured, 7),
-        "regex" => (Asked::Structured, 8),
-        "ebnf" => (Asked::Structured, 9),
-        "responseSchema" => (Asked::Structured, 10),
-        "responseJsonSchema" => (Asked::Structured, 11),
-        "responseMimeType" => (Asked::Structured, 12),
-        "response_schema" => (Asked::Structured, 13),
-        "response_json_schema" => (Asked::Structured, 14),
-        "response_mime_type" => (Asked::Structured, 15),
-        "format" => (Asked::Structured, 16),
+        "min_tokens" => (CostParam::MinTokens, 0),
+        "min_new_tokens" => (CostParam::MinTokens, 1),
+        "ignore_eos" => (CostParam::IgnoreEos, 0),
+        "logprobs" => (CostParam::Logprobs, 0),
+        "top_logprobs" => (CostParam::Logprobs, 1),
+        "return_logprob" => (CostParam::Logprobs, 2),
+        "responseLogprobs" => (CostParam::Logprobs, 3),
+        "n_probs" => (CostParam::Logprobs, 4),
+        "response_logprobs" => (CostParam::Logprobs, 5),
+        "tools" => (CostParam::Tools, 0),
+        "functions" => (CostParam::Tools, 1),
+        "toolConfig" => (CostParam::Tools, 2),
+        "tool_config" => (CostParam::Tools, 3),
+        "response_format" => (CostParam::Structured, 0),
+        "guided_json" => (CostParam::Structured, 1),
+        "guided_regex" => (CostParam::Structured, 2),
+        "guided_choice" => (CostParam::Structured, 3),
+        "guided_grammar" => (CostParam::Structured, 4),
+        "structured_outputs" => (CostParam::Structured, 5),
+        "json_schema" => (CostParam::Structured, 6),
+        "grammar" => (CostParam::Structured, 7),
+        "regex" => (CostParam::Structured, 8),
+        "ebnf" => (CostParam::Structured, 9),
+        "responseSchema" => (CostParam::Structured, 10),
+        "responseJsonSchema" => (CostParam::Structured, 11),
+        "responseMimeType" => (CostParam::Structured, 12),
+        "response_schema" => (CostParam::Structured, 13),
+        "response_json_schema" => (CostParam::Structured, 14),
+        "response_mime_type" => (CostParam::Structured, 15),
+        "format" => (CostParam::Structured, 16),
         _ => return None,
     })
 }
 
 /// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
-fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
+fn walk(value: &mut JsonValue<'_>, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
     match value {
-        Value::String(text) => said(text, medium, key, sink),
-        Value::Array(items) => {
+        JsonValue::String(text) => emit_text(text, medium, key, sink),
+        JsonValue::Array(items) => {
             let mut rest = 0;
             if let Some(text) = items.first().filter(|_| key == "content").and_then(only_text) {
-                said(text, None, key, sink);
+                emit_text(text, None, key, sink);
                 rest = 1;
             }
             for item in items.iter_mut().skip(rest).filter(|item| !is_for_cache(item)) {
@@ -255,9 +255,9 @@ fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut imp
                 walk(item, medium, key, sink);
             }
         }
-        Value::Object(map) => {
+        JsonValue::Object(map) => {
             let medium = declared(map, medium);
-            let mut field = |key: &str, value: &mut Value<'_>| {
+            let mut field = |key: &str, value: &mut JsonValue<'_>| {
                 sink.mark(&[mark::KEY]);
                 sink.text(key);
                 sink.mark(&[mark::VALUE]);
@@ -271,14 +271,14 @@ fn walk(value: &mut Value<'_>, medium: Option<Medium>, key: &str, sink: &mut imp
             let rest = map.iter_mut().filter(|(key, _)| *key != "role" && !NOT_CONTENT.contains(key));
             rest.for_each(|(key, value)| field(key, value));
         }
-        Value::Number(number) => word(&number.to_string(), sink),
-        Value::Bool(truth) => word(if *truth { "true" } else { "false" }, sink),
-        Value::Null => word("null", sink),
+        JsonValue::Number(number) => word(&number.to_string(), sink),
+        JsonValue::Bool(truth) => word(if *truth { "true" } else { "false" }, sink),
+        JsonValue::Null => word("null", sink),
     }
     sink.mark(&[mark::END]);
 }
 
-fn said(text: &str, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
+fn emit_text(text: &str, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
     match place(text, medium, key) {
         Some((medium, place)) => {
             sink.mark(&[mark::MEDIA]);
@@ -290,7 +290,7 @@ fn said(text: &str, medium: Option<Medium>, key: &str, sink: &mut impl PromptSin
 
 /// The text of a part that is nothing else. Servers take it for the same text by itself, and clients write either: to
 /// mark what a cache should keep they have to make a part of it, which they do to the latest messages only.
-fn only_text<'a>(part: &'a Value<'_>) -> Option<&'a str> {
+fn only_text<'a>(part: &'a JsonValue<'_>) -> Option<&'a str> {
     let part = part.as_object()?;
     let kind = part.get("type")?.as_str()?;
     let others = part.last_first().any(|(key, _)| !matches!(key, "type" | "text") && !NOT_CONTENT.contains(&key));
@@ -298,7 +298,7 @@ fn only_text<'a>(part: &'a Value<'_>) -> Option<&'a str> {
 }
 
 /// Whether an item of a list says what a cache should do, and nothing else.
-fn is_for_cache(item: &Value<'_>) -> bool {
+fn is_for_cache(item: &JsonValue<'_>) -> bool {
     let Some(object) = item.as_object() else { return false };
     let mut fields = object.last_first();
     let first = fields.next().is_some_and(|(key, _)| NOT_CONTENT.contains(&key));
@@ -322,8 +322,8 @@ fn named(key: &str) -> Option<Medium> {
 }
 
 /// What an object says that it is: by its type of content, else by what it stands in, else by its own type.
-fn declared(map: &Object<'_>, around: Option<Medium>) -> Option<Medium> {
-    let of = |key: &str| map.get(key).and_then(Value::as_str);
+fn declared(map: &JsonObject<'_>, around: Option<Medium>) -> Option<Medium> {
+    let of = |key: &str| map.get(key).and_then(JsonValue::as_str);
     if of("type") == Some("text") {
         return None;
     }
@@ -341,18 +341,20 @@ fn of_type(content_type: &str) -> Medium {
 }
 
 /// Whether a string is a part that is not text, and where that is.
-fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, Place<'a>)> {
+fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, PromptPlace<'a>)> {
     if let Some((content_type, data)) = text.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) {
-        return Some((of_type(content_type), Place::Inline(data)));
+        return Some((of_type(content_type), PromptPlace::Inline(data)));
     }
     let medium = medium?;
     match key {
         // SGLang takes either in the same place.
-        "image_data" | "audio_data" | "video_data" if text.contains("://") => Some((medium, Place::Elsewhere(text))),
+        "image_data" | "audio_data" | "video_data" if text.contains("://") => {
+            Some((medium, PromptPlace::Elsewhere(text)))
+        }
         "data" | "bytes" | "images" | "file_data" | "image_data" | "audio_data" | "video_data" | "image_embeds"
-        | "multimodal_data" => Some((medium, Place::Inline(text))),
+        | "multimodal_data" => Some((medium, PromptPlace::Inline(text))),
         "url" | "uri" | "image_url" | "audio_url" | "video_url" | "file_url" | "fileUri" | "file_uri" | "file_id" => {
-            Some((medium, Place::Elsewhere(text)))
+            Some((medium, PromptPlace::Elsewhere(text)))
         }
         _ => None,
     }
@@ -380,7 +382,7 @@ mod tests {
         fn word(&mut self, word: &str) {
             self.text(word);
         }
-        fn part(&mut self, medium: Medium, place: Place<'_>) {
+        fn part(&mut self, medium: Medium, place: PromptPlace<'_>) {
             self.parts.push((medium, format!("{place:?}")));
         }
         fn message_ends(&mut self) {
@@ -512,89 +514,89 @@ mod tests {
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}"#,
                 Medium::Image,
-                Place::Inline("AAAA"),
+                PromptPlace::Inline("AAAA"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]}"#,
                 Medium::Image,
-                Place::Elsewhere("https://x/y.png"),
+                PromptPlace::Elsewhere("https://x/y.png"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"BBBB","format":"wav"}}]}]}"#,
                 Medium::Audio,
-                Place::Inline("BBBB"),
+                PromptPlace::Inline("BBBB"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"document","source":{"media_type":"application/pdf","data":"CC"}}]}]}"#,
                 Medium::File,
-                Place::Inline("CC"),
+                PromptPlace::Inline("CC"),
             ),
             (
                 "gemini",
                 r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"video/mp4","data":"DD"}}]}]}"#,
                 Medium::Video,
-                Place::Inline("DD"),
+                PromptPlace::Inline("DD"),
             ),
             (
                 "bedrock.converse",
                 r#"{"messages":[{"content":[{"image":{"format":"png","source":{"bytes":"EE"}}}]}]}"#,
                 Medium::Image,
-                Place::Inline("EE"),
+                PromptPlace::Inline("EE"),
             ),
-            ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, Place::Inline("FF")),
-            ("ollama.generate", r#"{"prompt":"p","images":["GG"]}"#, Medium::Image, Place::Inline("GG")),
-            ("sglang.generate", r#"{"text":"t","image_data":"HH"}"#, Medium::Image, Place::Inline("HH")),
+            ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, PromptPlace::Inline("FF")),
+            ("ollama.generate", r#"{"prompt":"p","images":["GG"]}"#, Medium::Image, PromptPlace::Inline("GG")),
+            ("sglang.generate", r#"{"text":"t","image_data":"HH"}"#, Medium::Image, PromptPlace::Inline("HH")),
             (
                 "sglang.generate",
                 r#"{"text":"t","image_data":["https://x/y.png"]}"#,
                 Medium::Image,
-                Place::Elsewhere("https://x/y.png"),
+                PromptPlace::Elsewhere("https://x/y.png"),
             ),
-            ("sglang.generate", r#"{"text":"t","audio_data":["KK"]}"#, Medium::Audio, Place::Inline("KK")),
+            ("sglang.generate", r#"{"text":"t","audio_data":["KK"]}"#, Medium::Audio, PromptPlace::Inline("KK")),
             (
                 "llamacpp.completion",
                 r#"{"prompt":{"prompt_string":"p <__media__>","multimodal_data":["II"]}}"#,
                 Medium::File,
-                Place::Inline("II"),
+                PromptPlace::Inline("II"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"file","file":{"file_id":"file-1"}}]}]}"#,
                 Medium::File,
-                Place::Elsewhere("file-1"),
+                PromptPlace::Elsewhere("file-1"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_embeds","image_embeds":"JJ"}]}]}"#,
                 Medium::Image,
-                Place::Inline("JJ"),
+                PromptPlace::Inline("JJ"),
             ),
             (
                 "openai.responses",
                 r#"{"input":[{"content":[{"type":"input_image","file_id":"file-2"}]}]}"#,
                 Medium::Image,
-                Place::Elsewhere("file-2"),
+                PromptPlace::Elsewhere("file-2"),
             ),
             (
                 "openai.responses",
                 r#"{"input":[{"content":[{"type":"input_file","file_url":"https://x/z.pdf"}]}]}"#,
                 Medium::File,
-                Place::Elsewhere("https://x/z.pdf"),
+                PromptPlace::Elsewhere("https://x/z.pdf"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://x/y.png"}}]}]}"#,
                 Medium::Image,
-                Place::Elsewhere("https://x/y.png"),
+                PromptPlace::Elsewhere("https://x/y.png"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"image","source":{"type":"file","file_id":"file-3"}}]}]}"#,
                 Medium::Image,
-                Place::Elsewhere("file-3"),
+                PromptPlace::Elsewhere("file-3"),
             ),
         ] {
             assert_eq!(walked(dialect, body).parts, [(medium, format!("{place:?}"))], "{body}");
@@ -638,7 +640,7 @@ mod tests {
     fn what_else_changes_the_cost_is_read_where_it_stands() {
         let extras = |body: &str| RequestBody::read(body.as_bytes()).unwrap().extras();
         let all = r#"{"min_tokens":3,"ignore_eos":true,"logprobs":true,"tools":[{}],"response_format":{"type":"json_object"}}"#;
-        let expected = Extras {
+        let expected = PromptExtras {
             min_tokens: Some(3),
             ignore_eos: Some(true),
             logprobs: Some(true),
@@ -646,7 +648,7 @@ mod tests {
             structured: Some(true),
         };
         assert_eq!(extras(all), expected);
-        assert_eq!(extras("{}"), Extras::default());
+        assert_eq!(extras("{}"), PromptExtras::default());
         let nested = extras(r#"{"sampling_params":{"ignore_eos":true},"response_format":{"type":"text"}}"#);
         assert_eq!((nested.ignore_eos, nested.structured), (Some(true), Some(false)));
         for structured in [

@@ -2,7 +2,7 @@
 
 /// The value of a field, by its wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum ProtobufValue<'a> {
     /// A number.
     Varint(u64),
     /// Text, bytes, or a message.
@@ -11,7 +11,7 @@ pub(super) enum Value<'a> {
     Fixed,
 }
 
-impl<'a> Value<'a> {
+impl<'a> ProtobufValue<'a> {
     /// The bytes; none of another type.
     pub(super) fn bytes(self) -> &'a [u8] {
         if let Self::Bytes(bytes) = self { bytes } else { b"" }
@@ -24,15 +24,15 @@ impl<'a> Value<'a> {
 }
 
 /// The fields of a message, (number, value). The last item is `None` where the message does not end with a field's end.
-pub(super) fn fields(message: &[u8]) -> Fields<'_> {
-    Fields(Some(message))
+pub(super) fn fields(message: &[u8]) -> ProtobufFields<'_> {
+    ProtobufFields(Some(message))
 }
 
 /// See [`fields`].
-pub(super) struct Fields<'a>(Option<&'a [u8]>);
+pub(super) struct ProtobufFields<'a>(Option<&'a [u8]>);
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Option<(u64, Value<'a>)>;
+impl<'a> Iterator for ProtobufFields<'a> {
+    type Item = Option<(u64, ProtobufValue<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = self.0.filter(|rest| !rest.is_empty())?;
@@ -42,16 +42,16 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-fn field(mut rest: &[u8]) -> Option<((u64, Value<'_>), &[u8])> {
+fn field(mut rest: &[u8]) -> Option<((u64, ProtobufValue<'_>), &[u8])> {
     let key = varint(&mut rest)?;
     let value = match key & 7 {
-        0 => Value::Varint(varint(&mut rest)?),
-        1 => rest.split_off(..8).map(|_| Value::Fixed)?,
+        0 => ProtobufValue::Varint(varint(&mut rest)?),
+        1 => rest.split_off(..8).map(|_| ProtobufValue::Fixed)?,
         2 => {
             let length = usize::try_from(varint(&mut rest)?).ok()?;
-            Value::Bytes(rest.split_off(..length)?)
+            ProtobufValue::Bytes(rest.split_off(..length)?)
         }
-        5 => rest.split_off(..4).map(|_| Value::Fixed)?,
+        5 => rest.split_off(..4).map(|_| ProtobufValue::Fixed)?,
         _ => return None,
     };
     Some(((key >> 3, value), rest))
@@ -77,7 +77,12 @@ mod tests {
     fn every_wire_type_is_walked() {
         let message = b"\x08\xac\x02\x11\0\0\0\0\0\0\0\0\x1a\x02hi\x25\0\0\0\0";
         let walked: Option<Vec<_>> = fields(message).collect();
-        let expected = [(1, Value::Varint(300)), (2, Value::Fixed), (3, Value::Bytes(b"hi")), (4, Value::Fixed)];
+        let expected = [
+            (1, ProtobufValue::Varint(300)),
+            (2, ProtobufValue::Fixed),
+            (3, ProtobufValue::Bytes(b"hi")),
+            (4, ProtobufValue::Fixed),
+        ];
         assert_eq!(walked, Some(expected.to_vec()));
     }
 

@@ -1,12 +1,12 @@
 //! What the fields of a request's JSON body tell.
 
-use crate::measure::name::shared;
-use crate::measure::scan::Scalar;
+use crate::measure::json_scanner::Scalar;
 use crate::measure::shape::RequestShape;
+use crate::measure::string_cache::shared;
 
 /// What one field tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestField {
     /// The model. A model in the path goes before it: that is what the server looks at.
     Model,
     /// Whether to stream.
@@ -35,7 +35,7 @@ pub enum Asked {
     Echo,
 }
 
-impl Asked {
+impl RequestField {
     /// Notes the field's value.
     pub(in crate::measure) fn note(self, shape: &mut RequestShape, scalar: Scalar<'_>) {
         match self {

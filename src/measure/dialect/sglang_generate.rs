@@ -7,14 +7,15 @@
 //! between may be skipped. Several prompts, or several answers to one, are told apart by `index`. A server without a
 //! tokenizer (`--skip-tokenizer-init`) sends no text: there the ids are the answer.
 
-use super::fault::Fault;
-use super::reply::Shares;
+use super::document_reply::PerChoiceCounts;
+use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
 use super::{
-    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, believed, finish_reason,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement,
+    USUAL, believed, finish_reason,
 };
 use crate::measure::framing::Event;
-use crate::measure::json::Walk;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
@@ -24,60 +25,60 @@ pub(super) const DIALECT: Dialect = Dialect {
     request: REQUEST,
     prompt: &["text", "input_ids", "image_data", "audio_data", "video_data"],
     kept: &["session_params"],
-    reader: |shape| Box::new(Generate::new(shape)),
+    reader: |shape| Box::new(SglangGenerateReader::new(shape)),
     reply: REPLY,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("sampling_params.max_new_tokens", Asked::MaxTokens),
-    ("sampling_params.n", Asked::Choices),
-    ("sampling_params.temperature", Asked::Temperature),
-    ("sampling_params.top_p", Asked::TopP),
-    ("sampling_params.frequency_penalty", Asked::FrequencyPenalty),
-    ("sampling_params.presence_penalty", Asked::PresencePenalty),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("sampling_params.max_new_tokens", RequestField::MaxTokens),
+    ("sampling_params.n", RequestField::Choices),
+    ("sampling_params.temperature", RequestField::Temperature),
+    ("sampling_params.top_p", RequestField::TopP),
+    ("sampling_params.frequency_penalty", RequestField::FrequencyPenalty),
+    ("sampling_params.presence_penalty", RequestField::PresencePenalty),
 ];
 
 /// One prompt is answered with an object, several with a list.
-pub(super) const REPLY: &[(&str, Field)] = &[
-    ("meta_info.id", Field::Id),
-    ("meta_info.finish_reason", Field::Finish),
-    ("meta_info.finish_reason.type", Field::Finish),
-    ("meta_info.prompt_tokens", Field::Input),
-    ("meta_info.cached_tokens", Field::Cached),
-    ("meta_info.completion_tokens", Field::Total),
-    ("meta_info.reasoning_tokens", Field::Reasoning),
-    ("[].meta_info.finish_reason", Field::Finish),
-    ("[].meta_info.finish_reason.type", Field::Finish),
-    ("[].meta_info.prompt_tokens", Field::Input),
-    ("[].meta_info.cached_tokens", Field::Cached),
-    ("[].meta_info.reasoning_tokens", Field::Reasoning),
-    ("[].meta_info.completion_tokens", Field::Total),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+pub(super) const REPLY: &[(&str, ReplyField)] = &[
+    ("meta_info.id", ReplyField::Id),
+    ("meta_info.finish_reason", ReplyField::Finish),
+    ("meta_info.finish_reason.type", ReplyField::Finish),
+    ("meta_info.prompt_tokens", ReplyField::Input),
+    ("meta_info.cached_tokens", ReplyField::Cached),
+    ("meta_info.completion_tokens", ReplyField::Total),
+    ("meta_info.reasoning_tokens", ReplyField::Reasoning),
+    ("[].meta_info.finish_reason", ReplyField::Finish),
+    ("[].meta_info.finish_reason.type", ReplyField::Finish),
+    ("[].meta_info.prompt_tokens", ReplyField::Input),
+    ("[].meta_info.cached_tokens", ReplyField::Cached),
+    ("[].meta_info.reasoning_tokens", ReplyField::Reasoning),
+    ("[].meta_info.completion_tokens", ReplyField::Total),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
 ];
 
 /// The state of one stream.
-pub(super) struct Generate {
+pub(super) struct SglangGenerateReader {
     /// Whether text and ids are increments, once an event has told.
     increments: Option<bool>,
-    tokens: Counters,
-    text: Counters,
-    ids: Counters,
-    shares: Shares,
-    skeleton: Skeleton<Parts<'static>>,
+    tokens: ChoiceCounters,
+    text: ChoiceCounters,
+    ids: ChoiceCounters,
+    shares: PerChoiceCounts,
+    skeleton: Skeleton<SglangChunk<'static>>,
     identified: bool,
 }
 
-impl Generate {
+impl SglangGenerateReader {
     pub(super) fn new(shape: &RequestShape) -> Self {
-        let counters = Counters::default;
+        let counters = ChoiceCounters::default;
         let (tokens, text, ids) = (counters(), counters(), counters());
-        let (shares, skeleton) = (Shares::new(shape), Skeleton::default());
+        let (shares, skeleton) = (PerChoiceCounts::new(shape), Skeleton::default());
         Self { increments: None, tokens, text, ids, shares, skeleton, identified: false }
     }
 
@@ -98,7 +99,7 @@ const REASONING: u8 = 7;
 
 /// What matters of one event.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parts<'a> {
+struct SglangChunk<'a> {
     index: u32,
     /// Bytes of the text, escapes and all; `None` of a server that has no tokenizer and so no text.
     text: Option<u64>,
@@ -109,11 +110,11 @@ struct Parts<'a> {
     tokens: Option<u64>,
     cached: Option<u64>,
     reasoning: Option<u64>,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
 }
 
-impl<'a> Parts<'a> {
-    fn read(walk: &mut Walk<'a>) -> Option<Self> {
+impl<'a> SglangChunk<'a> {
+    fn read(walk: &mut JsonWalker<'a>) -> Option<Self> {
         let mut parts = Self::default();
         walk.object(|key, walk| {
             match key {
@@ -121,7 +122,7 @@ impl<'a> Parts<'a> {
                 b"text" => parts.text = walk.text_length_in(TEXT)?,
                 b"output_ids" => parts.ids = walk.length_in(IDS)?,
                 b"meta_info" => parts.meta_info(walk)?,
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 _ => walk.skip()?,
             }
             Some(())
@@ -130,9 +131,10 @@ impl<'a> Parts<'a> {
     }
 
     /// What the next events may share of it, unless it ends something.
-    fn steady(&self) -> Option<Parts<'static>> {
+    fn steady(&self) -> Option<SglangChunk<'static>> {
         let &Self { index, text, ids, id: _, finish, prompt, tokens, cached, reasoning, fault } = self;
-        let parts = Parts { index, text, ids, id: None, finish: None, prompt, tokens, cached, reasoning, fault: None };
+        let parts =
+            SglangChunk { index, text, ids, id: None, finish: None, prompt, tokens, cached, reasoning, fault: None };
         (finish.is_none() && fault.is_none()).then_some(parts)
     }
 
@@ -151,7 +153,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn meta_info(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+    fn meta_info(&mut self, walk: &mut JsonWalker<'a>) -> Option<()> {
         walk.object(|key, walk| {
             match key {
                 b"id" => self.id = walk.text()?,
@@ -174,9 +176,9 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Generate {
+impl SglangGenerateReader {
     /// The tokens of an event, and whether it shows text, or ids where there is none.
-    fn growth(&mut self, parts: &Parts<'_>) -> (Option<Counted>, bool) {
+    fn growth(&mut self, parts: &SglangChunk<'_>) -> (Option<TokenIncrement>, bool) {
         let (before, listed) = (self.tokens.get(parts.index), parts.ids.map(u64::from));
         if let (None, Some(total), Some(listed)) = (self.increments, parts.tokens, listed) {
             self.increments = match listed {
@@ -188,11 +190,11 @@ impl Generate {
         let increments = self.increments == Some(true);
         let grown = parts.tokens.map(|total| {
             self.tokens.set(parts.index, total);
-            Counted::growth(total.saturating_sub(before))
+            TokenIncrement::growth(total.saturating_sub(before))
         });
         let listed = listed.map(|listed| {
             let before = self.ids.set(parts.index, listed).filter(|_| !increments).unwrap_or(0);
-            Counted::listed(u32::try_from(listed.saturating_sub(before)).unwrap_or(u32::MAX))
+            TokenIncrement::listed(u32::try_from(listed.saturating_sub(before)).unwrap_or(u32::MAX))
         });
         let shows = match parts.text {
             Some(text) if increments => text > 0,
@@ -203,28 +205,28 @@ impl Generate {
     }
 }
 
-impl Reader for Generate {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
-        if let Some(&parts) = self.skeleton.meaning_of(event.data, Parts::put) {
-            return self.tell(&parts, sink);
+impl DialectReader for SglangGenerateReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
+        if let Some(&parts) = self.skeleton.meaning_of(event.data, SglangChunk::put) {
+            return self.emit_chunk(&parts, sink);
         }
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
         let Some(mut walk) = self.skeleton.walk(event.data) else { return sink.delta(0, Delta::Malformed) };
-        let parts = Parts::read(&mut walk);
-        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(Parts::steady));
+        let parts = SglangChunk::read(&mut walk);
+        self.skeleton.parsed(event.data, walk, parts.as_ref().and_then(SglangChunk::steady));
         match parts {
-            Some(parts) => self.tell(&parts, sink),
+            Some(parts) => self.emit_chunk(&parts, sink),
             None => sink.delta(0, Delta::Malformed),
         }
     }
 }
 
-impl Generate {
-    fn tell(&mut self, parts: &Parts<'_>, sink: &mut dyn Sink) {
+impl SglangGenerateReader {
+    fn emit_chunk(&mut self, parts: &SglangChunk<'_>, sink: &mut dyn DeltaSink) {
         if let Some(fault) = parts.fault {
-            return fault.tell(sink);
+            return fault.emit(sink);
         }
         if let Some(id) = parts.id
             && !std::mem::replace(&mut self.identified, true)

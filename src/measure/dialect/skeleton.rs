@@ -13,7 +13,7 @@
 //! Learning costs about what a parse does. [`Credit`] bounds it: where events never match, one in 64 is learned. Memory
 //! is one event of at most [`MAX_EVENT`] bytes and its [`MAX_VALUES`] values, twice.
 
-use crate::measure::json::Walk;
+use crate::measure::json_walker::JsonWalker;
 use crate::measure::value_span::{MAX_VALUES, ValueKind, ValueSpans};
 
 /// The longest event that is learned, in bytes.
@@ -33,7 +33,7 @@ pub(super) struct Skeleton<M> {
     meaning: Option<M>,
     /// Memory for the values of the next event.
     spare: ValueSpans,
-    credit: Credit,
+    credit: SkeletonCredit,
 }
 
 impl<M> Default for Skeleton<M> {
@@ -44,7 +44,7 @@ impl<M> Default for Skeleton<M> {
             open: Vec::new(),
             meaning: None,
             spare: Vec::new(),
-            credit: Credit(Credit::MAX),
+            credit: SkeletonCredit(SkeletonCredit::MAX),
         }
     }
 }
@@ -73,8 +73,8 @@ impl<M> Skeleton<M> {
     }
 
     /// A walk over an event that has to be parsed. [`parsed`](Self::parsed) takes it back.
-    pub(super) fn walk<'a>(&mut self, data: &'a [u8]) -> Option<Walk<'a>> {
-        let walk = Walk::new(data)?;
+    pub(super) fn walk<'a>(&mut self, data: &'a [u8]) -> Option<JsonWalker<'a>> {
+        let walk = JsonWalker::new(data)?;
         if !self.credit.may_learn() || data.len() > MAX_EVENT {
             return Some(walk);
         }
@@ -84,7 +84,7 @@ impl<M> Skeleton<M> {
     }
 
     /// `data` was parsed by `walk`; it is learned where it has a `meaning` that the next events may share.
-    pub(super) fn parsed(&mut self, data: &[u8], walk: Walk<'_>, meaning: Option<M>) {
+    pub(super) fn parsed(&mut self, data: &[u8], walk: JsonWalker<'_>, meaning: Option<M>) {
         let Some(values) = walk.into_recorded() else { return };
         self.spare = values;
         if let Some(meaning) = meaning
@@ -134,9 +134,9 @@ impl<M> Skeleton<M> {
 /// What may be spent on learning, in 64ths of the price of one event. Events that were recognized earn it; so do, more
 /// slowly, those that were not, for a stream may settle late.
 #[derive(Debug)]
-struct Credit(u16);
+struct SkeletonCredit(u16);
 
-impl Credit {
+impl SkeletonCredit {
     const PRICE: u16 = 64;
     const MAX: u16 = 16 * Self::PRICE;
 
@@ -161,7 +161,7 @@ impl Credit {
 
 /// Whether no object of a text has a key twice: the later of two would stand for both, however the earlier one varied.
 fn are_keys_unique(data: &[u8]) -> bool {
-    fn walk_value(walk: &mut Walk<'_>) -> Option<()> {
+    fn walk_value(walk: &mut JsonWalker<'_>) -> Option<()> {
         if walk.is_array() {
             return walk.array(walk_value);
         }
@@ -179,7 +179,7 @@ fn are_keys_unique(data: &[u8]) -> bool {
             walk_value(walk)
         })
     }
-    Walk::new(data).and_then(|mut walk| walk_value(&mut walk)).is_some()
+    JsonWalker::new(data).and_then(|mut walk| walk_value(&mut walk)).is_some()
 }
 
 #[cfg(test)]

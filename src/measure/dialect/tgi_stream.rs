@@ -3,11 +3,14 @@
 //! Exactly one token in each event: a special one (the end of the text) is a token without text. `generated_text` repeats
 //! the whole answer and marks the end; `details` come with it if they were asked for. Errors come under a status of 200.
 
-use super::fault::Fault;
-use super::reply::is_report;
-use super::{Asked, Counted, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason};
+use super::document_reply::is_report;
+use super::fault::ErrorObject;
+use super::{
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement, USUAL, count,
+    finish_reason,
+};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 use crate::measure::record::{CountSource, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -18,32 +21,32 @@ pub(super) const DIALECT: Dialect = Dialect {
     path: |shape, _| shape.stream = Some(true),
     request: REQUEST,
     prompt: &["inputs"],
-    reader: |_| Box::new(Tokens),
+    reader: |_| Box::new(TgiReader),
     reply: REPLY,
     error_body,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("stream", Asked::Stream),
-    ("parameters.max_new_tokens", Asked::MaxTokens),
-    ("parameters.best_of", Asked::Choices),
-    ("parameters.temperature", Asked::Temperature),
-    ("parameters.top_p", Asked::TopP),
-    ("parameters.frequency_penalty", Asked::FrequencyPenalty),
-    ("parameters.seed", Asked::Seed),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("stream", RequestField::Stream),
+    ("parameters.max_new_tokens", RequestField::MaxTokens),
+    ("parameters.best_of", RequestField::Choices),
+    ("parameters.temperature", RequestField::Temperature),
+    ("parameters.top_p", RequestField::TopP),
+    ("parameters.frequency_penalty", RequestField::FrequencyPenalty),
+    ("parameters.seed", RequestField::Seed),
 ];
 
 /// `/generate` answers with an object, `/` with a list of one.
-const REPLY: &[(&str, Field)] = &[
-    ("details.finish_reason", Field::Finish),
-    ("details.generated_tokens", Field::Output),
-    ("details.input_length", Field::Input),
-    ("[].details.finish_reason", Field::Finish),
-    ("[].details.generated_tokens", Field::Output),
-    ("[].details.input_length", Field::Input),
-    ("error", Field::Error),
-    ("error_type", Field::Kind),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("details.finish_reason", ReplyField::Finish),
+    ("details.generated_tokens", ReplyField::Output),
+    ("details.input_length", ReplyField::Input),
+    ("[].details.finish_reason", ReplyField::Finish),
+    ("[].details.generated_tokens", ReplyField::Output),
+    ("[].details.input_length", ReplyField::Input),
+    ("error", ReplyField::Error),
+    ("error_type", ReplyField::Kind),
 ];
 
 fn error_body(status: u16, message: &str) -> String {
@@ -55,23 +58,23 @@ fn error_body(status: u16, message: &str) -> String {
     serde_json::json!({"error": message, "error_type": kind}).to_string()
 }
 
-struct Tokens;
+struct TgiReader;
 
 /// What matters of one event.
 #[derive(Default)]
-struct Parts<'a> {
+struct TgiEvent<'a> {
     /// The token: whether it shows text.
     token: Option<bool>,
     ended: bool,
     finish: Option<&'a str>,
     usage: Usage,
-    fault: Option<Fault<'a>>,
+    fault: Option<ErrorObject<'a>>,
     error_type: Option<&'a str>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> TgiEvent<'a> {
     fn read(data: &'a [u8]) -> Option<Self> {
-        let (mut parts, mut walk) = (Self::default(), Walk::new(data)?);
+        let (mut parts, mut walk) = (Self::default(), JsonWalker::new(data)?);
         walk.object(|key, walk| {
             match key {
                 b"token" if walk.is_object() => {
@@ -86,7 +89,7 @@ impl<'a> Parts<'a> {
                     })?;
                     parts.token = Some(text && !special);
                 }
-                b"generated_text" => parts.ended = walk.shown()? != Shown::Null,
+                b"generated_text" => parts.ended = walk.shown()? != FieldState::Null,
                 b"details" => walk.object(|key, walk| {
                     match key {
                         b"finish_reason" => parts.finish = walk.text()?,
@@ -96,7 +99,7 @@ impl<'a> Parts<'a> {
                     }
                     Some(())
                 })?,
-                b"error" => parts.fault = Fault::read(walk)?,
+                b"error" => parts.fault = ErrorObject::read(walk)?,
                 b"error_type" => parts.error_type = walk.text()?,
                 _ => walk.skip()?,
             }
@@ -107,16 +110,16 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Reader for Tokens {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for TgiReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
         }
-        let Some(parts) = Parts::read(event.data) else { return sink.delta(0, Delta::Malformed) };
-        if let Some(fault) = parts.fault.or(parts.error_type.map(|_| Fault::default())) {
-            return fault.of_kind(parts.error_type).tell(sink);
+        let Some(parts) = TgiEvent::read(event.data) else { return sink.delta(0, Delta::Malformed) };
+        if let Some(fault) = parts.fault.or(parts.error_type.map(|_| ErrorObject::default())) {
+            return fault.of_kind(parts.error_type).emit(sink);
         }
-        let tokens = Some(Counted { tokens: 1, source: CountSource::Chunks });
+        let tokens = Some(TokenIncrement { tokens: 1, source: CountSource::Chunks });
         match parts.token {
             Some(true) => sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens }),
             Some(false) => sink.delta(0, Delta::Evidence { tokens }),

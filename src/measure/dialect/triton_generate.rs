@@ -4,14 +4,15 @@
 //! `finish_reason` and counts if they were asked for. Other backends may send what they like: each event with text is
 //! taken for one. The end of the body is the end.
 
-use super::fault::Fault;
-use super::reply::sum;
+use super::document_reply::sum;
+use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
 use super::{
-    Asked, Counted, Counters, Delta, Dialect, Field, OutputKind, Reader, Sink, USUAL, count, finish_reason, segment_of,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement,
+    USUAL, count, finish_reason, segment_of,
 };
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 use crate::measure::record::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
@@ -24,7 +25,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     request: REQUEST,
     prompt: &["text_input"],
-    reader: |_| Box::new(Generate::default()),
+    reader: |_| Box::new(TritonGenerateReader::default()),
     reply: REPLY,
     ends_with_body: true,
     error_body: |_, message| serde_json::json!({"error": message}).to_string(),
@@ -32,23 +33,23 @@ pub(super) const DIALECT: Dialect = Dialect {
 };
 
 /// The `stream` among the parameters is the backend's; the path says what the server does.
-const REQUEST: &[(&str, Asked)] = &[
-    ("parameters.max_tokens", Asked::MaxTokens),
-    ("max_tokens", Asked::MaxTokensElse),
-    ("parameters.n", Asked::Choices),
-    ("parameters.temperature", Asked::Temperature),
-    ("parameters.top_p", Asked::TopP),
-    ("parameters.seed", Asked::Seed),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("parameters.max_tokens", RequestField::MaxTokens),
+    ("max_tokens", RequestField::MaxTokensElse),
+    ("parameters.n", RequestField::Choices),
+    ("parameters.temperature", RequestField::Temperature),
+    ("parameters.top_p", RequestField::TopP),
+    ("parameters.seed", RequestField::Seed),
 ];
 
-const REPLY: &[(&str, Field)] = &[
-    ("model_name", Field::Model),
-    ("finish_reason", Field::Finish),
-    ("finish_reason[]", Field::Finish),
-    ("num_input_tokens", Field::Input),
-    ("num_output_tokens", Field::Output),
-    ("num_output_tokens[]", Field::Output),
-    ("error", Field::Error),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("model_name", ReplyField::Model),
+    ("finish_reason", ReplyField::Finish),
+    ("finish_reason[]", ReplyField::Finish),
+    ("num_input_tokens", ReplyField::Input),
+    ("num_output_tokens", ReplyField::Output),
+    ("num_output_tokens[]", ReplyField::Output),
+    ("error", ReplyField::Error),
 ];
 
 /// A finish reason in the backend's word. The one for vLLM writes a reason that is not there yet as Python's `None`.
@@ -57,17 +58,17 @@ pub(super) fn finished(raw: &str) -> Option<FinishReason> {
 }
 
 #[derive(Default)]
-struct Generate {
-    generated: Counters,
+struct TritonGenerateReader {
+    generated: ChoiceCounters,
     skeleton: Skeleton<()>,
     identified: bool,
 }
 
-impl Generate {
+impl TritonGenerateReader {
     /// Everything in an event, told as it comes; `None` for what is not JSON. Output comes last.
-    fn read(&mut self, data: &[u8], sink: &mut dyn Sink) -> Option<()> {
+    fn read(&mut self, data: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
         // Rubbish at the end would otherwise be found after half has been told.
-        let mut whole = Walk::new(data)?;
+        let mut whole = JsonWalker::new(data)?;
         whole.skip()?;
         whole.end()?;
         let mut walk = self.skeleton.walk(data)?;
@@ -78,7 +79,7 @@ impl Generate {
         walk.object(|key, walk| {
             match key {
                 b"model_name" => model = walk.text()?,
-                b"error" => fault = Fault::read(walk)?,
+                b"error" => fault = ErrorObject::read(walk)?,
                 b"num_output_tokens" => each(walk, |choice, walk| {
                     let grown = count(walk)?;
                     tokens = sum(tokens, grown);
@@ -106,7 +107,7 @@ impl Generate {
                 })?,
                 b"text_output" => each(walk, |choice, walk| {
                     held_back = true;
-                    if let Shown::String(_) = walk.shown()? {
+                    if let FieldState::String(_) = walk.shown()? {
                         alone = choice == 0 && !shows;
                         shows = true;
                         sink.delta(choice, Delta::Output { kind: OutputKind::Text, tokens: None });
@@ -123,11 +124,11 @@ impl Generate {
             sink.delta(0, Delta::Model(model));
         }
         if let Some(fault) = fault {
-            fault.tell(sink);
+            fault.emit(sink);
         }
-        let counted = tokens.map(Counted::growth);
+        let counted = tokens.map(TokenIncrement::growth);
         match counted {
-            Some(Counted { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: counted }),
+            Some(TokenIncrement { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: counted }),
             Some(_) => sink.delta(0, Delta::NoToken),
             // The empty text beside an error belongs to no token.
             None if held_back && !shows && fault.is_none() => sink.delta(0, Delta::Evidence { tokens: None }),
@@ -140,7 +141,7 @@ impl Generate {
 }
 
 /// Takes a value, or every entry of a list of them, one for each choice.
-fn each<'a>(walk: &mut Walk<'a>, mut take: impl FnMut(u32, &mut Walk<'a>) -> Option<()>) -> Option<()> {
+fn each<'a>(walk: &mut JsonWalker<'a>, mut take: impl FnMut(u32, &mut JsonWalker<'a>) -> Option<()>) -> Option<()> {
     if !walk.is_array() {
         return take(0, walk);
     }
@@ -152,8 +153,8 @@ fn each<'a>(walk: &mut Walk<'a>, mut take: impl FnMut(u32, &mut Walk<'a>) -> Opt
     })
 }
 
-impl Reader for Generate {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for TritonGenerateReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         if self.skeleton.meaning_of(event.data, |(), _, _| ()).is_some() {
             return sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
         }

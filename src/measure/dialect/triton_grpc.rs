@@ -11,12 +11,12 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::fault::tell_plain;
-use super::protobuf::{Value, fields};
+use super::protobuf::{ProtobufValue, fields};
 use super::triton_generate::finished;
-use super::{Delta, Dialect, OutputKind, Reader, Sink, USUAL};
+use super::{Delta, DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
 use crate::measure::framing::Event;
-use crate::measure::name::shared;
 use crate::measure::shape::RequestShape;
+use crate::measure::string_cache::shared;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "triton.grpc",
@@ -25,13 +25,13 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/inference.GRPCInferenceService/ModelStreamInfer"),
     path: |shape, _| shape.stream = Some(true),
     message: Some(request),
-    reader: |_| Box::new(Infer::default()),
+    reader: |_| Box::new(TritonGrpcReader::default()),
     ends_with_body: true,
     ..USUAL
 };
 
 /// Requests that are told apart on one stream.
-const MOST_REQUESTS: usize = 128;
+const MAX_REQUESTS: usize = 128;
 
 /// A `ModelInferRequest`.
 fn request(shape: &mut RequestShape, message: &[u8]) {
@@ -42,7 +42,7 @@ fn request(shape: &mut RequestShape, message: &[u8]) {
 
 /// The state of one stream.
 #[derive(Default)]
-struct Infer {
+struct TritonGrpcReader {
     /// The requests seen, by a hash of their ids, and whether each has had its last response.
     requests: Vec<(u64, bool)>,
     identified: bool,
@@ -50,19 +50,19 @@ struct Infer {
 
 /// What matters of one `ModelInferResponse`.
 #[derive(Default)]
-struct Response<'a> {
+struct TritonResponse<'a> {
     model: Option<&'a str>,
     id: &'a [u8],
     last: bool,
     outputs: usize,
     /// Which output is the text, and which the finish reason.
-    text: Option<Output<'a>>,
-    finish: Option<Output<'a>>,
+    text: Option<TritonOutput<'a>>,
+    finish: Option<TritonOutput<'a>>,
 }
 
 /// A tensor of strings.
 #[derive(Clone, Copy)]
-struct Output<'a> {
+struct TritonOutput<'a> {
     /// Which one it is.
     place: usize,
     is_text_output: bool,
@@ -70,7 +70,7 @@ struct Output<'a> {
     contents: &'a [u8],
 }
 
-impl<'a> Response<'a> {
+impl<'a> TritonResponse<'a> {
     fn read(message: &'a [u8]) -> Option<Self> {
         let mut response = Self::default();
         for field in fields(message) {
@@ -98,7 +98,7 @@ impl<'a> Response<'a> {
         let place = self.outputs;
         self.outputs += 1;
         if datatype == b"BYTES" {
-            let output = Output { place, is_text_output: name == b"text_output", contents };
+            let output = TritonOutput { place, is_text_output: name == b"text_output", contents };
             if name == b"finish_reason" {
                 self.finish = Some(output);
             } else if self.text.is_none_or(|text| !text.is_text_output) {
@@ -117,7 +117,7 @@ fn is_final(entry: &[u8]) -> Option<bool> {
             (1, key) => named = key.bytes() == b"triton_final_response",
             (2, parameter) => {
                 for field in fields(parameter.bytes()) {
-                    set = matches!(field?, (1, Value::Varint(1..)));
+                    set = matches!(field?, (1, ProtobufValue::Varint(1..)));
                 }
             }
             _ => {}
@@ -126,7 +126,7 @@ fn is_final(entry: &[u8]) -> Option<bool> {
     Some(named && set)
 }
 
-impl<'a> Output<'a> {
+impl<'a> TritonOutput<'a> {
     /// Every string of the tensor. `message` is the whole response, for those among its raw contents.
     fn each(self, message: &'a [u8], mut each: impl FnMut(&'a [u8])) -> Option<()> {
         let mut in_contents = false;
@@ -150,7 +150,7 @@ impl<'a> Output<'a> {
     }
 }
 
-impl Infer {
+impl TritonGrpcReader {
     /// The number of a request on this stream.
     fn number(&mut self, id: &[u8]) -> usize {
         let mut hasher = DefaultHasher::new();
@@ -159,14 +159,14 @@ impl Infer {
         if let Some(known) = self.requests.iter().position(|(known, _)| *known == hash) {
             return known;
         }
-        if self.requests.len() < MOST_REQUESTS {
+        if self.requests.len() < MAX_REQUESTS {
             self.requests.push((hash, false));
         }
         self.requests.len() - 1
     }
 
-    fn response(&mut self, message: &[u8], sink: &mut dyn Sink) -> Option<()> {
-        let response = Response::read(message)?;
+    fn response(&mut self, message: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
+        let response = TritonResponse::read(message)?;
         let request = self.number(response.id);
         if !std::mem::replace(&mut self.identified, true) {
             if let Some(id) = std::str::from_utf8(response.id).ok().filter(|id| !id.is_empty()) {
@@ -213,8 +213,8 @@ impl Infer {
     }
 }
 
-impl Reader for Infer {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for TritonGrpcReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         let read = fields(event.data).try_for_each(|field| {
             match field? {
                 (1, error) if !error.bytes().is_empty() => {

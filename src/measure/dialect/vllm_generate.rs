@@ -3,10 +3,10 @@
 //! The envelope is that of OpenAI's completions. The ids of each event are increments, and exact; where no text was asked
 //! for they are the answer.
 
-use super::openai::{Choice, Stream};
-use super::{Asked, Dialect, Field, OutputKind, Reader, Sink, USUAL};
+use super::openai::{OpenAiChoice, OpenAiStream};
+use super::{DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL};
 use crate::measure::framing::Event;
-use crate::measure::json::{Shown, Walk};
+use crate::measure::json_walker::{FieldState, JsonWalker};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "vllm.generate",
@@ -14,51 +14,51 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/inference/v1/generate"),
     request: REQUEST,
     prompt: &["token_ids"],
-    reader: |shape| Box::new(Generate(Stream::new(shape))),
+    reader: |shape| Box::new(VllmGenerateReader(OpenAiStream::new(shape))),
     reply: REPLY,
     ..USUAL
 };
 
-const REQUEST: &[(&str, Asked)] = &[
-    ("model", Asked::Model),
-    ("stream", Asked::Stream),
-    ("sampling_params.max_tokens", Asked::MaxTokens),
-    ("sampling_params.n", Asked::Choices),
-    ("sampling_params.temperature", Asked::Temperature),
-    ("sampling_params.top_p", Asked::TopP),
-    ("sampling_params.frequency_penalty", Asked::FrequencyPenalty),
-    ("sampling_params.presence_penalty", Asked::PresencePenalty),
-    ("sampling_params.seed", Asked::Seed),
-    ("stream_options.include_usage", Asked::IncludeUsage),
-    ("stream_options.continuous_usage_stats", Asked::ContinuousUsage),
+const REQUEST: &[(&str, RequestField)] = &[
+    ("model", RequestField::Model),
+    ("stream", RequestField::Stream),
+    ("sampling_params.max_tokens", RequestField::MaxTokens),
+    ("sampling_params.n", RequestField::Choices),
+    ("sampling_params.temperature", RequestField::Temperature),
+    ("sampling_params.top_p", RequestField::TopP),
+    ("sampling_params.frequency_penalty", RequestField::FrequencyPenalty),
+    ("sampling_params.presence_penalty", RequestField::PresencePenalty),
+    ("sampling_params.seed", RequestField::Seed),
+    ("stream_options.include_usage", RequestField::IncludeUsage),
+    ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
 ];
 
 /// Without a usage the ids count.
-const REPLY: &[(&str, Field)] = &[
-    ("request_id", Field::Id),
-    ("model", Field::Model),
-    ("choices[].finish_reason", Field::Finish),
-    ("choices[].token_ids[]", Field::Token),
-    ("usage.prompt_tokens", Field::Input),
-    ("usage.completion_tokens", Field::Output),
-    ("usage.prompt_tokens_details.cached_tokens", Field::Cached),
-    ("usage.completion_tokens_details.reasoning_tokens", Field::Reasoning),
-    ("error", Field::Error),
-    ("error.message", Field::Error),
-    ("error.type", Field::ErrorKind),
-    ("error.code", Field::ErrorCode),
+const REPLY: &[(&str, ReplyField)] = &[
+    ("request_id", ReplyField::Id),
+    ("model", ReplyField::Model),
+    ("choices[].finish_reason", ReplyField::Finish),
+    ("choices[].token_ids[]", ReplyField::Token),
+    ("usage.prompt_tokens", ReplyField::Input),
+    ("usage.completion_tokens", ReplyField::Output),
+    ("usage.prompt_tokens_details.cached_tokens", ReplyField::Cached),
+    ("usage.completion_tokens_details.reasoning_tokens", ReplyField::Reasoning),
+    ("error", ReplyField::Error),
+    ("error.message", ReplyField::Error),
+    ("error.type", ReplyField::ErrorKind),
+    ("error.code", ReplyField::ErrorCode),
 ];
 
-struct Generate(Stream);
+struct VllmGenerateReader(OpenAiStream);
 
-impl Reader for Generate {
-    fn event(&mut self, event: &Event<'_>, sink: &mut dyn Sink) {
+impl DialectReader for VllmGenerateReader {
+    fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         self.0.event(event, choice, sink);
     }
 }
 
-fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
-    let (mut choice, mut text) = (Choice::default(), Shown::Null);
+fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
+    let (mut choice, mut text) = (OpenAiChoice::default(), FieldState::Null);
     walk.object(|key, walk| match key {
         b"text" => {
             text = walk.shown()?;
@@ -68,9 +68,9 @@ fn choice<'a>(walk: &mut Walk<'a>) -> Option<Choice<'a>> {
     })?;
     let has_ids = choice.ids.is_some_and(|ids| ids > 0);
     choice.output = match text {
-        Shown::String(_) => Some(OutputKind::Text),
-        Shown::Null if has_ids => Some(OutputKind::Text),
-        Shown::Null | Shown::Empty | Shown::Other => None,
+        FieldState::String(_) => Some(OutputKind::Text),
+        FieldState::Null if has_ids => Some(OutputKind::Text),
+        FieldState::Null | FieldState::Empty | FieldState::Other => None,
     };
     choice.evidence = has_ids;
     Some(choice)

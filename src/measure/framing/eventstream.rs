@@ -3,12 +3,12 @@
 
 use flate2::Crc;
 
-use super::prefixed::{Prefix, Prefixed};
-use super::{Event, Mark, Unframed};
-use crate::measure::budget::WorkBudget;
+use super::length_prefixed::{LengthPrefix, LengthPrefixed};
+use super::{Event, FramingError, PayloadKind};
+use crate::measure::work_budget::WorkBudget;
 
 /// Reads the frames of an Amazon event stream.
-pub type EventStream = Prefixed<Frame>;
+pub type EventStreamFramer = LengthPrefixed<EventStreamPrefix>;
 
 /// Lengths, their checksum, and the checksum at the end.
 const PRELUDE: usize = 12;
@@ -17,41 +17,41 @@ const CHECKSUM: usize = 4;
 /// One frame. Its event is named by `:event-type`, or by `:exception-type` or `:error-code` where it is an exception;
 /// the payload of an error without one is its `:error-message`.
 #[derive(Debug, Default)]
-pub struct Frame;
+pub struct EventStreamPrefix;
 
-impl Prefix for Frame {
-    const LEAST: usize = PRELUDE + CHECKSUM;
+impl LengthPrefix for EventStreamPrefix {
+    const MIN_PREFIX_BYTES: usize = PRELUDE + CHECKSUM;
 
-    fn length(head: &[u8]) -> Result<usize, Unframed> {
+    fn length(head: &[u8]) -> Result<usize, FramingError> {
         let (length, headers) = (number(head, 0)? as usize, number(head, 4)? as usize);
-        let fits = length >= Self::LEAST && headers <= length - Self::LEAST;
-        if fits && checksum(&head[..8]) == number(head, 8)? { Ok(length) } else { Err(Unframed::Malformed) }
+        let fits = length >= Self::MIN_PREFIX_BYTES && headers <= length - Self::MIN_PREFIX_BYTES;
+        if fits && checksum(&head[..8]) == number(head, 8)? { Ok(length) } else { Err(FramingError::Malformed) }
     }
 
-    fn event<'a>(&'a mut self, frame: &'a [u8], _: &mut WorkBudget) -> Result<Event<'a>, Unframed> {
-        let (body, sum) = frame.split_at_checked(frame.len().wrapping_sub(CHECKSUM)).ok_or(Unframed::Malformed)?;
+    fn event<'a>(&'a mut self, frame: &'a [u8], _: &mut WorkBudget) -> Result<Event<'a>, FramingError> {
+        let (body, sum) = frame.split_at_checked(frame.len().wrapping_sub(CHECKSUM)).ok_or(FramingError::Malformed)?;
         if checksum(body) != number(sum, 0)? {
-            return Err(Unframed::Malformed);
+            return Err(FramingError::Malformed);
         }
         let headers = PRELUDE..PRELUDE + number(frame, 4)? as usize;
-        let mut data = body.get(headers.end..).ok_or(Unframed::Malformed)?;
+        let mut data = body.get(headers.end..).ok_or(FramingError::Malformed)?;
         let (mut name, mut failed): (&[u8], &[u8]) = (b"", b"");
-        let mut mark = Mark::Plain;
+        let mut mark = PayloadKind::Plain;
         each_header(&body[headers], |header, value| match header {
-            b":message-type" if value != b"event" => mark = Mark::Exception,
+            b":message-type" if value != b"event" => mark = PayloadKind::Exception,
             b":event-type" => name = value,
             b":exception-type" | b":error-code" => failed = value,
             b":error-message" if data.is_empty() => data = value,
             _ => {}
         })
-        .ok_or(Unframed::Malformed)?;
-        Ok(Event { name: if mark == Mark::Exception { failed } else { name }, data, mark })
+        .ok_or(FramingError::Malformed)?;
+        Ok(Event { name: if mark == PayloadKind::Exception { failed } else { name }, data, mark })
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> Result<u32, Unframed> {
+fn number(bytes: &[u8], at: usize) -> Result<u32, FramingError> {
     let four = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    four.map(|four| u32::from_be_bytes(*four)).ok_or(Unframed::Malformed)
+    four.map(|four| u32::from_be_bytes(*four)).ok_or(FramingError::Malformed)
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -107,10 +107,10 @@ mod tests {
         frame
     }
 
-    fn events(bytes: &[u8]) -> Result<Vec<(String, String, Mark)>, Unframed> {
+    fn events(bytes: &[u8]) -> Result<Vec<(String, String, PayloadKind)>, FramingError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut seen = Vec::new();
-        let mut frames = EventStream::default();
+        let mut frames = EventStreamFramer::default();
         let budget = &mut WorkBudget::default();
         frames.push(bytes, budget, |event, _| seen.push((text(event.name), text(event.data), event.mark)))?;
         Ok(seen)
@@ -128,9 +128,9 @@ mod tests {
         ];
         let event = |name: &str, data: &str, mark| (name.to_owned(), data.to_owned(), mark);
         let expected = vec![
-            event("chunk", "{}", Mark::Plain),
-            event("throttlingException", "{\"message\":\"m\"}", Mark::Exception),
-            event("500", "down", Mark::Exception),
+            event("chunk", "{}", PayloadKind::Plain),
+            event("throttlingException", "{\"message\":\"m\"}", PayloadKind::Exception),
+            event("500", "down", PayloadKind::Exception),
         ];
         assert_eq!(events(&body.concat()), Ok(expected));
     }
@@ -141,8 +141,8 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 1;
-            assert_eq!(events(&bad), Err(Unframed::Malformed), "byte {at} changed");
+            assert_eq!(events(&bad), Err(FramingError::Malformed), "byte {at} changed");
         }
-        assert_eq!(events(b"data: {\"a\":1234}\n\n"), Err(Unframed::Malformed));
+        assert_eq!(events(b"data: {\"a\":1234}\n\n"), Err(FramingError::Malformed));
     }
 }

@@ -4,43 +4,45 @@
 //! Each message is compressed by itself, as the `grpc-encoding` of its head says; one decoder does for all of a stream.
 
 use super::coding::EachAlone;
-use super::prefixed::{Prefix, Prefixed};
-use super::{Event, Mark, Unframed};
-use crate::measure::budget::WorkBudget;
+use super::length_prefixed::{LengthPrefix, LengthPrefixed};
+use super::{Event, FramingError, PayloadKind};
+use crate::measure::work_budget::WorkBudget;
 
 /// Reads gRPC messages.
-pub type Grpc = Prefixed<Message>;
+pub type GrpcFramer = LengthPrefixed<GrpcPrefix>;
 
 /// The five bytes before a message, and how to read one that is compressed.
 #[derive(Debug, Default)]
-pub struct Message {
+pub struct GrpcPrefix {
     coding: EachAlone,
 }
 
-impl Grpc {
+impl GrpcFramer {
     /// A reader of messages with this `grpc-encoding`; empty where the head has none.
     pub fn encoded(encoding: &[u8]) -> Self {
-        Self::of(Message { coding: EachAlone::new(encoding) })
+        Self::of(GrpcPrefix { coding: EachAlone::new(encoding) })
     }
 }
 
-impl Prefix for Message {
-    const LEAST: usize = 5;
+impl LengthPrefix for GrpcPrefix {
+    const MIN_PREFIX_BYTES: usize = 5;
 
-    fn length(head: &[u8]) -> Result<usize, Unframed> {
+    fn length(head: &[u8]) -> Result<usize, FramingError> {
         match *head {
-            [0 | 1, a, b, c, d, ..] => Ok(Self::LEAST.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize)),
-            _ => Err(Unframed::Malformed),
+            [0 | 1, a, b, c, d, ..] => {
+                Ok(Self::MIN_PREFIX_BYTES.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize))
+            }
+            _ => Err(FramingError::Malformed),
         }
     }
 
-    fn event<'a>(&'a mut self, frame: &'a [u8], budget: &mut WorkBudget) -> Result<Event<'a>, Unframed> {
-        let (head, data) = frame.split_at_checked(Self::LEAST).ok_or(Unframed::Malformed)?;
+    fn event<'a>(&'a mut self, frame: &'a [u8], budget: &mut WorkBudget) -> Result<Event<'a>, FramingError> {
+        let (head, data) = frame.split_at_checked(Self::MIN_PREFIX_BYTES).ok_or(FramingError::Malformed)?;
         let data = match head[0] {
             0 => data,
             _ => self.coding.unfold(data, budget)?,
         };
-        Ok(Event { name: b"", data, mark: Mark::Plain })
+        Ok(Event { name: b"", data, mark: PayloadKind::Plain })
     }
 }
 
@@ -53,8 +55,8 @@ mod tests {
 
     use super::*;
 
-    fn messages(encoding: &str, reads: &[&[u8]]) -> (Vec<Vec<u8>>, Result<(), Unframed>) {
-        let (mut grpc, mut seen) = (Grpc::encoded(encoding.as_bytes()), Vec::new());
+    fn messages(encoding: &str, reads: &[&[u8]]) -> (Vec<Vec<u8>>, Result<(), FramingError>) {
+        let (mut grpc, mut seen) = (GrpcFramer::encoded(encoding.as_bytes()), Vec::new());
         let (mut read, mut budget) = (Ok(()), WorkBudget::default());
         for bytes in reads {
             budget.receive(bytes.len());
@@ -111,10 +113,10 @@ mod tests {
 
     #[test]
     fn what_is_no_message_or_too_large_ends_the_reading() {
-        assert_eq!(messages("", &[b"\0\0\0\0\x01a", b"data: {}"]).1, Err(Unframed::Malformed));
-        assert_eq!(messages("", &[b"\0\xff\xff\xff\xff"]).1, Err(Unframed::TooLarge));
+        assert_eq!(messages("", &[b"\0\0\0\0\x01a", b"data: {}"]).1, Err(FramingError::Malformed));
+        assert_eq!(messages("", &[b"\0\xff\xff\xff\xff"]).1, Err(FramingError::TooLarge));
         let (seen, read) = messages("", &[b"\x02\0\0\0\x01a", b"\0\0\0\0\x01a"]);
-        assert_eq!((seen.len(), read), (0, Err(Unframed::Malformed)), "and it stays ended");
+        assert_eq!((seen.len(), read), (0, Err(FramingError::Malformed)), "and it stays ended");
     }
 
     #[test]
@@ -122,18 +124,18 @@ mod tests {
         let (plain, compressed) = (framed(false, b"a"), framed(true, &gzipped(b"b")));
         for encoding in ["", "identity", "snappy", "deflate"] {
             let (seen, read) = messages(encoding, &[&plain, &compressed, &plain]);
-            assert_eq!((seen, read), (vec![b"a".to_vec()], Err(Unframed::Coding)), "{encoding}");
+            assert_eq!((seen, read), (vec![b"a".to_vec()], Err(FramingError::Coding)), "{encoding}");
         }
     }
 
     #[test]
     fn messages_that_unfold_without_measure_end_the_reading() {
         let bomb = framed(true, &gzipped(&vec![0; 2 << 20]));
-        assert_eq!(messages("gzip", &[&bomb]).1, Err(Unframed::TooLarge), "one");
+        assert_eq!(messages("gzip", &[&bomb]).1, Err(FramingError::TooLarge), "one");
         // Each is small enough; together they are not.
         let small = framed(true, &gzipped(&[0; 1 << 19]));
         let (seen, read) = messages("gzip", &[&small.repeat(100)]);
-        assert!(seen.len() < 40 && read == Err(Unframed::OutOfBudget), "{} {read:?}", seen.len());
+        assert!(seen.len() < 40 && read == Err(FramingError::OutOfBudget), "{} {read:?}", seen.len());
     }
 
     #[test]

@@ -16,20 +16,20 @@
 //! A reply that is one JSON document needs no framer: [`scan`](super::scan) reads it as it passes.
 
 pub mod coding;
-mod elements;
 mod eventstream;
 mod grpc;
+mod json_array;
+mod length_prefixed;
 mod ndjson;
-mod prefixed;
 pub mod sse;
 
-pub use elements::Elements;
-pub use eventstream::EventStream;
-pub use grpc::Grpc;
-pub use ndjson::Lines;
-pub use sse::Sse;
+pub use eventstream::EventStreamFramer;
+pub use grpc::GrpcFramer;
+pub use json_array::JsonArrayFramer;
+pub use ndjson::NdjsonFramer;
+pub use sse::SseFramer;
 
-use super::budget::{OutOfBudget, WorkBudget, price};
+use super::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// The largest event that is understood, in bytes. Log probabilities and inlined images make events of hundreds of
 /// kilobytes; a stream whose event grows past this is forwarded but no longer read.
@@ -43,12 +43,12 @@ pub struct Event<'a> {
     /// The payload, without the framing.
     pub data: &'a [u8],
     /// What the framing says of the payload.
-    pub mark: Mark,
+    pub mark: PayloadKind,
 }
 
 /// What the framing says of a payload, beside its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mark {
+pub enum PayloadKind {
     /// Nothing.
     #[default]
     Plain,
@@ -58,7 +58,7 @@ pub enum Mark {
 
 /// Why nothing after this point is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unframed {
+pub enum FramingError {
     /// An event outgrew [`MAX_EVENT`].
     TooLarge,
     /// The bytes are not framed as they should be, and where the next event begins is unknown.
@@ -69,7 +69,7 @@ pub enum Unframed {
     OutOfBudget,
 }
 
-impl From<OutOfBudget> for Unframed {
+impl From<OutOfBudget> for FramingError {
     fn from(_: OutOfBudget) -> Self {
         Self::OutOfBudget
     }
@@ -79,15 +79,15 @@ impl From<OutOfBudget> for Unframed {
 #[derive(Debug)]
 pub enum Framer {
     /// Server-sent events.
-    Sse(Sse),
+    Sse(SseFramer),
     /// NDJSON.
-    Lines(Lines),
+    Lines(NdjsonFramer),
     /// One JSON array.
-    Elements(Elements),
+    Elements(JsonArrayFramer),
     /// An Amazon event stream.
-    EventStream(EventStream),
+    EventStream(EventStreamFramer),
     /// gRPC messages.
-    Grpc(Grpc),
+    Grpc(GrpcFramer),
 }
 
 impl Framer {
@@ -100,7 +100,7 @@ impl Framer {
         bytes: &[u8],
         budget: &mut WorkBudget,
         mut each: impl FnMut(Event<'_>, &mut WorkBudget),
-    ) -> Result<(), Unframed> {
+    ) -> Result<(), FramingError> {
         budget.charge_bytes(bytes.len(), price::FRAMED_BYTE)?;
         let mut paid = |event: Event<'_>, budget: &mut WorkBudget| {
             if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
@@ -114,7 +114,7 @@ impl Framer {
             Self::EventStream(frames) => frames.push(bytes, budget, paid),
             Self::Grpc(messages) => messages.push(bytes, budget, paid),
         }?;
-        if budget.is_exhausted() { Err(Unframed::OutOfBudget) } else { Ok(()) }
+        if budget.is_exhausted() { Err(FramingError::OutOfBudget) } else { Ok(()) }
     }
 
     /// The body ended cleanly: the event that its end cut short, if it is `complete` for all that. A frame that says

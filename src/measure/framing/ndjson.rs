@@ -1,28 +1,28 @@
 //! NDJSON (`application/x-ndjson`): one JSON value in each line. Blank lines are none; the last line needs no line end.
 
-use super::{Event, MAX_EVENT, Mark, Unframed};
+use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
 /// Reads lines. Memory: one line at most ([`MAX_EVENT`]), and nothing at all while lines arrive whole.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct NdjsonFramer {
     carry: Vec<u8>,
     too_large: bool,
 }
 
-impl Lines {
+impl NdjsonFramer {
     /// Feeds one read; `each` is called for every line that it completes, in order.
     ///
     /// # Errors
     /// [`Unframed::TooLarge`] once a line has outgrown [`MAX_EVENT`], and for every read after that.
-    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
         if self.too_large {
-            return Err(Unframed::TooLarge);
+            return Err(FramingError::TooLarge);
         }
         while let Some(end) = memchr::memchr(b'\n', bytes) {
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
             if self.carry.len() + line.len() > MAX_EVENT {
-                return self.give_up();
+                return self.stop_reading();
             }
             if self.carry.is_empty() {
                 event(line).into_iter().for_each(&mut each);
@@ -33,7 +33,7 @@ impl Lines {
             }
         }
         if self.carry.len() + bytes.len() > MAX_EVENT {
-            return self.give_up();
+            return self.stop_reading();
         }
         self.carry.extend_from_slice(bytes);
         Ok(())
@@ -44,15 +44,15 @@ impl Lines {
         event(&self.carry).filter(|event| complete(event.data))
     }
 
-    fn give_up(&mut self) -> Result<(), Unframed> {
+    fn stop_reading(&mut self) -> Result<(), FramingError> {
         *self = Self { carry: Vec::new(), too_large: true };
-        Err(Unframed::TooLarge)
+        Err(FramingError::TooLarge)
     }
 }
 
 fn event(line: &[u8]) -> Option<Event<'_>> {
     let data = line.trim_ascii();
-    (!data.is_empty()).then_some(Event { name: b"", data, mark: Mark::Plain })
+    (!data.is_empty()).then_some(Event { name: b"", data, mark: PayloadKind::Plain })
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn lines(reads: &[&[u8]], complete: bool) -> Vec<String> {
-        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        let (mut lines, mut seen) = (NdjsonFramer::default(), Vec::new());
         let mut note = |event: Event<'_>| seen.push(String::from_utf8(event.data.to_vec()).unwrap());
         for read in reads {
             lines.push(read, &mut note).unwrap();
@@ -81,12 +81,16 @@ mod tests {
 
     #[test]
     fn an_endless_line_stops_the_reading_and_frees_the_memory() {
-        let mut lines = Lines::default();
+        let mut lines = NdjsonFramer::default();
         let read = vec![b'x'; 64 * 1024];
         let given_up = (0..100).position(|_| lines.push(&read, |_| ()).is_err());
         assert_eq!((given_up, lines.carry.capacity()), (Some(MAX_EVENT / read.len()), 0));
         let mut line = vec![b'x'; MAX_EVENT + 1];
         line.push(b'\n');
-        assert_eq!(Lines::default().push(&line, |_| ()), Err(Unframed::TooLarge), "whole in one read or not");
+        assert_eq!(
+            NdjsonFramer::default().push(&line, |_| ()),
+            Err(FramingError::TooLarge),
+            "whole in one read or not"
+        );
     }
 }

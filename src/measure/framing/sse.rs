@@ -3,12 +3,12 @@
 //! Line ends are LF, CRLF or a lone CR; a CR at the end of one read and the LF of the next are one line end. U+2028,
 //! U+2029 and U+0085 are text. Bytes are compared, never decoded: a character may be cut between two reads.
 
-use super::elements::Brackets;
-use super::{Event, MAX_EVENT, Mark, Unframed};
+use super::json_array::BracketDepth;
+use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
 /// Reads server-sent events. Memory: one event at most ([`MAX_EVENT`]), and nothing at all while events arrive whole.
 #[derive(Debug, Default)]
-pub struct Sse {
+pub struct SseFramer {
     /// An unfinished line, carried from one read to the next.
     line: Vec<u8>,
     /// The `data` of the unfinished event where it is not one slice of the current read.
@@ -21,19 +21,19 @@ pub struct Sse {
     too_large: bool,
     comments: u64,
     /// JSON outside the grammar, where that is looked for.
-    bare: Option<Box<Bare>>,
+    bare: Option<Box<BareJson>>,
 }
 
 /// JSON that stands in the stream without a `data:` before its lines, as Gemini sends errors.
 #[derive(Debug, Default)]
-struct Bare {
+struct BareJson {
     text: Vec<u8>,
-    brackets: Brackets,
+    brackets: BracketDepth,
 }
 
 /// Where the `data` of the event under construction stands.
 #[derive(Clone, Copy)]
-enum Data<'a> {
+enum DataField<'a> {
     None,
     /// One line of the current read.
     Borrowed(&'a [u8]),
@@ -41,7 +41,7 @@ enum Data<'a> {
     Carried,
 }
 
-impl Sse {
+impl SseFramer {
     /// A framer at the start of a body.
     pub fn new() -> Self {
         Self::default()
@@ -61,11 +61,11 @@ impl Sse {
     ///
     /// # Errors
     /// [`Unframed::TooLarge`] once an event has outgrown [`MAX_EVENT`], and for every read after that.
-    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), Unframed> {
+    pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
         if self.too_large {
-            return Err(Unframed::TooLarge);
+            return Err(FramingError::TooLarge);
         }
-        let mut data = if self.has_data { Data::Carried } else { Data::None };
+        let mut data = if self.has_data { DataField::Carried } else { DataField::None };
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
@@ -73,7 +73,7 @@ impl Sse {
             }
             let end = memchr::memchr2(b'\n', b'\r', bytes);
             if self.line.len() + end.unwrap_or(bytes.len()) > MAX_EVENT {
-                return self.give_up();
+                return self.stop_reading();
             }
             let Some(end) = end else {
                 self.line.extend_from_slice(bytes);
@@ -90,32 +90,32 @@ impl Sse {
                 line.extend_from_slice(rest);
                 let after = self.line_of(&line, data, &mut each);
                 data = match after {
-                    Data::Borrowed(slice) => {
+                    DataField::Borrowed(slice) => {
                         self.data.clear();
                         self.data.extend_from_slice(slice);
-                        Data::Carried
+                        DataField::Carried
                     }
-                    Data::Carried => Data::Carried,
-                    Data::None => Data::None,
+                    DataField::Carried => DataField::Carried,
+                    DataField::None => DataField::None,
                 };
                 line.clear();
                 self.line = line;
             }
             if self.data.len() > MAX_EVENT {
-                return self.give_up();
+                return self.stop_reading();
             }
         }
         if self.too_large {
-            return self.give_up();
+            return self.stop_reading();
         }
         match data {
-            Data::Borrowed(slice) => {
+            DataField::Borrowed(slice) => {
                 self.data.clear();
                 self.data.extend_from_slice(slice);
                 self.has_data = true;
             }
-            Data::Carried => self.has_data = true,
-            Data::None => self.has_data = false,
+            DataField::Carried => self.has_data = true,
+            DataField::None => self.has_data = false,
         }
         Ok(())
     }
@@ -124,26 +124,31 @@ impl Sse {
     /// (`complete` says so), because peers count it and servers that forget the last line end exist.
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         let unfinished = std::mem::take(&mut self.line);
-        let mut data = if self.has_data { Data::Carried } else { Data::None };
+        let mut data = if self.has_data { DataField::Carried } else { DataField::None };
         match self.bare_line(&unfinished) {
             Some(true) => {
                 self.data = self.bare.take().map(|bare| bare.text).unwrap_or_default();
-                data = Data::Carried;
+                data = DataField::Carried;
             }
             None if !unfinished.is_empty() => data = self.line_of(&unfinished, data, &mut |_| {}),
             Some(false) | None => {}
         }
         match data {
-            Data::None => return None,
-            Data::Borrowed(slice) => self.data = slice.to_vec(),
-            Data::Carried => {}
+            DataField::None => return None,
+            DataField::Borrowed(slice) => self.data = slice.to_vec(),
+            DataField::Carried => {}
         }
         self.has_data = false;
-        complete(&self.data).then_some(Event { name: &self.name, data: &self.data, mark: Mark::Plain })
+        complete(&self.data).then_some(Event { name: &self.name, data: &self.data, mark: PayloadKind::Plain })
     }
 
     /// One line without its end. Returns where the event's data stands afterwards.
-    fn line_of<'l>(&mut self, mut line: &'l [u8], data: Data<'l>, each: &mut impl FnMut(Event<'_>)) -> Data<'l> {
+    fn line_of<'l>(
+        &mut self,
+        mut line: &'l [u8],
+        data: DataField<'l>,
+        each: &mut impl FnMut(Event<'_>),
+    ) -> DataField<'l> {
         if !std::mem::replace(&mut self.started, true) {
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
@@ -151,23 +156,23 @@ impl Sse {
             && let Some(closed) = self.bare_line(line)
         {
             if closed && let Some(bare) = &mut self.bare {
-                each(Event { name: b"", data: &bare.text, mark: Mark::Plain });
+                each(Event { name: b"", data: &bare.text, mark: PayloadKind::Plain });
                 bare.text.clear();
             }
             return data;
         }
         if line.is_empty() {
             let whole = match data {
-                Data::None => None,
-                Data::Borrowed(slice) => Some(slice),
-                Data::Carried => Some(&self.data[..]),
+                DataField::None => None,
+                DataField::Borrowed(slice) => Some(slice),
+                DataField::Carried => Some(&self.data[..]),
             };
             if let Some(whole) = whole {
-                each(Event { name: &self.name, data: whole, mark: Mark::Plain });
+                each(Event { name: &self.name, data: whole, mark: PayloadKind::Plain });
             }
             self.data.clear();
             self.name.clear();
-            return Data::None;
+            return DataField::None;
         }
         let (field, value) = match memchr::memchr(b':', line) {
             Some(0) => {
@@ -182,13 +187,13 @@ impl Sse {
         };
         match field {
             b"data" => match data {
-                Data::None => Data::Borrowed(value),
-                Data::Borrowed(first) => {
+                DataField::None => DataField::Borrowed(value),
+                DataField::Borrowed(first) => {
                     self.data.clear();
                     self.data.extend_from_slice(first);
                     self.join(value)
                 }
-                Data::Carried => self.join(value),
+                DataField::Carried => self.join(value),
             },
             b"event" => {
                 self.name.clear();
@@ -216,15 +221,15 @@ impl Sse {
         Some(bare.brackets.close(line).is_some())
     }
 
-    fn join<'l>(&mut self, value: &[u8]) -> Data<'l> {
+    fn join<'l>(&mut self, value: &[u8]) -> DataField<'l> {
         self.data.push(b'\n');
         self.data.extend_from_slice(value);
-        Data::Carried
+        DataField::Carried
     }
 
-    fn give_up(&mut self) -> Result<(), Unframed> {
+    fn stop_reading(&mut self) -> Result<(), FramingError> {
         *self = Self { too_large: true, comments: self.comments, ..Self::default() };
-        Err(Unframed::TooLarge)
+        Err(FramingError::TooLarge)
     }
 }
 
@@ -233,7 +238,7 @@ mod tests {
     use super::*;
 
     fn events(reads: &[&[u8]]) -> Vec<(String, String)> {
-        let mut sse = Sse::new();
+        let mut sse = SseFramer::new();
         let mut seen = Vec::new();
         let mut note = |event: Event<'_>| {
             seen.push((
@@ -279,7 +284,7 @@ mod tests {
 
     #[test]
     fn comments_are_counted_and_make_no_event() {
-        let mut sse = Sse::new();
+        let mut sse = SseFramer::new();
         sse.push(b": keep-alive\n\n:\n\ndata: 1\n\n", |event| assert_eq!(event.data, b"1")).unwrap();
         assert_eq!(sse.comments(), 2);
     }
@@ -300,7 +305,7 @@ mod tests {
     #[test]
     fn bare_json_is_an_event_where_it_is_looked_for() {
         let body = "data: {\"a\":1}\r\n\r\n{\r\n  \"error\": {\r\n\r\n    \"x\": \"}\"\r\n  }\r\n}\r\ndata: 2\r\n\r\n[{\"b\":[]}]";
-        let seen = |reads: &[&[u8]], mut sse: Sse| {
+        let seen = |reads: &[&[u8]], mut sse: SseFramer| {
             let mut seen = Vec::new();
             let mut note = |event: Event<'_>| seen.push(String::from_utf8_lossy(event.data).replace(['\n', ' '], ""));
             for read in reads {
@@ -312,10 +317,10 @@ mod tests {
         let expected = ["{\"a\":1}", "{\"error\":{\"x\":\"}\"}}", "2", "[{\"b\":[]}]"];
         let body = body.as_bytes();
         for cut in 0..=body.len() {
-            assert_eq!(seen(&[&body[..cut], &body[cut..]], Sse::with_bare_json()), expected, "cut at {cut}");
+            assert_eq!(seen(&[&body[..cut], &body[cut..]], SseFramer::with_bare_json()), expected, "cut at {cut}");
         }
-        assert_eq!(seen(&[body], Sse::new()), ["{\"a\":1}", "2"], "elsewhere the grammar holds");
-        let (mut sse, mut reads) = (Sse::with_bare_json(), 0);
+        assert_eq!(seen(&[body], SseFramer::new()), ["{\"a\":1}", "2"], "elsewhere the grammar holds");
+        let (mut sse, mut reads) = (SseFramer::with_bare_json(), 0);
         while sse.push(b"{\n", |_| ()).is_ok() {
             reads += 1;
         }
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn an_endless_event_stops_the_reading_and_frees_the_memory() {
-        let mut sse = Sse::new();
+        let mut sse = SseFramer::new();
         let read = vec![b'x'; 64 * 1024];
         let given_up = (0..100).position(|_| sse.push(&read, |_| ()).is_err());
         assert_eq!(given_up, Some(MAX_EVENT / read.len()));
@@ -332,12 +337,12 @@ mod tests {
 
         let whole = [b"data: 1\n\ndata:", &read[..].repeat(20)[..], b"\n\ndata: 2\n\n"].concat();
         for cut in [whole.len(), 1 << 20, 64] {
-            let (mut sse, mut seen) = (Sse::new(), 0);
+            let (mut sse, mut seen) = (SseFramer::new(), 0);
             let outcomes: Vec<_> = whole.chunks(cut).map(|read| sse.push(read, |_| seen += 1)).collect();
-            assert_eq!((seen, outcomes.last()), (1, Some(&Err(Unframed::TooLarge))), "in reads of {cut} bytes");
+            assert_eq!((seen, outcomes.last()), (1, Some(&Err(FramingError::TooLarge))), "in reads of {cut} bytes");
         }
 
-        let mut sse = Sse::new();
+        let mut sse = SseFramer::new();
         let given_up = (0..1_000_000).position(|_| sse.push(b"data: 0123456789\n", |_| ()).is_err());
         assert!(given_up.is_some_and(|reads| reads <= MAX_EVENT / 11 + 1));
     }

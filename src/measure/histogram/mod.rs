@@ -30,7 +30,7 @@ pub use layout::{Layout, SCALE, Unit};
 
 /// The exponential view of a histogram, as OTLP has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Exponential {
+pub struct ExponentialBuckets {
     /// 2^scale buckets per octave.
     pub scale: i32,
     /// Values up to here are in `zero`.
@@ -147,7 +147,7 @@ impl Histogram {
     }
 
     /// The exponential view.
-    pub fn exponential(&self) -> Exponential {
+    pub fn exponential(&self) -> ExponentialBuckets {
         let (first, end) = self.layout.unit.range();
         let mut buckets = vec![0; (end - first) as usize + 2];
         for (power, count) in self.layout.power.iter().zip(&self.cells) {
@@ -158,7 +158,7 @@ impl Histogram {
         let used = buckets.iter().rposition(|count| *count > 0).map_or(skipped, |at| at + 1);
         let offset = if skipped < used { first + skipped as i32 } else { 0 };
         let buckets = buckets[skipped..used].to_vec();
-        Exponential { scale: SCALE, zero_threshold: power(first), zero, offset, buckets }
+        ExponentialBuckets { scale: SCALE, zero_threshold: power(first), zero, offset, buckets }
     }
 
     /// An estimate of the `q`-quantile (0 to 1) in the unit, by linear interpolation within the cell of the nearest

@@ -9,7 +9,7 @@
 //! or `exclude=failed` takes them out of the count instead. A reply that cannot have a value (TTFT of one that was not
 //! streamed, or had no token) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
 
-pub mod goals;
+pub mod criteria;
 mod parse;
 
 use std::fmt;
@@ -55,11 +55,11 @@ impl Slos {
 
     /// The name of every SLO that is for this record, with its verdict.
     pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, Verdict)> {
-        self.judge(Judged::of(record))
+        self.judge(SloVerdicts::of(record))
     }
 
     /// The same of what is known of a request.
-    pub fn judge<'a>(&'a self, judged: Judged<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
+    pub fn judge<'a>(&'a self, judged: SloVerdicts<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
         let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
         for_it.map(move |slo| (slo, slo.verdict(&judged, &self.gap_limits)))
     }
@@ -67,7 +67,7 @@ impl Slos {
 
 /// What objectives look at in one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Judged<'a> {
+pub struct SloVerdicts<'a> {
     /// The dialect's route; `None` for plain HTTP, which no SLO is for.
     pub route: Option<&'a str>,
     /// The model asked for.
@@ -90,7 +90,7 @@ pub struct Judged<'a> {
     pub gaps_over: &'a [u64],
 }
 
-impl<'a> Judged<'a> {
+impl<'a> SloVerdicts<'a> {
     fn of(record: &'a RequestRecord) -> Self {
         Self {
             route: record.shape.dialect.map(|_| record.shape.route()),
@@ -181,12 +181,12 @@ impl Slo {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
     }
 
-    fn is_for(&self, judged: &Judged<'_>) -> bool {
+    fn is_for(&self, judged: &SloVerdicts<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
         judged.route.is_some_and(|route| fits(&self.route, route)) && fits(&self.model, judged.model)
     }
 
-    fn verdict(&self, judged: &Judged<'_>, gap_limits: &[Gap]) -> Verdict {
+    fn verdict(&self, judged: &SloVerdicts<'_>, gap_limits: &[Gap]) -> Verdict {
         match judged.outcome {
             Outcome::Success => {}
             Outcome::Cancelled if self.exclude_cancelled => return Verdict::Excluded,
@@ -215,7 +215,7 @@ impl fmt::Display for Slo {
 
 impl Objective {
     /// `None` where the reply cannot have such a value.
-    fn holds(&self, judged: &Judged<'_>, gap_limits: &[Gap]) -> Option<bool> {
+    fn holds(&self, judged: &SloVerdicts<'_>, gap_limits: &[Gap]) -> Option<bool> {
         let within = |value: Option<Gap>| value.is_none_or(|value| value <= self.limit);
         match self.metric {
             Metric::E2e => Some(within(Some(judged.e2e))),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::{Metric, Objective, Slo, glob};
 use crate::measure::dialect;
-use crate::measure::time::{Gap, NotADuration};
+use crate::measure::time::{Gap, ParseDurationError};
 
 /// Characters shown on either side of a mistake.
 const SHOWN: usize = 60;
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
     /// A time with its unit.
     pub(super) fn limit(&mut self) -> Result<Gap, SloError> {
         let begin = self.at;
-        self.word(|c| !c.is_whitespace()).parse().or_else(|error: NotADuration| {
+        self.word(|c| !c.is_whitespace()).parse().or_else(|error: ParseDurationError| {
             self.at = begin;
             self.fail(error.to_string())
         })

@@ -4,9 +4,9 @@ use super::framing::Framing;
 use super::head::{Head, HeadError};
 
 /// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
-const MAX_CHUNK_LINE: usize = 4 * 1024;
+const MAX_CHUNK_LINE_BYTES: usize = 4 * 1024;
 /// As much as a head: who sends many fields sends many trailers.
-const MAX_TRAILERS: usize = super::head::MAX_HEAD;
+const MAX_TRAILER_BYTES: usize = super::head::MAX_HEAD;
 
 /// Why a body is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,14 +28,14 @@ pub enum BodyError {
 /// Undoes the framing of one body.
 #[derive(Debug)]
 pub struct BodyDecoder {
-    state: State,
+    state: BodyState,
     /// A line of the chunked coding that a read has cut.
     line: Vec<u8>,
     trailers: Option<Box<Head>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BodyState {
     Length(u64),
     UntilClose,
     ChunkHead,
@@ -50,22 +50,22 @@ impl BodyDecoder {
     /// A decoder at the start of a body.
     pub fn new(framing: Framing) -> Self {
         let state = match framing {
-            Framing::Length(0) => State::Done,
-            Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::ChunkHead,
-            Framing::UntilClose => State::UntilClose,
+            Framing::Length(0) => BodyState::Done,
+            Framing::Length(length) => BodyState::Length(length),
+            Framing::Chunked => BodyState::ChunkHead,
+            Framing::UntilClose => BodyState::UntilClose,
         };
         Self { state, line: Vec::new(), trailers: None }
     }
 
     /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == BodyState::Done
     }
 
     /// The other side closed; whether that is a proper end of the body.
     pub fn ends_with_close(&self) -> bool {
-        matches!(self.state, State::Done | State::UntilClose)
+        matches!(self.state, BodyState::Done | BodyState::UntilClose)
     }
 
     /// The trailers of a chunked body, if it had any.
@@ -80,36 +80,36 @@ impl BodyDecoder {
     /// [`BodyError`] when the bytes do not follow the framing.
     pub fn decode(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, BodyError> {
         let mut at = 0;
-        while at < bytes.len() && self.state != State::Done {
+        while at < bytes.len() && self.state != BodyState::Done {
             let rest = &bytes[at..];
             at += match self.state {
-                State::Length(left) | State::Chunk(left) => {
+                BodyState::Length(left) | BodyState::Chunk(left) => {
                     let n = usize::try_from(left).map_or(rest.len(), |left| left.min(rest.len()));
                     payload(&rest[..n]);
                     let left = left - n as u64;
                     self.state = match (self.state, left) {
-                        (State::Length(_), 0) => State::Done,
-                        (State::Length(_), left) => State::Length(left),
-                        (_, 0) => State::ChunkEnd(false),
-                        (_, left) => State::Chunk(left),
+                        (BodyState::Length(_), 0) => BodyState::Done,
+                        (BodyState::Length(_), left) => BodyState::Length(left),
+                        (_, 0) => BodyState::ChunkEnd(false),
+                        (_, left) => BodyState::Chunk(left),
                     };
                     n
                 }
-                State::UntilClose => {
+                BodyState::UntilClose => {
                     payload(rest);
                     rest.len()
                 }
-                State::ChunkEnd(cr) => {
+                BodyState::ChunkEnd(cr) => {
                     self.state = match (cr, rest[0]) {
-                        (false, b'\r') => State::ChunkEnd(true),
-                        (true, b'\n') => State::ChunkHead,
+                        (false, b'\r') => BodyState::ChunkEnd(true),
+                        (true, b'\n') => BodyState::ChunkHead,
                         _ => return Err(BodyError::ChunkEnd),
                     };
                     1
                 }
-                State::ChunkHead => self.chunk_head(rest)?,
-                State::Trailers => self.trailer_line(rest)?,
-                State::Done => 0,
+                BodyState::ChunkHead => self.chunk_head(rest)?,
+                BodyState::Trailers => self.trailer_line(rest)?,
+                BodyState::Done => 0,
             };
         }
         Ok(at)
@@ -117,7 +117,7 @@ impl BodyDecoder {
 
     fn chunk_head(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
         let end = memchr::memchr(b'\n', rest);
-        if self.line.len() + end.unwrap_or(rest.len()) > MAX_CHUNK_LINE {
+        if self.line.len() + end.unwrap_or(rest.len()) > MAX_CHUNK_LINE_BYTES {
             return Err(BodyError::TooLarge);
         }
         let Some(end) = end else {
@@ -137,26 +137,26 @@ impl BodyDecoder {
             chunk_size(&self.line)
         }?;
         self.line.clear();
-        self.state = if size == 0 { State::Trailers } else { State::Chunk(size) };
+        self.state = if size == 0 { BodyState::Trailers } else { BodyState::Chunk(size) };
         Ok(end + 1)
     }
 
     fn trailer_line(&mut self, rest: &[u8]) -> Result<usize, BodyError> {
         if self.line.is_empty() && rest.starts_with(b"\r\n") {
-            self.state = State::Done;
+            self.state = BodyState::Done;
             return Ok(2);
         }
         let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
-        if self.line.len() + end > MAX_TRAILERS {
+        if self.line.len() + end > MAX_TRAILER_BYTES {
             return Err(BodyError::TooLarge);
         }
         self.line.extend_from_slice(&rest[..end]);
         if self.line == b"\r\n" {
-            self.state = State::Done;
+            self.state = BodyState::Done;
         } else if self.line.ends_with(b"\r\n\r\n") {
             self.trailers =
                 Some(Box::new(Head::parse_trailers(&self.line).map_err(|_: HeadError| BodyError::Trailers)?));
-            self.state = State::Done;
+            self.state = BodyState::Done;
             self.line = Vec::new();
         } else if self.line.ends_with(b"\n") && !self.line.ends_with(b"\r\n") {
             return Err(BodyError::Trailers);
@@ -183,13 +183,13 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
 }
 
 /// Room that [`ChunkWriter`] keeps before a payload for its chunk size.
-const SIZE_ROOM: usize = 18;
+const SIZE_LINE_BYTES: usize = 18;
 
 /// A chunk's first line, and where in its room it begins.
-fn size_line(length: usize) -> ([u8; SIZE_ROOM], usize) {
-    let mut digits = [0; SIZE_ROOM];
-    digits[SIZE_ROOM - 2..].copy_from_slice(b"\r\n");
-    let mut first = SIZE_ROOM - 2;
+fn size_line(length: usize) -> ([u8; SIZE_LINE_BYTES], usize) {
+    let mut digits = [0; SIZE_LINE_BYTES];
+    digits[SIZE_LINE_BYTES - 2..].copy_from_slice(b"\r\n");
+    let mut first = SIZE_LINE_BYTES - 2;
     let mut rest = length;
     while rest > 0 {
         first -= 1;
@@ -212,21 +212,21 @@ impl ChunkWriter {
     /// Makes room for a chunk's size; the payload is to be appended after it. Returns where the room begins.
     pub fn begin(out: &mut Vec<u8>) -> usize {
         let at = out.len();
-        out.extend_from_slice(&[0; SIZE_ROOM]);
+        out.extend_from_slice(&[0; SIZE_LINE_BYTES]);
         at
     }
 
     /// Closes the chunk that was begun at `at`: moves whatever stood before it up to its size, so that all is one
     /// piece again. Returns where that piece now begins. An empty payload makes no chunk.
     pub fn end(out: &mut Vec<u8>, at: usize) -> usize {
-        let length = out.len() - at - SIZE_ROOM;
+        let length = out.len() - at - SIZE_LINE_BYTES;
         if length == 0 {
             out.truncate(at);
             return 0;
         }
         out.extend_from_slice(b"\r\n");
         let (digits, first) = size_line(length);
-        out[at + first..at + SIZE_ROOM].copy_from_slice(&digits[first..]);
+        out[at + first..at + SIZE_LINE_BYTES].copy_from_slice(&digits[first..]);
         out.copy_within(..at, first);
         first
     }
@@ -241,7 +241,7 @@ impl ChunkWriter {
     pub fn finish(out: &mut Vec<u8>, trailers: Option<&Head>) {
         out.extend_from_slice(b"0\r\n");
         if let Some(trailers) = trailers {
-            trailers.write_fields(out, |known, hop| !hop && known == super::Known::Other);
+            trailers.write_fields(out, |known, hop| !hop && known == super::KnownHeader::Other);
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -301,7 +301,7 @@ mod tests {
             let singly: Vec<&[u8]> = bad.as_bytes().chunks(1).collect();
             assert!(decode(Framing::Chunked, &singly).is_err(), "{bad:?} byte by byte");
         }
-        let endless = format!("5;{}", "x".repeat(MAX_CHUNK_LINE));
+        let endless = format!("5;{}", "x".repeat(MAX_CHUNK_LINE_BYTES));
         let ended = format!("{endless}\r\n");
         for reads in [&[&endless[..]][..], &[&ended], &[&ended[..3_000], &ended[3_000..]]] {
             let reads: Vec<&[u8]> = reads.iter().map(|read| read.as_bytes()).collect();

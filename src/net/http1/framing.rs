@@ -1,8 +1,8 @@
 //! Where a message's body ends, by its head. Two parties that disagree on this see different requests on one connection,
 //! so what is not certain is refused.
 
-use super::head::{Head, HeadError, Version};
-use super::known::Known;
+use super::head::{Head, HeadError, HttpVersion};
+use super::known_headers::KnownHeader;
 
 /// How a body's end is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Head {
     /// [`HeadError`] when that is not certain.
     pub fn request_framing(&self) -> Result<Framing, HeadError> {
         match self.framing()? {
-            Some(Framing::Chunked) if self.version() == Version::Http10 => {
+            Some(Framing::Chunked) if self.version() == HttpVersion::Http10 => {
                 Err(HeadError::Ambiguous("Transfer-Encoding in HTTP/1.0"))
             }
             Some(framing) => Ok(framing),
@@ -43,8 +43,8 @@ impl Head {
     }
 
     fn framing(&self) -> Result<Option<Framing>, HeadError> {
-        let mut codings = self.all(Known::TransferEncoding);
-        let mut lengths = self.all(Known::ContentLength);
+        let mut codings = self.all(KnownHeader::TransferEncoding);
+        let mut lengths = self.all(KnownHeader::ContentLength);
         let (coding, length) = (codings.next(), lengths.next());
         if codings.next().is_some() {
             return Err(HeadError::Ambiguous("several Transfer-Encoding fields"));

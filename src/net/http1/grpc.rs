@@ -1,13 +1,13 @@
 //! What gRPC says in the head of a message.
 
 use super::head::Head;
-use super::known::Known;
+use super::known_headers::KnownHeader;
 
 impl Head {
     /// The `Content-Type` of a gRPC message, without parameters; `None` where it is none.
     pub fn grpc(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
-        let kind = self.get(Known::ContentType)?.trim_ascii_start();
+        let kind = self.get(KnownHeader::ContentType)?.trim_ascii_start();
         let is_grpc = kind.get(..GRPC.len())?.eq_ignore_ascii_case(GRPC);
         is_grpc.then(|| kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii_end())
     }
@@ -15,7 +15,8 @@ impl Head {
     /// How the body is compressed: as a whole (`Content-Encoding`), or with gRPC message by message (`grpc-encoding`).
     /// Empty where the head does not say.
     pub fn body_coding(&self) -> &[u8] {
-        let coding = if self.grpc().is_some() { self.value("grpc-encoding") } else { self.get(Known::ContentEncoding) };
+        let coding =
+            if self.grpc().is_some() { self.value("grpc-encoding") } else { self.get(KnownHeader::ContentEncoding) };
         coding.unwrap_or_default()
     }
 }

@@ -3,8 +3,8 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::coming::strict_line_ends;
-use super::known::Known;
+use super::head_scan::check_line_ends;
+use super::known_headers::KnownHeader;
 
 /// The largest head, in bytes. Inference clients send a token and a few identifiers; this leaves room for the cookies
 /// and signed credentials that gateways add.
@@ -16,7 +16,7 @@ const MAX_CONNECTION_BYTES: usize = 1_024;
 
 /// HTTP version of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
+pub enum HttpVersion {
     /// HTTP/1.0.
     Http10,
     /// HTTP/1.1.
@@ -51,17 +51,17 @@ pub struct Head {
     target: Range<usize>,
     status: u16,
     reason: Range<usize>,
-    version: Version,
-    fields: Vec<Field>,
+    version: HttpVersion,
+    fields: Vec<HeaderField>,
 }
 
 #[derive(Clone, Debug)]
-struct Field {
+struct HeaderField {
     name: Range<usize>,
     value: Range<usize>,
     /// Where its line ends, white space after the value included.
     end: usize,
-    known: Known,
+    known: KnownHeader,
     /// Belongs to this connection only.
     hop: bool,
 }
@@ -72,7 +72,7 @@ impl Head {
     /// # Errors
     /// See [`HeadError`].
     pub fn parse_request(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
-        strict_line_ends(bytes)?;
+        check_line_ends(bytes)?;
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut request = httparse::Request::new(&mut []);
         match request.parse_with_uninit_headers(bytes, &mut fields) {
@@ -80,7 +80,7 @@ impl Head {
             Ok(httparse::Status::Partial) => return Err(HeadError::Malformed("it ends early")),
             Err(error) => return Err(malformed(error)),
         }
-        self.take(bytes, request.headers);
+        self.load_parsed(bytes, request.headers);
         self.method = range_in(bytes, request.method.unwrap_or_default().as_bytes());
         self.target = range_in(bytes, request.path.unwrap_or_default().as_bytes());
         self.version = version(request.version);
@@ -92,7 +92,7 @@ impl Head {
     /// # Errors
     /// See [`HeadError`].
     pub fn parse_response(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
-        strict_line_ends(bytes)?;
+        check_line_ends(bytes)?;
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let mut response = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
@@ -101,7 +101,7 @@ impl Head {
             Ok(httparse::Status::Partial) => return Err(HeadError::Malformed("it ends early")),
             Err(error) => return Err(malformed(error)),
         }
-        self.take(bytes, response.headers);
+        self.load_parsed(bytes, response.headers);
         self.status = response.code.unwrap_or_default();
         self.reason = reason(bytes);
         self.version = version(response.version);
@@ -113,12 +113,12 @@ impl Head {
     /// # Errors
     /// See [`HeadError`].
     pub fn parse_trailers(bytes: &[u8]) -> Result<Self, HeadError> {
-        strict_line_ends(bytes)?;
+        check_line_ends(bytes)?;
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
         match httparse::parse_headers(bytes, &mut fields) {
             Ok(httparse::Status::Complete((_, fields))) => {
                 let mut trailers = Self::default();
-                trailers.take(bytes, fields);
+                trailers.load_parsed(bytes, fields);
                 trailers.mark_hop_by_hop()?;
                 Ok(trailers)
             }
@@ -132,14 +132,14 @@ impl Head {
         self.clear();
         self.method = self.append(method.as_bytes());
         self.target = self.append(target.as_bytes());
-        self.version = Version::Http2;
+        self.version = HttpVersion::Http2;
     }
 
     /// Starts a head that did not come over HTTP/1: a response.
     pub fn compose_response(&mut self, status: u16) {
         self.clear();
         self.status = status;
-        self.version = Version::Http2;
+        self.version = HttpVersion::Http2;
     }
 
     /// Adds a field to a composed head.
@@ -148,8 +148,8 @@ impl Head {
         self.append(b": ");
         let value = self.append(value);
         self.append(b"\r\n");
-        let (known, end) = (Known::of(name), value.end);
-        self.fields.push(Field { name: name_at, value, end, known, hop: false });
+        let (known, end) = (KnownHeader::from_name(name), value.end);
+        self.fields.push(HeaderField { name: name_at, value, end, known, hop: false });
     }
 
     /// Ends a request head: its fields are known now.
@@ -158,13 +158,13 @@ impl Head {
     /// [`HeadError::Malformed`] when it does not say for certain where it goes.
     pub fn finish_request(&mut self) -> Result<(), HeadError> {
         self.mark_hop_by_hop()?;
-        let mut hosts = self.all(Known::Host);
+        let mut hosts = self.all(KnownHeader::Host);
         let (host, other, named) = (hosts.next(), hosts.next(), self.authority());
         // No host has these: one party may take them for its end, another for a part of it.
         let odd = |host: &[u8]| host.iter().any(|byte| b" \t,/?#@\\".contains(byte));
         match (host, other) {
             (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
-            (None, _) if self.version == Version::Http11 => Err(HeadError::Malformed("no Host field")),
+            (None, _) if self.version == HttpVersion::Http11 => Err(HeadError::Malformed("no Host field")),
             (host, _) if host.or(named).is_some_and(odd) => {
                 Err(HeadError::Malformed("a Host that is not one host and port"))
             }
@@ -194,7 +194,7 @@ impl Head {
         start..self.bytes.len()
     }
 
-    fn take(&mut self, bytes: &[u8], parsed: &[httparse::Header<'_>]) {
+    fn load_parsed(&mut self, bytes: &[u8], parsed: &[httparse::Header<'_>]) {
         self.clear();
         self.bytes.extend_from_slice(bytes);
         self.fields.extend(parsed.iter().map(|field| {
@@ -205,36 +205,36 @@ impl Head {
                 value => value,
             };
             let blanks = bytes[value.end..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-            let (known, end) = (Known::of(field.name.as_bytes()), value.end + blanks);
-            Field { name, value, end, known, hop: false }
+            let (known, end) = (KnownHeader::from_name(field.name.as_bytes()), value.end + blanks);
+            HeaderField { name, value, end, known, hop: false }
         }));
     }
 
     /// Marks what belongs to one connection: the fields that say so by definition, and those that `Connection` names.
     /// It cannot name away the fields that say where a message goes or where it ends.
     fn mark_hop_by_hop(&mut self) -> Result<(), HeadError> {
-        if self.all(Known::Connection).map(<[u8]>::len).sum::<usize>() > MAX_CONNECTION_BYTES {
+        if self.all(KnownHeader::Connection).map(<[u8]>::len).sum::<usize>() > MAX_CONNECTION_BYTES {
             return Err(HeadError::Malformed("a Connection field of more than 1024 bytes"));
         }
         let bytes = &self.bytes;
-        let listed = |name: &[u8], fields: &[Field]| {
+        let listed = |name: &[u8], fields: &[HeaderField]| {
             fields
                 .iter()
-                .filter(|field| field.known == Known::Connection)
+                .filter(|field| field.known == KnownHeader::Connection)
                 .any(|field| tokens(&bytes[field.value.clone()]).any(|token| token.eq_ignore_ascii_case(name)))
         };
-        let has_connection = self.fields.iter().any(|field| field.known == Known::Connection);
+        let has_connection = self.fields.iter().any(|field| field.known == KnownHeader::Connection);
         for at in 0..self.fields.len() {
             let field = &self.fields[at];
             let hop = match field.known {
-                Known::Connection
-                | Known::KeepAlive
-                | Known::ProxyConnection
-                | Known::TransferEncoding
-                | Known::Te
-                | Known::Upgrade
-                | Known::Http2Settings => true,
-                Known::Host | Known::ContentLength => false,
+                KnownHeader::Connection
+                | KnownHeader::KeepAlive
+                | KnownHeader::ProxyConnection
+                | KnownHeader::TransferEncoding
+                | KnownHeader::Te
+                | KnownHeader::Upgrade
+                | KnownHeader::Http2Settings => true,
+                KnownHeader::Host | KnownHeader::ContentLength => false,
                 _ => has_connection && listed(&bytes[field.name.clone()], &self.fields),
             };
             self.fields[at].hop = hop;
@@ -271,28 +271,28 @@ impl Head {
     }
 
     /// The version.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> HttpVersion {
         self.version
     }
 
     /// The first value of a known field.
-    pub fn get(&self, known: Known) -> Option<&[u8]> {
+    pub fn get(&self, known: KnownHeader) -> Option<&[u8]> {
         self.all(known).next()
     }
 
     /// Every value of a known field.
-    pub fn all(&self, known: Known) -> impl Iterator<Item = &[u8]> {
+    pub fn all(&self, known: KnownHeader) -> impl Iterator<Item = &[u8]> {
         self.fields.iter().filter(move |field| field.known == known).map(|field| &self.bytes[field.value.clone()])
     }
 
     /// The first value of a field, by name.
     pub fn value(&self, name: &str) -> Option<&[u8]> {
-        let named = |field: &&Field| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes());
+        let named = |field: &&HeaderField| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes());
         self.fields.iter().find(named).map(|field| &self.bytes[field.value.clone()])
     }
 
     /// Every field that travels on: (name, value).
-    pub fn end_to_end(&self) -> impl Iterator<Item = (&[u8], &[u8], Known)> {
+    pub fn end_to_end(&self) -> impl Iterator<Item = (&[u8], &[u8], KnownHeader)> {
         self.fields
             .iter()
             .filter(|field| !field.hop)
@@ -300,25 +300,25 @@ impl Head {
     }
 
     /// Whether a comma-separated field lists a token.
-    pub fn lists(&self, known: Known, token: &str) -> bool {
+    pub fn has_token(&self, known: KnownHeader, token: &str) -> bool {
         self.all(known).flat_map(tokens).any(|listed| listed.eq_ignore_ascii_case(token.as_bytes()))
     }
 
     /// Whether the sender will take another message on this connection after this one.
     pub fn keeps_alive(&self) -> bool {
         match self.version {
-            Version::Http10 => self.lists(Known::Connection, "keep-alive"),
-            _ => !self.lists(Known::Connection, "close"),
+            HttpVersion::Http10 => self.has_token(KnownHeader::Connection, "keep-alive"),
+            _ => !self.has_token(KnownHeader::Connection, "close"),
         }
     }
 
     /// The protocol that the message wants to switch to. `h2c` is not one: the upgrade would hide requests from us.
     pub fn upgrade(&self) -> Option<&[u8]> {
-        let first = self.get(Known::Upgrade)?;
-        let wanted = self.lists(Known::Connection, "upgrade") && self.version == Version::Http11;
+        let first = self.get(KnownHeader::Upgrade)?;
+        let wanted = self.has_token(KnownHeader::Connection, "upgrade") && self.version == HttpVersion::Http11;
         // A server may take any protocol of any of the fields (RFC 9110, section 7.8).
         let mut protocols =
-            self.all(Known::Upgrade).flat_map(tokens).filter_map(|one| one.split(|b| *b == b'/').next());
+            self.all(KnownHeader::Upgrade).flat_map(tokens).filter_map(|one| one.split(|b| *b == b'/').next());
         let is_h2c = protocols.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"));
         (wanted && !is_h2c).then_some(first)
     }
@@ -338,7 +338,7 @@ impl Head {
         out.extend_from_slice(&[digit(self.status / 100), digit(self.status / 10), digit(self.status), b' ']);
         let reason = &self.bytes[self.reason.clone()];
         match reason {
-            [] if self.version == Version::Http2 => {
+            [] if self.version == HttpVersion::Http2 => {
                 let status = http::StatusCode::from_u16(self.status);
                 let reason = status.ok().and_then(|status| status.canonical_reason()).unwrap_or_default();
                 out.extend_from_slice(reason.as_bytes());
@@ -349,7 +349,7 @@ impl Head {
     }
 
     /// Writes the fields that `keep` wants, each line as it was received: case, order, white space.
-    pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl Fn(Known, bool) -> bool) {
+    pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl Fn(KnownHeader, bool) -> bool) {
         for field in self.fields.iter().filter(|field| keep(field.known, field.hop)) {
             out.extend_from_slice(&self.bytes[field.name.start..field.end]);
             out.extend_from_slice(b"\r\n");
@@ -381,8 +381,8 @@ pub(super) fn malformed(error: httparse::Error) -> HeadError {
     })
 }
 
-fn version(minor: Option<u8>) -> Version {
-    if minor == Some(0) { Version::Http10 } else { Version::Http11 }
+fn version(minor: Option<u8>) -> HttpVersion {
+    if minor == Some(0) { HttpVersion::Http10 } else { HttpVersion::Http11 }
 }
 
 /// Where the reason lies in a response head that is known to be one. Of one beyond ASCII httparse says that it is empty.
@@ -460,7 +460,7 @@ mod tests {
         let head =
             request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: host, content-length\r\n\r\n");
         let kept: Vec<_> = head.unwrap().end_to_end().map(|(_, _, known)| known).collect();
-        assert_eq!(kept, [Known::Host, Known::ContentLength]);
+        assert_eq!(kept, [KnownHeader::Host, KnownHeader::ContentLength]);
     }
 
     #[test]

@@ -9,14 +9,14 @@
 //! hexadecimal, no or several `Host`.
 
 pub mod body;
-pub mod coming;
 mod framing;
 mod grpc;
 pub mod head;
-mod known;
-mod simulated;
+pub mod head_scan;
+mod known_headers;
+mod sim_header;
 
 pub use body::BodyDecoder;
 pub use framing::Framing;
 pub use head::{Head, HeadError};
-pub use known::Known;
+pub use known_headers::KnownHeader;

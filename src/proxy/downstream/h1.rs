@@ -4,22 +4,22 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use super::client::{Begun, Client, LINGER_BYTES, LINGER_BYTES_MALFORMED};
-use super::relay::{End, Relay};
-use super::{h2, overhear, tunnel};
+use super::client::{DownstreamConnection, MAX_LINGER_BYTES, MAX_MALFORMED_LINGER_BYTES, ReadOutcome};
+use super::relay::{Relay, RelayEnd};
+use super::{drain_body, h2, tunnel};
 use crate::clock::Clock;
 use crate::measure::record::Ending;
 use crate::measure::time::Stamp;
 use crate::net::http1::Head;
-use crate::net::io::{Arrival, Io};
-use crate::proxy::forward::{Additions, Scheme};
-use crate::proxy::observation::Observation;
-use crate::proxy::refusal::{Fault, Refusal};
-use crate::proxy::upstream::{Broken, Exchange, Outgoing};
-use crate::proxy::worker::{Permit, Seat};
+use crate::net::io::{Arrival, MaybeTlsStream};
+use crate::proxy::added_headers::{AddedHeaders, Scheme};
+use crate::proxy::error_response::{ErrorOrigin, ProxyError};
+use crate::proxy::request_observer::RequestObserver;
+use crate::proxy::upstream::{UpstreamError, UpstreamExchange, UpstreamRequest};
+use crate::proxy::worker::{ConnectionSlot, StreamPermit};
 
 /// What to do with the connection after an exchange.
-enum Next {
+enum AfterExchange {
     /// Wait for another request; the last one was done with at this time.
     Keep(Stamp),
     /// The client may still be sending, so much at most: close in order.
@@ -29,35 +29,35 @@ enum Next {
     /// Reset, as the upstream did.
     Reset,
     /// Carry bytes, which takes the place of a stream for as long as it lasts.
-    Tunnel(Box<Exchange>, Box<Observation>, Permit),
+    Tunnel(Box<UpstreamExchange>, Box<RequestObserver>, StreamPermit),
 }
 
 /// Serves a client until either side is done with the connection.
-pub(super) async fn serve(io: Io, seat: Seat) {
-    let mut client = Client::new(io);
+pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot) {
+    let mut client = DownstreamConnection::new(io);
     let (mut request, mut response) = (Head::default(), Head::default());
     let (mut first, mut since) = (true, Clock::Monotonic.now());
     loop {
         let next = match client.read_head(&seat, &mut request, first, since).await {
-            Begun::Request(arrival) => exchange(&mut client, &seat, &request, &mut response, arrival).await,
-            Begun::Http2 => return h2::serve(client.io, client.inbox, seat).await,
-            Begun::Closed => return,
-            Begun::Refused(refusal) => {
+            ReadOutcome::Request(arrival) => exchange(&mut client, &seat, &request, &mut response, arrival).await,
+            ReadOutcome::Http2 => return h2::serve(client.io, client.inbox, seat).await,
+            ReadOutcome::Closed => return,
+            ReadOutcome::Rejected(refusal) => {
                 request.shrink();
-                refuse(&mut client, &seat, &request, &refusal, None).await
+                send_error_response(&mut client, &seat, &request, &refusal, None).await
             }
         };
         first = false;
         match next {
-            Next::Keep(at) => {
+            AfterExchange::Keep(at) => {
                 since = at;
                 request.shrink();
                 response.shrink();
             }
-            Next::Linger(most) => return client.linger(most).await,
-            Next::Close => return,
-            Next::Reset => return client.io.reset(),
-            Next::Tunnel(exchange, observation, _permit) => {
+            AfterExchange::Linger(most) => return client.linger(most).await,
+            AfterExchange::Close => return,
+            AfterExchange::Reset => return client.io.reset(),
+            AfterExchange::Tunnel(exchange, observation, _permit) => {
                 if let Some(server) = exchange.into_tunnel() {
                     tunnel::run((client.io, client.inbox), server, *observation).await;
                 }
@@ -68,52 +68,64 @@ pub(super) async fn serve(io: Io, seat: Seat) {
 }
 
 /// Tells a client that speaks HTTP in clear where TLS is spoken.
-pub(super) async fn turn_away(io: Io, seat: Seat) {
-    let (mut client, request) = (Client::new(io), Head::default());
-    let refusal = Refusal::new(400, Fault::Downstream, "this port speaks TLS: try https://");
-    if let Next::Linger(most) = refuse(&mut client, &seat, &request, &refusal, None).await {
+pub(super) async fn reject(io: MaybeTlsStream, seat: ConnectionSlot) {
+    let (mut client, request) = (DownstreamConnection::new(io), Head::default());
+    let refusal = ProxyError::new(400, ErrorOrigin::Downstream, "this port speaks TLS: try https://");
+    if let AfterExchange::Linger(most) = send_error_response(&mut client, &seat, &request, &refusal, None).await {
         client.linger(most).await;
     }
 }
 
-async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &mut Head, arrival: Arrival) -> Next {
+async fn exchange(
+    client: &mut DownstreamConnection,
+    seat: &ConnectionSlot,
+    request: &Head,
+    response: &mut Head,
+    arrival: Arrival,
+) -> AfterExchange {
     let worker = seat.worker();
-    let mut observation = Observation::begin(worker, request, arrival);
+    let mut observation = RequestObserver::begin(worker, request, arrival);
     let framing = match request.request_framing() {
         Ok(framing) => framing,
-        Err(error) => return refuse(client, seat, request, &error.into(), Some(observation)).await,
+        Err(error) => return send_error_response(client, seat, request, &error.into(), Some(observation)).await,
     };
     if request.method() == "CONNECT" {
-        return refuse(client, seat, request, &Refusal::connect(), Some(observation)).await;
+        return send_error_response(client, seat, request, &ProxyError::connect_unsupported(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.admit(limit) else {
-        overhear::client(client, framing, &mut observation).await;
-        return refuse(client, seat, request, &Refusal::busy(limit), Some(observation)).await;
+        drain_body::drain_http1(client, framing, &mut observation).await;
+        return send_error_response(client, seat, request, &ProxyError::too_many_streams(limit), Some(observation))
+            .await;
     };
-    let added =
-        Additions::new(&worker.config(), request, || client.io.peer(), Scheme::of(&client.io), observation.trace());
-    let outgoing = Outgoing::new(request, framing, &added, observation.asking().is_some());
+    let added = AddedHeaders::new(
+        &worker.config(),
+        request,
+        || client.io.peer(),
+        Scheme::from_io(&client.io),
+        observation.trace(),
+    );
+    let outgoing = UpstreamRequest::new(request, framing, &added, observation.usage_injection().is_some());
     // The wait for a connection must not outlive the client either.
-    let begun = unless_gone(client, worker.upstream().begin(&outgoing)).await;
+    let begun = unless_disconnected(client, worker.upstream().begin(&outgoing)).await;
     let mut exchange = match begun {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
-            overhear::client(client, framing, &mut observation).await;
-            return refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await;
+            drain_body::drain_http1(client, framing, &mut observation).await;
+            return send_error_response(client, seat, request, &ProxyError::from(&broken), Some(observation)).await;
         }
-        None => return Next::Close,
+        None => return AfterExchange::Close,
     };
     let end = {
         let draining = worker.is_draining();
         let mut relay = Relay::new(client, (request, framing), response, &mut exchange, &mut observation, draining);
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
-                End::Upstream { broken, answered: false } => {
-                    match unless_gone(relay.client, worker.upstream().again(relay.exchange, broken)).await {
+                RelayEnd::Upstream { broken, answered: false } => {
+                    match unless_disconnected(relay.client, worker.upstream().retry(relay.exchange, broken)).await {
                         Some(Ok(())) => {}
-                        Some(Err(broken)) => break End::Upstream { broken, answered: false },
-                        None => break End::ClientGone,
+                        Some(Err(broken)) => break RelayEnd::Upstream { broken, answered: false },
+                        None => break RelayEnd::ClientGone,
                     }
                 }
                 end => break end,
@@ -121,57 +133,63 @@ async fn exchange(client: &mut Client, seat: &Seat, request: &Head, response: &m
         }
     };
     match end {
-        End::Whole { keep, at } => {
+        RelayEnd::Complete { keep, at } => {
             observation.end_at(at, Ending::Complete);
-            worker.upstream().done(exchange, at);
-            if keep { Next::Keep(at) } else { Next::Linger(LINGER_BYTES) }
+            worker.upstream().finish(exchange, at);
+            if keep { AfterExchange::Keep(at) } else { AfterExchange::Linger(MAX_LINGER_BYTES) }
         }
-        End::ClientGone => {
+        RelayEnd::ClientGone => {
             drop(exchange);
             observation.end(Ending::DownstreamGone);
-            Next::Close
+            AfterExchange::Close
         }
-        End::Upstream { broken, answered: true } => {
+        RelayEnd::Upstream { broken, answered: true } => {
             observation.end(Ending::UpstreamFailed);
             tracing::debug!(%broken, "the upstream broke off");
-            if matches!(broken, Broken::Reset) { Next::Reset } else { Next::Close }
+            if matches!(broken, UpstreamError::Reset) { AfterExchange::Reset } else { AfterExchange::Close }
         }
-        End::Upstream { broken, answered: false } => {
-            refuse(client, seat, request, &Refusal::from(&broken), Some(observation)).await
+        RelayEnd::Upstream { broken, answered: false } => {
+            send_error_response(client, seat, request, &ProxyError::from(&broken), Some(observation)).await
         }
-        End::BadRequest(error) => refuse(client, seat, request, &error.into(), Some(observation)).await,
-        End::Switched => Next::Tunnel(Box::new(exchange), Box::new(observation), permit),
+        RelayEnd::BadRequest(error) => {
+            send_error_response(client, seat, request, &error.into(), Some(observation)).await
+        }
+        RelayEnd::Switched => AfterExchange::Tunnel(Box::new(exchange), Box::new(observation), permit),
     }
 }
 
 /// Waits for `part` as long as the client stays.
-async fn unless_gone<F: Future>(client: &mut Client, part: F) -> Option<F::Output> {
+async fn unless_disconnected<F: Future>(client: &mut DownstreamConnection, part: F) -> Option<F::Output> {
     let mut part = pin!(part);
     poll_fn(|cx| match part.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => client.poll_gone(cx).map(|()| None),
+        Poll::Pending => client.poll_disconnected(cx).map(|()| None),
     })
     .await
 }
 
 /// Answers in the upstream's stead, and ends the connection.
-async fn refuse(
-    client: &mut Client,
-    seat: &Seat,
+async fn send_error_response(
+    client: &mut DownstreamConnection,
+    seat: &ConnectionSlot,
     request: &Head,
-    refusal: &Refusal,
-    observation: Option<Observation>,
-) -> Next {
+    refusal: &ProxyError,
+    observation: Option<RequestObserver>,
+) -> AfterExchange {
     let arrival = client.arrival;
-    let observation = observation.or_else(|| Some(Observation::begin(seat.worker(), request, arrival?)));
-    client.written();
-    let dialect = observation.as_ref().and_then(Observation::dialect);
-    refusal.answer(request, dialect).write(&mut client.out, request.method() == "HEAD");
+    let observation = observation.or_else(|| Some(RequestObserver::begin(seat.worker(), request, arrival?)));
+    client.reset_buffers();
+    let dialect = observation.as_ref().and_then(RequestObserver::dialect);
+    refusal.to_response(request, dialect).write(&mut client.out, request.method() == "HEAD");
     let answered = poll_fn(|cx| client.poll_flush(cx)).await.is_ok();
-    client.written();
+    client.reset_buffers();
     if let Some(mut observation) = observation {
-        observation.refused(refusal);
+        observation.on_error_response(refusal);
         observation.end(if answered { refusal.ending() } else { Ending::DownstreamGone });
     }
-    Next::Linger(if refusal.fault == Fault::Downstream { LINGER_BYTES_MALFORMED } else { LINGER_BYTES })
+    AfterExchange::Linger(if refusal.origin == ErrorOrigin::Downstream {
+        MAX_MALFORMED_LINGER_BYTES
+    } else {
+        MAX_LINGER_BYTES
+    })
 }

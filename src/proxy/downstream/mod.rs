@@ -1,9 +1,9 @@
 //! The client's side: which protocol a connection speaks, and the server of each.
 
 mod client;
+mod drain_body;
 mod h1;
 mod h2;
-mod overhear;
 mod relay;
 mod tunnel;
 
@@ -14,26 +14,26 @@ use std::task::Poll;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-use super::worker::Seat;
+use super::worker::ConnectionSlot;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::io::Io;
-use crate::net::socket::Socket;
+use crate::net::io::MaybeTlsStream;
+use crate::net::socket::TcpConnection;
 
 /// Serves one accepted connection to its end.
-pub(super) async fn serve(socket: TcpStream, seat: Seat) {
+pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
     let tls = seat.worker().shared().server_tls.as_ref().map(|tls| tls.load_full());
     let io = match tls {
-        None => Io::plain(socket),
+        None => MaybeTlsStream::plain(socket),
         Some(config) => {
             let (until, mut first) = (Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout), [0]);
-            let begun = in_time(&seat, until, socket.peek(&mut first)).await;
+            let begun = with_deadline(&seat, until, socket.peek(&mut first)).await;
             // A handshake does not begin with a letter, and every method does.
             if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
-                return h1::turn_away(Io::plain(socket), seat).await;
+                return h1::reject(MaybeTlsStream::plain(socket), seat).await;
             }
-            match in_time(&seat, until, TlsAcceptor::from(config).accept(Socket::new(socket))).await {
-                Some(Ok(stream)) => Io::tls(TlsStream::Server(stream)),
+            match with_deadline(&seat, until, TlsAcceptor::from(config).accept(TcpConnection::new(socket))).await {
+                Some(Ok(stream)) => MaybeTlsStream::tls(TlsStream::Server(stream)),
                 Some(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
                 None => return tracing::debug!("TLS handshake took too long, or the proxy drains"),
             }
@@ -48,14 +48,14 @@ pub(super) async fn serve(socket: TcpStream, seat: Seat) {
 
 /// What belongs to the server's side of a handshake; `None` when it takes too long or the proxy drains, as of a client
 /// that sends nothing.
-async fn in_time<F: Future>(seat: &Seat, until: Stamp, part: F) -> Option<F::Output> {
+async fn with_deadline<F: Future>(seat: &ConnectionSlot, until: Stamp, part: F) -> Option<F::Output> {
     let mut part = pin!(part);
     let done = poll_fn(|cx| match part.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if seat.worker().may_ask_for() == Some(Gap::ZERO) => Poll::Ready(None),
+        Poll::Pending if seat.worker().drain_idle_timeout() == Some(Gap::ZERO) => Poll::Ready(None),
         Poll::Pending => seat.poll_until(cx, until).map(|()| None),
     })
     .await;
-    seat.waits_no_more();
+    seat.clear_deadline();
     done
 }

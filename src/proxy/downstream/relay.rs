@@ -6,26 +6,26 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::client::Client;
+use super::client::DownstreamConnection;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
-use crate::net::http1::head::Version;
-use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, Known};
+use crate::net::http1::head::HttpVersion;
+use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, KnownHeader};
 use crate::net::io::Arrival;
-use crate::proxy::observation::Observation;
-use crate::proxy::upstream::{BodyStep, Broken, Exchange, HIGH_WATER};
+use crate::proxy::request_observer::RequestObserver;
+use crate::proxy::upstream::{BodyStep, HIGH_WATER_BYTES, UpstreamError, UpstreamExchange};
 
 /// How an exchange ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum RelayEnd {
     /// The response was passed on whole, its last byte at this time; whether the client may send another request on
     /// this connection.
-    Whole { keep: bool, at: Stamp },
+    Complete { keep: bool, at: Stamp },
     /// The client left, or what it sends is malformed where there is no place for a refusal: in the middle of an answer.
     ClientGone,
     /// The upstream broke; `answered` if the client has already got a response head.
-    Upstream { broken: Broken, answered: bool },
+    Upstream { broken: UpstreamError, answered: bool },
     /// The client's request body is malformed, and it has not got a response head.
     BadRequest(BodyError),
     /// The server switched protocols, and the client has been told.
@@ -34,40 +34,40 @@ pub(super) enum End {
 
 /// See the module.
 pub(super) struct Relay<'a> {
-    pub(super) client: &'a mut Client,
+    pub(super) client: &'a mut DownstreamConnection,
     request: &'a Head,
     response: &'a mut Head,
-    pub(super) exchange: &'a mut Exchange,
-    observation: &'a mut Observation,
-    upload: Upload,
-    phase: Phase,
-    pending: Option<Pending>,
+    pub(super) exchange: &'a mut UpstreamExchange,
+    observation: &'a mut RequestObserver,
+    upload: UploadState,
+    phase: RelayPhase,
+    pending: Option<PendingWrite>,
     blocked_since: Option<Stamp>,
     /// When the last write to the client was done.
-    handed_on: Option<Stamp>,
+    last_write: Option<Stamp>,
     /// The upstream broke, which the client is to see after all that came before.
-    broken: Option<Broken>,
+    broken: Option<UpstreamError>,
     draining: bool,
     /// The client has been told that it may send another request on this connection.
     keep: bool,
     /// The server takes what is still to come of a request that it has answered.
-    hears_out: bool,
+    takes_late_body: bool,
     /// The end of the connection is the end of the body. Only a reset tells the client that the body is not whole.
     resets_on_close: bool,
 }
 
 /// The request body on its way.
-enum Upload {
+enum UploadState {
     /// Still coming from the client.
     Reading(BodyDecoder),
     /// All of it has been taken over; some may still have to be written.
     Writing,
     /// Written, or no longer wanted; `whole` if the server took all of it.
-    Over { whole: bool },
+    Done { whole: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RelayPhase {
     Head,
     Body(Framing),
     /// Everything has been read; it may still have to be written.
@@ -77,18 +77,18 @@ enum Phase {
 
 /// What is being written to the client, for the observer when it has been.
 #[derive(Default)]
-struct Pending {
+struct PendingWrite {
     head: Option<Arrival>,
     body: Option<(Arrival, std::ops::Range<usize>)>,
 }
 
 impl<'a> Relay<'a> {
     pub(super) fn new(
-        client: &'a mut Client,
+        client: &'a mut DownstreamConnection,
         (request, framing): (&'a Head, Framing),
         response: &'a mut Head,
-        exchange: &'a mut Exchange,
-        observation: &'a mut Observation,
+        exchange: &'a mut UpstreamExchange,
+        observation: &'a mut RequestObserver,
         draining: bool,
     ) -> Self {
         Self {
@@ -97,91 +97,93 @@ impl<'a> Relay<'a> {
             response,
             exchange,
             observation,
-            upload: Upload::Reading(BodyDecoder::new(framing)),
-            phase: Phase::Head,
+            upload: UploadState::Reading(BodyDecoder::new(framing)),
+            phase: RelayPhase::Head,
             pending: None,
             blocked_since: None,
-            handed_on: None,
+            last_write: None,
             broken: None,
             draining,
             keep: false,
-            hears_out: false,
+            takes_late_body: false,
             resets_on_close: false,
         }
     }
 
     /// Runs until the exchange has ended; where no server has begun with it, another run may follow.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
         if let Err(end) = self.poll_upload(cx) {
-            let answered = self.phase != Phase::Head;
+            let answered = self.phase != RelayPhase::Head;
             return Poll::Ready(match end {
                 // What becomes of the rest of a request does not change its answer.
-                _ if self.phase == Phase::Done && self.pending.is_none() => self.whole(),
-                End::BadRequest(_) if answered => End::ClientGone,
+                _ if self.phase == RelayPhase::Done && self.pending.is_none() => self.complete(),
+                RelayEnd::BadRequest(_) if answered => RelayEnd::ClientGone,
                 end => end,
             });
         }
         loop {
             if self.pending.is_some()
-                && let Err(end) = ready!(self.poll_hand_on(cx))
+                && let Err(end) = ready!(self.poll_write_response(cx))
             {
                 return Poll::Ready(end);
             }
             if let Some(broken) = self.broken.take() {
-                return Poll::Ready(End::Upstream { broken, answered: true });
+                return Poll::Ready(RelayEnd::Upstream { broken, answered: true });
             }
             let step = match self.phase {
-                Phase::Head => ready!(self.poll_head(cx)),
-                Phase::Body(framing) => ready!(self.poll_body(cx, framing)),
+                RelayPhase::Head => ready!(self.poll_head(cx)),
+                RelayPhase::Body(framing) => ready!(self.poll_body(cx, framing)),
                 // A client in the middle of its body would take a close for a failure, and never see the answer.
-                Phase::Done if self.hears_out && !matches!(self.upload, Upload::Over { .. }) => return Poll::Pending,
-                Phase::Done => return Poll::Ready(self.whole()),
-                Phase::Switching => return Poll::Ready(End::Switched),
+                RelayPhase::Done if self.takes_late_body && !matches!(self.upload, UploadState::Done { .. }) => {
+                    return Poll::Pending;
+                }
+                RelayPhase::Done => return Poll::Ready(self.complete()),
+                RelayPhase::Switching => return Poll::Ready(RelayEnd::Switched),
             };
             if let Err(broken) = step {
-                let answered = self.phase != Phase::Head;
-                return Poll::Ready(End::Upstream { broken, answered });
+                let answered = self.phase != RelayPhase::Head;
+                return Poll::Ready(RelayEnd::Upstream { broken, answered });
             }
         }
     }
 
-    fn whole(&self) -> End {
+    fn complete(&self) -> RelayEnd {
         if self.resets_on_close {
             self.client.io.set_reset_on_close(false);
         }
-        let at = self.handed_on.unwrap_or_else(|| Clock::Monotonic.now());
-        End::Whole { keep: self.keep && self.client_is_done(), at }
+        let at = self.last_write.unwrap_or_else(|| Clock::Monotonic.now());
+        RelayEnd::Complete { keep: self.keep && self.client_is_done(), at }
     }
 
     fn client_is_done(&self) -> bool {
-        matches!(self.upload, Upload::Over { whole: true })
+        matches!(self.upload, UploadState::Done { whole: true })
     }
 
     /// Moves the request body, or watches for the client's leaving when there is no more of it.
-    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), End> {
-        while !matches!(self.upload, Upload::Over { .. }) {
-            let full = self.exchange.backlog() >= HIGH_WATER;
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEnd> {
+        while !matches!(self.upload, UploadState::Done { .. }) {
+            let full = self.exchange.backlog() >= HIGH_WATER_BYTES;
             let read = match &mut self.upload {
-                Upload::Reading(decoder) if !full => {
-                    let read = Self::poll_take(cx, self.client, decoder, self.exchange, self.observation)?;
+                UploadState::Reading(decoder) if !full => {
+                    let read = Self::poll_read_request(cx, self.client, decoder, self.exchange, self.observation)?;
                     if decoder.is_done() {
                         self.exchange.complete(decoder.trailers());
-                        self.upload = Upload::Writing;
+                        self.upload = UploadState::Writing;
                     }
                     read
                 }
                 _ => Poll::Pending,
             };
             let observation = &mut *self.observation;
-            let flushed = self.exchange.poll_flush(cx, |payload| observation.request(payload));
+            let flushed = self.exchange.poll_flush(cx, |payload| observation.on_request_body(payload));
             match flushed {
-                Poll::Ready(Err(broken)) => return Err(End::Upstream { broken, answered: false }),
-                Poll::Ready(Ok(())) if self.exchange.is_deaf() => self.upload = Upload::Over { whole: false },
-                Poll::Ready(Ok(())) if matches!(self.upload, Upload::Writing) => {
-                    if self.phase != Phase::Done {
-                        self.observation.sent();
+                Poll::Ready(Err(broken)) => return Err(RelayEnd::Upstream { broken, answered: false }),
+                Poll::Ready(Ok(())) if self.exchange.write_closed() => self.upload = UploadState::Done { whole: false },
+                Poll::Ready(Ok(())) if matches!(self.upload, UploadState::Writing) => {
+                    if self.phase != RelayPhase::Done {
+                        self.observation.on_request_sent();
                     }
-                    self.upload = Upload::Over { whole: true };
+                    self.upload = UploadState::Done { whole: true };
                 }
                 Poll::Ready(Ok(())) if full => {}
                 _ if read.is_ready() => {}
@@ -191,27 +193,29 @@ impl<'a> Relay<'a> {
         }
         let gone = match self.upload {
             // The body's next bytes stay unread until the server has taken some.
-            Upload::Reading(_) if self.exchange.backlog() >= HIGH_WATER => self.client.io.poll_peer_closed(cx),
-            Upload::Reading(_) => Poll::Pending,
-            Upload::Writing | Upload::Over { .. } => self.client.poll_gone(cx),
+            UploadState::Reading(_) if self.exchange.backlog() >= HIGH_WATER_BYTES => {
+                self.client.io.poll_peer_closed(cx)
+            }
+            UploadState::Reading(_) => Poll::Pending,
+            UploadState::Writing | UploadState::Done { .. } => self.client.poll_disconnected(cx),
         };
         match gone {
-            Poll::Ready(()) => Err(End::ClientGone),
+            Poll::Ready(()) => Err(RelayEnd::ClientGone),
             Poll::Pending => Ok(()),
         }
     }
 
     /// Takes request body that has been received, or receives some.
-    fn poll_take(
+    fn poll_read_request(
         cx: &mut Context<'_>,
-        client: &mut Client,
+        client: &mut DownstreamConnection,
         decoder: &mut BodyDecoder,
-        exchange: &mut Exchange,
-        observation: &mut Observation,
-    ) -> Result<Poll<()>, End> {
+        exchange: &mut UpstreamExchange,
+        observation: &mut RequestObserver,
+    ) -> Result<Poll<()>, RelayEnd> {
         if !client.inbox.is_empty() {
-            let take = |payload: &[u8]| observation.send(payload, exchange);
-            let used = decoder.decode(&client.inbox, take).map_err(End::BadRequest)?;
+            let take = |payload: &[u8]| observation.forward_request_body(payload, exchange);
+            let used = decoder.decode(&client.inbox, take).map_err(RelayEnd::BadRequest)?;
             client.inbox.drain(..used);
             return Ok(Poll::Ready(()));
         }
@@ -220,8 +224,8 @@ impl<'a> Relay<'a> {
         }
         let (inbox, first) = (&mut client.inbox, &mut client.arrival);
         let read = client.io.poll_read(cx, |bytes, arrival| {
-            observation.read(arrival);
-            let used = decoder.decode(bytes, |payload| observation.send(payload, exchange))?;
+            observation.on_request_read(arrival);
+            let used = decoder.decode(bytes, |payload| observation.forward_request_body(payload, exchange))?;
             if used < bytes.len() {
                 inbox.extend_from_slice(&bytes[used..]);
                 *first = Some(arrival);
@@ -231,67 +235,68 @@ impl<'a> Relay<'a> {
         match read {
             Poll::Pending => Ok(Poll::Pending),
             Poll::Ready(Ok(Some(Ok(())))) => Ok(Poll::Ready(())),
-            Poll::Ready(Ok(Some(Err(error)))) => Err(End::BadRequest(error)),
-            Poll::Ready(Ok(None) | Err(_)) => Err(End::ClientGone),
+            Poll::Ready(Ok(Some(Err(error)))) => Err(RelayEnd::BadRequest(error)),
+            Poll::Ready(Ok(None) | Err(_)) => Err(RelayEnd::ClientGone),
         }
     }
 
     /// Writes what the client is owed, and then lets the observer have it.
-    fn poll_hand_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_write_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RelayEnd>> {
         match self.client.poll_flush(cx) {
             Poll::Pending => {
                 self.blocked_since.get_or_insert_with(|| Clock::Monotonic.now());
                 return Poll::Pending;
             }
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::ClientGone)),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayEnd::ClientGone)),
             Poll::Ready(Ok(())) => {}
         }
         let now = Clock::Monotonic.now();
-        self.handed_on = Some(now);
+        self.last_write = Some(now);
         let blocked = self.blocked_since.take().map_or(Gap::ZERO, |since| now.since(since));
-        if let Some(Pending { head, body }) = self.pending.take() {
+        if let Some(PendingWrite { head, body }) = self.pending.take() {
             if let Some(arrival) = head {
-                self.observation.head(arrival, self.response);
-                self.observation.head_handed_on(arrival, now);
+                self.observation.on_response_head(arrival, self.response);
+                self.observation.on_response_head_written(arrival, now);
             }
             if let Some((arrival, payload)) = body {
-                self.observation.body(arrival, &self.client.out[payload], now, blocked);
+                self.observation.on_response_body(arrival, &self.client.out[payload], now, blocked);
             }
         }
-        self.client.written();
+        self.client.reset_buffers();
         Poll::Ready(Ok(()))
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UpstreamError>> {
         let arrival = ready!(self.exchange.poll_head(cx, self.response))?;
         let out = &mut self.client.out;
         match self.response.status() {
             101 if self.request.upgrade().is_none() => {
                 let error = HeadError::Malformed("a switch of protocols that nobody asked for");
-                return Poll::Ready(Err(Broken::Head(error)));
+                return Poll::Ready(Err(UpstreamError::Head(error)));
             }
             101 => {
                 self.response.write_status_line(out);
-                self.response
-                    .write_fields(out, |known, hop| !hop || matches!(known, Known::Connection | Known::Upgrade));
+                self.response.write_fields(out, |known, hop| {
+                    !hop || matches!(known, KnownHeader::Connection | KnownHeader::Upgrade)
+                });
                 out.extend_from_slice(b"\r\n");
-                self.phase = Phase::Switching;
-                self.pending = Some(Pending { head: Some(arrival), body: None });
+                self.phase = RelayPhase::Switching;
+                self.pending = Some(PendingWrite { head: Some(arrival), body: None });
             }
             status @ 100..=199 => {
                 // An interim response goes to whoever can take it: HTTP/1.0 knows none, and 100 was asked for or not.
-                let wanted = status != 100 || self.request.get(Known::Expect).is_some();
-                if wanted && self.request.version() != Version::Http10 {
+                let wanted = status != 100 || self.request.get(KnownHeader::Expect).is_some();
+                if wanted && self.request.version() != HttpVersion::Http10 {
                     self.response.write_status_line(out);
                     self.response.write_fields(out, |_, hop| !hop);
                     out.extend_from_slice(b"\r\n");
-                    self.pending = Some(Pending::default());
+                    self.pending = Some(PendingWrite::default());
                 }
             }
             _ => {
                 let framing = self.begin_response()?;
-                self.pending = Some(Pending { head: Some(arrival), body: None });
-                self.phase = Phase::Body(framing);
+                self.pending = Some(PendingWrite { head: Some(arrival), body: None });
+                self.phase = RelayPhase::Body(framing);
                 // What came with the head goes out with it, and before anything that is wrong with it is told.
                 if let Poll::Ready(step) = self.poll_body(cx, framing) {
                     self.broken = step.err();
@@ -302,12 +307,14 @@ impl<'a> Relay<'a> {
     }
 
     /// Writes the response head. Returns how the body goes to the client.
-    fn begin_response(&mut self) -> Result<Framing, Broken> {
+    fn begin_response(&mut self) -> Result<Framing, UpstreamError> {
         let (request, response) = (self.request, &*self.response);
         let to_head = request.method() == "HEAD";
-        let framing = match response.response_framing(to_head).map_err(Broken::Head)? {
-            Framing::Chunked if request.version() == Version::Http10 => Framing::UntilClose,
-            Framing::UntilClose if response.version() == Version::Http2 && request.version() != Version::Http10 => {
+        let framing = match response.response_framing(to_head).map_err(UpstreamError::Head)? {
+            Framing::Chunked if request.version() == HttpVersion::Http10 => Framing::UntilClose,
+            Framing::UntilClose
+                if response.version() == HttpVersion::Http2 && request.version() != HttpVersion::Http10 =>
+            {
                 Framing::Chunked
             }
             framing => framing,
@@ -316,33 +323,34 @@ impl<'a> Relay<'a> {
             self.client.io.set_reset_on_close(true);
             self.resets_on_close = true;
         }
-        if let Some(asking) = self.observation.asking() {
-            asking.reply_begins(response);
+        if let Some(asking) = self.observation.usage_injection() {
+            asking.on_response_head(response);
         }
         // Who waits to be told to send may never send; HTTP/2 resets a stream whose rest it does not want.
-        self.hears_out =
-            response.keeps_alive() && response.version() != Version::Http2 && request.get(Known::Expect).is_none();
-        let hears_all = self.hears_out || self.client_is_done();
+        self.takes_late_body = response.keeps_alive()
+            && response.version() != HttpVersion::Http2
+            && request.get(KnownHeader::Expect).is_none();
+        let hears_all = self.takes_late_body || self.client_is_done();
         self.keep = request.keeps_alive() && framing != Framing::UntilClose && !self.draining && hears_all;
         let out = &mut self.client.out;
         response.write_status_line(out);
-        let keep_coding = framing == Framing::Chunked || to_head && request.version() != Version::Http10;
+        let keep_coding = framing == Framing::Chunked || to_head && request.version() != HttpVersion::Http10;
         // What a server demands of this connection the client has to know: to switch is up to both of them.
-        let demands = response.status() == 426 && response.get(Known::Upgrade).is_some();
+        let demands = response.status() == 426 && response.get(KnownHeader::Upgrade).is_some();
         response.write_fields(out, |known, hop| match known {
-            Known::TransferEncoding => keep_coding,
-            Known::Upgrade => demands,
+            KnownHeader::TransferEncoding => keep_coding,
+            KnownHeader::Upgrade => demands,
             _ => !hop,
         });
         if demands {
             out.extend_from_slice(b"Connection: Upgrade\r\n");
         }
-        if framing == Framing::Chunked && response.get(Known::TransferEncoding).is_none() {
+        if framing == Framing::Chunked && response.get(KnownHeader::TransferEncoding).is_none() {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
         }
         match (self.keep, request.version()) {
             (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
-            (true, Version::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+            (true, HttpVersion::Http10) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
             (true, _) => {}
         }
         out.extend_from_slice(b"\r\n");
@@ -350,7 +358,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Takes what one read brought, puts the client's framing on it, and leaves it to be written.
-    fn poll_body(&mut self, cx: &mut Context<'_>, framing: Framing) -> Poll<Result<(), Broken>> {
+    fn poll_body(&mut self, cx: &mut Context<'_>, framing: Framing) -> Poll<Result<(), UpstreamError>> {
         let chunked = framing == Framing::Chunked;
         let out = &mut self.client.out;
         let begun = out.len();
@@ -362,8 +370,8 @@ impl<'a> Relay<'a> {
         };
         let step = step.inspect_err(|_| out.truncate(begun))?;
         let last = matches!(step, BodyStep::End) || self.exchange.has_ended();
-        if let Some(asking) = self.observation.asking() {
-            asking.reply(out, payload, last);
+        if let Some(asking) = self.observation.usage_injection() {
+            asking.edit_response(out, payload, last);
         }
         // A read that is hidden whole leaves nothing, and no chunk either.
         let payload = if out.len() > payload { payload..out.len() } else { begun..begun };
@@ -380,7 +388,7 @@ impl<'a> Relay<'a> {
             if out.len() > begun {
                 self.pending.get_or_insert_default();
             }
-            self.phase = Phase::Done;
+            self.phase = RelayPhase::Done;
         }
         Poll::Ready(Ok(()))
     }

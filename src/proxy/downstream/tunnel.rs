@@ -4,11 +4,11 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::clock::Clock;
-use crate::export::levels::OpenConnection;
+use crate::export::thread_gauges::OpenConnection;
 use crate::measure::record::Ending;
 use crate::measure::time::Gap;
-use crate::net::io::{Arrival, Io};
-use crate::proxy::observation::Observation;
+use crate::net::io::{Arrival, MaybeTlsStream};
+use crate::proxy::request_observer::RequestObserver;
 
 /// One direction.
 struct Pipe {
@@ -22,8 +22,8 @@ impl Pipe {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Io,
-        to: &mut Io,
+        from: &mut MaybeTlsStream,
+        to: &mut MaybeTlsStream,
         mut moved: impl FnMut(Option<Arrival>, &[u8]),
     ) -> Poll<bool> {
         loop {
@@ -53,18 +53,18 @@ impl Pipe {
 
 /// Carries bytes until either side closes, and then closes both.
 pub(super) async fn run(
-    (mut client, from_client): (Io, Vec<u8>),
-    (mut server, from_server, _open): (Io, Vec<u8>, OpenConnection),
-    mut observation: Observation,
+    (mut client, from_client): (MaybeTlsStream, Vec<u8>),
+    (mut server, from_server, _open): (MaybeTlsStream, Vec<u8>, OpenConnection),
+    mut observation: RequestObserver,
 ) {
     let mut up = Pipe { buffer: from_client, written: 0, arrival: None };
     // What came with the head of the answer came when that did, which is now.
     let mut down = Pipe { buffer: from_server, written: 0, arrival: Some(Arrival::now()) };
     let ending = std::future::poll_fn(|cx| {
-        let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.request(bytes));
+        let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.on_request_body(bytes));
         let downward = down.poll(cx, &mut server, &mut client, |arrival, bytes| {
             if let Some(arrival) = arrival {
-                observation.body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
+                observation.on_response_body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
             }
         });
         // A client's FIN keeps its place behind the bytes that the server has yet to take. A reset has none.

@@ -7,39 +7,39 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use nix::errno::Errno;
 
-use super::Broken;
+use super::UpstreamError;
 use crate::clock::Clock;
-use crate::config::{Upstream, UpstreamHttp};
-use crate::export::levels::{Levels, OpenConnection};
+use crate::config::{UpstreamConfig, UpstreamHttp};
+use crate::export::thread_gauges::{OpenConnection, ThreadGauges};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
-use crate::net::io::Io;
+use crate::net::io::MaybeTlsStream;
 use crate::net::tls;
-use crate::proxy::shared::Shared;
+use crate::proxy::worker_shared::WorkerShared;
 
 /// How long a looked-up name is believed. Kubernetes moves services; asking for each connection would cost a thread.
-const NAME_FRESH: Gap = Gap::from_millis(5_000);
+const DNS_CACHE_TTL: Gap = Gap::from_millis(5_000);
 
 /// Makes connections to the upstream, for one thread.
-pub(in crate::proxy) struct Connector {
-    place: String,
-    target: Upstream,
+pub(in crate::proxy) struct UpstreamConnector {
+    authority: String,
+    target: UpstreamConfig,
     dialer: Dialer,
     /// TLS has agreed on HTTP/2, when a connection was last made.
     negotiated_http2: Cell<bool>,
-    shared: Arc<Shared>,
-    levels: Arc<Levels>,
+    shared: Arc<WorkerShared>,
+    levels: Arc<ThreadGauges>,
 }
 
-impl Connector {
+impl UpstreamConnector {
     /// A connector whose connections count among these levels.
-    pub(in crate::proxy) fn new(shared: Arc<Shared>, levels: Arc<Levels>) -> Self {
+    pub(in crate::proxy) fn new(shared: Arc<WorkerShared>, levels: Arc<ThreadGauges>) -> Self {
         let mut target = shared.config.load().upstream.clone();
         // Records hold the name: a count of holders that all threads moved would go from core to core.
         target.host = Arc::from(&*target.host);
         Self {
-            place: target.authority(),
-            dialer: Dialer::new(&*target.host, target.port, NAME_FRESH),
+            authority: target.authority(),
+            dialer: Dialer::new(&*target.host, target.port, DNS_CACHE_TTL),
             target,
             negotiated_http2: Cell::new(false),
             shared,
@@ -53,8 +53,8 @@ impl Connector {
     }
 
     /// Host and port.
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
     }
 
     /// `http` or `https`.
@@ -64,7 +64,7 @@ impl Connector {
 
     /// Whether a request goes over HTTP/2. Left to itself, TLS agrees on that, and in clear only gRPC does, which cannot
     /// go over anything else.
-    pub(super) fn speaks_http2(&self, grpc: bool) -> bool {
+    pub(super) fn is_http2(&self, grpc: bool) -> bool {
         match self.target.http {
             UpstreamHttp::Http2 => true,
             UpstreamHttp::Http1 => false,
@@ -74,7 +74,7 @@ impl Connector {
     }
 
     /// Counts a connection that has been made.
-    pub(super) fn open(&self) -> OpenConnection {
+    pub(super) fn count_connection(&self) -> OpenConnection {
         self.levels.connection()
     }
 
@@ -86,11 +86,11 @@ impl Connector {
     }
 
     /// A new connection, handshakes done, within the time limit.
-    pub(in crate::proxy) async fn connect(&self) -> Result<Io, Broken> {
+    pub(in crate::proxy) async fn connect(&self) -> Result<MaybeTlsStream, UpstreamError> {
         if self.is_at_limit() {
-            return Err(Broken::NoDescriptor { place: self.place.clone() });
+            return Err(UpstreamError::NoDescriptor { place: self.authority.clone() });
         }
-        let _connecting = Connecting::count(&self.shared);
+        let _connecting = ConnectingGuard::count(&self.shared);
         let limit = self.shared.config.load().upstream.connect_timeout;
         let tls = self.shared.upstream_tls.as_ref().map(|tls| {
             let name = self.target.server_name.as_deref().unwrap_or(&self.target.host);
@@ -99,11 +99,13 @@ impl Connector {
         let connected = Clock::Monotonic.timeout(limit, self.dialer.dial(tls)).await;
         let connected = match connected {
             Some(Ok(io)) => Ok(io),
-            Some(Err(error)) if is_ours(&error) => return Err(Broken::NoDescriptor { place: self.place.clone() }),
-            Some(Err(error)) => Err(Broken::Connect { place: self.place.clone(), why: explained(&error) }),
-            None => Err(Broken::ConnectTimeout { place: self.place.clone(), limit }),
+            Some(Err(error)) if is_descriptor_limit(&error) => {
+                return Err(UpstreamError::NoDescriptor { place: self.authority.clone() });
+            }
+            Some(Err(error)) => Err(UpstreamError::Connect { place: self.authority.clone(), why: describe(&error) }),
+            None => Err(UpstreamError::ConnectTimeout { place: self.authority.clone(), limit }),
         };
-        self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(Broken::to_string));
+        self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
         if let Ok(io) = &connected {
             // A server that is replaced may speak another version than the one before it.
             self.negotiated_http2.set(io.alpn() == Some(b"h2"));
@@ -113,30 +115,30 @@ impl Connector {
 }
 
 /// Counts a connection that is being made.
-struct Connecting<'a>(&'a AtomicUsize);
+struct ConnectingGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Connecting<'a> {
-    fn count(shared: &'a Shared) -> Self {
+impl<'a> ConnectingGuard<'a> {
+    fn count(shared: &'a WorkerShared) -> Self {
         shared.connecting.fetch_add(1, Relaxed);
         Self(&shared.connecting)
     }
 }
 
-impl Drop for Connecting<'_> {
+impl Drop for ConnectingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
 }
 
 /// Whether connecting failed before the server was asked: it says nothing of that.
-fn is_ours(error: &io::Error) -> bool {
+fn is_descriptor_limit(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
 /// An error of a connection, with the setting that may be wrong.
-pub(super) fn explained(error: impl ToString) -> String {
-    let error = tls::explained(error, "--upstream-ca");
+pub(super) fn describe(error: impl ToString) -> String {
+    let error = tls::describe_error(error, "--upstream-ca");
     let remedy = if error.contains("NoApplicationProtocol") {
         "; it does not speak the version of HTTP that --upstream-http asks for"
     } else if error.contains("not valid for name") {
@@ -162,7 +164,7 @@ mod tests {
     fn a_server_that_asks_for_a_certificate_is_told_with_the_setting() {
         // Which end of the connection is seen first is a race: the alert, or the closed socket.
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
-        let told = Broken::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
+        let told = UpstreamError::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
         let expected = "the connection failed: received fatal alert: CertificateRequired; it asks for a client's \
             certificate, which --upstream-cert names";
         assert_eq!(told, expected);
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_machine_that_has_nothing_to_connect_from_is_told_so() {
-        let told = explained(io::Error::from(Errno::EADDRNOTAVAIL));
+        let told = describe(io::Error::from(Errno::EADDRNOTAVAIL));
         let expected = "Cannot assign requested address (os error 99); this machine has no address of its kind, or no \
             port left for it (net.ipv4.ip_local_port_range)";
         assert_eq!(told, expected);

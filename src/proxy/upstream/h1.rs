@@ -18,19 +18,19 @@ use std::mem::take;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
-use super::pool::Kind;
-use super::{BodyStep, Broken, Connector, Outgoing};
+use super::pool::ReplyKind;
+use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::levels::OpenConnection;
+use crate::export::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
-use crate::net::http1::coming::{begun_response, end_of_head};
 use crate::net::http1::head::MAX_HEAD;
-use crate::net::http1::{BodyDecoder, Framing, Head, Known};
-use crate::net::io::{Arrival, Io};
+use crate::net::http1::head_scan::{check_partial_response, end_of_head};
+use crate::net::http1::{BodyDecoder, Framing, Head, KnownHeader};
+use crate::net::io::{Arrival, MaybeTlsStream};
 
 /// A buffer larger than this is given back when it is empty, so that a long prompt does not stay with its stream.
-const SMALL: usize = 4 * 1024;
+const MAX_IDLE_BUFFER_BYTES: usize = 4 * 1024;
 /// A reset later than this after the last write says nothing of whether the request was read: a router or a host on the
 /// way may have gone. A server decides to hang up before it sees the request; what remains is a round trip, a lost
 /// segment's retransmission (200 ms at first) and the server's scheduling.
@@ -40,8 +40,8 @@ const MAX_RESET_WAIT: Gap = Gap::from_millis(500);
 
 /// A connection between exchanges.
 #[derive(Debug)]
-pub(super) struct Connection {
-    io: Io,
+pub(super) struct Http1Connection {
+    io: MaybeTlsStream,
     /// Its buffers, kept from exchange to exchange: that of the request, and that of what was received.
     out: Vec<u8>,
     inbox: Vec<u8>,
@@ -50,8 +50,8 @@ pub(super) struct Connection {
     open: OpenConnection,
 }
 
-impl Connection {
-    pub(super) fn new(io: Io, open: OpenConnection) -> Self {
+impl Http1Connection {
+    pub(super) fn new(io: MaybeTlsStream, open: OpenConnection) -> Self {
         Self { io, out: Vec::new(), inbox: Vec::new(), used: false, open }
     }
 
@@ -62,14 +62,14 @@ impl Connection {
 
     /// Whether it can be used again.
     pub(super) fn is_alive(&mut self) -> bool {
-        self.io.is_quiet()
+        self.io.is_idle_and_open()
     }
 }
 
 /// One request and its reply.
 #[derive(Debug)]
-pub(in crate::proxy) struct Exchange {
-    io: Io,
+pub(in crate::proxy) struct Http1Exchange {
+    io: MaybeTlsStream,
     /// The time of the last write, on a connection that has carried another reply and not yet a byte of this one. The
     /// whole request stays in `out` meanwhile.
     unanswered: Option<Stamp>,
@@ -88,7 +88,7 @@ pub(in crate::proxy) struct Exchange {
     /// The whole request has been put into `out`.
     complete: bool,
     /// Writing has failed. The server may have answered all the same.
-    deaf: bool,
+    write_closed: bool,
     to_head: bool,
     /// Received and not yet decoded, with the arrival of its last bytes.
     inbox: Vec<u8>,
@@ -97,16 +97,21 @@ pub(in crate::proxy) struct Exchange {
     body: Option<BodyDecoder>,
     /// What came last does not follow the body's framing.
     malformed: Option<BodyError>,
-    kind: Kind,
+    kind: ReplyKind,
     keep: bool,
     /// How long the server says it keeps an idle connection, in seconds.
-    keeps_for: Option<u64>,
+    keep_alive_seconds: Option<u64>,
 }
 
-impl Exchange {
+impl Http1Exchange {
     /// Begins an exchange, at `now`.
-    pub(super) fn begin(connection: Connection, request: &Outgoing<'_>, connector: &Connector, now: Stamp) -> Self {
-        let Connection { io, mut out, inbox, used, open } = connection;
+    pub(super) fn begin(
+        connection: Http1Connection,
+        request: &UpstreamRequest<'_>,
+        connector: &UpstreamConnector,
+        now: Stamp,
+    ) -> Self {
+        let Http1Connection { io, mut out, inbox, used, open } = connection;
         out.clear();
         request.write(connector, &mut out);
         let method = request.head.method();
@@ -122,24 +127,24 @@ impl Exchange {
             payload: Vec::new(),
             chunked: request.framing == Framing::Chunked,
             complete: false,
-            deaf: false,
+            write_closed: false,
             to_head: method == "HEAD",
             inbox,
             searched: 0,
             arrival: None,
             body: None,
             malformed: None,
-            kind: Kind::Whole,
+            kind: ReplyKind::FixedLength,
             keep: false,
-            keeps_for: None,
+            keep_alive_seconds: None,
         }
     }
 
     /// Whether the request may be sent once more after `broken`; see the module.
-    pub(super) async fn may_resend(&self, broken: &Broken) -> bool {
+    pub(super) async fn may_resend(&self, broken: &UpstreamError) -> bool {
         let reset = match broken {
-            Broken::Reset => true,
-            Broken::Closed => self.write_failed,
+            UpstreamError::Reset => true,
+            UpstreamError::Closed => self.write_failed,
             _ => return false,
         };
         let Some(written) = self.unanswered else { return false };
@@ -148,7 +153,7 @@ impl Exchange {
     }
 
     /// Sends the request again over a new connection.
-    pub(super) fn resend(&mut self, connection: Connection) {
+    pub(super) fn resend(&mut self, connection: Http1Connection) {
         (self.io, self.open, self.written) = (connection.io, connection.open, 0);
         (self.unanswered, self.write_failed) = (None, false);
         // Otherwise whoever sends the rest writes what came before it as well.
@@ -157,7 +162,7 @@ impl Exchange {
 
     /// Appends to the request body.
     pub(super) fn send(&mut self, payload: &[u8]) {
-        if self.deaf || payload.is_empty() {
+        if self.write_closed || payload.is_empty() {
             return;
         }
         if self.chunked {
@@ -176,7 +181,7 @@ impl Exchange {
 
     /// The request body is whole.
     pub(super) fn complete(&mut self, trailers: Option<&Head>) {
-        if self.chunked && !self.deaf {
+        if self.chunked && !self.write_closed {
             ChunkWriter::finish(&mut self.out, trailers);
         }
         self.complete = true;
@@ -188,8 +193,8 @@ impl Exchange {
     }
 
     /// Whether the server no longer takes bytes.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.deaf
+    pub(super) fn write_closed(&self) -> bool {
+        self.write_closed
     }
 
     /// Writes what waits; ready when nothing does. `written` is then called with each piece of payload that went out.
@@ -197,7 +202,7 @@ impl Exchange {
         &mut self,
         cx: &mut Context<'_>,
         mut written: impl FnMut(&[u8]),
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), UpstreamError>> {
         let before = self.written;
         if self.write_failed {
             self.written = self.out.len();
@@ -206,7 +211,7 @@ impl Exchange {
             Ok(()) => {}
             // What the server says, or that it says nothing, decides whether the request is sent again.
             Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
-            Err(_) => self.deaf = true,
+            Err(_) => self.write_closed = true,
         }
         for piece in self.payload.drain(..) {
             written(&self.out[piece]);
@@ -214,68 +219,76 @@ impl Exchange {
         match &mut self.unanswered {
             Some(last_write) if self.written > before => *last_write = Clock::Monotonic.now(),
             Some(_) => {}
-            None => self.forget_written(),
+            None => self.clear_written(),
         }
         Poll::Ready(Ok(()))
     }
 
     /// Gives up the bytes of the request, all of which were written.
-    fn forget_written(&mut self) {
+    fn clear_written(&mut self) {
         self.out.clear();
         self.written = 0;
-        self.out.shrink_to(SMALL);
+        self.out.shrink_to(MAX_IDLE_BUFFER_BYTES);
     }
 
     /// The first byte of an answer came: the request is not sent again.
-    fn answer_begins(&mut self) {
+    fn on_response_start(&mut self) {
         if self.unanswered.take().is_some() {
-            self.deaf |= take(&mut self.write_failed);
+            self.write_closed |= take(&mut self.write_failed);
             if self.backlog() == 0 && self.payload.is_empty() {
-                self.forget_written();
+                self.clear_written();
             }
         }
     }
 
     /// The next response head: interim ones, then the final one.
-    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
         if self.resending && self.poll_flush(cx, |_| ()).is_ready() {
             self.resending = false;
         }
         loop {
             if let Some(end) = end_of_head(&self.inbox, self.searched).filter(|end| *end <= MAX_HEAD) {
-                head.parse_response(&self.inbox[..end]).map_err(Broken::Head)?;
+                head.parse_response(&self.inbox[..end]).map_err(UpstreamError::Head)?;
                 self.inbox.drain(..end);
                 self.searched = 0;
                 if !matches!(head.status(), 100 | 102..=199) {
-                    let framing = head.response_framing(self.to_head).map_err(Broken::Head)?;
+                    let framing = head.response_framing(self.to_head).map_err(UpstreamError::Head)?;
                     self.keep = head.keeps_alive() && framing != Framing::UntilClose;
-                    self.kind = if matches!(framing, Framing::Length(_)) { Kind::Whole } else { Kind::Streamed };
-                    self.keeps_for = head.get(Known::KeepAlive).and_then(timeout);
+                    self.kind = if matches!(framing, Framing::Length(_)) {
+                        ReplyKind::FixedLength
+                    } else {
+                        ReplyKind::Streamed
+                    };
+                    self.keep_alive_seconds = head.get(KnownHeader::KeepAlive).and_then(timeout);
                     self.body = Some(BodyDecoder::new(framing));
                 }
-                let Some(arrival) = self.arrival else { return Poll::Ready(Err(Broken::Closed)) };
+                let Some(arrival) = self.arrival else { return Poll::Ready(Err(UpstreamError::Closed)) };
                 return Poll::Ready(Ok(arrival));
             }
-            begun_response(&self.inbox, self.searched).map_err(Broken::Head)?;
+            check_partial_response(&self.inbox, self.searched).map_err(UpstreamError::Head)?;
             self.searched = self.inbox.len();
             if self.searched > MAX_HEAD {
-                return Poll::Ready(Err(Broken::Head(crate::net::http1::HeadError::TooLarge)));
+                return Poll::Ready(Err(UpstreamError::Head(crate::net::http1::HeadError::TooLarge)));
             }
             let inbox = &mut self.inbox;
             let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
                 inbox.extend_from_slice(bytes);
                 arrival
             }));
-            self.arrival = Some(read.map_err(Broken::reset)?.ok_or(Broken::Closed)?);
-            self.answer_begins();
+            self.arrival = Some(read.map_err(UpstreamError::from_io)?.ok_or(UpstreamError::Closed)?);
+            self.on_response_start();
         }
     }
 
     /// The next piece of the response body, appended to `out`.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<BodyStep, UpstreamError>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Err(UpstreamError::Closed)) };
         if let Some(error) = self.malformed.take() {
-            return Poll::Ready(Err(Broken::Body(error)));
+            return Poll::Ready(Err(UpstreamError::Body(error)));
         }
         let before = out.len();
         let mut decoded = Ok(0);
@@ -290,16 +303,18 @@ impl Exchange {
                 inbox.extend_from_slice(&bytes[decoded.unwrap_or(bytes.len())..]);
                 (arrival, decoded)
             }));
-            match read.map_err(Broken::reset)? {
+            match read.map_err(UpstreamError::from_io)? {
                 Some((arrival, outcome)) => (self.arrival, decoded) = (Some(arrival), outcome),
-                None if body.ends_with_close() && self.io.has_said_its_end() => return Poll::Ready(Ok(BodyStep::End)),
-                None => return Poll::Ready(Err(Broken::Closed)),
+                None if body.ends_with_close() && self.io.peer_sent_close_notify() => {
+                    return Poll::Ready(Ok(BodyStep::End));
+                }
+                None => return Poll::Ready(Err(UpstreamError::Closed)),
             }
         }
         match decoded {
             // What came before it goes on first.
             Err(error) if out.len() > before => self.malformed = Some(error),
-            Err(error) => return Poll::Ready(Err(Broken::Body(error))),
+            Err(error) => return Poll::Ready(Err(UpstreamError::Body(error))),
             Ok(_) => {}
         }
         Poll::Ready(Ok(match self.arrival {
@@ -319,22 +334,23 @@ impl Exchange {
     }
 
     /// How long the server says it keeps an idle connection, in seconds.
-    pub(super) fn keeps_for(&self) -> Option<u64> {
-        self.keeps_for
+    pub(super) fn keep_alive_seconds(&self) -> Option<u64> {
+        self.keep_alive_seconds
     }
 
     /// The connection, if it can carry another exchange.
-    pub(super) fn into_connection(self) -> Option<(Connection, Kind)> {
-        let whole = self.complete && self.backlog() == 0 && !self.deaf && self.has_ended() && self.inbox.is_empty();
+    pub(super) fn into_connection(self) -> Option<(Http1Connection, ReplyKind)> {
+        let whole =
+            self.complete && self.backlog() == 0 && !self.write_closed && self.has_ended() && self.inbox.is_empty();
         (self.keep && whole).then(|| {
             let Self { io, out, mut inbox, open, kind, .. } = self;
-            inbox.shrink_to(SMALL);
-            (Connection { io, out, inbox, used: true, open }, kind)
+            inbox.shrink_to(MAX_IDLE_BUFFER_BYTES);
+            (Http1Connection { io, out, inbox, used: true, open }, kind)
         })
     }
 
     /// The raw connection after a switch of protocols, and what was already received over it.
-    pub(super) fn into_tunnel(self) -> (Io, Vec<u8>, OpenConnection) {
+    pub(super) fn into_tunnel(self) -> (MaybeTlsStream, Vec<u8>, OpenConnection) {
         (self.io, self.inbox, self.open)
     }
 }
@@ -345,8 +361,8 @@ fn timeout(value: &[u8]) -> Option<u64> {
     value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.parse().ok())
 }
 
-impl Broken {
-    fn reset(error: io::Error) -> Self {
+impl UpstreamError {
+    fn from_io(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
                 Self::Reset

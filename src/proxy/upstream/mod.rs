@@ -13,26 +13,26 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-pub(super) use connect::Connector;
+pub(super) use connect::UpstreamConnector;
 pub(super) use h2::field_map;
 
 use crate::clock::Clock;
-use crate::export::levels::OpenConnection;
+use crate::export::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::BodyError;
-use crate::net::http1::{Framing, Head, HeadError, Known};
-use crate::net::io::{Arrival, Io};
-use crate::proxy::asking::Asking;
-use crate::proxy::forward::Additions;
+use crate::net::http1::{Framing, Head, HeadError, KnownHeader};
+use crate::net::io::{Arrival, MaybeTlsStream};
+use crate::proxy::added_headers::AddedHeaders;
+use crate::proxy::usage_injection::UsageInjection;
 
 /// Bytes of a request that may wait to be written before the client's body is no longer read.
-pub(super) const HIGH_WATER: usize = 64 * 1024;
+pub(super) const HIGH_WATER_BYTES: usize = 64 * 1024;
 /// Largest request body that is kept until its answer begins, in bytes: a kept connection may turn out to be closed.
-const MOST_KEPT: u64 = 64 * 1024;
+const MAX_RETRY_BODY_BYTES: u64 = 64 * 1024;
 
 /// Why an exchange broke.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum UpstreamError {
     /// No connection could be made.
     #[error("cannot connect to {place}: {why}")]
     Connect {
@@ -59,7 +59,7 @@ pub(super) enum Broken {
     },
     /// A connection turned out to be closed before it took a byte: another one may be used.
     #[error("the connection was closed before it took the request")]
-    NotTaken,
+    Unprocessed,
     /// The server closed before its answer was whole.
     #[error("the connection was closed before the answer was whole")]
     Closed,
@@ -73,10 +73,10 @@ pub(super) enum Broken {
     #[error("the answer cannot be passed on: {0}")]
     Body(BodyError),
     /// Anything else that a socket reports.
-    #[error("the connection failed: {}", connect::explained(.0))]
+    #[error("the connection failed: {}", connect::describe(.0))]
     Io(io::Error),
     /// The HTTP/2 exchange failed.
-    #[error("the HTTP/2 exchange failed: {}", connect::explained(reason(.0)))]
+    #[error("the HTTP/2 exchange failed: {}", connect::describe(reason(.0)))]
     Http2(hyper::Error),
 }
 
@@ -98,16 +98,16 @@ pub(super) enum BodyStep {
 }
 
 /// One worker's connections to the upstream.
-pub(super) struct Upstream {
-    connector: Connector,
-    pool: RefCell<pool::Pool>,
-    http2: RefCell<h2::Connections>,
+pub(super) struct UpstreamClient {
+    connector: UpstreamConnector,
+    pool: RefCell<pool::UpstreamPool>,
+    http2: RefCell<h2::Http2Connections>,
 }
 
 /// One request and its reply, over either version of HTTP.
-pub(super) enum Exchange {
-    Http1(Box<h1::Exchange>),
-    Http2(Box<h2::Exchange>),
+pub(super) enum UpstreamExchange {
+    Http1(Box<h1::Http1Exchange>),
+    Http2(Box<h2::Http2Exchange>),
 }
 
 /// Which of the client's trace fields go on. Ours, if any, is among the added fields.
@@ -118,17 +118,17 @@ pub(super) struct TraceFields {
 }
 
 impl TraceFields {
-    fn keeps(self, known: Known) -> bool {
+    fn forwards(self, known: KnownHeader) -> bool {
         match known {
-            Known::Traceparent => self.parent,
-            Known::Tracestate => self.state,
+            KnownHeader::Traceparent => self.parent,
+            KnownHeader::Tracestate => self.state,
             _ => true,
         }
     }
 }
 
 /// A request head on its way upstream.
-pub(super) struct Outgoing<'a> {
+pub(super) struct UpstreamRequest<'a> {
     /// The client's head.
     pub(super) head: &'a Head,
     /// How its body goes on.
@@ -143,8 +143,8 @@ pub(super) struct Outgoing<'a> {
     pub(super) edited: bool,
 }
 
-impl Upstream {
-    pub(super) fn new(connector: Connector) -> Self {
+impl UpstreamClient {
+    pub(super) fn new(connector: UpstreamConnector) -> Self {
         Self { connector, pool: RefCell::default(), http2: RefCell::default() }
     }
 
@@ -157,10 +157,10 @@ impl Upstream {
     ///
     /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
     /// turned out to be closed.
-    pub(super) async fn begin(&self, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
+    pub(super) async fn begin(&self, request: &UpstreamRequest<'_>) -> Result<UpstreamExchange, UpstreamError> {
         let now = Clock::Monotonic.now();
         let grpc = request.head.grpc().is_some();
-        let kept = if self.connector.speaks_http2(grpc) {
+        let kept = if self.connector.is_http2(grpc) {
             let open = self.http2.borrow_mut().open();
             if let Some(connection) = open {
                 return self.begin_http2(connection, request);
@@ -174,28 +174,32 @@ impl Upstream {
             None => {
                 let io = self.connect().await?;
                 // TLS agrees on the version anew with each connection.
-                if self.connector.speaks_http2(grpc) {
+                if self.connector.is_http2(grpc) {
                     return self.begin_http2(self.adopt_http2(io).await?, request);
                 }
-                h1::Connection::new(io, self.connector.open())
+                h1::Http1Connection::new(io, self.connector.count_connection())
             }
         };
-        Ok(Exchange::Http1(Box::new(h1::Exchange::begin(connection, request, &self.connector, now))))
+        Ok(UpstreamExchange::Http1(Box::new(h1::Http1Exchange::begin(connection, request, &self.connector, now))))
     }
 
     /// A new connection, for which an idle one may have to go.
-    async fn connect(&self) -> Result<Io, Broken> {
+    async fn connect(&self) -> Result<MaybeTlsStream, UpstreamError> {
         if self.connector.is_at_limit() {
             self.pool.borrow_mut().close_oldest();
         }
         self.connector.connect().await
     }
 
-    fn begin_http2(&self, connection: h2::Connection, request: &Outgoing<'_>) -> Result<Exchange, Broken> {
-        Ok(Exchange::Http2(Box::new(h2::Exchange::begin(connection, request, &self.connector)?)))
+    fn begin_http2(
+        &self,
+        connection: h2::Http2Connection,
+        request: &UpstreamRequest<'_>,
+    ) -> Result<UpstreamExchange, UpstreamError> {
+        Ok(UpstreamExchange::Http2(Box::new(h2::Http2Exchange::begin(connection, request, &self.connector)?)))
     }
 
-    async fn http2_connection(&self) -> Result<h2::Connection, Broken> {
+    async fn http2_connection(&self) -> Result<h2::Http2Connection, UpstreamError> {
         let open = self.http2.borrow_mut().open();
         match open {
             Some(connection) => Ok(connection),
@@ -203,30 +207,34 @@ impl Upstream {
         }
     }
 
-    async fn adopt_http2(&self, io: Io) -> Result<h2::Connection, Broken> {
-        let connection = h2::handshake(io, self.connector.open()).await?;
+    async fn adopt_http2(&self, io: MaybeTlsStream) -> Result<h2::Http2Connection, UpstreamError> {
+        let connection = h2::handshake(io, self.connector.count_connection()).await?;
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
     /// Goes on with another connection, where the request may be sent again; else `broken` is how it ends.
-    pub(super) async fn again(&self, exchange: &mut Exchange, broken: Broken) -> Result<(), Broken> {
+    pub(super) async fn retry(
+        &self,
+        exchange: &mut UpstreamExchange,
+        broken: UpstreamError,
+    ) -> Result<(), UpstreamError> {
         match exchange {
-            Exchange::Http1(exchange) if exchange.may_resend(&broken).await => {
+            UpstreamExchange::Http1(exchange) if exchange.may_resend(&broken).await => {
                 tracing::debug!(%broken, "the server closed a kept connection; the request is sent again");
-                exchange.resend(h1::Connection::new(self.connect().await?, self.connector.open()));
+                exchange.resend(h1::Http1Connection::new(self.connect().await?, self.connector.count_connection()));
             }
-            Exchange::Http2(exchange) if exchange.can_go_on() => exchange.again(self.http2_connection().await?),
+            UpstreamExchange::Http2(exchange) if exchange.can_retry() => exchange.retry(self.http2_connection().await?),
             _ => return Err(broken),
         }
         Ok(())
     }
 
     /// Takes the connection of an exchange back that was finished at `now`.
-    pub(super) fn done(&self, exchange: Exchange, now: Stamp) {
-        let Exchange::Http1(exchange) = exchange else { return };
+    pub(super) fn finish(&self, exchange: UpstreamExchange, now: Stamp) {
+        let UpstreamExchange::Http1(exchange) = exchange else { return };
         let mut pool = self.pool.borrow_mut();
-        if let Some(seconds) = exchange.keeps_for() {
-            pool.server_keeps(seconds);
+        if let Some(seconds) = exchange.keep_alive_seconds() {
+            pool.set_server_keep_alive(seconds);
         }
         if let Some((connection, kind)) = exchange.into_connection() {
             pool.put(connection, kind, now);
@@ -234,13 +242,13 @@ impl Upstream {
     }
 
     /// Closes what the server has closed, and what has idled too long.
-    pub(super) fn tidy(&self) {
-        self.pool.borrow_mut().tidy(Clock::Monotonic.now());
+    pub(super) fn evict(&self) {
+        self.pool.borrow_mut().evict(Clock::Monotonic.now());
         self.http2.borrow_mut().close_idle();
     }
 }
 
-impl Exchange {
+impl UpstreamExchange {
     /// Appends to the request body.
     pub(super) fn send(&mut self, payload: &[u8]) {
         match self {
@@ -266,15 +274,19 @@ impl Exchange {
     }
 
     /// Whether the server no longer takes bytes of the request; it may still answer.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn write_closed(&self) -> bool {
         match self {
-            Self::Http1(exchange) => exchange.is_deaf(),
-            Self::Http2(exchange) => exchange.is_deaf(),
+            Self::Http1(exchange) => exchange.write_closed(),
+            Self::Http2(exchange) => exchange.write_closed(),
         }
     }
 
     /// Writes what waits; ready when nothing does. `written` gets each piece of payload that went out.
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>, written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: impl FnMut(&[u8]),
+    ) -> Poll<Result<(), UpstreamError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_flush(cx, written),
             Self::Http2(exchange) => exchange.poll_flush(cx, written),
@@ -282,7 +294,7 @@ impl Exchange {
     }
 
     /// The next response head: interim ones, then the final one.
-    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_head(cx, head),
             Self::Http2(exchange) => exchange.poll_head(cx, head),
@@ -290,7 +302,11 @@ impl Exchange {
     }
 
     /// The next piece of the response body, appended to `out`.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<BodyStep, UpstreamError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_body(cx, out),
             Self::Http2(exchange) => exchange.poll_body(cx, out),
@@ -319,7 +335,7 @@ impl Exchange {
     }
 
     /// The raw connection after a switch of protocols, and what was already received over it.
-    pub(super) fn into_tunnel(self) -> Option<(Io, Vec<u8>, OpenConnection)> {
+    pub(super) fn into_tunnel(self) -> Option<(MaybeTlsStream, Vec<u8>, OpenConnection)> {
         match self {
             Self::Http1(exchange) => Some(exchange.into_tunnel()),
             Self::Http2(_) => None,
@@ -327,31 +343,31 @@ impl Exchange {
     }
 }
 
-impl<'a> Outgoing<'a> {
+impl<'a> UpstreamRequest<'a> {
     /// A request of the client's, whose body is `framed` like this; `asking` if that is edited on its way.
-    pub(super) fn new(head: &'a Head, framed: Framing, added: &'a Additions, asking: bool) -> Self {
-        let framing = if asking { Asking::framing(framed) } else { framed };
-        let repeatable = matches!(framed, Framing::Length(0..=MOST_KEPT));
+    pub(super) fn new(head: &'a Head, framed: Framing, added: &'a AddedHeaders, asking: bool) -> Self {
+        let framing = if asking { UsageInjection::request_framing(framed) } else { framed };
+        let repeatable = matches!(framed, Framing::Length(0..=MAX_RETRY_BODY_BYTES));
         Self { head, framing, repeatable, added: added.fields(), trace: added.trace(), edited: asking }
     }
 
     /// Writes the head for HTTP/1.1: every end-to-end line as it came.
-    fn write(&self, connector: &Connector, out: &mut Vec<u8>) {
+    fn write(&self, connector: &UpstreamConnector, out: &mut Vec<u8>) {
         let head = self.head;
         let upgrade = head.upgrade().is_some();
         head.write_request_line(out);
-        if head.get(Known::Host).is_none() {
-            push(out, "Host", head.authority().unwrap_or(connector.place().as_bytes()));
+        if head.get(KnownHeader::Host).is_none() {
+            push(out, "Host", head.authority().unwrap_or(connector.authority().as_bytes()));
         }
         let chunked = self.framing == Framing::Chunked;
-        let trailers = head.lists(Known::Te, "trailers");
-        let came_chunked = chunked && head.get(Known::TransferEncoding).is_some();
+        let trailers = head.has_token(KnownHeader::Te, "trailers");
+        let came_chunked = chunked && head.get(KnownHeader::TransferEncoding).is_some();
         head.write_fields(out, |known, hop| match known {
-            Known::TransferEncoding => came_chunked,
-            Known::Upgrade => upgrade,
-            Known::ContentLength => !chunked,
-            Known::AcceptEncoding => !self.edited,
-            known => !hop && self.trace.keeps(known),
+            KnownHeader::TransferEncoding => came_chunked,
+            KnownHeader::Upgrade => upgrade,
+            KnownHeader::ContentLength => !chunked,
+            KnownHeader::AcceptEncoding => !self.edited,
+            known => !hop && self.trace.forwards(known),
         });
         if chunked && !came_chunked {
             push(out, "Transfer-Encoding", b"chunked");

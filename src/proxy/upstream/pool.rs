@@ -11,96 +11,101 @@
 
 use std::collections::VecDeque;
 
-use super::h1::Connection;
+use super::h1::Http1Connection;
 use crate::measure::time::{Gap, Stamp};
 
 /// Rest after a reply of a kind after which this upstream has proved nothing. A busy server's FIN takes milliseconds.
-const REST_UNPROVEN: Gap = Gap::from_millis(50);
+const REUSE_DELAY_UNPROVEN: Gap = Gap::from_millis(50);
 /// Rest once it has proved to keep connections: a server that stops doing so (a restart) is still noticed.
-const REST_PROVEN: Gap = Gap::from_millis(2);
+const REUSE_DELAY_PROVEN: Gap = Gap::from_millis(2);
 /// A connection found closed this soon after a reply was hung up; later it may have been an idle time-out.
-const HANG_UP: Gap = Gap::from_millis(1_000);
+const EARLY_CLOSE_WINDOW: Gap = Gap::from_millis(1_000);
 /// A hang-up is forgotten after this long: servers are restarted with other settings.
-const FORGET: Gap = Gap::from_millis(60_000);
+const BEHAVIOR_TTL: Gap = Gap::from_millis(60_000);
 /// How long a connection may idle, unless the server says less: vLLM, llama-server and every other uvicorn or
 /// cpp-httplib server closes after five seconds.
 const MAX_IDLE: Gap = Gap::from_millis(4_000);
 /// Idle connections of one worker. More are closed at once.
-const MOST: usize = 512;
+const MAX_IDLE_CONNECTIONS: usize = 512;
 
 /// What kind of reply a connection has just carried. Servers treat them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ReplyKind {
     /// Its length was not known beforehand.
     Streamed,
     /// It had a length.
-    Whole,
+    FixedLength,
 }
 
 /// What the upstream does with a connection after a reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Manners {
+enum KeepAliveBehavior {
     #[default]
     Unproven,
-    Keeps,
-    HangsUp {
+    KeepsOpen,
+    Closes {
         seen: Stamp,
     },
 }
 
 /// The idle connections of one worker, oldest first.
 #[derive(Debug)]
-pub(super) struct Pool {
-    idle: VecDeque<Idle>,
-    streamed: Manners,
-    whole: Manners,
+pub(super) struct UpstreamPool {
+    idle: VecDeque<IdleConnection>,
+    streamed: KeepAliveBehavior,
+    fixed_length: KeepAliveBehavior,
     max_idle: Gap,
 }
 
 #[derive(Debug)]
-struct Idle {
-    connection: Connection,
-    kind: Kind,
+struct IdleConnection {
+    connection: Http1Connection,
+    kind: ReplyKind,
     since: Stamp,
     seen_alive: Stamp,
 }
 
-impl Default for Pool {
+impl Default for UpstreamPool {
     fn default() -> Self {
-        Self { idle: VecDeque::new(), streamed: Manners::default(), whole: Manners::default(), max_idle: MAX_IDLE }
+        Self {
+            idle: VecDeque::new(),
+            streamed: KeepAliveBehavior::default(),
+            fixed_length: KeepAliveBehavior::default(),
+            max_idle: MAX_IDLE,
+        }
     }
 }
 
-impl Pool {
+impl UpstreamPool {
     /// The server said how long it keeps idle connections; a second of that is left to the network.
-    pub(super) fn server_keeps(&mut self, seconds: u64) {
+    pub(super) fn set_server_keep_alive(&mut self, seconds: u64) {
         let hint = Gap::from_millis(seconds.saturating_mul(1_000).saturating_sub(1_000));
         self.max_idle = hint.min(MAX_IDLE);
     }
 
     /// Takes back a connection after a reply, if it is worth keeping.
-    pub(super) fn put(&mut self, mut connection: Connection, kind: Kind, now: Stamp) {
-        if let Manners::HangsUp { seen } = *self.manners(kind) {
-            if now.since(seen) < FORGET {
+    pub(super) fn put(&mut self, mut connection: Http1Connection, kind: ReplyKind, now: Stamp) {
+        if let KeepAliveBehavior::Closes { seen } = *self.keep_alive_behavior(kind) {
+            if now.since(seen) < BEHAVIOR_TTL {
                 return;
             }
-            *self.manners(kind) = Manners::Unproven;
+            *self.keep_alive_behavior(kind) = KeepAliveBehavior::Unproven;
         }
-        if self.idle.len() < MOST {
+        if self.idle.len() < MAX_IDLE_CONNECTIONS {
             connection.set_idle(true);
-            self.idle.push_back(Idle { connection, kind, since: now, seen_alive: now });
+            self.idle.push_back(IdleConnection { connection, kind, since: now, seen_alive: now });
         }
     }
 
     /// The connection used last among those that have rested, if it is alive.
-    pub(super) fn take(&mut self, now: Stamp) -> Option<Connection> {
+    pub(super) fn take(&mut self, now: Stamp) -> Option<Http1Connection> {
         // At thousands of requests a second most of them rest.
-        let mut at = self.idle.partition_point(|idle| now.since(idle.since) >= REST_PROVEN);
+        let mut at = self.idle.partition_point(|idle| now.since(idle.since) >= REUSE_DELAY_PROVEN);
         while at > 0 {
             at -= 1;
             let idle = &self.idle[at];
             let (age, kind) = (now.since(idle.since), idle.kind);
-            if age < self.rest(kind) {
+            if age < self.reuse_delay(kind) {
                 continue;
             }
             let mut idle = self.idle.remove(at)?;
@@ -110,11 +115,11 @@ impl Pool {
                 return None;
             }
             if idle.connection.is_alive() {
-                self.proved_to_keep(kind, age);
+                self.on_kept_alive(kind, age);
                 idle.connection.set_idle(false);
                 return Some(idle.connection);
             }
-            self.found_closed(&idle, now);
+            self.on_closed(&idle, now);
         }
         None
     }
@@ -125,47 +130,47 @@ impl Pool {
     }
 
     /// Looks at every idle connection; closes those that the server has closed and those that are too old.
-    pub(super) fn tidy(&mut self, now: Stamp) {
+    pub(super) fn evict(&mut self, now: Stamp) {
         for mut idle in std::mem::take(&mut self.idle) {
             let age = now.since(idle.since);
             if !idle.connection.is_alive() {
-                self.found_closed(&idle, now);
+                self.on_closed(&idle, now);
             } else if age < self.max_idle {
-                self.proved_to_keep(idle.kind, age);
+                self.on_kept_alive(idle.kind, age);
                 idle.seen_alive = now;
                 self.idle.push_back(idle);
             }
         }
     }
 
-    fn rest(&mut self, kind: Kind) -> Gap {
-        match self.manners(kind) {
-            Manners::Keeps => REST_PROVEN,
-            _ => REST_UNPROVEN,
+    fn reuse_delay(&mut self, kind: ReplyKind) -> Gap {
+        match self.keep_alive_behavior(kind) {
+            KeepAliveBehavior::KeepsOpen => REUSE_DELAY_PROVEN,
+            _ => REUSE_DELAY_UNPROVEN,
         }
     }
 
-    fn proved_to_keep(&mut self, kind: Kind, age: Gap) {
-        let manners = self.manners(kind);
-        if *manners == Manners::Unproven && age >= REST_UNPROVEN {
-            *manners = Manners::Keeps;
+    fn on_kept_alive(&mut self, kind: ReplyKind, age: Gap) {
+        let manners = self.keep_alive_behavior(kind);
+        if *manners == KeepAliveBehavior::Unproven && age >= REUSE_DELAY_UNPROVEN {
+            *manners = KeepAliveBehavior::KeepsOpen;
         }
     }
 
-    fn found_closed(&mut self, idle: &Idle, now: Stamp) {
-        if now.since(idle.since) < HANG_UP {
-            *self.manners(idle.kind) = Manners::HangsUp { seen: now };
+    fn on_closed(&mut self, idle: &IdleConnection, now: Stamp) {
+        if now.since(idle.since) < EARLY_CLOSE_WINDOW {
+            *self.keep_alive_behavior(idle.kind) = KeepAliveBehavior::Closes { seen: now };
         } else {
             // It was closed between the last look and now: keep well below the shortest that was survived.
             let survived = idle.seen_alive.since(idle.since).as_nanos();
-            self.max_idle = self.max_idle.min(Gap::from_nanos(survived / 5 * 4)).max(HANG_UP);
+            self.max_idle = self.max_idle.min(Gap::from_nanos(survived / 5 * 4)).max(EARLY_CLOSE_WINDOW);
         }
     }
 
-    fn manners(&mut self, kind: Kind) -> &mut Manners {
+    fn keep_alive_behavior(&mut self, kind: ReplyKind) -> &mut KeepAliveBehavior {
         match kind {
-            Kind::Streamed => &mut self.streamed,
-            Kind::Whole => &mut self.whole,
+            ReplyKind::Streamed => &mut self.streamed,
+            ReplyKind::FixedLength => &mut self.fixed_length,
         }
     }
 }

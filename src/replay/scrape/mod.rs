@@ -7,8 +7,8 @@
 //! A page is believed to be hostile: it has five seconds and 4 MiB, and of what it says only numbers under names
 //! that are known are kept ([`names`]). A scrape that fails is a row that says why; it stops nothing.
 
-pub mod names;
-pub mod text;
+pub mod exposition;
+pub mod metric_names;
 
 use std::cell::RefCell;
 use std::io;
@@ -21,37 +21,37 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::ask::{Question, ask};
-use super::target::{Connector, Target};
-use crate::capture::scrapes::{SCRAPES, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
+use super::http_fetch::{FetchRequest, fetch};
+use super::target::{TargetConnector, TargetUrl};
+use crate::capture::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
 /// How often a server is asked.
-pub const EVERY: Gap = Gap::from_millis(1_000);
+pub const SCRAPE_INTERVAL: Gap = Gap::from_millis(1_000);
 /// How long it may take to answer. A busy Python server takes a second or two.
-const PATIENCE: Gap = Gap::from_millis(5_000);
+const SCRAPE_TIMEOUT: Gap = Gap::from_millis(5_000);
 /// How long the last answer is waited for when everything else has ended.
-const LAST_PATIENCE: Gap = Gap::from_millis(2_000);
+const FINAL_SCRAPE_TIMEOUT: Gap = Gap::from_millis(2_000);
 /// The largest page: vLLM's are 60 KB, those of a machine of eight GPUs 100.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_PAGE_BYTES: usize = 4 << 20;
 /// The first time is so long before time zero.
-const BEFORE: Gap = Gap::from_millis(250);
+const FIRST_SCRAPE_LEAD: Gap = Gap::from_millis(250);
 /// Where servers have their figures, unless the URL says.
-const USUAL_PATH: &str = "/metrics";
+const DEFAULT_METRICS_PATH: &str = "/metrics";
 
 /// A page to be asked for.
 #[derive(Clone)]
-pub struct Page {
+pub struct ScrapeTarget {
     /// Where it is; its path is the page's.
-    pub target: Target,
+    pub target: TargetUrl,
     /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
     pub fields: Vec<(String, String)>,
 }
 
 /// What became of the scrapes of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Scraped {
+pub struct ScrapeStats {
     /// The page.
     pub url: String,
     /// How many had figures.
@@ -65,13 +65,13 @@ pub struct Scraped {
 
 /// Scrapes that go on.
 pub struct Scraper {
-    order: watch::Sender<Order>,
-    state: Arc<Mutex<State>>,
+    order: watch::Sender<ScrapeCommand>,
+    state: Arc<Mutex<ScrapeState>>,
     thread: JoinHandle<io::Result<()>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ScrapeCommand {
     Run,
     /// Ask once more, and end.
     Last,
@@ -80,21 +80,21 @@ enum Order {
 }
 
 #[derive(Debug)]
-struct State {
-    scraped: Vec<Scraped>,
+struct ScrapeState {
+    scraped: Vec<ScrapeStats>,
     /// Failures that nobody has been told of.
-    news: Vec<String>,
+    warnings: Vec<String>,
 }
 
-impl Page {
+impl ScrapeTarget {
     /// The URL, as it is shown.
     pub fn url(&self) -> String {
-        let Target { tls, .. } = &self.target;
+        let TargetUrl { tls, .. } = &self.target;
         format!("{}://{}{}", if *tls { "https" } else { "http" }, self.target.authority(), self.path())
     }
 
     fn path(&self) -> &str {
-        if self.target.base.is_empty() { USUAL_PATH } else { &self.target.base }
+        if self.target.base.is_empty() { DEFAULT_METRICS_PATH } else { &self.target.base }
     }
 }
 
@@ -103,16 +103,22 @@ impl Scraper {
     ///
     /// # Errors
     /// When the file cannot be made, or the system gives no thread.
-    pub fn start(folder: &Path, pages: Vec<Page>, tls: Option<Arc<ClientConfig>>, begin: Stamp) -> io::Result<Self> {
+    pub fn start(
+        folder: &Path,
+        pages: Vec<ScrapeTarget>,
+        tls: Option<Arc<ClientConfig>>,
+        begin: Stamp,
+    ) -> io::Result<Self> {
         let header = ScrapesHeader {
             streamgauge_server_metrics: VERSION,
             started_unix_ns: Clock::Monotonic.unix_nanos(begin),
-            servers: pages.iter().map(Page::url).collect(),
+            servers: pages.iter().map(ScrapeTarget::url).collect(),
         };
-        let scraped = header.servers.iter().map(|url| Scraped { url: url.clone(), ..Scraped::default() }).collect();
-        let state = Arc::new(Mutex::new(State { scraped, news: Vec::new() }));
-        let writer = ScrapesWriter::create(&folder.join(SCRAPES), &header)?;
-        let (order, orders) = watch::channel(Order::Run);
+        let scraped =
+            header.servers.iter().map(|url| ScrapeStats { url: url.clone(), ..ScrapeStats::default() }).collect();
+        let state = Arc::new(Mutex::new(ScrapeState { scraped, warnings: Vec::new() }));
+        let writer = ScrapesWriter::create(&folder.join(SERVER_METRICS_FILE), &header)?;
+        let (order, orders) = watch::channel(ScrapeCommand::Run);
         let told = Arc::clone(&state);
         let thread = thread::Builder::new().name("server-metrics".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
@@ -122,13 +128,13 @@ impl Scraper {
     }
 
     /// What people should know that they have not been told: of each server its first failure.
-    pub fn news(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).warnings)
     }
 
     /// Ends, after one more scrape if there is time for it; what became of all of them, and whether they are written.
-    pub fn finish(self, once_more: bool) -> (Vec<Scraped>, io::Result<()>) {
-        self.order.send_replace(if once_more { Order::Last } else { Order::Stop });
+    pub fn finish(self, once_more: bool) -> (Vec<ScrapeStats>, io::Result<()>) {
+        self.order.send_replace(if once_more { ScrapeCommand::Last } else { ScrapeCommand::Stop });
         let panicked = || Err(io::Error::other("the thread of --server-metrics panicked"));
         let written = self.thread.join().unwrap_or_else(|_| panicked());
         (self.state.lock().unwrap_or_else(PoisonError::into_inner).scraped.clone(), written)
@@ -136,28 +142,28 @@ impl Scraper {
 }
 
 /// Where the rows go: the first failure to write ends the writing, and is told at the end.
-struct Rows {
+struct ScrapeSink {
     writer: ScrapesWriter,
     written: io::Result<()>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ScrapeState>>,
 }
 
 async fn scrape_all(
-    pages: Vec<Page>,
+    pages: Vec<ScrapeTarget>,
     tls: Option<Arc<ClientConfig>>,
     begin: Stamp,
-    orders: watch::Receiver<Order>,
-    state: Arc<Mutex<State>>,
+    orders: watch::Receiver<ScrapeCommand>,
+    state: Arc<Mutex<ScrapeState>>,
     writer: ScrapesWriter,
 ) -> io::Result<()> {
-    let rows = Rc::new(RefCell::new(Rows { writer, written: Ok(()), state }));
+    let rows = Rc::new(RefCell::new(ScrapeSink { writer, written: Ok(()), state }));
     let tasks: Vec<_> = pages
         .into_iter()
         .enumerate()
         .map(|(server, page)| {
             let tls = tls.clone().filter(|_| page.target.tls);
-            let connector = Connector::new(page.target.clone(), tls, PATIENCE);
-            let each = Each { server, page, connector, begin, rows: Rc::clone(&rows) };
+            let connector = TargetConnector::new(page.target.clone(), tls, SCRAPE_TIMEOUT);
+            let each = ScrapeTask { server, page, connector, begin, rows: Rc::clone(&rows) };
             tokio::task::spawn_local(each.run(orders.clone()))
         })
         .collect();
@@ -165,27 +171,27 @@ async fn scrape_all(
         task.await.map_err(io::Error::other)?;
     }
     match Rc::into_inner(rows).map(RefCell::into_inner) {
-        Some(Rows { writer, written, .. }) => written.and(writer.finish()),
+        Some(ScrapeSink { writer, written, .. }) => written.and(writer.finish()),
         None => Err(io::Error::other("a scrape has not ended")),
     }
 }
 
 /// One server.
-struct Each {
+struct ScrapeTask {
     server: usize,
-    page: Page,
-    connector: Connector,
+    page: ScrapeTarget,
+    connector: TargetConnector,
     begin: Stamp,
-    rows: Rc<RefCell<Rows>>,
+    rows: Rc<RefCell<ScrapeSink>>,
 }
 
-impl Each {
-    async fn run(self, mut orders: watch::Receiver<Order>) {
+impl ScrapeTask {
+    async fn run(self, mut orders: watch::Receiver<ScrapeCommand>) {
         let clock = Clock::Monotonic;
-        let mut next = Stamp::from_nanos(self.begin.as_nanos().saturating_sub(BEFORE.as_nanos()));
+        let mut next = Stamp::from_nanos(self.begin.as_nanos().saturating_sub(FIRST_SCRAPE_LEAD.as_nanos()));
         loop {
             let order = *orders.borrow_and_update();
-            if order == Order::Run && next > clock.now() {
+            if order == ScrapeCommand::Run && next > clock.now() {
                 tokio::select! {
                     () = clock.sleep_until(next) => {}
                     // Whoever gave orders is gone: there is nobody to scrape for.
@@ -193,53 +199,54 @@ impl Each {
                 }
             }
             let patience = match order {
-                Order::Run => PATIENCE,
-                Order::Last => LAST_PATIENCE,
-                Order::Stop => return,
+                ScrapeCommand::Run => SCRAPE_TIMEOUT,
+                ScrapeCommand::Last => FINAL_SCRAPE_TIMEOUT,
+                ScrapeCommand::Stop => return,
             };
             let at = clock.now();
-            let answer = clock.timeout(patience, self.ask());
+            let answer = clock.timeout(patience, self.fetch_page());
             let answer = tokio::select! {
                 answer = answer => answer,
                 // The end does not wait for an answer that it will ask for again.
                 changed = orders.wait_for(|now| *now != order) => if changed.is_err() { return } else { continue },
             };
             let answer = answer.unwrap_or_else(|| Err(format!("no answer within {patience}")));
-            self.keep(at, answer);
-            if order == Order::Last {
+            self.record(at, answer);
+            if order == ScrapeCommand::Last {
                 return;
             }
             let since = clock.now().since(self.begin).as_nanos();
             let before_zero = clock.now() < self.begin;
-            let whole = if before_zero { 0 } else { since / EVERY.as_nanos() + 1 };
-            next = self.begin.after(Gap::from_nanos(whole * EVERY.as_nanos()));
+            let whole = if before_zero { 0 } else { since / SCRAPE_INTERVAL.as_nanos() + 1 };
+            next = self.begin.after(Gap::from_nanos(whole * SCRAPE_INTERVAL.as_nanos()));
         }
     }
 
     /// The text of the page.
-    async fn ask(&self) -> Result<String, String> {
-        let question = Question {
+    async fn fetch_page(&self) -> Result<String, String> {
+        let question = FetchRequest {
             target: &self.page.target,
             path: self.page.path(),
             accept: "text/plain;version=0.0.4",
             fields: &self.page.fields,
             body: None,
         };
-        let page = ask(&self.connector, question, MOST_BYTES).await.map_err(|unanswered| unanswered.to_string())?;
+        let page =
+            fetch(&self.connector, question, MAX_PAGE_BYTES).await.map_err(|unanswered| unanswered.to_string())?;
         Ok(String::from_utf8_lossy(&page).into_owned())
     }
 
     /// Writes the row, and counts it.
-    fn keep(&self, at: Stamp, answer: Result<String, String>) {
+    fn record(&self, at: Stamp, answer: Result<String, String>) {
         let took = Clock::Monotonic.now().since(at).as_nanos();
-        let figures = answer.map(|page| names::figures(&page)).and_then(|figures| match figures.is_empty() {
+        let figures = answer.map(|page| metric_names::figures(&page)).and_then(|figures| match figures.is_empty() {
             true => Err("the page has no figure of a server that is known".to_owned()),
             false => Ok(figures),
         });
         let mut rows = self.rows.borrow_mut();
         {
             let mut state = rows.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let State { scraped, news } = &mut *state;
+            let ScrapeState { scraped, warnings: news } = &mut *state;
             let of = &mut scraped[self.server];
             match &figures {
                 Ok(_) => of.scrapes += 1,

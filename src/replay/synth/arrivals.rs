@@ -17,16 +17,16 @@ use rand_pcg::Pcg64Mcg;
 use serde_json::{Value, json};
 
 use crate::measure::time::Gap;
-use crate::trace::chance::random;
+use crate::trace::rng::rng;
 
 /// Makes the draws others than those of the rest of a load. Of sixty thousand numbers one by which the default seed's
 /// counts stay within 1.2 standard deviations of what is expected, at every length: a short load without `--seed` is an
 /// ordinary one.
-const ARRIVALS: u64 = 49_451;
+const ARRIVALS_SEED_SALT: u64 = 49_451;
 
 /// How gaps are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Law {
+pub enum ArrivalProcess {
     /// All alike.
     Constant,
     /// Independently of each other.
@@ -35,9 +35,9 @@ pub enum Law {
     Gamma(f64),
 }
 
-impl Law {
+impl ArrivalProcess {
     /// A gap, of 1 on average.
-    fn gap(self, random: &mut Pcg64Mcg) -> f64 {
+    fn next_gap(self, random: &mut Pcg64Mcg) -> f64 {
         match self {
             Self::Constant => 1.0,
             Self::Poisson => Exp1.sample(random),
@@ -46,10 +46,10 @@ impl Law {
     }
 
     /// From the start of a run to its first request.
-    fn first(self, random: &mut Pcg64Mcg) -> f64 {
+    fn first_gap(self, random: &mut Pcg64Mcg) -> f64 {
         match self {
             Self::Constant => 0.0,
-            Self::Poisson => self.gap(random),
+            Self::Poisson => self.next_gap(random),
             // A moment falls into a gap the likelier the longer that is, and anywhere in it.
             Self::Gamma(shape) => random.random::<f64>() * gamma(shape + 1.0, shape, random),
         }
@@ -63,28 +63,28 @@ fn gamma(shape: f64, rate: f64, random: &mut Pcg64Mcg) -> f64 {
 
 /// When requests come.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalPattern {
     /// By a law, at the rates of stages.
-    Open(Law, Stages),
+    Open(ArrivalProcess, Stages),
     /// All at once: slots decide.
     Closed,
 }
 
-impl Arrivals {
+impl ArrivalPattern {
     /// One every so many seconds, exactly.
     pub fn constant(rate: f64) -> Self {
-        Self::Open(Law::Constant, Stages::steady(rate))
+        Self::Open(ArrivalProcess::Constant, Stages::constant(rate))
     }
 
     /// As the file of a run tells them: `stages[]` with `from` and `to`, requests per second, and `seconds` of those that
     /// end; `burstiness`, the shape of gamma gaps, of which Poisson's is 1 and constant ones' has no number. Null where slots
     /// decide.
-    pub fn told(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let Self::Open(law, Stages(stages)) = self else { return Value::Null };
         let burstiness = match law {
-            Law::Constant => None,
-            Law::Poisson => Some(1.0),
-            Law::Gamma(shape) => Some(*shape),
+            ArrivalProcess::Constant => None,
+            ArrivalProcess::Poisson => Some(1.0),
+            ArrivalProcess::Gamma(shape) => Some(*shape),
         };
         let stages = stages.iter().map(|stage| json!({"from": stage.from, "to": stage.to, "seconds": stage.length}));
         json!({"burstiness": burstiness, "stages": stages.collect::<Vec<_>>()})
@@ -106,7 +106,7 @@ struct Stage {
 
 impl Stages {
     /// One rate without an end.
-    pub fn steady(rate: f64) -> Self {
+    pub fn constant(rate: f64) -> Self {
         Self(vec![Stage { from: rate, to: rate, length: f64::INFINITY }])
     }
 }
@@ -139,13 +139,13 @@ impl FromStr for Stage {
 
 impl Stage {
     /// Requests that come in it.
-    fn mass(&self) -> f64 {
+    fn expected_requests(&self) -> f64 {
         // Not where the rate is 0: that would be no number.
         if self.from + self.to == 0.0 { 0.0 } else { (self.from + self.to) / 2.0 * self.length }
     }
 
     /// Seconds from its start until so many have come.
-    fn time(&self, mass: f64) -> f64 {
+    fn time_until(&self, mass: f64) -> f64 {
         if mass <= 0.0 {
             return 0.0;
         }
@@ -157,46 +157,46 @@ impl Stage {
 }
 
 /// The moments at which something comes, from the run's start. Without an end where the last stage has none.
-pub(super) struct Moments {
-    law: Law,
+pub(super) struct ArrivalTimes {
+    law: ArrivalProcess,
     stages: std::vec::IntoIter<Stage>,
     stage: Option<Stage>,
     /// Where the stage begins: seconds, and requests that have come before it.
-    begins: (f64, f64),
+    stage_start: (f64, f64),
     /// Requests that are due by the next moment, at a rate of 1 its time.
     due: f64,
     number: u64,
     random: Pcg64Mcg,
 }
 
-impl Moments {
+impl ArrivalTimes {
     /// The moments of a law; they are the same for the same seed.
-    pub(super) fn new(law: Law, stages: Stages, seed: u64) -> Self {
+    pub(super) fn new(law: ArrivalProcess, stages: Stages, seed: u64) -> Self {
         let mut stages = stages.0.into_iter();
         let stage = stages.next();
-        let mut random = random(seed ^ ARRIVALS);
-        Self { law, stages, stage, begins: (0.0, 0.0), due: law.first(&mut random), number: 0, random }
+        let mut random = rng(seed ^ ARRIVALS_SEED_SALT);
+        Self { law, stages, stage, stage_start: (0.0, 0.0), due: law.first_gap(&mut random), number: 0, random }
     }
 }
 
-impl Iterator for Moments {
+impl Iterator for ArrivalTimes {
     type Item = Gap;
 
     fn next(&mut self) -> Option<Gap> {
         let stage = loop {
             let stage = self.stage?;
-            if self.due - self.begins.1 < stage.mass() {
+            if self.due - self.stage_start.1 < stage.expected_requests() {
                 break stage;
             }
-            self.begins = (self.begins.0 + stage.length, self.begins.1 + stage.mass());
+            self.stage_start = (self.stage_start.0 + stage.length, self.stage_start.1 + stage.expected_requests());
             self.stage = self.stages.next();
         };
-        let at = self.begins.0 + stage.time(self.due - self.begins.1);
+        let at = self.stage_start.0 + stage.time_until(self.due - self.stage_start.1);
         self.number += 1;
         self.due = match self.law {
             // From the number and not from a sum, so that no error adds up.
-            Law::Constant => self.number as f64,
-            law => self.due + law.gap(&mut self.random),
+            ArrivalProcess::Constant => self.number as f64,
+            law => self.due + law.next_gap(&mut self.random),
         };
         Some(Gap::from_nanos((at * 1e9).round() as u64))
     }
@@ -206,33 +206,34 @@ impl Iterator for Moments {
 mod tests {
     use super::*;
 
-    fn seconds(law: Law, stages: &str) -> Vec<f64> {
-        Moments::new(law, stages.parse().unwrap(), 7).map(Gap::as_secs).collect()
+    fn seconds(law: ArrivalProcess, stages: &str) -> Vec<f64> {
+        ArrivalTimes::new(law, stages.parse().unwrap(), 7).map(Gap::as_secs).collect()
     }
 
     #[test]
     fn constant_is_constant() {
-        let times: Vec<u64> = Moments::new(Law::Constant, Stages::steady(3.0), 0).take(4).map(Gap::as_nanos).collect();
+        let times: Vec<u64> =
+            ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), 0).take(4).map(Gap::as_nanos).collect();
         assert_eq!(times, [0, 333_333_333, 666_666_667, 1_000_000_000]);
-        let late = Moments::new(Law::Constant, Stages::steady(3.0), 0).nth(3_000_000).unwrap();
+        let late = ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), 0).nth(3_000_000).unwrap();
         assert_eq!(late.as_nanos(), 1_000_000_000_000_000, "no error adds up");
     }
 
     #[test]
     fn stages_follow_each_other_at_their_own_rates() {
-        let times = seconds(Law::Constant, "2@2s, 4@1s,0@3s,1@2s");
+        let times = seconds(ArrivalProcess::Constant, "2@2s, 4@1s,0@3s,1@2s");
         assert_eq!(times, [0.0, 0.5, 1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 6.0, 7.0]);
     }
 
     #[test]
     fn a_ramp_is_even_in_its_rate() {
         // The integral of 2t is t²: the n-th request comes at the root of n.
-        let times = seconds(Law::Constant, "0..20@10s");
+        let times = seconds(ArrivalProcess::Constant, "0..20@10s");
         assert_eq!(times.len(), 100);
         for (number, at) in times.iter().enumerate() {
             assert!((at - (number as f64).sqrt()).abs() < 1e-6, "{number}: {at}");
         }
-        let down = seconds(Law::Constant, "20..0@10s");
+        let down = seconds(ArrivalProcess::Constant, "20..0@10s");
         assert_eq!(down.len(), 100);
         assert!((down[99] - 9.0).abs() < 1e-6, "100 - (10 - t)² = 99");
     }
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn poisson_arrivals_of_a_ramp_are_spread_as_its_rate() {
-        let times = seconds(Law::Poisson, "0..400@100s");
+        let times = seconds(ArrivalProcess::Poisson, "0..400@100s");
         assert!((19_400..20_600).contains(&times.len()), "20,000 are expected, {} came", times.len());
         let off = distance(times.clone(), |at| (at / 100.0).powi(2));
         assert!(off < bound(times.len()), "{off}");
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn counts_of_windows_are_poissons() {
         // In a window of one second at 20/s: mean and variance 20.
-        let times = seconds(Law::Poisson, "20@1000s");
+        let times = seconds(ArrivalProcess::Poisson, "20@1000s");
         let mut counts = vec![0_f64; 1_000];
         times.iter().for_each(|at| counts[*at as usize] += 1.0);
         let chi_square: f64 = counts.iter().map(|count| (count - 20.0).powi(2) / 20.0).sum();
@@ -280,10 +281,10 @@ mod tests {
     }
 
     /// Mean and variance of how many come until a moment at a rate of 1, over many seeds.
-    fn counts(law: Law, until: f64) -> (f64, f64) {
+    fn counts(law: ArrivalProcess, until: f64) -> (f64, f64) {
         const SEEDS: u64 = 4_000;
         let count = |seed| {
-            let moments = Moments::new(law, Stages::steady(1.0), seed);
+            let moments = ArrivalTimes::new(law, Stages::constant(1.0), seed);
             moments.take_while(|at| at.as_secs() < until).count() as f64
         };
         let counts: Vec<f64> = (0..SEEDS).map(count).collect();
@@ -295,12 +296,12 @@ mod tests {
     fn over_many_seeds_as_many_come_as_the_rate_says_and_vary_as_the_law_does() {
         // Of a renewal process at rest the mean is exact at any time; the variance is Poisson's, or nears its burstiness.
         for (law, until, variance) in [
-            (Law::Poisson, 1.0, 1.0),
-            (Law::Poisson, 20.0, 20.0),
-            (Law::Poisson, 100.0, 100.0),
-            (Law::Gamma(1.0), 20.0, 20.0),
-            (Law::Gamma(0.25), 100.0, 400.0),
-            (Law::Gamma(4.0), 100.0, 25.0),
+            (ArrivalProcess::Poisson, 1.0, 1.0),
+            (ArrivalProcess::Poisson, 20.0, 20.0),
+            (ArrivalProcess::Poisson, 100.0, 100.0),
+            (ArrivalProcess::Gamma(1.0), 20.0, 20.0),
+            (ArrivalProcess::Gamma(0.25), 100.0, 400.0),
+            (ArrivalProcess::Gamma(4.0), 100.0, 25.0),
         ] {
             let (mean, varied) = counts(law, until);
             // Five standard errors: once in two million.
@@ -309,7 +310,7 @@ mod tests {
             assert!((varied / variance - 1.0).abs() < 0.15, "{law:?}: variance {varied} until {until}");
         }
         // The shortest times, where a run that began with a request would have it too often.
-        for law in [Law::Gamma(0.25), Law::Gamma(4.0)] {
+        for law in [ArrivalProcess::Gamma(0.25), ArrivalProcess::Gamma(4.0)] {
             let (mean, varied) = counts(law, 1.0);
             assert!((mean - 1.0).abs() < 5.0 * (varied / 4_000.0).sqrt(), "{law:?}: {mean}");
         }
@@ -317,7 +318,8 @@ mod tests {
 
     #[test]
     fn first_requests_of_small_seeds_are_exponential() {
-        let first = |seed| Moments::new(Law::Poisson, Stages::steady(1.0), seed).next().unwrap().as_secs();
+        let first =
+            |seed| ArrivalTimes::new(ArrivalProcess::Poisson, Stages::constant(1.0), seed).next().unwrap().as_secs();
         let firsts: Vec<f64> = (0..4_000).map(first).collect();
         let off = distance(firsts, |gap| 1.0 - (-gap).exp());
         assert!(off < bound(4_000), "{off}");
@@ -326,18 +328,18 @@ mod tests {
     #[test]
     fn a_load_of_the_default_seed_has_about_as_many_requests_as_its_rate_says() {
         let count = |law, until: f64| {
-            let moments = Moments::new(law, Stages::steady(1.0), 0);
+            let moments = ArrivalTimes::new(law, Stages::constant(1.0), 0);
             moments.take_while(|at| at.as_secs() < until).count()
         };
         let of = |law| [1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0, 1_000.0, 3_000.0].map(|until| count(law, until));
-        assert_eq!(of(Law::Poisson), [2, 5, 12, 20, 48, 104, 294, 992, 3_009]);
-        assert_eq!(of(Law::Gamma(0.5)), [1, 6, 9, 22, 52, 107, 284, 942, 2_903]);
+        assert_eq!(of(ArrivalProcess::Poisson), [2, 5, 12, 20, 48, 104, 294, 992, 3_009]);
+        assert_eq!(of(ArrivalProcess::Gamma(0.5)), [1, 6, 9, 22, 52, 107, 284, 942, 2_903]);
     }
 
     #[test]
     fn gaps_of_a_gamma_law_are_as_bursty_as_asked() {
         for (shape, burstiness) in [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5)] {
-            let times = seconds(Law::Gamma(shape), "20@1000s");
+            let times = seconds(ArrivalProcess::Gamma(shape), "20@1000s");
             let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
             let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;

@@ -10,19 +10,19 @@ use rand::RngExt as _;
 use rand_distr::{Distribution as _, LogNormal, Normal, StandardNormal};
 use rand_pcg::Pcg64Mcg;
 
-use crate::capture::format::Header;
+use crate::capture::row::TraceHeader;
 use crate::replay::schedule::RowError;
-use crate::replay::source::{self, Reading, TraceSource};
-use crate::trace::format::Format;
+use crate::replay::trace_source::{self, TraceReadOptions, TraceSource};
+use crate::trace::format::TraceFormat;
 
 /// The longest length that is drawn.
-const MOST: f64 = 16_777_216.0;
+const MAX_LENGTH: f64 = 16_777_216.0;
 /// Rows of a file that lengths are drawn from; 16 MB.
-const MOST_PAIRS: usize = 1_000_000;
+const MAX_PAIRS: usize = 1_000_000;
 
 /// A whole number above 0: tokens, turns, or milliseconds.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Length {
+pub enum LengthDistribution {
     /// All alike.
     Fixed(u64),
     /// Normal, with mean and standard deviation; what is below 1 is 1.
@@ -30,10 +30,10 @@ pub enum Length {
     /// Log-normal, with its own mean and standard deviation.
     LogNormal(f64, f64),
     /// As measured: the values at [`shares`], and between them as on a logarithmic scale.
-    Measured(&'static Quantiles),
+    Measured(&'static LengthQuantiles),
 }
 
-impl fmt::Debug for Length {
+impl fmt::Debug for LengthDistribution {
     /// Of measured lengths no number: a run's result names what was sent, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,29 +46,29 @@ impl fmt::Debug for Length {
 }
 
 /// Measured lengths: the value at each of the [`shares`].
-pub type Quantiles = [u32; 206];
+pub type LengthQuantiles = [u32; 206];
 
 /// Of measured lengths the share that is not above quantile number `at`: 200 in even steps, and five more in the last step,
 /// where lengths are far apart.
-pub const fn shares(at: usize) -> f64 {
+pub const fn quantile_fraction(at: usize) -> f64 {
     const LAST_STEP: [f64; 6] = [0.996, 0.997, 0.998, 0.999, 0.999_5, 1.0];
     if at < 200 { at as f64 / 200.0 } else { LAST_STEP[if at < 206 { at - 200 } else { 5 }] }
 }
 
 /// The measured length at a share of all.
-fn at_share(quantiles: &Quantiles, share: f64) -> f64 {
+fn quantile_at(quantiles: &LengthQuantiles, share: f64) -> f64 {
     let even = (share * 200.0) as usize;
     let mut above = even.clamp(0, quantiles.len() - 2) + 1;
-    while above + 1 < quantiles.len() && shares(above) <= share {
+    while above + 1 < quantiles.len() && quantile_fraction(above) <= share {
         above += 1;
     }
-    let part = (share - shares(above - 1)) / (shares(above) - shares(above - 1));
+    let part = (share - quantile_fraction(above - 1)) / (quantile_fraction(above) - quantile_fraction(above - 1));
     let [low, high] = [above - 1, above].map(|at| f64::from(quantiles[at]).ln());
     (low + (high - low) * part).exp()
 }
 
 /// The share of a normal distribution that is below `z`: Abramowitz and Stegun 7.1.26, within 2e-7.
-fn normal_share(z: f64) -> f64 {
+fn normal_cdf(z: f64) -> f64 {
     const C: [f64; 5] = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
     let x = z.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
@@ -76,27 +76,28 @@ fn normal_share(z: f64) -> f64 {
     if z < 0.0 { above } else { 1.0 - above }
 }
 
-impl FromStr for Length {
+impl FromStr for LengthDistribution {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const SHAPE: &str = "expected a number, normal:MEAN:SD or lognormal:MEAN:SD";
-        Self::read(text, |number| number.parse().ok(), SHAPE)
+        const EXPECTED: &str = "expected a number, normal:MEAN:SD or lognormal:MEAN:SD";
+        Self::parse(text, |number| number.parse().ok(), EXPECTED)
     }
 }
 
-impl Length {
+impl LengthDistribution {
     /// Pauses in milliseconds, written with units: `5s`, `lognormal:5s:2s`.
     ///
     /// # Errors
     /// What was expected.
-    pub fn of_times(text: &str) -> Result<Self, &'static str> {
-        const SHAPE: &str = "expected a time from 1ms on, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s";
-        Self::read(text, |time| Some(humantime::parse_duration(time).ok()?.as_secs_f64() * 1e3), SHAPE)
+    pub fn parse_durations(text: &str) -> Result<Self, &'static str> {
+        const EXPECTED: &str =
+            "expected a time from 1ms on, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s";
+        Self::parse(text, |time| Some(humantime::parse_duration(time).ok()?.as_secs_f64() * 1e3), EXPECTED)
     }
 
-    fn read(text: &str, value: impl Fn(&str) -> Option<f64>, shape: &'static str) -> Result<Self, &'static str> {
-        let number = |text: &str| value(text).filter(|number| (0.0..=MOST).contains(number)).ok_or(shape);
+    fn parse(text: &str, value: impl Fn(&str) -> Option<f64>, shape: &'static str) -> Result<Self, &'static str> {
+        let number = |text: &str| value(text).filter(|number| (0.0..=MAX_LENGTH).contains(number)).ok_or(shape);
         let mean = |text: &str| number(text).and_then(|mean| if mean >= 1.0 { Ok(mean) } else { Err(shape) });
         let whole = |text: &str| mean(text).and_then(|mean| if mean.fract() == 0.0 { Ok(mean) } else { Err(shape) });
         match text.split(':').collect::<Vec<_>>()[..] {
@@ -117,32 +118,32 @@ impl Length {
                 let variance = (1.0 + (deviation / mean).powi(2)).ln();
                 LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(mean, |law| law.sample(random))
             }
-            Self::Measured(quantiles) => at_share(quantiles, random.random()),
+            Self::Measured(quantiles) => quantile_at(quantiles, random.random()),
         };
-        whole(drawn)
+        round_length(drawn)
     }
 }
 
 /// A length that can be sent.
-fn whole(drawn: f64) -> u64 {
-    drawn.round().clamp(1.0, MOST) as u64
+fn round_length(drawn: f64) -> u64 {
+    drawn.round().clamp(1.0, MAX_LENGTH) as u64
 }
 
 /// What a trace was taken for, and its header.
-pub type ReadAs = (&'static Format, Header);
+pub type DetectedTrace = (&'static TraceFormat, TraceHeader);
 
 /// How long prompts and replies are, in tokens.
 #[derive(Clone, PartialEq)]
-pub enum Lengths {
+pub enum RequestLengths {
     /// Each by its own law: (prompt, reply).
-    Apart(Length, Length),
+    Independent(LengthDistribution, LengthDistribution),
     /// As measured, with ranks that go together as far as they did there: by a Gaussian copula, whose correlation is
     /// 2 sin(π ρ / 6) for Spearman's ρ.
     Correlated {
         /// Of prompts.
-        input: &'static Quantiles,
+        input: &'static LengthQuantiles,
         /// Of replies.
-        output: &'static Quantiles,
+        output: &'static LengthQuantiles,
         /// Spearman's ρ.
         rank_correlation: f64,
     },
@@ -150,11 +151,11 @@ pub enum Lengths {
     Pairs(Arc<[(u32, u32)]>),
 }
 
-impl fmt::Debug for Lengths {
+impl fmt::Debug for RequestLengths {
     /// Of pairs how many there are: a run's result names what was sent, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Apart(input, output) => write!(f, "{input:?}, {output:?}"),
+            Self::Independent(input, output) => write!(f, "{input:?}, {output:?}"),
             Self::Correlated { rank_correlation, .. } => {
                 write!(f, "as measured, with a rank correlation of {rank_correlation}")
             }
@@ -163,18 +164,18 @@ impl fmt::Debug for Lengths {
     }
 }
 
-impl Lengths {
+impl RequestLengths {
     /// The lengths of a file's rows: a trace in any format that is known, or lines of two numbers, `ISL,OSL`; and what a
     /// trace was taken for, with its header.
     ///
     /// # Errors
     /// When it cannot be read, or has no row with both lengths.
-    pub fn of_file(path: &Path, reading: Reading) -> Result<(Self, Option<ReadAs>), RowError> {
+    pub fn from_file(path: &Path, reading: TraceReadOptions) -> Result<(Self, Option<DetectedTrace>), RowError> {
         let shown = path.display();
-        let lines = if reading.format.is_none() { plain(path)? } else { None };
+        let lines = if reading.format.is_none() { read_pairs(path)? } else { None };
         let (mut pairs, trace) = match lines {
             Some(pairs) => (pairs, None),
-            None => of_trace(path, reading)
+            None => read_trace_pairs(path, reading)
                 .map(|(pairs, trace)| (pairs, Some(trace)))
                 .map_err(|error| format!("{error}; lengths are a trace, or lines of `ISL,OSL`"))?,
         };
@@ -188,12 +189,12 @@ impl Lengths {
     /// Those of one request: (prompt, reply).
     pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
         match self {
-            Self::Apart(input, output) => (input.draw(random), output.draw(random)),
+            Self::Independent(input, output) => (input.draw(random), output.draw(random)),
             Self::Correlated { input, output, rank_correlation } => {
                 let correlation = 2.0 * (std::f64::consts::PI * rank_correlation / 6.0).sin();
                 let [first, second]: [f64; 2] = [(); 2].map(|()| StandardNormal.sample(random));
                 let second = correlation * first + (1.0 - correlation * correlation).sqrt() * second;
-                let length = |quantiles, normal| whole(at_share(quantiles, normal_share(normal)));
+                let length = |quantiles, normal| round_length(quantile_at(quantiles, normal_cdf(normal)));
                 (length(input, first), length(output, second))
             }
             Self::Pairs(pairs) => {
@@ -204,10 +205,10 @@ impl Lengths {
     }
 }
 
-fn of_trace(path: &Path, reading: Reading) -> Result<(Pairs, ReadAs), RowError> {
-    let TraceSource { read: header, rows, format, .. } = source::open(path, reading)?;
+fn read_trace_pairs(path: &Path, reading: TraceReadOptions) -> Result<(TokenLengthPairs, DetectedTrace), RowError> {
+    let TraceSource { source_header: header, rows, format, .. } = trace_source::open(path, reading)?;
     let mut pairs = Vec::new();
-    for row in rows.take(MOST_PAIRS) {
+    for row in rows.take(MAX_PAIRS) {
         let row = row?;
         let tokens = |count: Option<u64>| u32::try_from(count?).ok();
         pairs.extend(tokens(row.prompt.tokens).zip(tokens(row.output_tokens)));
@@ -215,10 +216,10 @@ fn of_trace(path: &Path, reading: Reading) -> Result<(Pairs, ReadAs), RowError> 
     Ok((pairs, (format, header)))
 }
 
-type Pairs = Vec<(u32, u32)>;
+type TokenLengthPairs = Vec<(u32, u32)>;
 
 /// The lines of a file of two numbers; `None` where the first line with a number in it says that it is none.
-fn plain(path: &Path) -> Result<Option<Pairs>, RowError> {
+fn read_pairs(path: &Path) -> Result<Option<TokenLengthPairs>, RowError> {
     use std::io::{BufRead as _, BufReader, Read as _};
     if !path.is_file() {
         return Ok(None);
@@ -227,10 +228,10 @@ fn plain(path: &Path) -> Result<Option<Pairs>, RowError> {
         let (input, output) = line.trim().split_once(',')?;
         Some((input.trim().parse().ok()?, output.trim().parse().ok()?))
     };
-    let mut pairs: Pairs = Vec::new();
+    let mut pairs: TokenLengthPairs = Vec::new();
     // Two numbers and a comma are never longer than this; a packed file has lines of any length.
     let mut lines = BufReader::new(fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
-    for number in 1..=MOST_PAIRS {
+    for number in 1..=MAX_PAIRS {
         let mut line = Vec::new();
         let read = lines.by_ref().take(64).read_until(b'\n', &mut line);
         if read.map_err(|error| format!("{}: {error}", path.display()))? == 0 {
@@ -251,11 +252,11 @@ fn plain(path: &Path) -> Result<Option<Pairs>, RowError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::chance::random;
+    use crate::trace::rng::rng;
 
     /// Mean and coefficient of variation of 20,000.
-    fn moments(length: Length) -> (f64, f64) {
-        let mut random = random(7);
+    fn moments(length: LengthDistribution) -> (f64, f64) {
+        let mut random = rng(7);
         let values: Vec<f64> = (0..20_000).map(|_| length.draw(&mut random) as f64).collect();
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len() as f64;
@@ -268,14 +269,14 @@ mod tests {
 
     #[test]
     fn lengths_follow_their_law() {
-        near(moments(Length::Fixed(9)), (9.0, 0.0));
-        near(moments(Length::Normal(1_000.0, 200.0)), (1_000.0, 0.2));
-        near(moments(Length::LogNormal(1_000.0, 500.0)), (1_000.0, 0.5));
+        near(moments(LengthDistribution::Fixed(9)), (9.0, 0.0));
+        near(moments(LengthDistribution::Normal(1_000.0, 200.0)), (1_000.0, 0.2));
+        near(moments(LengthDistribution::LogNormal(1_000.0, 500.0)), (1_000.0, 0.5));
     }
 
     #[test]
     fn what_was_measured_comes_out_at_its_shares() {
-        static TABLE: Quantiles = {
+        static TABLE: LengthQuantiles = {
             let mut table = [0; 206];
             let mut at = 0;
             while at < table.len() {
@@ -284,33 +285,33 @@ mod tests {
             }
             table
         };
-        let mut random = random(3);
-        let mut drawn: Vec<u64> = (0..50_000).map(|_| Length::Measured(&TABLE).draw(&mut random)).collect();
+        let mut random = rng(3);
+        let mut drawn: Vec<u64> = (0..50_000).map(|_| LengthDistribution::Measured(&TABLE).draw(&mut random)).collect();
         drawn.sort_unstable();
         assert!(drawn[0] >= 100 && drawn[49_999] <= 2_150);
         for at in (10..206).step_by(5) {
-            let found = drawn[((shares(at) * 50_000.0) as usize).min(49_999)] as f64;
+            let found = drawn[((quantile_fraction(at) * 50_000.0) as usize).min(49_999)] as f64;
             assert!((found / f64::from(TABLE[at]) - 1.0).abs() < 0.06, "{at}: {found} for {}", TABLE[at]);
         }
-        assert_eq!(at_share(&TABLE, 0.0).round(), 100.0);
-        assert_eq!(at_share(&TABLE, 0.5).round(), 1_100.0);
-        assert_eq!(at_share(&TABLE, 1.0).round(), 2_150.0);
-        assert_eq!(at_share(&TABLE, 0.9995).round(), 2_140.0);
+        assert_eq!(quantile_at(&TABLE, 0.0).round(), 100.0);
+        assert_eq!(quantile_at(&TABLE, 0.5).round(), 1_100.0);
+        assert_eq!(quantile_at(&TABLE, 1.0).round(), 2_150.0);
+        assert_eq!(quantile_at(&TABLE, 0.9995).round(), 2_140.0);
     }
 
     #[test]
     fn the_share_of_a_normal_distribution_is_that_of_tables() {
         for (z, share) in [(0.0, 0.5), (1.0, 0.841_344_7), (-1.96, 0.024_997_9), (3.5, 0.999_767_4), (-9.0, 0.0)] {
-            assert!((normal_share(z) - share).abs() < 3e-7, "{z}: {}", normal_share(z));
+            assert!((normal_cdf(z) - share).abs() < 3e-7, "{z}: {}", normal_cdf(z));
         }
     }
 
     #[test]
     fn lengths_are_written_as_a_number_or_a_law() {
-        let length = |text: &str| text.parse::<Length>();
-        assert_eq!(length("512"), Ok(Length::Fixed(512)));
-        assert_eq!(length("normal:512:64"), Ok(Length::Normal(512.0, 64.0)));
-        assert_eq!(length("lognormal:512:64"), Ok(Length::LogNormal(512.0, 64.0)));
+        let length = |text: &str| text.parse::<LengthDistribution>();
+        assert_eq!(length("512"), Ok(LengthDistribution::Fixed(512)));
+        assert_eq!(length("normal:512:64"), Ok(LengthDistribution::Normal(512.0, 64.0)));
+        assert_eq!(length("lognormal:512:64"), Ok(LengthDistribution::LogNormal(512.0, 64.0)));
         for bad in [
             "",
             "0",
@@ -326,9 +327,14 @@ mod tests {
         ] {
             assert!(length(bad).is_err(), "{bad}");
         }
-        assert_eq!(Length::of_times("1500ms"), Ok(Length::Fixed(1_500)));
-        assert_eq!(Length::of_times("lognormal:5s:500ms"), Ok(Length::LogNormal(5_000.0, 500.0)));
-        assert!(Length::of_times("5").is_err() && Length::of_times("1us").is_err());
+        assert_eq!(LengthDistribution::parse_durations("1500ms"), Ok(LengthDistribution::Fixed(1_500)));
+        assert_eq!(
+            LengthDistribution::parse_durations("lognormal:5s:500ms"),
+            Ok(LengthDistribution::LogNormal(5_000.0, 500.0))
+        );
+        assert!(
+            LengthDistribution::parse_durations("5").is_err() && LengthDistribution::parse_durations("1us").is_err()
+        );
     }
 
     #[test]
@@ -336,9 +342,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("lengths.csv");
         fs::write(&file, "isl,osl\n100,1\n200,2\n\n200,2\n300, 3\n").unwrap();
-        let (lengths, trace) = Lengths::of_file(&file, Reading::default()).unwrap();
+        let (lengths, trace) = RequestLengths::from_file(&file, TraceReadOptions::default()).unwrap();
         assert!(trace.is_none(), "lines of two numbers");
-        let mut random = random(1);
+        let mut random = rng(1);
         let mut counts = [0; 4];
         for _ in 0..4_000 {
             let (input, output) = lengths.draw(&mut random);
@@ -347,11 +353,15 @@ mod tests {
         }
         assert!(counts[2] > 1_800 && counts[1] > 850 && counts[3] > 850 && counts[0] == 0, "{counts:?}");
         fs::write(&file, "100,1\n200\n").unwrap();
-        let error = Lengths::of_file(&file, Reading::default()).err().unwrap().to_string();
+        let error = RequestLengths::from_file(&file, TraceReadOptions::default()).err().unwrap().to_string();
         assert!(error.ends_with("lengths.csv: line 2 is not `ISL,OSL`"), "{error}");
         fs::write(&file, "100,0\n").unwrap();
         assert!(
-            Lengths::of_file(&file, Reading::default()).err().unwrap().to_string().contains("no row tells the tokens")
+            RequestLengths::from_file(&file, TraceReadOptions::default())
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("no row tells the tokens")
         );
     }
 
@@ -359,8 +369,8 @@ mod tests {
     fn a_trace_is_a_file_of_lengths_too() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces");
         for (trace, rows) in [("mooncake/conversation_first60s.jsonl", 162), ("azure/conv2023_first300s.csv", 1_445)] {
-            let (Lengths::Pairs(pairs), Some((format, _))) =
-                Lengths::of_file(&root.join(trace), Reading::default()).unwrap()
+            let (RequestLengths::Pairs(pairs), Some((format, _))) =
+                RequestLengths::from_file(&root.join(trace), TraceReadOptions::default()).unwrap()
             else {
                 panic!()
             };

@@ -3,35 +3,37 @@
 
 pub mod arrivals;
 pub mod length;
-mod mix_tables;
-pub mod mixes;
+pub mod mixture;
+mod mixture_tables;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use rand_pcg::Pcg64Mcg;
 
-use self::arrivals::{Arrivals, Moments};
-use self::length::{Length, Lengths};
-use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope};
-use crate::trace::chance::random;
+use self::arrivals::{ArrivalPattern, ArrivalTimes};
+use self::length::{LengthDistribution, RequestLengths};
+use crate::capture::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader,
+};
+use crate::trace::rng::rng;
 
 /// Where such a trace says that it comes from.
-pub const SYNTHETIC: &str = "synthetic";
+pub const SYNTHETIC_SOURCE: &str = "synthetic";
 
 /// A trace to be made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Synthetic {
+pub struct SyntheticTrace {
     /// When requests come; with more than one turn, when sessions begin.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalPattern,
     /// How many requests; `None` without end, or to the end of the stages.
     pub requests: Option<u64>,
     /// How long prompts and replies are. What a later turn has beside its history is as long as a prompt.
-    pub lengths: Lengths,
+    pub lengths: RequestLengths,
     /// Requests of a session, each with all that was said before in its prompt.
-    pub turns: Length,
+    pub turns: LengthDistribution,
     /// Milliseconds from an answer to the next turn; `None` is at once.
-    pub think: Option<Length>,
+    pub think: Option<LengthDistribution>,
     /// Tokens at the beginning of each prompt that its group shares; 0 without.
     pub shared_prefix: u32,
     /// Groups that share a prefix.
@@ -44,13 +46,13 @@ pub struct Synthetic {
     pub seed: u64,
 }
 
-impl Default for Synthetic {
+impl Default for SyntheticTrace {
     fn default() -> Self {
         Self {
-            arrivals: Arrivals::Closed,
+            arrivals: ArrivalPattern::Closed,
             requests: None,
-            lengths: Lengths::Apart(Length::Fixed(512), Length::Fixed(128)),
-            turns: Length::Fixed(1),
+            lengths: RequestLengths::Independent(LengthDistribution::Fixed(512), LengthDistribution::Fixed(128)),
+            turns: LengthDistribution::Fixed(1),
             think: None,
             shared_prefix: 0,
             prefix_groups: 1,
@@ -61,99 +63,99 @@ impl Default for Synthetic {
     }
 }
 
-impl Synthetic {
+impl SyntheticTrace {
     /// The header of the trace.
-    pub fn header(&self) -> Header {
-        let blocks = (self.shared_prefix > 0).then_some(Blocks {
+    pub fn header(&self) -> TraceHeader {
+        let blocks = (self.shared_prefix > 0).then_some(BlockScheme {
             size: self.shared_prefix,
             unit: BlockUnit::Tokens,
             last: LastBlock::Dropped,
             ids: BlockIds::Chained,
-            scope: Scope::Trace,
+            scope: BlockScope::Trace,
             key: None,
         });
-        Header { blocks, ..Header::new(SYNTHETIC) }
+        TraceHeader { blocks, ..TraceHeader::new(SYNTHETIC_SOURCE) }
     }
 
     /// Its rows: the same for the same seed.
-    pub fn rows(&self) -> impl Iterator<Item = Entry> + Send + use<> {
+    pub fn rows(&self) -> impl Iterator<Item = TraceEntry> + Send + use<> {
         let begins: Box<dyn Iterator<Item = u64> + Send> = match &self.arrivals {
-            Arrivals::Open(law, stages) => {
-                Box::new(Moments::new(*law, stages.clone(), self.seed).map(|at| at.as_nanos()))
+            ArrivalPattern::Open(law, stages) => {
+                Box::new(ArrivalTimes::new(*law, stages.clone(), self.seed).map(|at| at.as_nanos()))
             }
-            Arrivals::Closed => Box::new(std::iter::repeat(0)),
+            ArrivalPattern::Closed => Box::new(std::iter::repeat(0)),
         };
         let most = usize::try_from(self.requests.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        let rows = Rows {
+        let rows = SyntheticRows {
             synthetic: self.clone(),
-            begins: begins.peekable(),
+            session_starts: begins.peekable(),
             sessions: 0,
-            later: BinaryHeap::new(),
-            random: random(!self.seed),
+            pending_turns: BinaryHeap::new(),
+            random: rng(!self.seed),
         };
         rows.take(most)
     }
 
     /// One request for each shared prefix, by which a server's cache comes to know it.
-    pub fn prefixes(&self) -> impl Iterator<Item = Entry> + use<> {
+    pub fn prefixes(&self) -> impl Iterator<Item = TraceEntry> + use<> {
         let (model, stream, tokens) = (self.model.clone(), self.stream, u64::from(self.shared_prefix));
-        (0..self.prefix_groups.max(1)).filter(move |_| tokens > 0).map(move |group| Entry {
+        (0..self.prefix_groups.max(1)).filter(move |_| tokens > 0).map(move |group| TraceEntry {
             model: model.clone(),
             stream: Some(stream),
             // One token more: a server computes the last of a prompt whatever it has cached.
-            prompt: Prompt { tokens: Some(tokens + 1), blocks: vec![group], ..Prompt::default() },
+            prompt: PromptShape { tokens: Some(tokens + 1), blocks: vec![group], ..PromptShape::default() },
             output_tokens: Some(1),
-            ..Entry::default()
+            ..TraceEntry::default()
         })
     }
 }
 
 /// A turn that is still to come. Compared by its time first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct SyntheticTurn {
     at: u64,
     session: u64,
     turn: u32,
     /// Turns of the session that are left, this one too.
-    left: u64,
+    turns_left: u64,
     /// Tokens that were said before.
     history: u64,
     think: Option<u64>,
 }
 
 /// See [`Synthetic::rows`]. Memory: one turn for each session that is not over.
-struct Rows<I: Iterator<Item = u64>> {
-    synthetic: Synthetic,
-    begins: std::iter::Peekable<I>,
+struct SyntheticRows<I: Iterator<Item = u64>> {
+    synthetic: SyntheticTrace,
+    session_starts: std::iter::Peekable<I>,
     sessions: u64,
-    later: BinaryHeap<Reverse<Turn>>,
+    pending_turns: BinaryHeap<Reverse<SyntheticTurn>>,
     random: Pcg64Mcg,
 }
 
-impl<I: Iterator<Item = u64>> Iterator for Rows<I> {
-    type Item = Entry;
+impl<I: Iterator<Item = u64>> Iterator for SyntheticRows<I> {
+    type Item = TraceEntry;
 
-    fn next(&mut self) -> Option<Entry> {
-        let closed = self.synthetic.arrivals == Arrivals::Closed;
-        let begins = self.begins.peek().copied();
+    fn next(&mut self) -> Option<TraceEntry> {
+        let closed = self.synthetic.arrivals == ArrivalPattern::Closed;
+        let begins = self.session_starts.peek().copied();
         // Where slots decide there are no times to put sessions in order by: each is whole before the next.
-        let is_next = |Reverse(turn): &Reverse<Turn>| closed || begins.is_none_or(|begins| turn.at <= begins);
-        let later = self.later.peek().is_some_and(is_next).then(|| self.later.pop()).flatten();
+        let is_next = |Reverse(turn): &Reverse<SyntheticTurn>| closed || begins.is_none_or(|begins| turn.at <= begins);
+        let later = self.pending_turns.peek().is_some_and(is_next).then(|| self.pending_turns.pop()).flatten();
         let turn = match later {
             Some(Reverse(turn)) => turn,
             None => {
-                let (at, session) = (self.begins.next()?, self.sessions);
+                let (at, session) = (self.session_starts.next()?, self.sessions);
                 self.sessions += 1;
                 let left = self.synthetic.turns.draw(&mut self.random);
-                Turn { at, session, turn: 0, left, history: 0, think: None }
+                SyntheticTurn { at, session, turn: 0, turns_left: left, history: 0, think: None }
             }
         };
         Some(self.row(turn))
     }
 }
 
-impl<I: Iterator<Item = u64>> Rows<I> {
-    fn row(&mut self, turn: Turn) -> Entry {
+impl<I: Iterator<Item = u64>> SyntheticRows<I> {
+    fn row(&mut self, turn: SyntheticTurn) -> TraceEntry {
         let synthetic = &self.synthetic;
         let (input, output) = synthetic.lengths.draw(&mut self.random);
         let blocks = match synthetic.shared_prefix {
@@ -161,24 +163,24 @@ impl<I: Iterator<Item = u64>> Rows<I> {
             _ => vec![turn.session % synthetic.prefix_groups.max(1)],
         };
         // Who has one turn only needs no name.
-        let named = synthetic.turns != Length::Fixed(1);
-        let entry = Entry {
+        let named = synthetic.turns != LengthDistribution::Fixed(1);
+        let entry = TraceEntry {
             at: turn.at,
             model: synthetic.model.clone(),
             stream: Some(synthetic.stream),
-            prompt: Prompt { tokens: Some(turn.history + input), blocks, ..Prompt::default() },
+            prompt: PromptShape { tokens: Some(turn.history + input), blocks, ..PromptShape::default() },
             output_tokens: Some(output),
             session: named.then(|| turn.session.to_string()),
             turn: named.then_some(turn.turn),
             think: turn.think,
-            ..Entry::default()
+            ..TraceEntry::default()
         };
-        if turn.left > 1 {
+        if turn.turns_left > 1 {
             let think = synthetic.think.map_or(0, |think| think.draw(&mut self.random) * 1_000_000);
-            self.later.push(Reverse(Turn {
-                at: if synthetic.arrivals == Arrivals::Closed { 0 } else { turn.at.saturating_add(think) },
+            self.pending_turns.push(Reverse(SyntheticTurn {
+                at: if synthetic.arrivals == ArrivalPattern::Closed { 0 } else { turn.at.saturating_add(think) },
                 turn: turn.turn + 1,
-                left: turn.left - 1,
+                turns_left: turn.turns_left - 1,
                 history: turn.history.saturating_add(input).saturating_add(output),
                 think: Some(think),
                 ..turn
@@ -190,48 +192,55 @@ impl<I: Iterator<Item = u64>> Rows<I> {
 
 #[cfg(test)]
 mod tests {
-    use super::arrivals::{Law, Stages};
+    use super::arrivals::{ArrivalProcess, Stages};
     use super::*;
 
-    fn open(law: Law, stages: &str) -> Synthetic {
-        Synthetic { arrivals: Arrivals::Open(law, stages.parse::<Stages>().unwrap()), seed: 1, ..Synthetic::default() }
+    fn open(law: ArrivalProcess, stages: &str) -> SyntheticTrace {
+        SyntheticTrace {
+            arrivals: ArrivalPattern::Open(law, stages.parse::<Stages>().unwrap()),
+            seed: 1,
+            ..SyntheticTrace::default()
+        }
     }
 
     #[test]
     fn the_same_seed_makes_the_same_trace() {
-        let trace = Synthetic {
-            lengths: Lengths::Apart(Length::Normal(100.0, 30.0), Length::LogNormal(50.0, 20.0)),
-            turns: Length::Normal(3.0, 1.0),
-            ..open(Law::Poisson, "5@20s")
+        let trace = SyntheticTrace {
+            lengths: RequestLengths::Independent(
+                LengthDistribution::Normal(100.0, 30.0),
+                LengthDistribution::LogNormal(50.0, 20.0),
+            ),
+            turns: LengthDistribution::Normal(3.0, 1.0),
+            ..open(ArrivalProcess::Poisson, "5@20s")
         };
-        let rows = |seed| Synthetic { seed, ..trace.clone() }.rows().collect::<Vec<_>>();
+        let rows = |seed| SyntheticTrace { seed, ..trace.clone() }.rows().collect::<Vec<_>>();
         assert_eq!(rows(1), rows(1));
         assert_ne!(rows(1), rows(2));
     }
 
     #[test]
     fn a_trace_ends_with_its_stages_or_its_number_of_requests() {
-        assert_eq!(open(Law::Constant, "10@3s").rows().count(), 30);
-        assert_eq!(Synthetic { requests: Some(7), ..open(Law::Constant, "10@3s") }.rows().count(), 7);
+        assert_eq!(open(ArrivalProcess::Constant, "10@3s").rows().count(), 30);
+        assert_eq!(SyntheticTrace { requests: Some(7), ..open(ArrivalProcess::Constant, "10@3s") }.rows().count(), 7);
     }
 
     #[test]
     fn groups_take_turns_with_their_prefix() {
-        let trace = Synthetic { shared_prefix: 64, prefix_groups: 3, ..Synthetic::default() };
+        let trace = SyntheticTrace { shared_prefix: 64, prefix_groups: 3, ..SyntheticTrace::default() };
         let blocks: Vec<u64> = trace.rows().take(5).map(|row| row.prompt.blocks[0]).collect();
         assert_eq!((blocks, trace.header().blocks.unwrap().size), (vec![0, 1, 2, 0, 1], 64));
         let prefixes: Vec<_> = trace.prefixes().map(|row| (row.prompt.blocks[0], row.prompt.tokens)).collect();
         assert_eq!(prefixes, [(0, Some(65)), (1, Some(65)), (2, Some(65))]);
-        assert_eq!(Synthetic::default().prefixes().count(), 0);
+        assert_eq!(SyntheticTrace::default().prefixes().count(), 0);
     }
 
     #[test]
     fn a_turn_repeats_what_was_said_and_comes_a_pause_later() {
-        let trace = Synthetic {
-            turns: Length::Fixed(3),
-            think: Some(Length::Fixed(1_500)),
-            lengths: Lengths::Apart(Length::Fixed(100), Length::Fixed(10)),
-            ..open(Law::Constant, "1@2s")
+        let trace = SyntheticTrace {
+            turns: LengthDistribution::Fixed(3),
+            think: Some(LengthDistribution::Fixed(1_500)),
+            lengths: RequestLengths::Independent(LengthDistribution::Fixed(100), LengthDistribution::Fixed(10)),
+            ..open(ArrivalProcess::Constant, "1@2s")
         };
         let rows: Vec<_> = trace
             .rows()
@@ -256,7 +265,8 @@ mod tests {
 
     #[test]
     fn where_slots_decide_each_session_is_whole_before_the_next() {
-        let trace = Synthetic { turns: Length::Fixed(2), requests: Some(5), ..Synthetic::default() };
+        let trace =
+            SyntheticTrace { turns: LengthDistribution::Fixed(2), requests: Some(5), ..SyntheticTrace::default() };
         let rows: Vec<_> = trace.rows().map(|row| (row.at, row.session.unwrap(), row.turn.unwrap())).collect();
         let wanted = [("0", 0), ("0", 1), ("1", 0), ("1", 1), ("2", 0)];
         assert_eq!(rows, wanted.map(|(session, turn)| (0, session.to_owned(), turn)));

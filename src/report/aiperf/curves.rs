@@ -6,11 +6,11 @@
 //! that is not zero, or, where no request had a gap, evenly until its end. `active_*` leaves out the times in which no
 //! request was in the phase that the curve is of.
 
-use super::told::{PERCENTILES, Told};
+use super::metric_summary::{MetricSummary, PERCENTILES};
 
 /// A request on the line of time, in nanoseconds; unknown parts leave it out of the curves that need them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Span {
+pub(super) struct RequestSpan {
     pub(super) start: f64,
     pub(super) first: Option<f64>,
     pub(super) end: f64,
@@ -21,48 +21,50 @@ pub(super) struct Span {
 }
 
 /// Tag, header, unit, figures.
-pub(super) type Row = (&'static str, &'static str, &'static str, Told);
+pub(super) type CurveRow = (&'static str, &'static str, &'static str, MetricSummary);
 
-const SECOND: f64 = 1e9;
+const NANOS_PER_SECOND: f64 = 1e9;
 /// What sums of rates leave of themselves when all are gone is less than this share of their peak.
-const ROUNDING: f64 = 1e-9;
+const ROUNDING_SHARE: f64 = 1e-9;
 
 /// The figures of all curves within a window.
-pub(super) fn curves(spans: &[Span], window: (f64, f64)) -> Vec<Row> {
+pub(super) fn curves(spans: &[RequestSpan], window: (f64, f64)) -> Vec<CurveRow> {
     let all = || spans.iter();
-    let open = Curve::of(all().flat_map(|span| step(span.start, span.end, 1.0)));
-    let decoding = Curve::of(all().filter_map(|span| Some(step(span.first?, span.end, 1.0))).flatten());
-    let reading = Curve::of(all().filter_map(|span| Some(step(span.start, span.first?, 1.0))).flatten());
-    let prompts = Curve::of(all().filter_map(Span::reads).flatten());
+    let open = StepCurve::of(all().flat_map(|span| step(span.start, span.end, 1.0)));
+    let decoding = StepCurve::of(all().filter_map(|span| Some(step(span.first?, span.end, 1.0))).flatten());
+    let reading = StepCurve::of(all().filter_map(|span| Some(step(span.start, span.first?, 1.0))).flatten());
+    let prompts = StepCurve::of(all().filter_map(RequestSpan::prefill).flatten());
     let by_gaps = all().any(|span| !span.gaps.is_empty());
     let tokens = match by_gaps {
-        true => Curve::of(all().flat_map(Span::writes_by_gaps)),
-        false => Curve::of(all().filter_map(Span::writes).flatten()),
+        true => StepCurve::of(all().flat_map(RequestSpan::decode_by_gaps)),
+        false => StepCurve::of(all().filter_map(RequestSpan::decode).flatten()),
     };
-    let total = Curve::of(all().filter_map(Span::reads).flatten().chain(all().filter_map(Span::writes).flatten()));
-    let held = Curve::of(all().flat_map(|span| span.holds(by_gaps)));
-    let (tokens_each, prompts_each) = (tokens.over(&decoding), prompts.over(&reading));
-    let of = |curve: &Curve, scale| curve.told(None, window, scale);
-    let while_some = |curve: &Curve, phase: &Curve| curve.told(Some(phase), window, SECOND);
+    let total = StepCurve::of(
+        all().filter_map(RequestSpan::prefill).flatten().chain(all().filter_map(RequestSpan::decode).flatten()),
+    );
+    let held = StepCurve::of(all().flat_map(|span| span.kv_tokens(by_gaps)));
+    let (tokens_each, prompts_each) = (tokens.per_user(&decoding), prompts.per_user(&reading));
+    let of = |curve: &StepCurve, scale| curve.summarize(None, window, scale);
+    let while_some = |curve: &StepCurve, phase: &StepCurve| curve.summarize(Some(phase), window, NANOS_PER_SECOND);
     let (rate, each) = ("tokens/sec", "tokens/sec/user");
     vec![
         ("effective_concurrency", "Effective Concurrency", "requests", of(&open, 1.0)),
-        ("effective_decode_throughput", "Effective Decode Throughput", rate, of(&tokens, SECOND)),
-        ("effective_prefill_throughput", "Effective Prefill Throughput", rate, of(&prompts, SECOND)),
+        ("effective_decode_throughput", "Effective Decode Throughput", rate, of(&tokens, NANOS_PER_SECOND)),
+        ("effective_prefill_throughput", "Effective Prefill Throughput", rate, of(&prompts, NANOS_PER_SECOND)),
         ("effective_decode_concurrency", "Effective Decode Concurrency", "requests", of(&decoding, 1.0)),
         ("effective_prefill_concurrency", "Effective Prefill Concurrency", "requests", of(&reading, 1.0)),
-        ("effective_total_throughput", "Effective Total Throughput", rate, of(&total, SECOND)),
+        ("effective_total_throughput", "Effective Total Throughput", rate, of(&total, NANOS_PER_SECOND)),
         (
             "effective_decode_throughput_per_user",
             "Effective Decode Throughput Per User",
             each,
-            of(&tokens_each, SECOND),
+            of(&tokens_each, NANOS_PER_SECOND),
         ),
         (
             "effective_prefill_throughput_per_user",
             "Effective Prefill Throughput Per User",
             each,
-            of(&prompts_each, SECOND),
+            of(&prompts_each, NANOS_PER_SECOND),
         ),
         ("tokens_in_flight", "Tokens In Flight", "tokens", of(&held, 1.0)),
         ("active_decode_throughput", "Active Decode Throughput", rate, while_some(&tokens, &decoding)),
@@ -88,18 +90,18 @@ fn step(from: f64, to: f64, by: f64) -> [(f64, f64); 2] {
     [(from, by), (to, -by)]
 }
 
-impl Span {
-    fn reads(&self) -> Option<[(f64, f64); 2]> {
+impl RequestSpan {
+    fn prefill(&self) -> Option<[(f64, f64); 2]> {
         let (first, input) = (self.first?, self.input?);
         (first > self.start).then(|| step(self.start, first, input / (first - self.start)))
     }
 
-    fn writes(&self) -> Option<[(f64, f64); 2]> {
+    fn decode(&self) -> Option<[(f64, f64); 2]> {
         let (first, output) = (self.first?, self.output.filter(|output| *output >= 1.0)?);
         (self.end > first).then(|| step(first, self.end, (output - 1.0) / (self.end - first)))
     }
 
-    fn writes_by_gaps(&self) -> Vec<(f64, f64)> {
+    fn decode_by_gaps(&self) -> Vec<(f64, f64)> {
         let (Some(first), Some(output)) = (self.first, self.output.filter(|output| *output >= 1.0)) else {
             return Vec::new();
         };
@@ -113,7 +115,7 @@ impl Span {
     }
 
     /// The tokens that a server keeps for it: of its prompt from its beginning, and its own as they come.
-    fn holds(&self, by_gaps: bool) -> Vec<(f64, f64)> {
+    fn kv_tokens(&self, by_gaps: bool) -> Vec<(f64, f64)> {
         let mut steps = Vec::new();
         let Some(first) = self.first else { return steps };
         let mut held = 0.0;
@@ -144,9 +146,9 @@ impl Span {
 }
 
 /// Times in order, and what holds from each on.
-struct Curve(Vec<(f64, f64)>);
+struct StepCurve(Vec<(f64, f64)>);
 
-impl Curve {
+impl StepCurve {
     fn of(steps: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut steps: Vec<(f64, f64)> = steps.collect();
         // What ends at a time is gone before what begins there comes.
@@ -157,7 +159,7 @@ impl Curve {
             *by = value;
         }
         let peak = steps.iter().map(|(_, value)| value.abs()).fold(0.0, f64::max);
-        steps.iter_mut().filter(|(_, value)| value.abs() < ROUNDING * peak).for_each(|(_, value)| *value = 0.0);
+        steps.iter_mut().filter(|(_, value)| value.abs() < ROUNDING_SHARE * peak).for_each(|(_, value)| *value = 0.0);
         Self(steps)
     }
 
@@ -177,7 +179,7 @@ impl Curve {
     }
 
     /// Shared out; nothing where there is nobody.
-    fn over(&self, users: &Self) -> Self {
+    fn per_user(&self, users: &Self) -> Self {
         let times = self.times(Some(users), (f64::NEG_INFINITY, f64::INFINITY));
         let times = times.into_iter().filter(|at| at.is_finite());
         Self(
@@ -189,7 +191,7 @@ impl Curve {
     }
 
     /// Weighted by time within a window, in `scale`; of the times alone in which there is something of `phase`.
-    fn told(&self, phase: Option<&Self>, window: (f64, f64), scale: f64) -> Told {
+    fn summarize(&self, phase: Option<&Self>, window: (f64, f64), scale: f64) -> MetricSummary {
         let times = self.times(phase, window);
         let pairs = times.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
         let of_phase = pairs.filter(|(at, long)| *long > 0.0 && phase.is_none_or(|phase| phase.at(*at) > 0.0));
@@ -209,13 +211,13 @@ impl Curve {
             });
             at.map_or(parts.last(), |at| parts.get(at)).map_or(0.0, |(value, _)| *value)
         };
-        Told {
+        MetricSummary {
             avg: Some(mean),
             min: Some(parts.first().map_or(0.0, |(value, _)| *value)),
             max: Some(parts.last().map_or(0.0, |(value, _)| *value)),
             percentiles: PERCENTILES.map(|percent| [50, 90, 95, 99].contains(&percent).then(|| nth(percent))),
             std: Some(weighted(&|value| (value - mean).powi(2)).sqrt()),
-            ..Told::default()
+            ..MetricSummary::default()
         }
     }
 }

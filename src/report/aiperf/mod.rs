@@ -12,23 +12,23 @@
 //! names no model, or speaks a dialect that AIPerf does not, there is none.
 
 mod curves;
-mod numbers;
+mod metric_summary;
 mod phase;
-mod told;
+mod request_metrics;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::fold::Good;
-use super::peers::{Fields, error, time};
-use super::request::Request;
-use super::source::Source;
+use super::accumulate::SloCounts;
+use super::request_view::RequestView;
+use super::source::ReportSource;
+use super::tool_fields::{ToolFields, failure_text, python_timestamp};
 use crate::measure::record::Outcome;
 use crate::measure::time::{Gap, Stamp};
-use numbers::{LIST, OF_REQUESTS, is_whole, numbers};
-use phase::Phase;
+use phase::AiperfPhase;
+use request_metrics::{LIST_METRIC, REQUEST_METRICS, is_integer, request_metrics};
 
 /// The names of its files.
 pub const FILES: [&str; 3] = ["profile_export.jsonl", "profile_export_aiperf.json", "profile_export_aiperf.csv"];
@@ -37,8 +37,8 @@ pub const FILES: [&str; 3] = ["profile_export.jsonl", "profile_export_aiperf.jso
 #[derive(Debug, Default)]
 pub struct Aiperf {
     lines: String,
-    warm_up: Phase,
-    profiling: Phase,
+    warm_up: AiperfPhase,
+    profiling: AiperfPhase,
     /// Whether there is a warm-up at all.
     warmed_up: bool,
     models: BTreeSet<String>,
@@ -47,7 +47,7 @@ pub struct Aiperf {
 }
 
 /// The three files, in the order of [`FILES`].
-pub type Files = [String; 3];
+pub type AiperfFiles = [String; 3];
 
 impl Aiperf {
     /// Nothing yet, of a run that had a warm-up or none.
@@ -57,8 +57,8 @@ impl Aiperf {
 
     /// One request more, of the warm-up or in the figures. `zero` is the wall clock's time at the beginning of the line, in
     /// nanoseconds since 1970.
-    pub fn add(&mut self, request: &Request, counts: bool, zero: u64) {
-        let numbers = numbers(request);
+    pub fn add(&mut self, request: &RequestView, counts: bool, zero: u64) {
+        let numbers = request_metrics(request);
         let phase = if counts { &mut self.profiling } else { &mut self.warm_up };
         let number = phase.add(request, &numbers);
         if counts {
@@ -66,28 +66,28 @@ impl Aiperf {
             self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
             self.streamed |= request.streamed;
         }
-        let mut line = Fields::default();
+        let mut line = ToolFields::default();
         line.put("metadata", json!(self.metadata(request, number, counts, zero)));
         line.put("metrics", json!(numbers.iter().filter_map(metric).collect::<Map<_, _>>()));
         if !request.succeeded() {
-            line.put("error", fault(request));
+            line.put("error", error_details(request));
         }
         self.lines += &serde_json::to_string(&line).unwrap_or_default();
         self.lines.push('\n');
     }
 
-    fn metadata(&self, request: &Request, number: u64, counts: bool, zero: u64) -> Fields {
+    fn metadata(&self, request: &RequestView, number: u64, counts: bool, zero: u64) -> ToolFields {
         let wall = |at: Stamp| zero + at.as_nanos();
         let after = |after: Option<u64>| after.map(|after| wall(request.sent.after(Gap::from_nanos(after))));
         let (session, turn) = request.session.clone().unwrap_or_else(|| (format!("session_{number:06}"), 0));
         let cancelled = request.outcome == Some(Outcome::Cancelled);
         let ended = wall(request.ended.unwrap_or(request.sent));
         let phase = if counts { "profiling" } else { "warmup" };
-        let mut metadata = Fields::default();
+        let mut metadata = ToolFields::default();
         metadata.put("session_num", json!(number));
         metadata.put("conversation_id", json!(session));
         metadata.put("turn_index", json!(turn));
-        metadata.put("credit_issued_ns", json!(wall(request.begun())));
+        metadata.put("credit_issued_ns", json!(wall(request.started())));
         metadata.put("request_start_ns", json!(wall(request.sent)));
         if let Some(head) = after(request.transfer.head) {
             metadata.put("request_ack_ns", json!(head));
@@ -113,19 +113,19 @@ impl Aiperf {
 
     /// The files. `moment` writes a wall-clock time as `20261121T004151Z`.
     /// Its goodput is that of the run's SLO, if it has exactly one.
-    pub fn render(self, sources: &[Source], goodput: &[Good], moment: fn(u64) -> String) -> Files {
+    pub fn render(self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> AiperfFiles {
         let zero = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let stopped = sources.iter().any(|source| source.stopped);
         let fixed = !sources.iter().any(|source| source.closed_loop);
         let good = if let [only] = goodput { Some(only.met) } else { None };
-        let mut summary = Fields::default();
+        let mut summary = ToolFields::default();
         summary.put("schema_version", json!("1.4"));
         summary.put("aiperf_version", json!(concat!("streamgauge ", env!("CARGO_PKG_VERSION"))));
-        let (mut spread, mut single) = (told::csv_header() + "\n", "Metric,Value\n".to_owned());
+        let (mut spread, mut single) = (metric_summary::csv_header() + "\n", "Metric,Value\n".to_owned());
         for (tag, (header, unit, told)) in &self.profiling.summary(good, fixed) {
             summary.put(tag, told.json(unit));
-            let name = told::named(header, unit);
-            _ = match told.is_spread() {
+            let name = metric_summary::csv_name(header, unit);
+            _ = match told.has_percentiles() {
                 true => writeln!(spread, "{name},{}", told.csv()),
                 false => writeln!(single, "{name},{:.2}", told.avg.unwrap_or_default()),
             };
@@ -133,7 +133,7 @@ impl Aiperf {
         if let Some(config) = self.input_config(sources) {
             summary.put("input_config", config);
         }
-        let mut about = Fields::default();
+        let mut about = ToolFields::default();
         if let Some(seed) = sources.first().and_then(|source| source.seed) {
             about.put("random_seed", json!(seed));
         }
@@ -145,8 +145,8 @@ impl Aiperf {
         summary.put("is_complete", json!(!stopped));
         summary.put("error_summary", self.profiling.errors());
         let (begin, end) = self.profiling.window().unwrap_or_default();
-        summary.put("start_time", json!(time(zero + begin.as_nanos(), moment)));
-        summary.put("end_time", json!(time(zero + end.as_nanos(), moment)));
+        summary.put("start_time", json!(python_timestamp(zero + begin.as_nanos(), moment)));
+        summary.put("end_time", json!(python_timestamp(zero + end.as_nanos(), moment)));
         if self.warm_up.window().is_some() {
             let metrics = self.warm_up.summary(None, fixed);
             let metrics = metrics.iter().map(|(tag, (_, unit, told))| (tag.clone(), told.json(unit)));
@@ -156,7 +156,7 @@ impl Aiperf {
     }
 
     /// See the module.
-    fn input_config(&self, sources: &[Source]) -> Option<Value> {
+    fn input_config(&self, sources: &[ReportSource]) -> Option<Value> {
         let of = endpoint(self.dialect.as_deref()?)?;
         let requests = self.profiling.requests();
         let models: Vec<_> = self.models.iter().map(|model| json!({"name": model})).collect();
@@ -186,10 +186,10 @@ impl Aiperf {
 
 /// A number of a request, as its line has it.
 fn metric((tag, values): &(&'static str, Vec<f64>)) -> Option<(String, Value)> {
-    let (.., unit) = OF_REQUESTS.iter().find(|(of, ..)| of == tag)?;
+    let (.., unit) = REQUEST_METRICS.iter().find(|(of, ..)| of == tag)?;
     let value = match (&values[..], *tag) {
-        (all, LIST) => json!(all),
-        ([one], tag) if is_whole(tag, unit) => json!(*one as u64),
+        (all, LIST_METRIC) => json!(all),
+        ([one], tag) if is_integer(tag, unit) => json!(*one as u64),
         (all, _) => json!(all.first()?),
     };
     Some(((*tag).to_owned(), json!({"value": value, "unit": unit})))
@@ -209,11 +209,11 @@ fn endpoint(dialect: &str) -> Option<&'static str> {
 }
 
 /// A failure without anything that a server wrote. That a client left is told as AIPerf tells it.
-fn fault(request: &Request) -> Value {
+fn error_details(request: &RequestView) -> Value {
     match request.outcome {
         Some(Outcome::Cancelled) => {
             json!({"code": 499, "type": "RequestCancellationError", "message": "Request cancelled"})
         }
-        _ => json!({"code": request.status, "type": "streamgauge", "message": error(request)}),
+        _ => json!({"code": request.status, "type": "streamgauge", "message": failure_text(request)}),
     }
 }

@@ -4,44 +4,44 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::super::column::Column;
 use super::super::definitions::Definitions;
-use super::super::request::Request;
-use super::curves::{Span, curves};
-use super::fault;
-use super::numbers::{OF_REQUESTS, SUMS, WITH_FAILURES};
-use super::told::Told;
-use crate::measure::time::{Stamp, widened};
+use super::super::request_view::RequestView;
+use super::super::tool_column::ToolColumn;
+use super::curves::{RequestSpan, curves};
+use super::error_details;
+use super::metric_summary::MetricSummary;
+use super::request_metrics::{ERROR_ADJUSTED_METRICS, REQUEST_METRICS, SUM_METRICS};
+use crate::measure::time::{Stamp, extend_span};
 
 /// Output that is more than this share shorter or longer than asked for, or by more than so many tokens, is a mismatch.
-const MISMATCH: (f64, f64) = (0.05, 50.0);
+const OSL_MISMATCH_LIMITS: (f64, f64) = (0.05, 50.0);
 /// With the 99th percentile of the lag above this many milliseconds it calls a schedule degraded.
-const DEGRADED: f64 = 500.0;
+const DEGRADED_LAG_MS: f64 = 500.0;
 
 /// By tag: header, unit, figures.
-pub(super) type Summary = BTreeMap<String, (String, &'static str, Told)>;
+pub(super) type PhaseSummary = BTreeMap<String, (String, &'static str, MetricSummary)>;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Phase {
+pub(super) struct AiperfPhase {
     requests: u64,
     failures: u64,
     mismatches: u64,
-    columns: BTreeMap<&'static str, Column>,
-    spans: Vec<Span>,
+    columns: BTreeMap<&'static str, ToolColumn>,
+    spans: Vec<RequestSpan>,
     /// Of those that had a time to be sent at, how late each was, in milliseconds.
-    lags: Column,
+    lags: ToolColumn,
     /// By what is said of them, with it.
     errors: BTreeMap<String, (Value, u64)>,
     /// From the first that was sent to the last end.
     window: Option<(Stamp, Stamp)>,
     /// The same of successes, which end with their last token.
-    of_successes: Option<(Stamp, Stamp)>,
+    success_window: Option<(Stamp, Stamp)>,
 }
 
-impl Phase {
+impl AiperfPhase {
     /// One request more, with its numbers. Its place in the phase, from 0.
-    pub(super) fn add(&mut self, request: &Request, numbers: &[(&'static str, Vec<f64>)]) -> u64 {
+    pub(super) fn add(&mut self, request: &RequestView, numbers: &[(&'static str, Vec<f64>)]) -> u64 {
         let whole = request.succeeded();
         let ended = request.ended.unwrap_or(request.sent);
         let nanos = |at: Stamp| at.as_nanos() as f64;
@@ -53,21 +53,21 @@ impl Phase {
             columns("effective_latency", &[ended.since(planned).as_millis()]);
             self.lags.0.push(lag);
         }
-        self.window = Some(widened(self.window, request.sent, ended));
-        let mut span = Span { start: nanos(request.sent), end: nanos(ended), ..Span::default() };
+        self.window = Some(extend_span(self.window, request.sent, ended));
+        let mut span = RequestSpan { start: nanos(request.sent), end: nanos(ended), ..RequestSpan::default() };
         if whole {
             let last = Definitions::Aiperf.end(request).unwrap_or(request.sent);
-            self.of_successes = Some(widened(self.of_successes, request.sent, last));
+            self.success_window = Some(extend_span(self.success_window, request.sent, last));
             span.first = request.first.filter(|_| request.streamed).map(nanos);
             span.input = request.input.map(|tokens| tokens as f64);
             span.output = Definitions::Aiperf.tokens(request).map(|tokens| tokens as f64);
             span.gaps = request.events.iter().map(|event| event.gap().as_nanos() as f64).collect();
-            if let Some((asked, tokens)) = request.asked.filter(|asked| *asked > 0).zip(request.tokens) {
-                let most = (asked as f64 * MISMATCH.0).min(MISMATCH.1);
+            if let Some((asked, tokens)) = request.max_tokens.filter(|asked| *asked > 0).zip(request.tokens) {
+                let most = (asked as f64 * OSL_MISMATCH_LIMITS.0).min(OSL_MISMATCH_LIMITS.1);
                 self.mismatches += u64::from(asked.abs_diff(tokens.tokens) as f64 > most);
             }
         } else {
-            let fault = fault(request);
+            let fault = error_details(request);
             self.failures += 1;
             self.errors.entry(fault.to_string()).or_insert((fault, 0)).1 += 1;
         }
@@ -95,16 +95,16 @@ impl Phase {
     }
 
     /// All that its summary says; of goodput with `good` requests, and of the schedule where times were fixed before.
-    pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> Summary {
-        let mut summary = Summary::new();
+    pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> PhaseSummary {
+        let mut summary = PhaseSummary::new();
         let mut put = |tag: &str, header: &str, unit, told| {
             summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
         };
-        for (tag, header, unit) in OF_REQUESTS {
+        for (tag, header, unit) in REQUEST_METRICS {
             let Some(column) = self.columns.get(tag) else { continue };
-            put(tag, header, unit, Told::of(column));
-            if self.failures > 0 && WITH_FAILURES.contains(&tag) {
-                let told = Told::with_failures(column, self.failures as usize);
+            put(tag, header, unit, MetricSummary::of(column));
+            if self.failures > 0 && ERROR_ADJUSTED_METRICS.contains(&tag) {
+                let told = MetricSummary::with_failures(column, self.failures as usize);
                 put(&format!("adj_{tag}"), &format!("{header} (error-adjusted)"), unit, told);
             }
         }
@@ -114,7 +114,7 @@ impl Phase {
         }
         let mut one = |tag: &str, header: &str, unit, value: Option<f64>| {
             if let Some(value) = value.filter(|value| value.is_finite()) {
-                put(tag, header, unit, Told::one(value));
+                put(tag, header, unit, MetricSummary::single(value));
             }
         };
         let seconds = |window: Option<(Stamp, Stamp)>| {
@@ -126,10 +126,10 @@ impl Phase {
         let (input, output) = (sum("input_sequence_length"), sum("output_sequence_length"));
         let some = |count: u64| Some(count as f64).filter(|count| *count > 0.0);
         let successes = some(self.requests - self.failures);
-        for (tag, of, header) in SUMS {
+        for (tag, of, header) in SUM_METRICS {
             one(tag, header, "tokens", sum(of));
         }
-        one("benchmark_duration", "Benchmark Duration", "sec", seconds(self.of_successes));
+        one("benchmark_duration", "Benchmark Duration", "sec", seconds(self.success_window));
         one("completed_request_count", "Completed Requests (Success + Error)", "requests", some(self.requests));
         one("error_request_count", "Error Request Count", "requests", some(self.failures));
         one("input_token_throughput", "Input Token Throughput", "tokens/sec", rate(input));
@@ -161,7 +161,7 @@ impl Phase {
             ] {
                 one(tag, header, "ms", Some(late(percent)));
             }
-            let degraded = f64::from(u8::from(late(99.0) > DEGRADED));
+            let degraded = f64::from(u8::from(late(99.0) > DEGRADED_LAG_MS));
             one("replay_sched_degraded", "Replay Schedule Degraded", "count", Some(degraded));
         }
         summary

@@ -12,18 +12,18 @@
 //! Differences and distances are those of `trace diff` ([`crate::measure::difference`]). A figure that nothing is known
 //! of is absent; so are arrivals and rate of a closed loop, which has no plan of them.
 
-pub(super) mod words;
+pub(super) mod text;
 
 use serde::Serialize;
 
-use super::distribution::Distribution;
-use super::fold::Figures;
-use super::metric::Metric;
-use super::request::Request;
-use crate::measure::difference::{Difference, Errors, OverTime, Seconds};
-use crate::measure::lengths::{Lengths, Times};
+use super::accumulate::RequestStats;
+use super::distribution::MetricDistribution;
+use super::metric::ReportMetric;
+use super::request_view::RequestView;
+use crate::measure::deviation::{Deviation, DeviationStats, RateDeviation, SecondsDeviation};
+use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
+use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::CountSource;
-use crate::measure::reuse::{Reuse, Seen};
 
 /// The percentiles of the arrival error.
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
@@ -33,30 +33,30 @@ const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 pub struct Fidelity {
     /// How much later than planned requests were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub arrival_error: Option<Distribution>,
+    pub arrival_error: Option<MetricDistribution>,
     /// When they were sent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Rate>,
+    pub rate: Option<RateFidelity>,
     /// Prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub isl: Option<Difference>,
+    pub isl: Option<Deviation>,
     /// Output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub osl: Option<Difference>,
+    pub osl: Option<Deviation>,
     /// Prompts that begin alike.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prefix: Option<Prefix>,
+    pub prefix: Option<PrefixFidelity>,
     /// Pauses between the turns of a session.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub think: Option<Think>,
+    pub think: Option<ThinkTimes>,
     /// Clients that leave.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub aborts: Option<Aborts>,
+    pub aborts: Option<AbortCounts>,
 }
 
 /// Requests over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Rate {
+pub struct RateFidelity {
     /// Requests a second between the first and the last, as planned.
     pub planned_per_second: Option<f64>,
     /// As sent.
@@ -73,7 +73,7 @@ pub struct Rate {
 
 /// Prompts that begin as others did.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Prefix {
+pub struct PrefixFidelity {
     /// Blocks of all prompts.
     pub blocks: u64,
     /// Of these, sent before.
@@ -89,115 +89,115 @@ pub struct Prefix {
 
 /// Pauses of turns whose pause is known both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Think {
+pub struct ThinkTimes {
     /// As planned.
-    pub planned: Times,
+    pub planned: DurationHistogram,
     /// As they were.
-    pub achieved: Times,
+    pub achieved: DurationHistogram,
 }
 
 /// Clients that leave before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Aborts {
+pub struct AbortCounts {
     /// Those that were to.
     pub planned: u64,
     /// Those of them that did; what the others waited for had ended before.
     pub done: u64,
     /// The tokens with which they left, of those that were to leave with so many.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<Difference>,
+    pub tokens: Option<Deviation>,
 }
 
 /// Wanted lengths and those that came.
 #[derive(Clone, Debug, Default)]
-struct Pairs {
-    errors: Errors,
-    wanted: Lengths,
-    got: Lengths,
+struct LengthPairs {
+    errors: DeviationStats,
+    planned: LengthHistogram,
+    actual: LengthHistogram,
 }
 
-impl Pairs {
-    fn take(&mut self, wanted: Option<u64>, got: Option<u64>) {
+impl LengthPairs {
+    fn add(&mut self, wanted: Option<u64>, got: Option<u64>) {
         if let (Some(wanted), Some(got)) = (wanted, got) {
             self.errors.take(Some(wanted), Some(got));
-            self.wanted.take(wanted);
-            self.got.take(got);
+            self.planned.take(wanted);
+            self.actual.take(got);
         }
     }
 
-    fn difference(&self) -> Option<Difference> {
-        self.errors.finish(&self.wanted, &self.got)
+    fn difference(&self) -> Option<Deviation> {
+        self.errors.finish(&self.planned, &self.actual)
     }
 }
 
 /// Adds requests up. Memory: that of the different lengths, seconds and blocks, and none for a request.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    planned: Seconds,
-    sent: Seconds,
-    isl: Pairs,
-    osl: Pairs,
-    reuse: Reuse,
+pub struct FidelityAccumulator {
+    planned: SecondsDeviation,
+    sent: SecondsDeviation,
+    isl: LengthPairs,
+    osl: LengthPairs,
+    reuse: PrefixReuse,
     /// Cached tokens, and those of the prompts that they are of.
     cached: (u64, u64),
-    think: (Lengths, Lengths),
+    think: (LengthHistogram, LengthHistogram),
     aborts: (u64, u64),
-    abort_tokens: Pairs,
+    abort_tokens: LengthPairs,
 }
 
-impl Default for Kept {
+impl Default for FidelityAccumulator {
     fn default() -> Self {
         Self {
-            planned: Seconds::default(),
-            sent: Seconds::default(),
-            isl: Pairs::default(),
-            osl: Pairs::default(),
-            reuse: Reuse::default(),
+            planned: SecondsDeviation::default(),
+            sent: SecondsDeviation::default(),
+            isl: LengthPairs::default(),
+            osl: LengthPairs::default(),
+            reuse: PrefixReuse::default(),
             cached: (0, 0),
-            think: (Lengths::of_times(), Lengths::of_times()),
+            think: (LengthHistogram::of_times(), LengthHistogram::of_times()),
             aborts: (0, 0),
-            abort_tokens: Pairs::default(),
+            abort_tokens: LengthPairs::default(),
         }
     }
 }
 
-impl Kept {
+impl FidelityAccumulator {
     /// One request more. Without a planned moment it is none of a run.
-    pub fn add(&mut self, request: &Request) {
+    pub fn add(&mut self, request: &RequestView) {
         let Some(planned) = request.planned else { return };
-        let wanted = &request.wanted;
+        let wanted = &request.planned_values;
         self.planned.take(planned.as_nanos());
         self.sent.take(request.sent.as_nanos());
-        self.isl.take(wanted.input_tokens, request.input.filter(|_| request.input_source == Some(CountSource::Usage)));
+        self.isl.add(wanted.input_tokens, request.input.filter(|_| request.input_source == Some(CountSource::Usage)));
         let counted = request.tokens.filter(|count| request.succeeded() && count.source < CountSource::Chunks);
-        self.osl.take(wanted.output_tokens, counted.map(|count| count.tokens));
+        self.osl.add(wanted.output_tokens, counted.map(|count| count.tokens));
         let tokens = wanted.input_tokens.or(request.input);
-        self.reuse.take(&Seen { ids: &request.blocks, block: request.block_tokens, tokens });
+        self.reuse.take(&PrefixLookup { ids: &request.blocks, block: request.block_tokens, tokens });
         if let (Some(cached), Some(input)) = (request.cached, request.input) {
             self.cached = (self.cached.0 + cached, self.cached.1 + input);
         }
-        if let (Some(planned), Some(achieved)) = (wanted.think, request.think) {
+        if let (Some(planned), Some(achieved)) = (wanted.think, request.think_nanos) {
             self.think.0.take(planned);
             self.think.1.take(achieved);
         }
         if wanted.abort_tokens.is_some() || wanted.abort_after.is_some() {
             self.aborts.0 += 1;
-            self.aborts.1 += u64::from(request.left.is_some());
-            self.abort_tokens.take(wanted.abort_tokens, request.left);
+            self.aborts.1 += u64::from(request.abort_tokens.is_some());
+            self.abort_tokens.add(wanted.abort_tokens, request.abort_tokens);
         }
     }
 
     /// What it came to; `None` where nothing was planned. `figures` are of the same requests.
-    pub(super) fn finish(&self, figures: &mut Figures, closed_loop: bool) -> Option<Fidelity> {
-        let lag = figures.samples[Metric::Lag as usize].sorted()?;
+    pub(super) fn finish(&self, figures: &mut RequestStats, closed_loop: bool) -> Option<Fidelity> {
+        let lag = figures.samples[ReportMetric::Lag as usize].sorted()?;
         let requests = lag.count();
-        let arrival_error = Distribution::of(Metric::Lag, lag, &PERCENTILES);
-        let per_second = |of: &Seconds| {
+        let arrival_error = MetricDistribution::of(ReportMetric::Lag, lag, &PERCENTILES);
+        let per_second = |of: &SecondsDeviation| {
             let span = of.span_s();
             (span > 0.0).then(|| (requests - 1) as f64 / span)
         };
-        let OverTime { window_s, a, b, moved_share } = OverTime::of(&self.planned, &self.sent);
-        let rate = Rate {
+        let RateDeviation { window_s, a, b, moved_share } = RateDeviation::of(&self.planned, &self.sent);
+        let rate = RateFidelity {
             planned_per_second: per_second(&self.planned),
             sent_per_second: per_second(&self.sent),
             window_s,
@@ -206,7 +206,7 @@ impl Kept {
             moved_share,
         };
         let (cached_tokens, of) = self.cached;
-        let prefix = self.reuse.caches().first().map(|cache| Prefix {
+        let prefix = self.reuse.caches().first().map(|cache| PrefixFidelity {
             blocks: cache.asked_blocks,
             repeated_blocks: cache.hit_blocks,
             offered_share: cache.token_share,
@@ -221,8 +221,8 @@ impl Kept {
             isl: self.isl.difference(),
             osl: self.osl.difference(),
             prefix,
-            think: think.map(|(planned, achieved)| Think { planned, achieved }),
-            aborts: (planned > 0).then(|| Aborts { planned, done, tokens: self.abort_tokens.difference() }),
+            think: think.map(|(planned, achieved)| ThinkTimes { planned, achieved }),
+            aborts: (planned > 0).then(|| AbortCounts { planned, done, tokens: self.abort_tokens.difference() }),
         })
     }
 }

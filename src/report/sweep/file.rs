@@ -28,28 +28,28 @@ pub const FILE: &str = "sweep.json";
 pub const VERSION: u32 = 1;
 
 /// Values by flag, without its dashes; a flag without a value has an empty list.
-pub type Flags = BTreeMap<String, Vec<String>>;
+pub type FlagValues = BTreeMap<String, Vec<String>>;
 
 /// The file. See the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct File {
+pub struct SweepFile {
     pub streamgauge_sweep: u32,
     pub version: String,
-    pub plan: Plan,
-    pub runs: Vec<Run>,
+    pub plan: SweepSpec,
+    pub runs: Vec<SweepRun>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answer>,
+    pub answer: Option<SearchOutcome>,
 }
 
 /// What decides every run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct Plan {
+pub struct SweepSpec {
     pub verb: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
@@ -57,20 +57,20 @@ pub struct Plan {
     pub trace_digest: Option<String>,
     pub targets: Vec<Vec<String>>,
     pub header_names: Vec<String>,
-    pub flags: Flags,
+    pub flags: FlagValues,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub levels: Vec<Level>,
+    pub levels: Vec<SweepLevel>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search: Option<Sought>,
+    pub search: Option<SearchSpec>,
 }
 
 /// What is looked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct Sought {
+pub struct SearchSpec {
     pub goals: String,
-    pub by: By,
+    pub by: LoadAxis,
     pub start: f64,
     pub most: f64,
     pub sustain: String,
@@ -79,16 +79,16 @@ pub struct Sought {
 /// What makes a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum LoadAxis {
     /// Requests a second.
     Rate,
     /// Requests open at a time.
     Concurrency,
 }
 
-impl By {
+impl LoadAxis {
     /// A level in words.
-    pub fn told(self, level: f64) -> String {
+    pub fn describe(self, level: f64) -> String {
         match self {
             Self::Rate => format!("{level}/s"),
             Self::Concurrency => format!("{level} at a time"),
@@ -100,36 +100,36 @@ impl By {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct Level {
+pub struct SweepLevel {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypothesis: Option<String>,
-    #[serde(default, skip_serializing_if = "Cache::is_cold")]
-    pub cache: Cache,
+    #[serde(default, skip_serializing_if = "CacheState::is_cold")]
+    pub cache: CacheState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
-    #[serde(default, skip_serializing_if = "Flags::is_empty")]
-    pub flags: Flags,
+    #[serde(default, skip_serializing_if = "FlagValues::is_empty")]
+    pub flags: FlagValues,
 }
 
-impl Level {
+impl SweepLevel {
     /// The name of a level that differs from others in its load alone.
-    pub fn usual_name(by: By, load: f64) -> String {
+    pub fn default_name(by: LoadAxis, load: f64) -> String {
         match by {
-            By::Rate => format!("rate-{load}"),
-            By::Concurrency => format!("concurrency-{load}"),
+            LoadAxis::Rate => format!("rate-{load}"),
+            LoadAxis::Concurrency => format!("concurrency-{load}"),
         }
     }
 
     /// Whether its name says no more than its load.
-    pub fn is_usual(&self) -> bool {
-        let slots = self.concurrency.map(|slots| (By::Concurrency, slots.into()));
+    pub fn has_default_name(&self) -> bool {
+        let slots = self.concurrency.map(|slots| (LoadAxis::Concurrency, slots.into()));
         self.rate
-            .map(|rate| (By::Rate, rate))
+            .map(|rate| (LoadAxis::Rate, rate))
             .or(slots)
-            .is_some_and(|(by, load)| self.name == Self::usual_name(by, load))
+            .is_some_and(|(by, load)| self.name == Self::default_name(by, load))
     }
 
     /// How much is sent: requests a second, or at a time.
@@ -139,15 +139,15 @@ impl Level {
 
     /// The same, for people.
     pub fn offered(&self) -> String {
-        let rate = self.rate.map(|rate| By::Rate.told(rate));
-        rate.or_else(|| self.concurrency.map(|slots| By::Concurrency.told(slots.into()))).unwrap_or_default()
+        let rate = self.rate.map(|rate| LoadAxis::Rate.describe(rate));
+        rate.or_else(|| self.concurrency.map(|slots| LoadAxis::Concurrency.describe(slots.into()))).unwrap_or_default()
     }
 }
 
 /// What a server's cache knows of a level's prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cache {
+pub enum CacheState {
     /// Nothing: their texts were never sent before.
     #[default]
     Cold,
@@ -155,7 +155,7 @@ pub enum Cache {
     Warm,
 }
 
-impl Cache {
+impl CacheState {
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
     fn is_cold(&self) -> bool {
         *self == Self::Cold
@@ -166,9 +166,9 @@ impl Cache {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct Run {
+pub struct SweepRun {
     pub folder: String,
-    pub level: Level,
+    pub level: SweepLevel,
     pub target: usize,
     pub pass: u32,
     pub sustained: bool,
@@ -180,7 +180,7 @@ pub struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
-pub struct Answer {
+pub struct SearchOutcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub met: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub struct Answer {
     pub sure: bool,
 }
 
-impl File {
+impl SweepFile {
     /// Reads it out of a folder; `None` where there is none.
     ///
     /// # Errors

@@ -27,52 +27,52 @@
 //! | `differences[]` | of B against A: `level`, `metric`, `stat`, `a`, `b`, `change`, and `pairs`: the change of each pass by itself |
 //! | `warnings[]` | `warning`, `text`, `advice`, `levels` |
 
+mod ab_diff;
+mod export;
 pub mod file;
-pub mod front;
-mod measured;
+mod level_result;
+pub mod pareto;
 mod text;
-mod versus;
-mod words;
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::fold::Figures;
-use super::growth::Growth;
-use super::metric::Metric;
-use super::source::Source;
-use super::warnings::{self, Told, Warning};
-use super::{PERCENTILES, Summary};
-use crate::measure::slo::goals::{Goals, Seen};
+use super::accumulate::RequestStats;
+use super::metric::ReportMetric;
+use super::saturation::LoadGrowth;
+use super::source::ReportSource;
+use super::warnings::{self, ReportWarning, WarningText};
+use super::{PERCENTILES, RequestSummary};
+use crate::measure::slo::criteria::{Criteria, ObservedShare};
 use crate::measure::slo::{Slo, Slos};
-use file::{Answer, File, Level, Plan};
-pub use measured::{Measured, SweepError, measured};
+use ab_diff::{TargetDifference, differences};
+pub use export::{csv, markdown};
+use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
+pub use level_result::{LevelResult, SweepError, read_run};
 pub use text::render;
-use versus::{Difference, differences};
-pub use words::{csv, markdown};
 
 /// The version of the JSON object.
 const VERSION: u32 = 1;
 /// The goodput that a level must have where nobody says.
-const USUAL_GOAL: f64 = 0.95;
+const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
 /// Two targets.
-const TARGETS: [&str; 2] = ["A", "B"];
+const TARGET_NAMES: [&str; 2] = ["A", "B"];
 
 /// How a sweep is judged and shown.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct SweepReportOptions {
     /// Objectives instead of those that its runs were judged by.
     pub slos: Vec<Slo>,
     /// The goodput that a level must have where nothing was looked for, instead of what the sweep says.
-    pub least: Option<f64>,
+    pub min_goodput: Option<f64>,
     /// The percentiles that tables show.
     pub percentiles: Vec<f64>,
 }
 
-impl Wanted {
+impl SweepReportOptions {
     /// The percentiles that a screen has room for.
-    pub fn with_usual_percentiles(self) -> Self {
+    pub fn with_default_percentiles(self) -> Self {
         Self { percentiles: vec![50.0, 99.0], ..self }
     }
 }
@@ -82,24 +82,24 @@ impl Wanted {
 pub struct Sweep {
     streamgauge_sweep_report: u32,
     path: String,
-    plan: Plan,
+    plan: SweepSpec,
     #[serde(skip_serializing_if = "Option::is_none")]
-    answer: Option<Answer>,
+    answer: Option<SearchOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     goals: Option<String>,
-    levels: Vec<Point>,
+    levels: Vec<LevelSummary>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    differences: Vec<Difference>,
-    warnings: Vec<Doubt>,
+    differences: Vec<TargetDifference>,
+    warnings: Vec<LevelWarning>,
     /// The percentiles of tables.
     #[serde(skip)]
-    shown: Vec<f64>,
+    percentiles: Vec<f64>,
 }
 
 /// One level at one target.
 #[derive(Debug, Serialize)]
-struct Point {
-    level: Level,
+struct LevelSummary {
+    level: SweepLevel,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<&'static str>,
     runs: u32,
@@ -107,51 +107,51 @@ struct Point {
     #[serde(skip_serializing_if = "Option::is_none")]
     meets: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    growth: Option<Growth>,
+    growth: Option<LoadGrowth>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_valid: Vec<String>,
     front: bool,
     knee: bool,
     #[serde(flatten)]
-    summary: Summary,
+    summary: RequestSummary,
 }
 
 /// A doubt about some levels.
 #[derive(Debug, Serialize)]
-struct Doubt {
+struct LevelWarning {
     #[serde(flatten)]
-    told: Told,
+    warning: WarningText,
     levels: Vec<String>,
 }
 
 /// All runs of a level at a target.
-struct Together {
-    level: Level,
+struct LevelRuns {
+    level: SweepLevel,
     target: usize,
     sustained: bool,
     runs: u32,
-    figures: Figures,
+    figures: RequestStats,
     seconds: f64,
     slos: Slos,
-    sources: Vec<Source>,
-    growth: Option<Growth>,
+    sources: Vec<ReportSource>,
+    growth: Option<LoadGrowth>,
     /// Each run by itself.
-    apart: Vec<Summary>,
+    run_summaries: Vec<RequestSummary>,
 }
 
-impl Together {
-    fn new(level: Level, target: usize, slos: Slos) -> Self {
+impl LevelRuns {
+    fn new(level: SweepLevel, target: usize, slos: Slos) -> Self {
         Self {
             level,
             target,
             sustained: false,
             runs: 0,
-            figures: Figures::default(),
+            figures: RequestStats::default(),
             seconds: 0.0,
             slos,
             sources: Vec::new(),
             growth: None,
-            apart: Vec::new(),
+            run_summaries: Vec::new(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Together {
         self.sources.iter().all(|run| run.not_valid.is_empty())
     }
 
-    fn forget(&mut self) {
+    fn reset(&mut self) {
         let (level, slos) = (std::mem::take(&mut self.level), std::mem::take(&mut self.slos));
         *self = Self::new(level, self.target, slos);
     }
@@ -170,35 +170,35 @@ impl Sweep {
     ///
     /// # Errors
     /// When one cannot be read.
-    pub fn read(folder: &Path, file: File, wanted: &Wanted) -> Result<Self, SweepError> {
+    pub fn read(folder: &Path, file: SweepFile, wanted: &SweepReportOptions) -> Result<Self, SweepError> {
         let percentiles = percentiles(&wanted.percentiles);
-        let mut all: Vec<Together> = Vec::new();
+        let mut all: Vec<LevelRuns> = Vec::new();
         for run in file.runs {
-            let mut one = measured(&folder.join(&run.folder), &wanted.slos)?;
-            let apart = Summary::of(&mut one.figures, one.seconds, &one.slos, &percentiles);
-            let same = |of: &Together| of.level.name == run.level.name && of.target == run.target;
+            let mut one = read_run(&folder.join(&run.folder), &wanted.slos)?;
+            let apart = RequestSummary::of(&mut one.figures, one.seconds, &one.slos, &percentiles);
+            let same = |of: &LevelRuns| of.level.name == run.level.name && of.target == run.target;
             let at = all.iter().position(same).unwrap_or(all.len());
             if at == all.len() {
-                all.push(Together::new(run.level, run.target, std::mem::take(&mut one.slos)));
+                all.push(LevelRuns::new(run.level, run.target, std::mem::take(&mut one.slos)));
             }
             let together = &mut all[at];
             // A search makes what is not valid again; where that has worked only the valid ones count.
             if file.plan.search.is_some() {
                 match (together.is_valid(), one.not_valid().is_empty()) {
                     (true, false) if together.runs > 0 => continue,
-                    (false, true) => together.forget(),
+                    (false, true) => together.reset(),
                     _ => {}
                 }
             }
-            together.figures.join(&one.figures);
+            together.figures.merge(&one.figures);
             together.seconds += one.seconds;
             together.sustained |= run.sustained;
             together.runs += 1;
             together.sources.push(one.source);
             together.growth = together.growth.or(one.growth);
-            together.apart.push(apart);
+            together.run_summaries.push(apart);
         }
-        let least = wanted.least.or(file.goodput).unwrap_or(USUAL_GOAL);
+        let least = wanted.min_goodput.or(file.goodput).unwrap_or(DEFAULT_GOODPUT_GOAL);
         let goals = goals(&file.plan, wanted, least, &all);
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
@@ -206,18 +206,24 @@ impl Sweep {
         let differences = differences(&all);
         let mut warnings = Vec::new();
         let points = all.into_iter().map(|mut together| {
-            let seen = goals.as_ref().map(|goals| measured::seen(&mut together.figures, &together.slos, goals));
-            let summary = Summary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
-            let doubts =
-                warnings::of(&summary, &mut together.figures, &together.sources, (None, None), &wanted.percentiles);
-            let doubts = doubts.into_iter().chain(together.growth.map(Warning::Saturation));
-            gather(&mut warnings, doubts, &together.level.name);
+            let seen =
+                goals.as_ref().map(|goals| level_result::goal_results(&mut together.figures, &together.slos, goals));
+            let summary = RequestSummary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
+            let doubts = warnings::collect(
+                &summary,
+                &mut together.figures,
+                &together.sources,
+                (None, None),
+                &wanted.percentiles,
+            );
+            let doubts = doubts.into_iter().chain(together.growth.map(ReportWarning::Saturation));
+            collect_warnings(&mut warnings, doubts, &together.level.name);
             let not_valid: Vec<String> = together.sources.iter().flat_map(|run| run.not_valid.clone()).collect();
-            let kept = |seen: Vec<Seen>| {
-                seen.iter().all(Seen::looks_kept) && together.growth.is_none() && not_valid.is_empty()
+            let kept = |seen: Vec<ObservedShare>| {
+                seen.iter().all(ObservedShare::is_currently_met) && together.growth.is_none() && not_valid.is_empty()
             };
-            Point {
-                target: (file.plan.targets.len() > 1).then(|| TARGETS[together.target.min(1)]),
+            LevelSummary {
+                target: (file.plan.targets.len() > 1).then(|| TARGET_NAMES[together.target.min(1)]),
                 runs: together.runs,
                 sustained: together.sustained,
                 meets: seen.map(kept),
@@ -229,8 +235,8 @@ impl Sweep {
                 summary,
             }
         });
-        let mut levels: Vec<Point> = points.collect();
-        stand_out(&mut levels);
+        let mut levels: Vec<LevelSummary> = points.collect();
+        mark_front_and_knee(&mut levels);
         Ok(Self {
             streamgauge_sweep_report: VERSION,
             path: folder.display().to_string(),
@@ -240,7 +246,7 @@ impl Sweep {
             levels,
             differences,
             warnings,
-            shown: wanted.percentiles.clone(),
+            percentiles: wanted.percentiles.clone(),
         })
     }
 
@@ -255,8 +261,9 @@ impl Sweep {
     }
 
     /// Whether goodput of any level is less than `least`, a share of 1.
-    pub fn falls_short(&self, least: f64) -> bool {
-        let goodput = |point: &Point| point.summary.goodput.iter().any(|of| of.share.is_none_or(|share| share < least));
+    pub fn is_below(&self, least: f64) -> bool {
+        let goodput =
+            |point: &LevelSummary| point.summary.goodput.iter().any(|of| of.share.is_none_or(|share| share < least));
         self.levels.iter().any(goodput)
     }
 }
@@ -270,33 +277,33 @@ fn percentiles(shown: &[f64]) -> Vec<f64> {
 }
 
 /// What levels are judged by: what the sweep looked for, or goodput of its SLOs; of those that are given now, if any are.
-fn goals(plan: &Plan, wanted: &Wanted, least: f64, all: &[Together]) -> Option<Goals> {
+fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, least: f64, all: &[LevelRuns]) -> Option<Criteria> {
     let sought = plan.search.as_ref().filter(|_| wanted.slos.is_empty());
     let judged = all.iter().any(|of| of.slos.iter().next().is_some());
-    let of_goodput = || judged.then(|| Goals::of_goodput(least));
+    let of_goodput = || judged.then(|| Criteria::of_goodput(least));
     sought.and_then(|sought| sought.goals.parse().ok()).or_else(of_goodput)
 }
 
 /// By what levels are put in order; rows of a matrix keep theirs.
-fn load(plan: &Plan, level: &Level) -> f64 {
+fn load(plan: &SweepSpec, level: &SweepLevel) -> f64 {
     let listed = plan.levels.iter().position(|of| of.name == level.name);
     listed.map_or(level.load(), |at| at as f64)
 }
 
 /// Levels that differ in their load alone.
-fn is_of(a: &Point, b: &Point) -> bool {
-    let of = |point: &Point| (point.target, point.level.cache, point.level.rate.is_some());
+fn same_series(a: &LevelSummary, b: &LevelSummary) -> bool {
+    let of = |point: &LevelSummary| (point.target, point.level.cache, point.level.rate.is_some());
     of(a) == of(b) && a.level.flags == b.level.flags
 }
 
-fn stand_out(levels: &mut [Point]) {
+fn mark_front_and_knee(levels: &mut [LevelSummary]) {
     for first in 0..levels.len() {
-        let series: Vec<usize> = (first..levels.len()).filter(|at| is_of(&levels[first], &levels[*at])).collect();
-        if (0..first).any(|before| is_of(&levels[before], &levels[first])) {
+        let series: Vec<usize> = (first..levels.len()).filter(|at| same_series(&levels[first], &levels[*at])).collect();
+        if (0..first).any(|before| same_series(&levels[before], &levels[first])) {
             continue;
         }
         let sound = |at: &&usize| levels[**at].growth.is_none() && levels[**at].not_valid.is_empty();
-        let speed = |at: &usize| Some((*at, levels[*at].median(Metric::UserRate)?));
+        let speed = |at: &usize| Some((*at, levels[*at].median(ReportMetric::UserRate)?));
         let fast: Vec<(usize, f64)> = series.iter().filter(sound).filter_map(speed).collect();
         let points: Vec<_> =
             fast.iter().map(|(at, speed)| (levels[*at].summary.throughput.output_tokens, *speed)).collect();
@@ -304,8 +311,8 @@ fn stand_out(levels: &mut [Point]) {
         by_load.sort_by(|a, b| levels[*a].level.load().total_cmp(&levels[*b].level.load()));
         let power =
             |at: &usize| (levels[*at].summary.throughput.requests, levels[*at].latency().unwrap_or(f64::INFINITY));
-        let knee = front::knee(&by_load.iter().map(power).collect::<Vec<_>>());
-        let best = front::front(&points);
+        let knee = pareto::knee(&by_load.iter().map(power).collect::<Vec<_>>());
+        let best = pareto::pareto_front(&points);
         fast.iter().zip(best).for_each(|((at, _), best)| levels[*at].front = best);
         if let Some(knee) = knee {
             levels[by_load[knee]].knee = true;
@@ -313,33 +320,35 @@ fn stand_out(levels: &mut [Point]) {
     }
 }
 
-impl Point {
-    fn percentile(&self, metric: Metric, percent: f64) -> Option<f64> {
-        told(&self.summary, metric, percent)
+impl LevelSummary {
+    fn percentile(&self, metric: ReportMetric, percent: f64) -> Option<f64> {
+        percentile_of(&self.summary, metric, percent)
     }
 
-    fn median(&self, metric: Metric) -> Option<f64> {
+    fn median(&self, metric: ReportMetric) -> Option<f64> {
         self.percentile(metric, 50.0)
     }
 
     /// Mean E2E from planned, in milliseconds.
     fn latency(&self) -> Option<f64> {
-        Some(self.summary.metric(Metric::E2eFromPlanned)?.avg)
+        Some(self.summary.metric(ReportMetric::E2eFromPlanned)?.avg)
     }
 }
 
-fn told(summary: &Summary, metric: Metric, percent: f64) -> Option<f64> {
+fn percentile_of(summary: &RequestSummary, metric: ReportMetric, percent: f64) -> Option<f64> {
     let percentiles = &summary.metric(metric)?.percentiles;
     percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
 }
 
 /// Adds the doubts about a level to those about the others.
-fn gather(all: &mut Vec<Doubt>, doubts: impl Iterator<Item = Warning>, level: &str) {
+fn collect_warnings(all: &mut Vec<LevelWarning>, doubts: impl Iterator<Item = ReportWarning>, level: &str) {
     for doubt in doubts {
-        match all.iter_mut().find(|known| known.told.warning == doubt.name()) {
+        match all.iter_mut().find(|known| known.warning.warning == doubt.name()) {
             Some(known) if known.levels.iter().any(|known| known == level) => {}
             Some(known) => known.levels.push(level.to_owned()),
-            None => all.push(Doubt { told: Told::of(&doubt), levels: vec![level.to_owned()] }),
+            None => {
+                all.push(LevelWarning { warning: WarningText::from_warning(&doubt), levels: vec![level.to_owned()] })
+            }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A sweep for people: a row for each level, where the SLO ends, and a picture of latency against load.
 
-use super::super::distribution::name_of;
-use super::super::draw::{is_wide, printed, scatter, value};
-use super::super::metric::{Metric, Unit};
-use super::super::text::{Screen, aligned};
-use super::{Difference, Doubt, Point, Sweep, is_of};
+use super::super::ascii_plot::{format_value, needs_log_scale, replace_unprintable, scatter};
+use super::super::distribution::percentile_name;
+use super::super::metric::{MetricUnit, ReportMetric};
+use super::super::text::{TextLayout, aligned};
+use super::{LevelSummary, LevelWarning, Sweep, TargetDifference, same_series};
 
 /// Columns of the names of figures.
 const LABEL: usize = 13;
@@ -14,33 +14,34 @@ const HEIGHT: usize = 10;
 const WIDTH: usize = 60;
 
 /// The whole sweep.
-pub fn render(sweep: &Sweep, screen: Screen) -> String {
+pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
     let mut text = String::new();
     for (name, told) in lines(sweep) {
-        text += format!("{name:<LABEL$}{}", printed(&told)).trim_end();
+        text += format!("{name:<LABEL$}{}", replace_unprintable(&told)).trim_end();
         text.push('\n');
     }
     let table = table(sweep);
     if table.len() > 1 {
-        text += &format!("\n{}", with_line(sweep, &aligned(&table), screen));
+        text += &format!("\n{}", with_slo_line(sweep, &aligned(&table), screen));
     }
-    text += &picture(sweep, screen);
+    text += &latency_plot(sweep, screen);
     if let Some(table) = differences(sweep) {
         text += &format!("\n{}", aligned(&table));
     }
     for doubt in &sweep.warnings {
-        text += &format!("\nwarning: {}\n  advice: {}\n", printed(&told(doubt)), doubt.told.advice);
+        text +=
+            &format!("\nwarning: {}\n  advice: {}\n", replace_unprintable(&warning_text(doubt)), doubt.warning.advice);
     }
     if screen.plain { text.replace('µ', "u") } else { text }
 }
 
 /// A doubt with the levels that it is about.
-pub(super) fn told(doubt: &Doubt) -> String {
+pub(super) fn warning_text(doubt: &LevelWarning) -> String {
     let more = match &doubt.levels[1..] {
         [] => String::new(),
         more => format!("; likewise {}", more.join(", ")),
     };
-    format!("{} ({}{more})", doubt.told.text, doubt.levels[0])
+    format!("{} ({}{more})", doubt.warning.text, doubt.levels[0])
 }
 
 /// What is to be said beside the table.
@@ -70,18 +71,24 @@ pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
         );
     }
     lines.extend(sweep.goals.as_ref().map(|goals| ("SLO", goals.clone())));
-    lines.extend(answer(sweep).map(|answer| ("answer", answer)));
+    lines.extend(search_outcome(sweep).map(|answer| ("answer", answer)));
     if sweep.levels.iter().any(|point| point.front) {
-        lines.push(("Pareto front", named(sweep, |point| point.front) + ": output tokens/s against tokens/s per user"));
+        lines.push((
+            "Pareto front",
+            level_names(sweep, |point| point.front) + ": output tokens/s against tokens/s per user",
+        ));
     }
     if sweep.levels.iter().any(|point| point.knee) {
-        lines.push(("knee", named(sweep, |point| point.knee) + ": the most requests/s for their mean E2E (power)"));
+        lines.push((
+            "knee",
+            level_names(sweep, |point| point.knee) + ": the most requests/s for their mean E2E (power)",
+        ));
     }
     lines
 }
 
-fn named(sweep: &Sweep, which: fn(&Point) -> bool) -> String {
-    let of = |point: &Point| match point.target {
+fn level_names(sweep: &Sweep, which: fn(&LevelSummary) -> bool) -> String {
+    let of = |point: &LevelSummary| match point.target {
         Some(target) => format!("{} ({target})", point.level.name),
         None => point.level.name.clone(),
     };
@@ -89,7 +96,7 @@ fn named(sweep: &Sweep, which: fn(&Point) -> bool) -> String {
 }
 
 /// What a search found, in words.
-fn answer(sweep: &Sweep) -> Option<String> {
+fn search_outcome(sweep: &Sweep) -> Option<String> {
     let sought = sweep.plan.search.as_ref()?;
     let Some(answer) = sweep.answer else {
         return Some("none yet: the search has not ended; start it again to go on".to_owned());
@@ -97,22 +104,22 @@ fn answer(sweep: &Sweep) -> Option<String> {
     let why = |level: f64| {
         let point = sweep.levels.iter().find(|point| point.level.load() == level);
         match point {
-            Some(Point { not_valid, .. }) if !not_valid.is_empty() => {
+            Some(LevelSummary { not_valid, .. }) if !not_valid.is_empty() => {
                 format!(", which is not valid: {}", not_valid.join("; "))
             }
-            Some(Point { growth: Some(growth), .. }) => {
+            Some(LevelSummary { growth: Some(growth), .. }) => {
                 format!(", where the server is saturated: {:.2} requests more in flight each second", growth.per_second)
             }
             _ => String::new(),
         }
     };
     let missed = match answer.missed {
-        Some(missed) => format!("{} does not{}", sought.by.told(missed), why(missed)),
+        Some(missed) => format!("{} does not{}", sought.by.describe(missed), why(missed)),
         None => "no more was allowed".to_owned(),
     };
     let doubt = if answer.sure { "" } else { ", by what was seen: too few requests to be sure" };
     Some(match answer.met {
-        Some(met) => format!("{} meets it, for {}{doubt}; {missed}", sought.by.told(met), sought.sustain),
+        Some(met) => format!("{} meets it, for {}{doubt}; {missed}", sought.by.describe(met), sought.sustain),
         None => format!("no level meets it: even {missed}"),
     })
 }
@@ -120,11 +127,13 @@ fn answer(sweep: &Sweep) -> Option<String> {
 /// The table; its first row is its head.
 pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
     let points = &sweep.levels;
-    let named = points.iter().any(|point| !point.level.is_usual());
+    let named = points.iter().any(|point| !point.level.has_default_name());
     let targets = sweep.plan.targets.len() > 1;
-    let metrics = [Metric::TtftFromPlanned, Metric::Itl, Metric::Tpot, Metric::E2eFromPlanned];
-    let metrics: Vec<(Metric, f64)> =
-        metrics.into_iter().flat_map(|metric| sweep.shown.iter().map(move |percent| (metric, *percent))).collect();
+    let metrics = [ReportMetric::TtftFromPlanned, ReportMetric::Itl, ReportMetric::Tpot, ReportMetric::E2eFromPlanned];
+    let metrics: Vec<(ReportMetric, f64)> = metrics
+        .into_iter()
+        .flat_map(|metric| sweep.percentiles.iter().map(move |percent| (metric, *percent)))
+        .collect();
     let metrics: Vec<_> = metrics
         .into_iter()
         .filter(|(metric, percent)| points.iter().any(|point| point.percentile(*metric, *percent).is_some()))
@@ -137,23 +146,23 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
     head.extend(targets.then(|| "target".to_owned()));
     head.extend(metrics.iter().map(|(metric, percent)| {
         let name = metric.label(false).trim_end_matches(" from planned");
-        format!("{name} {}", name_of(*percent))
+        format!("{name} {}", percentile_name(*percent))
     }));
     head.extend(["tok/s".to_owned(), "tok/s/user".into()]);
     head.extend(slos.iter().map(|slo| (*slo).to_owned()));
     head.extend(sweep.goals.as_ref().map(|_| "SLO".to_owned()));
     head.push(String::new());
     let dash = || "-".to_owned();
-    let row = |point: &Point| {
+    let row = |point: &LevelSummary| {
         let mut row = Vec::new();
         row.extend(named.then(|| point.level.name.clone()));
         row.extend([point.level.offered(), format!("{:.2}", point.summary.throughput.requests)]);
         row.extend(targets.then(|| point.target.unwrap_or_default().to_owned()));
         row.extend(metrics.iter().map(|(metric, percent)| {
-            point.percentile(*metric, *percent).map_or_else(dash, |of| value(of, Unit::Time))
+            point.percentile(*metric, *percent).map_or_else(dash, |of| format_value(of, MetricUnit::Time))
         }));
-        row.push(value(point.summary.throughput.output_tokens, Unit::Rate));
-        row.push(point.median(Metric::UserRate).map_or_else(dash, |of| value(of, Unit::Rate)));
+        row.push(format_value(point.summary.throughput.output_tokens, MetricUnit::Rate));
+        row.push(point.median(ReportMetric::UserRate).map_or_else(dash, |of| format_value(of, MetricUnit::Rate)));
         let share = |slo: &&str| {
             let of = point.summary.goodput.iter().find(|of| of.slo == **slo)?;
             Some(format!("{:.1} %", of.share? * 100.0))
@@ -166,7 +175,7 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
     std::iter::once(head).chain(points.iter().map(row)).collect()
 }
 
-fn marks(point: &Point) -> String {
+fn marks(point: &LevelSummary) -> String {
     let failed = point.summary.requests - point.summary.outcomes.get("success").copied().unwrap_or(0);
     let marks = [
         point.front.then(|| "front".to_owned()),
@@ -180,11 +189,11 @@ fn marks(point: &Point) -> String {
 }
 
 /// The table with a line below the last level of each series that meets the SLO, as all before it do.
-fn with_line(sweep: &Sweep, table: &str, screen: Screen) -> String {
+fn with_slo_line(sweep: &Sweep, table: &str, screen: TextLayout) -> String {
     let mut lines: Vec<String> = table.lines().map(str::to_owned).collect();
     let width = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
     let points = &sweep.levels;
-    let begins = |at: usize| at == 0 || !is_of(&points[at - 1], &points[at]);
+    let begins = |at: usize| at == 0 || !same_series(&points[at - 1], &points[at]);
     let missed = |at: usize| points[at].meets == Some(false);
     let first_missed = |at: usize| missed(at) && (begins(at) || points[at - 1].meets == Some(true));
     let alone = |at: usize| begins(at) && (at + 1 == points.len() || begins(at + 1));
@@ -198,10 +207,10 @@ fn with_line(sweep: &Sweep, table: &str, screen: Screen) -> String {
 }
 
 /// TTFT at its 99th percentile, or E2E where nothing streams, against the load that was carried.
-fn picture(sweep: &Sweep, screen: Screen) -> String {
-    let metrics = [Metric::TtftFromPlanned, Metric::E2eFromPlanned];
-    let drawn = |metric: Metric| {
-        let mark = |point: &Point| match point.target.and_then(|target| target.chars().next()) {
+fn latency_plot(sweep: &Sweep, screen: TextLayout) -> String {
+    let metrics = [ReportMetric::TtftFromPlanned, ReportMetric::E2eFromPlanned];
+    let drawn = |metric: ReportMetric| {
+        let mark = |point: &LevelSummary| match point.target.and_then(|target| target.chars().next()) {
             Some(target) => target,
             None if point.knee => {
                 if screen.plain {
@@ -218,8 +227,9 @@ fn picture(sweep: &Sweep, screen: Screen) -> String {
                 }
             }
         };
-        let of =
-            |point: &Point| Some((point.summary.throughput.requests, point.percentile(metric, 99.0)?, mark(point)));
+        let of = |point: &LevelSummary| {
+            Some((point.summary.throughput.requests, point.percentile(metric, 99.0)?, mark(point)))
+        };
         (metric, sweep.levels.iter().filter_map(of).collect::<Vec<_>>())
     };
     let Some((metric, points)) = metrics.map(drawn).into_iter().find(|(_, points)| points.len() > 2) else {
@@ -229,7 +239,7 @@ fn picture(sweep: &Sweep, screen: Screen) -> String {
     let (right, top) = (most(|point| point.0), most(|point| point.1));
     let least = points.iter().map(|point| point.1).fold(top, f64::min);
     let width = screen.width.saturating_sub(LABEL).min(WIDTH);
-    let (bottom, scale) = if is_wide(least, top) { (least, ", logarithmic") } else { (0.0, "") };
+    let (bottom, scale) = if needs_log_scale(least, top) { (least, ", logarithmic") } else { (0.0, "") };
     let knee = if points.iter().any(|point| point.2 == '◆' || point.2 == '#') {
         if screen.plain { "; # is the knee" } else { "; ◆ is the knee" }
     } else {
@@ -238,8 +248,8 @@ fn picture(sweep: &Sweep, screen: Screen) -> String {
     let mut text = format!("\n{} p99{scale}, against requests/s{knee}\n", metric.label(true));
     for (at, line) in scatter(&points, width, HEIGHT).iter().enumerate() {
         let label = match at {
-            0 => value(top, Unit::Time),
-            _ if at + 1 == HEIGHT => value(bottom, Unit::Time),
+            0 => format_value(top, MetricUnit::Time),
+            _ if at + 1 == HEIGHT => format_value(bottom, MetricUnit::Time),
             _ => String::new(),
         };
         let edge = if screen.plain { '|' } else { '│' };
@@ -256,11 +266,11 @@ pub(super) fn differences(sweep: &Sweep) -> Option<Vec<Vec<String>>> {
     let mut head = vec!["B against A".to_owned(), String::new(), "A".into(), "B".into(), "change".into()];
     head.extend((1..=passes).map(|pass| format!("pass {pass}")));
     let percent = |change: &f64| format!("{:+.1} %", change * 100.0);
-    let row = |of: &Difference| {
-        let metric = Metric::ALL.into_iter().find(|metric| metric.key() == of.metric);
-        let (name, unit) = metric.map_or((of.metric, Unit::Rate), |metric| (metric.label(true), metric.unit()));
+    let row = |of: &TargetDifference| {
+        let metric = ReportMetric::ALL.into_iter().find(|metric| metric.key() == of.metric);
+        let (name, unit) = metric.map_or((of.metric, MetricUnit::Rate), |metric| (metric.label(true), metric.unit()));
         let mut row = vec![of.level.clone(), format!("{name} {}", of.stat)];
-        row.extend([value(of.a, unit), value(of.b, unit), percent(&of.change)]);
+        row.extend([format_value(of.a, unit), format_value(of.b, unit), percent(&of.change)]);
         row.extend((0..passes).map(|pass| of.pairs.get(pass).map_or("-".to_owned(), percent)));
         row
     };

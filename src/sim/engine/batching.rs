@@ -8,27 +8,27 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::blocks::{Blocks, Held};
-use super::{Finish, Finished, Job, Output};
+use super::blocks::{BlockLease, BlockPool};
+use super::{EngineFinish, EngineJob, EngineOutput, FinishedJob};
 use crate::measure::time::{Gap, Stamp};
 use crate::sim::cost::CostModel;
-use crate::sim::options::Options;
-use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, Stats, TTFT_BOUNDS};
+use crate::sim::options::SimOptions;
+use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
 
 /// The scheduler.
 #[derive(Debug)]
-pub(super) struct Batching {
+pub(super) struct BatchScheduler {
     cost: CostModel,
     max_num_seqs: usize,
     max_waiting: usize,
     token_budget: u32,
     tokens_per_step: u32,
-    blocks: Blocks,
+    blocks: BlockPool,
     waiting: VecDeque<Sequence>,
     /// In the order of admission.
     running: Vec<Sequence>,
     /// Aborted since the last step.
-    gone: Vec<(Range<u64>, Finish)>,
+    gone: Vec<(Range<u64>, EngineFinish)>,
     /// The end of the step in flight.
     ends: Option<Stamp>,
     /// The end of the step before.
@@ -39,8 +39,8 @@ pub(super) struct Batching {
 #[derive(Debug)]
 struct Sequence {
     seq: u64,
-    job: Job,
-    held: Held,
+    job: EngineJob,
+    held: BlockLease,
     arrived: Stamp,
     admitted: Option<Stamp>,
     first: Option<Stamp>,
@@ -61,11 +61,11 @@ struct Sequence {
 }
 
 impl Sequence {
-    fn new(seq: u64, job: Job, arrived: Stamp) -> Self {
+    fn new(seq: u64, job: EngineJob, arrived: Stamp) -> Self {
         let mut new = Self {
             seq,
             job,
-            held: Held::default(),
+            held: BlockLease::default(),
             arrived,
             admitted: None,
             first: None,
@@ -107,7 +107,7 @@ impl Sequence {
     }
 
     /// Books the step that ends at `at`. `None` if it gave this sequence nothing.
-    fn land(&mut self, at: Stamp, stats: &mut Stats) -> Option<Output> {
+    fn book_step(&mut self, at: Stamp, stats: &mut SimStats) -> Option<EngineOutput> {
         self.computed += std::mem::take(&mut self.scheduled);
         let emits = std::mem::take(&mut self.emits);
         if emits == 0 {
@@ -126,15 +126,20 @@ impl Sequence {
         self.last = at;
         self.stall_from(at);
         let done = self.generated >= self.job.output_tokens;
-        Some(Output { seq: self.seq, generated: self.generated, at, finished: done.then(|| self.finish(at, stats)) })
+        Some(EngineOutput {
+            seq: self.seq,
+            generated: self.generated,
+            at,
+            finished: done.then(|| self.finish(at, stats)),
+        })
     }
 
-    fn finish(&self, at: Stamp, stats: &mut Stats) -> Finished {
+    fn finish(&self, at: Stamp, stats: &mut SimStats) -> FinishedJob {
         stats.finish(self.job.ending);
         stats.e2e.observe(&E2E_BOUNDS, at.since(self.arrived));
         let admitted = self.admitted.unwrap_or(self.arrived);
         let first = self.first.unwrap_or(at);
-        Finished {
+        FinishedJob {
             reason: self.job.ending,
             cached_tokens: self.cached,
             queued: admitted.since(self.arrived),
@@ -144,8 +149,8 @@ impl Sequence {
     }
 }
 
-impl Batching {
-    pub(super) fn new(options: &Options) -> Self {
+impl BatchScheduler {
+    pub(super) fn new(options: &SimOptions) -> Self {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
             cost: options.cost.clone(),
@@ -153,7 +158,7 @@ impl Batching {
             max_waiting: size(options.max_waiting),
             token_budget: options.max_batched_tokens,
             tokens_per_step: options.tokens_per_step,
-            blocks: Blocks::new(options.kv_blocks, options.prefix_cache),
+            blocks: BlockPool::new(options.kv_blocks, options.prefix_cache),
             waiting: VecDeque::new(),
             running: Vec::new(),
             gone: Vec::new(),
@@ -168,15 +173,15 @@ impl Batching {
         self.max_waiting.saturating_add(slots).saturating_sub(self.waiting.len())
     }
 
-    pub(super) fn submit(&mut self, now: Stamp, seq: u64, job: Job) {
+    pub(super) fn submit(&mut self, now: Stamp, seq: u64, job: EngineJob) {
         self.waiting.push_back(Sequence::new(seq, job, now));
     }
 
-    pub(super) fn abort(&mut self, seqs: Range<u64>, why: Finish) {
+    pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         self.gone.push((seqs, why));
     }
 
-    pub(super) fn gauge(&self, stats: &mut Stats) {
+    pub(super) fn gauge(&self, stats: &mut SimStats) {
         stats.running = self.running.len() as u64;
         stats.waiting = self.waiting.len() as u64;
         stats.kv_usage = self.blocks.usage();
@@ -187,7 +192,7 @@ impl Batching {
         self.ends.or(sweep).or_else(|| self.next_start())
     }
 
-    pub(super) fn step(&mut self, now: Stamp, stats: &mut Stats, out: &mut Vec<Output>) -> Option<Stamp> {
+    pub(super) fn step(&mut self, now: Stamp, stats: &mut SimStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         if let Some(ends) = self.ends {
             if now < ends {
                 return Some(ends);
@@ -201,7 +206,7 @@ impl Batching {
     }
 
     /// Lets go of what was aborted.
-    fn sweep(&mut self, stats: &mut Stats) {
+    fn sweep(&mut self, stats: &mut SimStats) {
         for (seqs, why) in std::mem::take(&mut self.gone) {
             let blocks = &mut self.blocks;
             let mut keep = |sequence: &mut Sequence| {
@@ -218,10 +223,10 @@ impl Batching {
     }
 
     /// Books the step that has just ended.
-    fn land(&mut self, stats: &mut Stats, out: &mut Vec<Output>) {
+    fn land(&mut self, stats: &mut SimStats, out: &mut Vec<EngineOutput>) {
         let (blocks, at) = (&mut self.blocks, self.free_at);
         self.running.retain_mut(|sequence| {
-            let Some(output) = sequence.land(at, stats) else { return true };
+            let Some(output) = sequence.book_step(at, stats) else { return true };
             let stays = output.finished.is_none();
             if !stays {
                 blocks.release(std::mem::take(&mut sequence.held));
@@ -244,7 +249,7 @@ impl Batching {
     /// A step starts where the one before ended, however late the caller was to notice: neither its lateness nor an
     /// arrival in that time gets into the model. But a caller that is late by more than the shortest step is not
     /// answered with a burst; the time is lost, as it is for a process that was stopped.
-    fn launch(&mut self, now: Stamp, stats: &mut Stats) -> Option<Stamp> {
+    fn launch(&mut self, now: Stamp, stats: &mut SimStats) -> Option<Stamp> {
         let mut start = self.next_start()?;
         if start > now {
             return Some(start);
@@ -274,7 +279,7 @@ impl Batching {
     }
 
     /// Gives the running sequences their tokens of the step. `true` if one had to be preempted for that.
-    fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut Stats) -> bool {
+    fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) -> bool {
         let mut preempted = false;
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
@@ -300,7 +305,7 @@ impl Batching {
     }
 
     /// Lets waiting sequences join that had arrived when the step started.
-    fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut Stats) {
+    fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) {
         while *budget > 0 && self.running.len() < self.max_num_seqs {
             let Some(mut sequence) = self.waiting.pop_front_if(|next| next.arrived <= start) else { break };
             let tokens = sequence.job.prompt.tokens;
@@ -329,7 +334,7 @@ impl Batching {
 }
 
 /// Puts one sequence into the step with as much as the budget allows. `false` changes nothing: there is no block left.
-fn schedule(sequence: &mut Sequence, blocks: &mut Blocks, budget: &mut u32, tokens_per_step: u32) -> bool {
+fn schedule(sequence: &mut Sequence, blocks: &mut BlockPool, budget: &mut u32, tokens_per_step: u32) -> bool {
     let tokens = sequence.remaining().min(*budget);
     let computed = sequence.computed.saturating_add(tokens);
     if !blocks.grow(&mut sequence.held, computed) {

@@ -10,10 +10,10 @@ use crate::sim::options::BLOCK_TOKENS;
 
 /// The pool. `private` + `cached` never exceeds `total`.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct BlockPool {
     total: u32,
     private: u32,
-    cached: HashMap<u64, Cached>,
+    cached: HashMap<u64, CachedBlock>,
     /// Cached blocks that no sequence uses, by when they were let go.
     idle: BTreeMap<u64, u64>,
     next_tick: u64,
@@ -21,7 +21,7 @@ pub(super) struct Blocks {
 }
 
 #[derive(Debug)]
-struct Cached {
+struct CachedBlock {
     users: u32,
     /// The key in `idle`; meaningful while `users` is zero.
     let_go: u64,
@@ -29,7 +29,7 @@ struct Cached {
 
 /// The blocks of one sequence.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct BlockLease {
     /// Hashes of the cached blocks, in the order of the text.
     shared: Vec<u64>,
     private: u32,
@@ -37,7 +37,7 @@ pub(super) struct Held {
     settled: usize,
 }
 
-impl Held {
+impl BlockLease {
     /// Tokens in the cached blocks.
     pub(super) fn tokens(&self) -> u32 {
         u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_mul(BLOCK_TOKENS)
@@ -48,7 +48,7 @@ impl Held {
     }
 }
 
-impl Blocks {
+impl BlockPool {
     /// An empty pool of `total` blocks; with `reuse` off nothing is ever cached.
     pub(super) fn new(total: u32, reuse: bool) -> Self {
         Self { total, private: 0, cached: HashMap::new(), idle: BTreeMap::new(), next_tick: 0, reuse }
@@ -72,8 +72,8 @@ impl Blocks {
 
     /// Takes the longest cached prefix of `chain` that leaves at least one of `tokens` to compute: without that there
     /// would be nothing to draw the first output token from.
-    pub(super) fn adopt(&mut self, chain: &[u64], tokens: u32) -> Held {
-        let mut held = Held::default();
+    pub(super) fn adopt(&mut self, chain: &[u64], tokens: u32) -> BlockLease {
+        let mut held = BlockLease::default();
         let most = usize::try_from(tokens.saturating_sub(1) / BLOCK_TOKENS).unwrap_or(usize::MAX);
         for hash in chain.iter().take(most) {
             let Some(block) = self.cached.get_mut(hash) else { break };
@@ -88,7 +88,7 @@ impl Blocks {
     }
 
     /// Makes `held` long enough for `tokens`, evicting what nobody uses. `false` changes nothing: the pool is full.
-    pub(super) fn grow(&mut self, held: &mut Held, tokens: u32) -> bool {
+    pub(super) fn grow(&mut self, held: &mut BlockLease, tokens: u32) -> bool {
         let missing = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(held.count());
         if missing > self.free() {
             return false;
@@ -104,7 +104,7 @@ impl Blocks {
 
     /// Caches the prompt blocks that `computed` tokens fill. A block that somebody else cached in the meantime stays
     /// private, a double, as in the real thing.
-    pub(super) fn publish(&mut self, held: &mut Held, chain: &[u64], computed: u32) {
+    pub(super) fn publish(&mut self, held: &mut BlockLease, chain: &[u64], computed: u32) {
         if !self.reuse {
             return;
         }
@@ -113,7 +113,7 @@ impl Blocks {
             let hash = chain[held.settled];
             held.settled += 1;
             if !self.cached.contains_key(&hash) && held.private > 0 {
-                self.cached.insert(hash, Cached { users: 1, let_go: 0 });
+                self.cached.insert(hash, CachedBlock { users: 1, let_go: 0 });
                 self.private -= 1;
                 held.private -= 1;
                 held.shared.push(hash);
@@ -122,7 +122,7 @@ impl Blocks {
     }
 
     /// Gives everything back. Later blocks of a chain are let go first, because they are of no use without the earlier.
-    pub(super) fn release(&mut self, held: Held) {
+    pub(super) fn release(&mut self, held: BlockLease) {
         self.private -= held.private;
         for hash in held.shared.into_iter().rev() {
             let Some(block) = self.cached.get_mut(&hash) else { continue };
@@ -140,7 +140,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    fn run(blocks: &mut Blocks, chain: &[u64], tokens: u32) -> Held {
+    fn run(blocks: &mut BlockPool, chain: &[u64], tokens: u32) -> BlockLease {
         let mut held = blocks.adopt(chain, tokens);
         assert!(blocks.grow(&mut held, tokens));
         blocks.publish(&mut held, chain, tokens);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_found_again_but_never_the_whole_prompt() {
-        let mut blocks = Blocks::new(10, true);
+        let mut blocks = BlockPool::new(10, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         blocks.release(first);
         assert_eq!(blocks.adopt(&[1, 2, 3], 48).shared, [1, 2]);
@@ -159,21 +159,21 @@ mod tests {
 
     #[test]
     fn blocks_that_nobody_uses_count_as_free_and_are_evicted_tail_first() {
-        let mut blocks = Blocks::new(4, true);
+        let mut blocks = BlockPool::new(4, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         assert_eq!(blocks.usage(), 0.75);
         blocks.release(first);
         assert_eq!(blocks.usage(), 0.0);
-        let mut other = Held::default();
+        let mut other = BlockLease::default();
         assert!(blocks.grow(&mut other, 32));
         assert_eq!(blocks.adopt(&[1, 2, 3], 64).shared, [1, 2]);
     }
 
     #[test]
     fn a_full_pool_refuses_and_stays_as_it_was() {
-        let mut blocks = Blocks::new(4, true);
+        let mut blocks = BlockPool::new(4, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
-        let mut other = Held::default();
+        let mut other = BlockLease::default();
         assert!(!blocks.grow(&mut other, 17));
         assert_eq!(other.count(), 0);
         assert!(blocks.grow(&mut other, 16));
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn two_that_compute_the_same_block_hold_a_double() {
-        let mut blocks = Blocks::new(4, true);
-        let (mut a, mut b) = (Held::default(), Held::default());
+        let mut blocks = BlockPool::new(4, true);
+        let (mut a, mut b) = (BlockLease::default(), BlockLease::default());
         assert!(blocks.grow(&mut a, 16) && blocks.grow(&mut b, 16));
         blocks.publish(&mut a, &[7], 16);
         blocks.publish(&mut b, &[7], 16);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn without_reuse_nothing_is_cached() {
-        let mut blocks = Blocks::new(4, false);
+        let mut blocks = BlockPool::new(4, false);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         blocks.release(first);
         assert!(blocks.adopt(&[1, 2, 3], 48).shared.is_empty());

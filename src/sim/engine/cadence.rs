@@ -8,11 +8,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
-use super::{Finish, Finished, Job, Output};
+use super::{EngineFinish, EngineJob, EngineOutput, FinishedJob};
 use crate::measure::time::{Gap, Stamp};
 use crate::sim::cost::CostModel;
-use crate::sim::options::Options;
-use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, Stats, TTFT_BOUNDS};
+use crate::sim::options::SimOptions;
+use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
 
 /// The least distance that slots keep, in nanoseconds: several times what it takes to write one event.
 const SLOT: u64 = 100_000;
@@ -22,20 +22,20 @@ const MAX_SLOTS: u64 = 4_096;
 
 /// The scheduler.
 #[derive(Debug)]
-pub(super) struct Cadence {
+pub(super) struct CadenceScheduler {
     cost: CostModel,
     beat: u64,
     tokens_per_step: u32,
     max_streams: usize,
-    streams: HashMap<u64, Stream>,
+    streams: HashMap<u64, CadenceStream>,
     /// When each stream is due next.
     due: BinaryHeap<Reverse<(Stamp, u64)>>,
     slots: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Stream {
-    job: Job,
+struct CadenceStream {
+    job: EngineJob,
     arrived: Stamp,
     first: Stamp,
     slot: usize,
@@ -43,8 +43,8 @@ struct Stream {
     last: Stamp,
 }
 
-impl Cadence {
-    pub(super) fn new(options: &Options, beat: Gap) -> Self {
+impl CadenceScheduler {
+    pub(super) fn new(options: &SimOptions, beat: Gap) -> Self {
         let beat = beat.as_nanos().max(1);
         let slots = (beat / SLOT).clamp(1, MAX_SLOTS);
         Self {
@@ -63,14 +63,14 @@ impl Cadence {
         self.max_streams.saturating_sub(self.streams.len())
     }
 
-    pub(super) fn submit(&mut self, now: Stamp, seq: u64, mut job: Job, stats: &mut Stats) {
+    pub(super) fn submit(&mut self, now: Stamp, seq: u64, mut job: EngineJob, stats: &mut SimStats) {
         let tokens = u64::from(job.prompt.tokens);
         let (first, slot) = self.place(now.after(self.cost.step(1, tokens)));
         let first = first.after(pause(&mut job, 0));
         stats.prompt_tokens += tokens;
         stats.cache_queries += tokens;
         self.slots[slot] += 1;
-        self.streams.insert(seq, Stream { job, arrived: now, first, slot, generated: 0, last: now });
+        self.streams.insert(seq, CadenceStream { job, arrived: now, first, slot, generated: 0, last: now });
         self.due.push(Reverse((first, seq)));
     }
 
@@ -86,7 +86,7 @@ impl Cadence {
         (natural.after(Gap::from_nanos(wait)), slot)
     }
 
-    pub(super) fn abort(&mut self, seqs: Range<u64>, why: Finish, stats: &mut Stats) {
+    pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish, stats: &mut SimStats) {
         for seq in seqs.clone() {
             if let Some(stream) = self.streams.remove(&seq) {
                 self.slots[stream.slot] -= 1;
@@ -96,7 +96,7 @@ impl Cadence {
         self.due.retain(|Reverse((_, seq))| !seqs.contains(seq));
     }
 
-    pub(super) fn gauge(&self, stats: &mut Stats) {
+    pub(super) fn gauge(&self, stats: &mut SimStats) {
         stats.running = self.streams.len() as u64;
     }
 
@@ -104,7 +104,7 @@ impl Cadence {
         self.due.peek().map(|Reverse((at, _))| *at)
     }
 
-    pub(super) fn step(&mut self, now: Stamp, stats: &mut Stats, out: &mut Vec<Output>) -> Option<Stamp> {
+    pub(super) fn step(&mut self, now: Stamp, stats: &mut SimStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         while let Some(Reverse((at, seq))) = self.due.peek().copied() {
             if at > now {
                 return Some(at);
@@ -125,9 +125,9 @@ impl Cadence {
     }
 }
 
-impl Stream {
+impl CadenceStream {
     /// The tokens of one beat. A stall is not jumped.
-    fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut Stats) -> Output {
+    fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut SimStats) -> EngineOutput {
         let most = if self.generated == 0 { 1 } else { tokens_per_step };
         let left = self.job.output_tokens.saturating_sub(self.generated);
         let until_stall = self.job.stall.map_or(u32::MAX, |stall| stall.before - 1 - self.generated);
@@ -143,7 +143,7 @@ impl Stream {
         let finished = (self.generated >= self.job.output_tokens).then(|| {
             stats.finish(self.job.ending);
             stats.e2e.observe(&E2E_BOUNDS, at.since(self.arrived));
-            Finished {
+            FinishedJob {
                 reason: self.job.ending,
                 cached_tokens: 0,
                 queued: Gap::ZERO,
@@ -151,11 +151,11 @@ impl Stream {
                 decode: at.since(self.first),
             }
         });
-        Output { seq, generated: self.generated, at, finished }
+        EngineOutput { seq, generated: self.generated, at, finished }
     }
 }
 
 /// The stall that stands before the next token of a stream with `generated` tokens; it happens once.
-fn pause(job: &mut Job, generated: u32) -> Gap {
+fn pause(job: &mut EngineJob, generated: u32) -> Gap {
     job.stall.take_if(|stall| stall.before <= generated + 1).map_or(Gap::ZERO, |stall| stall.gap)
 }

@@ -13,15 +13,15 @@ mod tests;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::options::Options;
-use super::stats::Stats;
+use super::options::SimOptions;
+use super::stats::SimStats;
 use crate::measure::time::{Gap, Stamp};
-use batching::Batching;
-use cadence::Cadence;
+use batching::BatchScheduler;
+use cadence::CadenceScheduler;
 
 /// Why a sequence stopped, in vLLM's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub(crate) enum EngineFinish {
     /// The model drew its end-of-sequence token.
     Stop,
     /// The sequence reached `max_tokens`.
@@ -32,7 +32,7 @@ pub(crate) enum Finish {
     Error,
 }
 
-impl Finish {
+impl EngineFinish {
     /// Every reason, in the order of the `/metrics` page.
     pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
@@ -49,7 +49,7 @@ impl Finish {
 
 /// A prompt without its text: what the cost of it depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Prompt {
+pub(crate) struct EnginePrompt {
     /// Length in tokens.
     pub(crate) tokens: u32,
     /// One hash per full block, each over everything up to the block's end, so that equal hashes mean equal prefixes.
@@ -65,30 +65,30 @@ pub(crate) struct Stall {
 
 /// One sequence to generate.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) prompt: Prompt,
+pub(crate) struct EngineJob {
+    pub(crate) prompt: EnginePrompt,
     /// How many tokens it will have, at least 1.
     pub(crate) output_tokens: u32,
     /// Why it will stop there.
-    pub(crate) ending: Finish,
+    pub(crate) ending: EngineFinish,
     pub(crate) stall: Option<Stall>,
 }
 
 /// Tokens that one step gave one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Output {
+pub(crate) struct EngineOutput {
     pub(crate) seq: u64,
     /// Tokens of this sequence so far, these included.
     pub(crate) generated: u32,
     /// When the model had them: the end of the step, in the engine's own time.
     pub(crate) at: Stamp,
-    pub(crate) finished: Option<Finished>,
+    pub(crate) finished: Option<FinishedJob>,
 }
 
 /// What is known of a sequence once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
-    pub(crate) reason: Finish,
+pub(crate) struct FinishedJob {
+    pub(crate) reason: EngineFinish,
     /// Prompt tokens that the prefix cache already had.
     pub(crate) cached_tokens: u32,
     /// Arrival to first scheduling.
@@ -101,44 +101,44 @@ pub(crate) struct Finished {
 
 /// The waiting queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal;
+pub(crate) struct QueueFull;
 
 /// The engine: one scheduler, its counters, and the numbering of sequences.
 #[derive(Debug)]
 pub(crate) struct Engine {
     next_seq: u64,
-    stats: Stats,
+    stats: SimStats,
     scheduler: Scheduler,
 }
 
 #[derive(Debug)]
 enum Scheduler {
-    Batching(Batching),
-    Cadence(Cadence),
+    Batching(BatchScheduler),
+    Cadence(CadenceScheduler),
 }
 
 impl Engine {
     /// An idle engine.
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &SimOptions) -> Self {
         let scheduler = match options.exact_cadence {
-            None => Scheduler::Batching(Batching::new(options)),
-            Some(cadence) => Scheduler::Cadence(Cadence::new(options, cadence)),
+            None => Scheduler::Batching(BatchScheduler::new(options)),
+            Some(cadence) => Scheduler::Cadence(CadenceScheduler::new(options, cadence)),
         };
-        Self { next_seq: 0, stats: Stats::default(), scheduler }
+        Self { next_seq: 0, stats: SimStats::default(), scheduler }
     }
 
     /// Takes all of `jobs`, which arrive `now`, or none. The sequences are numbered in order.
     ///
     /// # Errors
     /// [`Refusal`] when they do not fit into the waiting queue.
-    pub(crate) fn submit(&mut self, now: Stamp, jobs: Vec<Job>) -> Result<Range<u64>, Refusal> {
+    pub(crate) fn submit(&mut self, now: Stamp, jobs: Vec<EngineJob>) -> Result<Range<u64>, QueueFull> {
         let room = match &self.scheduler {
             Scheduler::Batching(batching) => batching.room(),
             Scheduler::Cadence(cadence) => cadence.room(),
         };
         if jobs.len() > room {
             self.stats.refused += 1;
-            return Err(Refusal);
+            return Err(QueueFull);
         }
         let first = self.next_seq;
         for job in jobs {
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Gives up sequences; their slots are free at the next step. Those that have ended already are not touched.
-    pub(crate) fn abort(&mut self, seqs: Range<u64>, why: Finish) {
+    pub(crate) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.abort(seqs, why),
             Scheduler::Cadence(cadence) => cadence.abort(seqs, why, &mut self.stats),
@@ -163,7 +163,7 @@ impl Engine {
     ///
     /// Returns when it wants to be called again; `None` means that there is nothing to do until the next
     /// [`Engine::submit`].
-    pub(crate) fn step(&mut self, now: Stamp, out: &mut Vec<Output>) -> Option<Stamp> {
+    pub(crate) fn step(&mut self, now: Stamp, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.step(now, &mut self.stats, out),
             Scheduler::Cadence(cadence) => cadence.step(now, &mut self.stats, out),
@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// The counters, with the gauges as they stand now.
-    pub(crate) fn stats(&mut self) -> &Stats {
+    pub(crate) fn stats(&mut self) -> &SimStats {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.gauge(&mut self.stats),
             Scheduler::Cadence(cadence) => cadence.gauge(&mut self.stats),

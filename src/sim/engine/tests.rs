@@ -5,8 +5,8 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 /// 10 ms a step, 1 ms a sequence, 1 ms per prompt token: numbers that add up in the head.
-fn options() -> Options {
-    Options {
+fn options() -> SimOptions {
+    SimOptions {
         cost: crate::sim::CostModel {
             prefill_per_second: 1_000,
             step_base: Gap::from_millis(10),
@@ -17,18 +17,18 @@ fn options() -> Options {
         max_waiting: 2,
         max_model_len: 1_024,
         kv_blocks: 64,
-        ..Options::default()
+        ..SimOptions::default()
     }
 }
 
-fn job(prompt: u32, output: u32) -> Job {
-    let prompt = Prompt { tokens: prompt, chain: (0..u64::from(prompt / 16)).collect() };
-    Job { prompt, output_tokens: output, ending: Finish::Length, stall: None }
+fn job(prompt: u32, output: u32) -> EngineJob {
+    let prompt = EnginePrompt { tokens: prompt, chain: (0..u64::from(prompt / 16)).collect() };
+    EngineJob { prompt, output_tokens: output, ending: EngineFinish::Length, stall: None }
 }
 
-fn unlike(salt: u64, prompt: u32, output: u32) -> Job {
+fn unlike(salt: u64, prompt: u32, output: u32) -> EngineJob {
     let chain = (0..u64::from(prompt / 16)).map(|block| salt << 32 | block).collect();
-    Job { prompt: Prompt { tokens: prompt, chain }, ..job(prompt, output) }
+    EngineJob { prompt: EnginePrompt { tokens: prompt, chain }, ..job(prompt, output) }
 }
 
 fn at(millis: u64) -> Stamp {
@@ -103,7 +103,7 @@ fn a_cached_prefix_is_not_prefilled_again() {
 
 #[test]
 fn without_the_prefix_cache_it_is() {
-    let mut engine = Engine::new(&Options { prefix_cache: false, ..options() });
+    let mut engine = Engine::new(&SimOptions { prefix_cache: false, ..options() });
     for start in [0, 100] {
         engine.submit(at(start), vec![job(40, 1)]).unwrap();
         assert_eq!(run(&mut engine, at(start), at(END)).last().unwrap().2, start + 51);
@@ -112,7 +112,7 @@ fn without_the_prefix_cache_it_is() {
 
 #[test]
 fn over_max_num_seqs_requests_wait_their_turn() {
-    let mut engine = Engine::new(&Options { max_num_seqs: 1, ..options() });
+    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, ..options() });
     engine.submit(at(0), vec![unlike(1, 1, 2)]).unwrap();
     engine.submit(at(0), vec![unlike(2, 1, 1)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 2, 23), (1, 1, 35)]);
@@ -122,9 +122,9 @@ fn over_max_num_seqs_requests_wait_their_turn() {
 
 #[test]
 fn a_full_queue_refuses_all_of_a_request_or_nothing() {
-    let mut engine = Engine::new(&Options { max_num_seqs: 1, max_waiting: 2, ..options() });
+    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, max_waiting: 2, ..options() });
     engine.submit(at(0), vec![job(1, 1); 2]).unwrap();
-    assert_eq!(engine.submit(at(0), vec![job(1, 1); 2]), Err(Refusal));
+    assert_eq!(engine.submit(at(0), vec![job(1, 1); 2]), Err(QueueFull));
     assert_eq!(engine.submit(at(0), vec![job(1, 1)]), Ok(2..3));
     assert_eq!(engine.stats().refused, 1);
     assert_eq!(engine.stats().waiting, 3);
@@ -132,14 +132,14 @@ fn a_full_queue_refuses_all_of_a_request_or_nothing() {
 
 #[test]
 fn an_aborted_sequence_frees_its_slot_at_the_next_step() {
-    let mut engine = Engine::new(&Options { max_num_seqs: 1, ..options() });
+    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, ..options() });
     let first = engine.submit(at(0), vec![unlike(1, 1, 100)]).unwrap();
     engine.submit(at(0), vec![unlike(2, 1, 1)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(30)), [(0, 1, 12), (0, 2, 23)]);
-    engine.abort(first, Finish::Abort);
+    engine.abort(first, EngineFinish::Abort);
     assert_eq!(run(&mut engine, at(34), at(END)), [(1, 1, 46)]);
-    assert_eq!(engine.stats().finished(Finish::Abort), 1);
-    assert_eq!(engine.stats().finished(Finish::Length), 1);
+    assert_eq!(engine.stats().finished(EngineFinish::Abort), 1);
+    assert_eq!(engine.stats().finished(EngineFinish::Length), 1);
     assert_eq!(engine.stats().kv_usage, 0.0);
 }
 
@@ -147,9 +147,9 @@ fn an_aborted_sequence_frees_its_slot_at_the_next_step() {
 fn an_abort_is_due_at_once_when_no_step_is_in_flight() {
     let mut engine = Engine::new(&options());
     let stall = Some(Stall { before: 1, gap: Gap::from_millis(END) });
-    let stalled = engine.submit(at(0), vec![Job { stall, ..job(1, 2) }]).unwrap();
+    let stalled = engine.submit(at(0), vec![EngineJob { stall, ..job(1, 2) }]).unwrap();
     assert_eq!(engine.step(at(0), &mut Vec::new()), Some(at(END)));
-    engine.abort(stalled, Finish::Abort);
+    engine.abort(stalled, EngineFinish::Abort);
     assert_eq!(engine.due(), Some(at(0)));
     assert_eq!(engine.step(at(1), &mut Vec::new()), None);
     assert_eq!(engine.stats().running, 0);
@@ -160,15 +160,15 @@ fn aborting_what_has_ended_counts_nothing() {
     let mut engine = Engine::new(&options());
     let done = engine.submit(at(0), vec![job(1, 1)]).unwrap();
     run(&mut engine, at(0), at(END));
-    engine.abort(done, Finish::Abort);
+    engine.abort(done, EngineFinish::Abort);
     run(&mut engine, at(100), at(END));
-    assert_eq!(engine.stats().finished(Finish::Abort), 0);
+    assert_eq!(engine.stats().finished(EngineFinish::Abort), 0);
 }
 
 #[test]
 fn when_blocks_run_out_the_youngest_starts_over() {
     // 4 blocks of 16: two sequences of 30 tokens fill them; at the 33rd token the older needs a fifth.
-    let few = Options { kv_blocks: 4, max_model_len: 64, ..options() };
+    let few = SimOptions { kv_blocks: 4, max_model_len: 64, ..options() };
     let mut engine = Engine::new(&few);
     engine.submit(at(0), vec![unlike(1, 30, 20), unlike(2, 30, 4)]).unwrap();
     let seen = run(&mut engine, at(0), at(END));
@@ -181,7 +181,7 @@ fn when_blocks_run_out_the_youngest_starts_over() {
 
 #[test]
 fn several_tokens_per_step_come_after_the_first() {
-    let mut engine = Engine::new(&Options { tokens_per_step: 4, ..options() });
+    let mut engine = Engine::new(&SimOptions { tokens_per_step: 4, ..options() });
     engine.submit(at(0), vec![job(1, 10)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 5, 23), (0, 9, 34), (0, 10, 45)]);
 }
@@ -190,7 +190,7 @@ fn several_tokens_per_step_come_after_the_first() {
 fn a_stall_holds_one_sequence_and_no_other() {
     let mut engine = Engine::new(&options());
     let stall = Some(Stall { before: 3, gap: Gap::from_millis(100) });
-    engine.submit(at(0), vec![Job { stall, ..unlike(1, 1, 4) }, unlike(2, 1, 4)]).unwrap();
+    engine.submit(at(0), vec![EngineJob { stall, ..unlike(1, 1, 4) }, unlike(2, 1, 4)]).unwrap();
     let seen = run(&mut engine, at(0), at(END));
     let of = |seq| seen.iter().filter(move |output| output.0 == seq).map(|output| output.2).collect::<Vec<_>>();
     assert_eq!(of(1), [14, 26, 37, 48]);
@@ -201,15 +201,15 @@ fn a_stall_holds_one_sequence_and_no_other() {
 fn a_stall_before_the_first_token_counts_from_arrival() {
     let mut engine = Engine::new(&options());
     let stall = Some(Stall { before: 1, gap: Gap::from_millis(100) });
-    engine.submit(at(5), vec![Job { stall, ..job(1, 2) }]).unwrap();
+    engine.submit(at(5), vec![EngineJob { stall, ..job(1, 2) }]).unwrap();
     assert_eq!(run(&mut engine, at(5), at(END)), [(0, 1, 117), (0, 2, 128)]);
 }
 
 #[test]
 fn a_stall_is_not_jumped_by_a_step_of_several_tokens() {
-    let mut engine = Engine::new(&Options { tokens_per_step: 4, ..options() });
+    let mut engine = Engine::new(&SimOptions { tokens_per_step: 4, ..options() });
     let stall = Some(Stall { before: 4, gap: Gap::from_millis(100) });
-    engine.submit(at(0), vec![Job { stall, ..job(1, 6) }]).unwrap();
+    engine.submit(at(0), vec![EngineJob { stall, ..job(1, 6) }]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 3, 23), (0, 6, 134)]);
 }
 
@@ -235,7 +235,8 @@ fn a_caller_that_was_away_does_not_get_a_burst() {
 
 #[test]
 fn the_cadence_is_exact_whatever_the_load() {
-    let mut engine = Engine::new(&Options { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 64, ..options() });
+    let mut engine =
+        Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 64, ..options() });
     engine.submit(at(0), vec![job(9, 4); 40]).unwrap();
     let (mut out, mut now) = (Vec::new(), at(0));
     while let Some(next) = engine.step(now, &mut out) {
@@ -254,28 +255,29 @@ fn the_cadence_is_exact_whatever_the_load() {
 
 #[test]
 fn a_late_caller_gets_every_beat_that_it_missed_as_its_own_output() {
-    let mut engine = Engine::new(&Options { exact_cadence: Some(Gap::from_millis(5)), ..options() });
+    let mut engine = Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
     engine.submit(at(0), vec![job(9, 4)]).unwrap();
     assert_eq!(run(&mut engine, at(60), at(END)), [(0, 1, 20), (0, 2, 25), (0, 3, 30), (0, 4, 35)]);
 }
 
 #[test]
 fn a_stall_moves_the_rest_of_an_exact_stream() {
-    let mut engine = Engine::new(&Options { exact_cadence: Some(Gap::from_millis(5)), ..options() });
+    let mut engine = Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
     let stall = Some(Stall { before: 3, gap: Gap::from_millis(100) });
-    engine.submit(at(0), vec![Job { stall, ..job(9, 4) }]).unwrap();
+    engine.submit(at(0), vec![EngineJob { stall, ..job(9, 4) }]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 20), (0, 2, 25), (0, 3, 130), (0, 4, 135)]);
 }
 
 #[test]
 fn an_exact_stream_that_was_aborted_sends_nothing_more() {
-    let mut engine = Engine::new(&Options { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 1, ..options() });
+    let mut engine =
+        Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 1, ..options() });
     let first = engine.submit(at(0), vec![job(9, 4)]).unwrap();
-    assert_eq!(engine.submit(at(0), vec![job(9, 4)]), Err(Refusal));
+    assert_eq!(engine.submit(at(0), vec![job(9, 4)]), Err(QueueFull));
     assert_eq!(run(&mut engine, at(20), at(22)), [(0, 1, 20)]);
-    engine.abort(first, Finish::Abort);
+    engine.abort(first, EngineFinish::Abort);
     assert_eq!(run(&mut engine, at(25), at(END)), []);
-    assert_eq!(engine.stats().finished(Finish::Abort), 1);
+    assert_eq!(engine.stats().finished(EngineFinish::Abort), 1);
     engine.submit(at(100), vec![job(9, 1)]).unwrap();
     assert_eq!(run(&mut engine, at(100), at(END)), [(1, 1, 120)]);
 }

@@ -2,45 +2,48 @@
 
 use std::io::Write as _;
 
-use super::super::fields::Fields;
-use super::super::{Error, Problem, Trace};
-use super::counted::Counted;
-use super::csv::{Columns, Splitter, count};
-use super::{Format, Losses, Options, Output, Source, WriteError, Writer, has_columns, rows, stream};
-use crate::capture::format::{Entry, Header, Prompt};
+use super::super::entry_fields::EntryFields;
+use super::super::{Error, Trace, TraceProblem};
+use super::csv::{CsvColumns, CsvSplitter, count};
+use super::required_lengths::RequiredLengths;
+use super::{
+    ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_columns, rows,
+    stream,
+};
+use crate::capture::row::{PromptShape, TraceEntry, TraceHeader};
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "azure",
     aliases: &[],
     about: "Azure LLM inference traces 2023 and 2024: CSV, no block ids",
-    times: "the time of day, to 100 ns",
-    by: "columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`",
-    recognise: |source| has_columns(source, &["timestamp", "contexttokens", "generatedtokens"]),
+    time_unit: "the time of day, to 100 ns",
+    detected_by: "columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`",
+    detect: |source| has_columns(source, &["timestamp", "contexttokens", "generatedtokens"]),
     read: Some(read),
     write: Some(write),
-    but: "",
-    holds: Fields::PROMPT_TOKENS.and(Fields::OUTPUT),
-    clock: true,
-    delta: None,
+    unsupported_reason: "",
+    fields: EntryFields::PROMPT_TOKENS.union(EntryFields::OUTPUT),
+    has_wall_clock: true,
+    delta_fields: None,
 };
 
 const TIME: &str = "TIMESTAMP";
 const CONTEXT: &str = "ContextTokens";
 const GENERATED: &str = "GeneratedTokens";
-const DAY: u64 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
 
-fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
-    let losses = Losses::default();
-    let mut header = Header::new(FORMAT.name);
+    let losses = ConversionLosses::default();
+    let mut header = TraceHeader::new(FORMAT.name);
     let mut sample = stream.sample_lines();
     let file = stream.name.clone();
-    let at_top = |problem: Problem| problem.at(&file, Some(1));
-    let columns = Columns::of(sample.next().unwrap_or_default()).map_err(at_top)?;
+    let at_top = |problem: TraceProblem| problem.at_line(&file, Some(1));
+    let columns = CsvColumns::parse(sample.next().unwrap_or_default()).map_err(at_top)?;
     let find = |name| columns.required(name).map_err(at_top);
     let (time, context, generated) = (find(TIME)?, find(CONTEXT)?, find(GENERATED)?);
     // The first row is the zero, or an earlier one that is soon after it.
-    let mut splitter = Splitter::new();
+    let mut splitter = CsvSplitter::new();
     let times = sample.filter_map(|line| unix_nanos(splitter.cells(line).ok()?.get(time)?));
     header.started_unix_ns = times.min();
     let zero = header.started_unix_ns.unwrap_or(0);
@@ -54,16 +57,16 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
         let cells = splitter.cells(line)?;
         others.iter().for_each(|(_, name)| counted.count(name));
         let wall = cells.get(time).and_then(|cell| unix_nanos(cell)).ok_or_else(|| {
-            Problem::of(TIME, "expected a time as 2023-11-16 18:15:46.6805900 with a year from 1970 on")
+            TraceProblem::in_field(TIME, "expected a time as 2023-11-16 18:15:46.6805900 with a year from 1970 on")
         })?;
         if wall < zero {
             counted.count("rows before the first, taken to come at 0");
         }
-        Ok(Some(Entry {
+        Ok(Some(TraceEntry {
             at: wall.saturating_sub(zero),
             output_tokens: Some(count(&cells, generated, GENERATED)?),
-            prompt: Prompt { tokens: Some(count(&cells, context, CONTEXT)?), ..Prompt::default() },
-            ..Entry::default()
+            prompt: PromptShape { tokens: Some(count(&cells, context, CONTEXT)?), ..PromptShape::default() },
+            ..TraceEntry::default()
         }))
     });
     Ok(Trace { header, entries, losses })
@@ -90,11 +93,11 @@ fn unix_nanos(text: &str) -> Option<u64> {
     if hours > 23 || minutes > 59 || seconds > 60 || date.next().is_some() {
         return None;
     }
-    if civil(days(year, month, day)) != (year, month, day) {
+    if date_from_days(days_from_date(year, month, day)) != (year, month, day) {
         return None;
     }
     let nanos = if digits == 0 { 0 } else { fraction.parse::<u64>().ok()? * 10_u64.pow(9 - digits as u32) };
-    let seconds = days(year, month, day) * DAY + hours * 3_600 + minutes * 60 + seconds;
+    let seconds = days_from_date(year, month, day) * DAY_SECONDS + hours * 3_600 + minutes * 60 + seconds;
     let seconds = match offset.split_at_checked(1) {
         Some(("+", offset)) => seconds.checked_sub(offset_seconds(offset)?)?,
         Some(("-", offset)) => seconds.checked_add(offset_seconds(offset)?)?,
@@ -113,7 +116,7 @@ fn offset_seconds(text: &str) -> Option<u64> {
 }
 
 /// Days from 1970-01-01 to a day of the Gregorian calendar (years counted from March, in eras of 400).
-const fn days(year: u64, month: u64, day: u64) -> u64 {
+const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year / 400, year % 400);
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -121,7 +124,7 @@ const fn days(year: u64, month: u64, day: u64) -> u64 {
 }
 
 /// The day so many days after 1970-01-01: year, month, day.
-const fn civil(days: u64) -> (u64, u64, u64) {
+const fn date_from_days(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -132,50 +135,50 @@ const fn civil(days: u64) -> (u64, u64, u64) {
     (year + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
 }
 
-struct Csv {
-    out: Output,
+struct AzureWriter {
+    out: TraceOutput,
     zero: u64,
-    begun: bool,
-    counted: Counted,
+    header_written: bool,
+    lengths: RequiredLengths,
     /// Times that are finer than what is written.
-    cut: u64,
+    truncated_times: u64,
     notes: Vec<String>,
 }
 
-fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
     let mut notes = Vec::new();
     if header.started_unix_ns.is_none() {
         notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
     }
-    Ok(Box::new(Csv {
+    Ok(Box::new(AzureWriter {
         out,
         zero: header.started_unix_ns.unwrap_or(0),
-        begun: false,
-        counted: Counted::default(),
-        cut: 0,
+        header_written: false,
+        lengths: RequiredLengths::default(),
+        truncated_times: 0,
         notes,
     }))
 }
 
-impl Csv {
-    fn head(&mut self) -> Result<(), WriteError> {
-        if !std::mem::replace(&mut self.begun, true) {
+impl AzureWriter {
+    fn write_header(&mut self) -> Result<(), WriteError> {
+        if !std::mem::replace(&mut self.header_written, true) {
             write!(self.out, "{TIME},{CONTEXT},{GENERATED}\r\n")?;
         }
         Ok(())
     }
 }
 
-impl Writer for Csv {
-    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = self.counted.input(entry)?;
-        self.head()?;
+impl FormatWriter for AzureWriter {
+    fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
+        let tokens = self.lengths.input(entry)?;
+        self.write_header()?;
         let wall = self.zero.saturating_add(entry.at);
-        self.cut += u64::from(!wall.is_multiple_of(100));
+        self.truncated_times += u64::from(!wall.is_multiple_of(100));
         let (seconds, fraction) = (wall / 1_000_000_000, wall % 1_000_000_000 / 100);
-        let ((year, month, day), of_day) = (civil(seconds / DAY), seconds % DAY);
+        let ((year, month, day), of_day) = (date_from_days(seconds / DAY_SECONDS), seconds % DAY_SECONDS);
         let (hours, minutes, seconds) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
-        let output = self.counted.output(entry);
+        let output = self.lengths.output(entry);
         Ok(write!(
             self.out,
             "{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{seconds:02}.{fraction:07},{tokens},{output}\r\n"
@@ -183,11 +186,11 @@ impl Writer for Csv {
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
-        self.head()?;
+        self.write_header()?;
         self.out.flush()?;
-        self.notes.extend(self.counted.notes());
-        if self.cut > 0 {
-            self.notes.push(format!("{} times were cut to 100 ns, and can be that much earlier", self.cut));
+        self.notes.extend(self.lengths.notes());
+        if self.truncated_times > 0 {
+            self.notes.push(format!("{} times were cut to 100 ns, and can be that much earlier", self.truncated_times));
         }
         Ok(self.notes)
     }
@@ -224,10 +227,13 @@ mod tests {
 
     #[test]
     fn a_day_is_its_number_and_its_number_is_the_day() {
-        assert_eq!((days(1970, 1, 1), days(2000, 3, 1), days(2024, 2, 29)), (0, 11_017, 19_782));
+        assert_eq!(
+            (days_from_date(1970, 1, 1), days_from_date(2000, 3, 1), days_from_date(2024, 2, 29)),
+            (0, 11_017, 19_782)
+        );
         for number in (0..200_000).step_by(7) {
-            let (year, month, day) = civil(number);
-            assert_eq!(days(year, month, day), number, "{year}-{month}-{day}");
+            let (year, month, day) = date_from_days(number);
+            assert_eq!(days_from_date(year, month, day), number, "{year}-{month}-{day}");
         }
     }
 }

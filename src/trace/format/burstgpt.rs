@@ -3,34 +3,37 @@
 
 use std::io::Write as _;
 
-use super::super::fields::Fields;
-use super::super::json::Number;
-use super::super::sessions::Sessions;
-use super::super::{Error, Problem, Trace};
-use super::counted::Counted;
-use super::csv::{Columns, Splitter, cell, count, value};
-use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_columns, nanos, rows, stream};
-use crate::capture::format::{Entry, Header, Prompt};
+use super::super::entry_fields::EntryFields;
+use super::super::json::LenientNumber;
+use super::super::session_table::SessionTable;
+use super::super::{Error, Trace, TraceProblem};
+use super::csv::{CsvColumns, CsvSplitter, count, quote_cell, value};
+use super::required_lengths::RequiredLengths;
+use super::{
+    ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
+    has_columns, nanos, rows, stream,
+};
+use crate::capture::row::{PromptShape, TraceEntry, TraceHeader};
 use crate::measure::record::Outcome;
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "burstgpt",
     aliases: &["burst_gpt_trace", "burst_gpt"],
     about: "BurstGPT v1 to v3, AIPerf burst_gpt_trace: CSV, no block ids",
-    times: "seconds",
-    by: "columns `Timestamp`, `Request tokens` and `Response tokens`",
-    recognise: |source| has_columns(source, &["timestamp", "requesttokens", "responsetokens"]),
+    time_unit: "seconds",
+    detected_by: "columns `Timestamp`, `Request tokens` and `Response tokens`",
+    detect: |source| has_columns(source, &["timestamp", "requesttokens", "responsetokens"]),
     read: Some(read),
     write: Some(write),
-    but: "",
-    holds: Fields::MODEL
-        .and(Fields::SESSION)
-        .and(Fields::PROMPT_TOKENS)
-        .and(Fields::OUTPUT)
-        .and(Fields::ENDED)
-        .and(Fields::TURN),
-    clock: false,
-    delta: None,
+    unsupported_reason: "",
+    fields: EntryFields::MODEL
+        .union(EntryFields::SESSION)
+        .union(EntryFields::PROMPT_TOKENS)
+        .union(EntryFields::OUTPUT)
+        .union(EntryFields::ENDED)
+        .union(EntryFields::TURN),
+    has_wall_clock: false,
+    delta_fields: None,
 };
 
 const TIME: &str = "Timestamp";
@@ -40,23 +43,24 @@ const SESSION: &str = "Session ID";
 const ELAPSED: &str = "Elapsed time";
 const MODEL: &str = "Model";
 const TOTAL: &str = "Total tokens";
-const HEAD: &str = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n";
+const CSV_HEADER: &str =
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n";
 
-fn read(source: Source, _: &Options) -> Result<Trace, Error> {
+fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     let mut lines = stream(source, &FORMAT)?.lines();
-    let losses = Losses::default();
+    let losses = ConversionLosses::default();
     let columns = match lines.next_line() {
-        Some(line) => Columns::of(line?),
-        None => Ok(Columns::default()),
+        Some(line) => CsvColumns::parse(line?),
+        None => Ok(CsvColumns::default()),
     };
-    let columns = columns.map_err(|problem| lines.error(problem))?;
-    let find = |name| columns.required(name).map_err(|problem| lines.error(problem));
+    let columns = columns.map_err(|problem| lines.error_at_line(problem))?;
+    let find = |name| columns.required(name).map_err(|problem| lines.error_at_line(problem));
     let (time, request, response) = (find(TIME)?, find(REQUEST)?, find(RESPONSE)?);
     let (session, elapsed, model) = (columns.optional(SESSION), columns.optional(ELAPSED), columns.optional(MODEL));
     // The total is the sum of two that are kept.
     let others = columns.others(&[TIME, REQUEST, RESPONSE, SESSION, ELAPSED, MODEL, TOTAL]);
-    let (counted, mut splitter) = (losses.clone(), Splitter::new());
-    let mut turns: Sessions<u32> = Sessions::new(&losses);
+    let (counted, mut splitter) = (losses.clone(), CsvSplitter::new());
+    let mut turns: SessionTable<u32> = SessionTable::new(&losses);
     let entries = rows(lines, move |line| {
         let cells = splitter.cells(line)?;
         let present = |at: Option<usize>| at.filter(|at| cells.get(*at).is_some_and(|cell| !cell.is_empty()));
@@ -65,70 +69,71 @@ fn read(source: Source, _: &Options) -> Result<Trace, Error> {
                 counted.count(name);
             }
         }
-        let secs = |at, name| nanos(name, Number(value(&cells, at, name, "seconds")?), 1e9);
+        let secs = |at, name| nanos(name, LenientNumber(value(&cells, at, name, "seconds")?), 1e9);
         let output = count(&cells, response, RESPONSE)?;
-        let mut entry = Entry {
+        let mut entry = TraceEntry {
             at: secs(time, TIME)?,
             session: present(session).map(|at| cells[at].to_owned()),
             model: present(model).map(|at| cells[at].to_owned()),
             outcome: (output == 0).then_some(Outcome::Failed),
             output_tokens: Some(output),
-            prompt: Prompt { tokens: Some(count(&cells, request, REQUEST)?), ..Prompt::default() },
-            ..Entry::default()
+            prompt: PromptShape { tokens: Some(count(&cells, request, REQUEST)?), ..PromptShape::default() },
+            ..TraceEntry::default()
         };
         if let Some(session) = &entry.session {
-            let turn = turns.last(session).map_or(0, |turn| turn.saturating_add(1));
-            turns.tell(session, turn);
+            let turn = turns.get(session).map_or(0, |turn| turn.saturating_add(1));
+            turns.insert(session, turn);
             entry.turn = Some(turn);
         }
         entry.timing.ended = present(elapsed).map(|at| secs(at, ELAPSED)).transpose()?;
         Ok(Some(entry))
     });
-    Ok(Trace { header: Header::new(FORMAT.name), entries, losses })
+    Ok(Trace { header: TraceHeader::new(FORMAT.name), entries, losses })
 }
 
-struct Csv {
-    out: Output,
-    begun: bool,
-    counted: Counted,
+struct BurstGptWriter {
+    out: TraceOutput,
+    header_written: bool,
+    lengths: RequiredLengths,
     /// Answers of no token that nobody says have failed.
-    silent: u64,
+    empty_replies: u64,
 }
 
-fn write(_: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
-    Ok(Box::new(Csv { out, begun: false, counted: Counted::default(), silent: 0 }))
+fn write(_: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
+    Ok(Box::new(BurstGptWriter { out, header_written: false, lengths: RequiredLengths::default(), empty_replies: 0 }))
 }
 
-impl Writer for Csv {
-    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = self.counted.input(entry)?;
-        if !std::mem::replace(&mut self.begun, true) {
-            self.out.write_all(HEAD.as_bytes())?;
+impl FormatWriter for BurstGptWriter {
+    fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
+        let tokens = self.lengths.input(entry)?;
+        if !std::mem::replace(&mut self.header_written, true) {
+            self.out.write_all(CSV_HEADER.as_bytes())?;
         }
-        let (at, output) = (Time::secs(entry.at).value(), self.counted.output_for_aiperf(entry));
-        self.silent += u64::from(output == 0 && entry.outcome != Some(Outcome::Failed));
-        let elapsed = entry.timing.ended.map(|ended| Time::secs(ended).value().to_string()).unwrap_or_default();
-        let [session, model] = [&entry.session, &entry.model].map(|name| cell(name.as_deref().unwrap_or_default()));
+        let (at, output) = (ScaledTime::secs(entry.at).value(), self.lengths.output_for_aiperf(entry));
+        self.empty_replies += u64::from(output == 0 && entry.outcome != Some(Outcome::Failed));
+        let elapsed = entry.timing.ended.map(|ended| ScaledTime::secs(ended).value().to_string()).unwrap_or_default();
+        let [session, model] =
+            [&entry.session, &entry.model].map(|name| quote_cell(name.as_deref().unwrap_or_default()));
         let total = tokens.saturating_add(output);
         Ok(writeln!(self.out, "{at},{session},{elapsed},{model},{tokens},{output},{total},")?)
     }
 
     /// A failure is an answer of no token.
-    fn tells(&self, entry: &Entry) -> Fields {
+    fn derived_fields(&self, entry: &TraceEntry) -> EntryFields {
         let told = entry.outcome == Some(Outcome::Failed) && entry.output_tokens.unwrap_or(0) == 0;
-        if told { Fields::OUTCOME } else { Fields::NONE }
+        if told { EntryFields::OUTCOME } else { EntryFields::NONE }
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
-        if !self.begun {
-            self.out.write_all(HEAD.as_bytes())?;
+        if !self.header_written {
+            self.out.write_all(CSV_HEADER.as_bytes())?;
         }
         self.out.flush()?;
-        let mut notes: Vec<String> = self.counted.notes().collect();
-        if self.silent > 0 {
+        let mut notes: Vec<String> = self.lengths.notes().collect();
+        if self.empty_replies > 0 {
             notes.push(format!(
                 "{} answers of no token are read as failures, and did not fail as far as is known",
-                self.silent
+                self.empty_replies
             ));
         }
         Ok(notes)

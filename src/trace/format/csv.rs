@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 
-use super::super::error::Problem;
-use crate::measure::json::whole_of;
+use super::super::error::TraceProblem;
+use crate::measure::json_walker::as_whole_number;
 
 /// Takes one line after the other apart.
 #[derive(Debug)]
-pub(super) struct Splitter {
+pub(super) struct CsvSplitter {
     reader: Reader,
     /// The cells of a line, one behind the other, and where each ends.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Splitter {
+impl CsvSplitter {
     pub(super) fn new() -> Self {
         // Nothing else may end a row: what came behind it on the line would be lost.
         let reader = ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
@@ -25,7 +25,7 @@ impl Splitter {
     }
 
     /// The cells of a line, without space and quotes around them.
-    pub(super) fn cells(&mut self, line: &[u8]) -> Result<Vec<&str>, Problem> {
+    pub(super) fn cells(&mut self, line: &[u8]) -> Result<Vec<&str>, TraceProblem> {
         self.reader.reset();
         let (mut written, mut cells) = (0, 0);
         for mut input in [line, b"\n"] {
@@ -38,23 +38,23 @@ impl Splitter {
                     ReadRecordResult::InputEmpty => break,
                     ReadRecordResult::OutputFull => self.text.resize(2 * written + line.len(), 0),
                     ReadRecordResult::OutputEndsFull => self.ends.resize(2 * cells + 16, 0),
-                    ReadRecordResult::Record | ReadRecordResult::End => return self.parted(cells),
+                    ReadRecordResult::Record | ReadRecordResult::End => return self.split_cells(cells),
                 }
             }
         }
-        Err(Problem::new("a quote is opened and not closed on the line").remedy("write a row as one line"))
+        Err(TraceProblem::new("a quote is opened and not closed on the line").with_remedy("write a row as one line"))
     }
 
-    fn parted(&self, cells: usize) -> Result<Vec<&str>, Problem> {
+    fn split_cells(&self, cells: usize) -> Result<Vec<&str>, TraceProblem> {
         let ends = &self.ends[..cells];
         let begins = std::iter::once(&0).chain(ends);
         let cell = |(begin, end): (&usize, &usize)| str::from_utf8(&self.text[*begin..*end]).map(str::trim);
-        begins.zip(ends).map(cell).collect::<Result<_, _>>().map_err(|_| Problem::new("is not UTF-8"))
+        begins.zip(ends).map(cell).collect::<Result<_, _>>().map_err(|_| TraceProblem::new("is not UTF-8"))
     }
 }
 
 /// A text as a cell, quoted where it must be. A row is one line, so that of a line end a space is left.
-pub(super) fn cell(text: &str) -> Cow<'_, str> {
+pub(super) fn quote_cell(text: &str) -> Cow<'_, str> {
     if !text.contains([',', '"', '\r', '\n']) {
         return text.into();
     }
@@ -62,38 +62,39 @@ pub(super) fn cell(text: &str) -> Cow<'_, str> {
 }
 
 /// A column's name in small letters and digits only: files spell them in many ways.
-fn folded(name: &str) -> String {
+fn normalize(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// The columns of a file, by their folded names.
 #[derive(Debug, Default)]
-pub(super) struct Columns {
+pub(super) struct CsvColumns {
     at: BTreeMap<String, usize>,
     names: Vec<String>,
 }
 
-impl Columns {
+impl CsvColumns {
     /// Reads the line of names.
-    pub(super) fn of(line: &[u8]) -> Result<Self, Problem> {
-        let names: Vec<String> = Splitter::new().cells(line)?.into_iter().map(str::to_owned).collect();
-        Ok(Self { at: names.iter().enumerate().map(|(at, name)| (folded(name), at)).collect(), names })
+    pub(super) fn parse(line: &[u8]) -> Result<Self, TraceProblem> {
+        let names: Vec<String> = CsvSplitter::new().cells(line)?.into_iter().map(str::to_owned).collect();
+        Ok(Self { at: names.iter().enumerate().map(|(at, name)| (normalize(name), at)).collect(), names })
     }
 
     /// Where a column is that has to be there.
-    pub(super) fn required(&self, name: &str) -> Result<usize, Problem> {
-        self.optional(name)
-            .ok_or_else(|| Problem::of(name, "no column of that name").remedy("the first line has to name the columns"))
+    pub(super) fn required(&self, name: &str) -> Result<usize, TraceProblem> {
+        self.optional(name).ok_or_else(|| {
+            TraceProblem::in_field(name, "no column of that name").with_remedy("the first line has to name the columns")
+        })
     }
 
     /// Where a column is that may be there.
     pub(super) fn optional(&self, name: &str) -> Option<usize> {
-        self.at.get(&folded(name)).copied()
+        self.at.get(&normalize(name)).copied()
     }
 
     /// The columns that are not among `known`, and what they are called: some have no name, as a data frame's index.
     pub(super) fn others(&self, known: &[&str]) -> Vec<(usize, String)> {
-        let is_other = |(_, name): &(usize, &String)| known.iter().all(|known| folded(known) != folded(name));
+        let is_other = |(_, name): &(usize, &String)| known.iter().all(|known| normalize(known) != normalize(name));
         let called = |(at, name): (usize, &String)| match name.is_empty() {
             true => (at, format!("column {}, which has no name", at + 1)),
             false => (at, name.clone()),
@@ -103,15 +104,22 @@ impl Columns {
 }
 
 /// The value of a cell.
-pub(super) fn value<T: std::str::FromStr>(cells: &[&str], at: usize, name: &str, wanted: &str) -> Result<T, Problem> {
-    let cell = cells.get(at).ok_or_else(|| Problem::of(name, "the row is shorter than the line of names"))?;
-    cell.parse().map_err(|_| Problem::of(name, format!("expected {wanted}")))
+pub(super) fn value<T: std::str::FromStr>(
+    cells: &[&str],
+    at: usize,
+    name: &str,
+    wanted: &str,
+) -> Result<T, TraceProblem> {
+    let cell =
+        cells.get(at).ok_or_else(|| TraceProblem::in_field(name, "the row is shorter than the line of names"))?;
+    cell.parse().map_err(|_| TraceProblem::in_field(name, format!("expected {wanted}")))
 }
 
 /// A count; files that went through a spreadsheet or a data frame have `12.0` for 12.
-pub(super) fn count(cells: &[&str], at: usize, name: &str) -> Result<u64, Problem> {
-    const WANTED: &str = "a whole number that is not negative";
-    value::<u64>(cells, at, name, WANTED).or_else(|problem| whole_of(value(cells, at, name, WANTED)?).ok_or(problem))
+pub(super) fn count(cells: &[&str], at: usize, name: &str) -> Result<u64, TraceProblem> {
+    const EXPECTED: &str = "a whole number that is not negative";
+    value::<u64>(cells, at, name, EXPECTED)
+        .or_else(|problem| as_whole_number(value(cells, at, name, EXPECTED)?).ok_or(problem))
 }
 
 #[cfg(test)]
@@ -122,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_quoted_cell_holds_commas_and_quotes() {
-        let mut splitter = Splitter::new();
+        let mut splitter = CsvSplitter::new();
         let cells: [(&str, &[&str]); 7] = [
             (r#"1,"gpt-4, large", 2 ,,"say ""hi""""#, &["1", "gpt-4, large", "2", "", r#"say "hi""#]),
             ("a,b\r", &["a", "b"]),
@@ -135,7 +143,7 @@ mod tests {
         for (line, cells) in cells {
             assert_eq!(splitter.cells(line.as_bytes()).unwrap_or_default(), cells, "{line}");
         }
-        let error = |line: &[u8]| Splitter::new().cells(line).unwrap_err().to_string();
+        let error = |line: &[u8]| CsvSplitter::new().cells(line).unwrap_err().to_string();
         assert_eq!(error(b"1,\"two"), "a quote is opened and not closed on the line; write a row as one line");
         assert_eq!(error(b"\xff,1"), "is not UTF-8");
     }
@@ -143,15 +151,15 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_as_cells_is_read_back(texts in prop::collection::vec("[a-z,\"é \n]{0,40}", 2..60)) {
-            let line = texts.iter().map(|text| cell(text)).collect::<Vec<_>>().join(",");
+            let line = texts.iter().map(|text| quote_cell(text)).collect::<Vec<_>>().join(",");
             let expected: Vec<String> = texts.iter().map(|text| text.replace('\n', " ").trim().to_owned()).collect();
-            let mut splitter = Splitter::new();
+            let mut splitter = CsvSplitter::new();
             prop_assert_eq!(splitter.cells(line.as_bytes()).unwrap(), expected);
         }
 
         #[test]
         fn no_line_is_too_odd(line in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _cells = Splitter::new().cells(&line).is_ok();
+            let _cells = CsvSplitter::new().cells(&line).is_ok();
         }
     }
 }

@@ -3,18 +3,18 @@
 pub mod azure;
 pub mod bailian;
 pub mod burstgpt;
-mod counted;
 mod csv;
 pub mod dynamo;
 pub mod mooncake;
-pub mod own;
+pub mod native;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod ragpulse;
+mod required_lengths;
 pub mod servegen;
-mod texts;
+mod text_writer;
 mod time_unit;
-pub mod timed;
+pub mod timed_trace;
 pub mod turns;
 pub mod vcr;
 pub mod weka;
@@ -23,18 +23,18 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::error::{Error, Problem};
-use super::fields::Fields;
-use super::input::{Lines, Source, Stream};
-use super::losses::Losses;
-use super::{Entries, Trace};
-use crate::capture::format::{Entry, Header, Turns};
+use super::conversion_loss::ConversionLosses;
+use super::entry_fields::EntryFields;
+use super::error::{Error, TraceProblem};
+use super::input::{InputSource, InputStream, NumberedLines};
+use super::{Trace, TraceEntries};
+use crate::capture::row::{TraceEntry, TraceHeader, TurnContent};
 
 #[cfg(not(feature = "parquet"))]
 mod parquet {
-    use super::{Fields, Format};
+    use super::{EntryFields, TraceFormat};
 
-    pub(super) const FORMAT: Format = Format {
+    pub(super) const FORMAT: TraceFormat = TraceFormat {
         name: "parquet",
         aliases: &[],
         about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
@@ -44,14 +44,14 @@ mod parquet {
         read: None,
         write: None,
         but: "this program was built without the cargo feature `parquet`",
-        holds: Fields::ALL,
+        fields: EntryFields::ALL,
         clock: true,
-        delta: Some(Fields::NONE),
+        delta: Some(EntryFields::NONE),
     };
 }
 
 /// A format: its name, how it is recognised, what it can hold, how it is read and written.
-pub struct Format {
+pub struct TraceFormat {
     /// The name, as a user types it.
     pub name: &'static str,
     /// Other names for it.
@@ -59,47 +59,47 @@ pub struct Format {
     /// What it is.
     pub about: &'static str,
     /// What its times are counted in.
-    pub times: &'static str,
+    pub time_unit: &'static str,
     /// How it is told from others, in words.
-    pub by: &'static str,
+    pub detected_by: &'static str,
     /// Whether this is one.
-    pub recognise: fn(&Source) -> bool,
+    pub detect: fn(&InputSource) -> bool,
     /// Reads it.
-    pub read: Option<Read>,
+    pub read: Option<ReadFn>,
     /// Writes it.
-    pub write: Option<Write_>,
+    pub write: Option<WriteFn>,
     /// Why it cannot be written, or read.
-    pub but: &'static str,
+    pub unsupported_reason: &'static str,
     /// The fields of a request that it has a place for.
-    pub holds: Fields,
+    pub fields: EntryFields,
     /// Whether it has one for the wall-clock moment of time zero.
-    pub clock: bool,
+    pub has_wall_clock: bool,
     /// Whether its later turns may hold only what was added, and the fields that it has a place for in such a trace alone.
-    pub delta: Option<Fields>,
+    pub delta_fields: Option<EntryFields>,
 }
 
-impl Format {
+impl TraceFormat {
     /// What this format has a place for in a trace with such a header; counts what of the header itself has none.
-    fn holds(&self, header: &Header, lost: &Losses) -> Fields {
+    fn supported_fields(&self, header: &TraceHeader, lost: &ConversionLosses) -> EntryFields {
         let has_key = header.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
-        lost.add("header.started_unix_ns", u64::from(header.started_unix_ns.is_some() && !self.clock));
-        lost.add("header.blocks.key", u64::from(has_key && self.holds != Fields::ALL));
+        lost.add("header.started_unix_ns", u64::from(header.started_unix_ns.is_some() && !self.has_wall_clock));
+        lost.add("header.blocks.key", u64::from(has_key && self.fields != EntryFields::ALL));
         match header.turns {
-            Turns::Full => self.holds,
-            Turns::Delta => self.holds.and(self.delta.unwrap_or_default()),
+            TurnContent::Full => self.fields,
+            TurnContent::Delta => self.fields.union(self.delta_fields.unwrap_or_default()),
         }
     }
 }
 
-type Read = fn(Source, &Options) -> Result<Trace, Error>;
-type Write_ = fn(&Header, Output) -> Result<Box<dyn Writer>, Problem>;
+type ReadFn = fn(InputSource, &ReadOptions) -> Result<Trace, Error>;
+type WriteFn = fn(&TraceHeader, TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem>;
 
 /// Where a trace is written to.
-pub type Output = Box<dyn Write + Send>;
+pub type TraceOutput = Box<dyn Write + Send>;
 
 /// What a file cannot tell about itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ReadOptions {
     /// Tokens of a block, where the format leaves it open.
     pub block_size: Option<u32>,
     /// Where chance begins, in a format that is generated from.
@@ -109,17 +109,17 @@ pub struct Options {
 }
 
 /// What a trace is written with.
-pub trait Writer {
+pub trait FormatWriter {
     /// Writes a request.
-    fn write(&mut self, entry: &Entry) -> Result<(), WriteError>;
+    fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError>;
 
     /// The fields of this request that it can tell besides those that it has a place for.
-    fn tells(&self, _: &Entry) -> Fields {
-        Fields::NONE
+    fn derived_fields(&self, _: &TraceEntry) -> EntryFields {
+        EntryFields::NONE
     }
 
     /// Makes prompts so many tokens shorter, for what a chat template adds to each; whether it can.
-    fn leave_room(&mut self, _overhead: u64) -> bool {
+    fn reserve_overhead(&mut self, _overhead: u64) -> bool {
         false
     }
 
@@ -132,7 +132,7 @@ pub trait Writer {
 pub enum WriteError {
     /// The request has not what the format needs; the others can be written.
     #[error("{0}")]
-    Unfit(&'static str),
+    Unrepresentable(&'static str),
     /// Nothing can be written any more.
     #[error("cannot write the trace")]
     Io(#[from] std::io::Error),
@@ -145,8 +145,8 @@ impl From<serde_json::Error> for WriteError {
 }
 
 /// All formats; the first that recognises an input is taken.
-pub const TABLE: &[&Format] = &[
-    &own::FORMAT,
+pub const FORMATS: &[&TraceFormat] = &[
+    &native::FORMAT,
     &dynamo::FORMAT,
     &vcr::FORMAT,
     &ragpulse::FORMAT,
@@ -154,7 +154,7 @@ pub const TABLE: &[&Format] = &[
     &weka::FORMAT,
     &turns::MULTI,
     &turns::SINGLE,
-    &timed::FORMAT,
+    &timed_trace::FORMAT,
     &mooncake::FORMAT,
     &azure::FORMAT,
     &burstgpt::FORMAT,
@@ -163,27 +163,27 @@ pub const TABLE: &[&Format] = &[
 ];
 
 /// The format of that name.
-pub fn named(name: &str) -> Option<&'static Format> {
-    TABLE.iter().copied().find(|format| format.name == name || format.aliases.contains(&name))
+pub fn by_name(name: &str) -> Option<&'static TraceFormat> {
+    FORMATS.iter().copied().find(|format| format.name == name || format.aliases.contains(&name))
 }
 
 /// The format of an input, by its content.
 ///
 /// # Errors
 /// What it is instead, and what to do.
-pub fn recognised(source: &Source) -> Result<&'static Format, &'static str> {
-    TABLE.iter().copied().find(|format| (format.recognise)(source)).ok_or_else(|| match source {
-        Source::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
-        Source::Stream(_) => {
+pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, &'static str> {
+    FORMATS.iter().copied().find(|format| (format.detect)(source)).ok_or_else(|| match source {
+        InputSource::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
+        InputSource::Stream(_) => {
             "no known format of traces; `streamgauge trace convert --help` lists them, and can be told which it is"
         }
-        Source::Folder(_) => "a folder with neither a capture nor sessions in it; name one file",
+        InputSource::Folder(_) => "a folder with neither a capture nor sessions in it; name one file",
     })
 }
 
 /// Whether an input is a stream of JSON objects, one per line, of which the first has those keys and none of the others.
-fn has_keys(source: &Source, keys: &[&str], but_not: &[&str]) -> bool {
-    let Source::Stream(stream) = source else { return false };
+fn has_keys(source: &InputSource, keys: &[&str], but_not: &[&str]) -> bool {
+    let InputSource::Stream(stream) = source else { return false };
     stream.sample_lines().next().is_some_and(|line| {
         let known = keys_of(line);
         let has = |key: &&str| known.iter().any(|known| known == key);
@@ -198,28 +198,28 @@ fn keys_of(line: &[u8]) -> Vec<String> {
 }
 
 /// The columns of a CSV file, where its first line is one of names.
-fn has_columns(source: &Source, columns: &[&str]) -> bool {
-    let Source::Stream(stream) = source else { return false };
+fn has_columns(source: &InputSource, columns: &[&str]) -> bool {
+    let InputSource::Stream(stream) = source else { return false };
     stream.sample_lines().next().is_some_and(|line| {
-        let known = csv::Columns::of(line);
+        let known = csv::CsvColumns::parse(line);
         known.is_ok_and(|known| columns.iter().all(|column| known.optional(column).is_some()))
     })
 }
 
 /// The stream of a format that is none of folders.
-fn stream(source: Source, format: &Format) -> Result<Stream, Error> {
+fn stream(source: InputSource, format: &TraceFormat) -> Result<InputStream, Error> {
     match source {
-        Source::Stream(stream) => Ok(stream),
-        Source::Folder(path) => Err(Problem::new(format!("is a folder, and {} is a file", format.name))
-            .remedy("name the file")
-            .at(&path.display().to_string(), None)),
+        InputSource::Stream(stream) => Ok(stream),
+        InputSource::Folder(path) => Err(TraceProblem::new(format!("is a folder, and {} is a file", format.name))
+            .with_remedy("name the file")
+            .at_line(&path.display().to_string(), None)),
     }
 }
 
 /// Rows of lines: `read` makes a row of a line, or leaves it out.
-fn rows<F>(mut lines: Lines, mut read: F) -> Entries
+fn rows<F>(mut lines: NumberedLines, mut read: F) -> TraceEntries
 where
-    F: FnMut(&[u8]) -> Result<Option<Entry>, Problem> + 'static,
+    F: FnMut(&[u8]) -> Result<Option<TraceEntry>, TraceProblem> + 'static,
 {
     let mut failed = false;
     Box::new(std::iter::from_fn(move || {
@@ -229,7 +229,7 @@ where
                 Ok(line) => match read(line) {
                     Ok(Some(row)) => return Some(Ok(row)),
                     Ok(None) => continue,
-                    Err(problem) => lines.error(problem),
+                    Err(problem) => lines.error_at_line(problem),
                 },
                 Err(error) => error,
             };
@@ -241,21 +241,21 @@ where
 }
 
 /// Writes a row as a line of JSON.
-fn write_line(out: &mut Output, row: &impl Serialize) -> Result<(), WriteError> {
+fn write_line(out: &mut TraceOutput, row: &impl Serialize) -> Result<(), WriteError> {
     serde_json::to_writer(&mut *out, row)?;
     Ok(out.write_all(b"\n")?)
 }
 
 /// Nanoseconds in a unit of so many, whole where they are.
 #[derive(Clone, Copy, Debug)]
-struct Time {
+struct ScaledTime {
     nanos: u64,
     unit: u64,
     /// Whether it is written with a fraction, `1.0` for 1.
     decimal: bool,
 }
 
-impl Time {
+impl ScaledTime {
     const fn millis(nanos: u64) -> Self {
         Self { nanos, unit: 1_000_000, decimal: false }
     }
@@ -274,7 +274,7 @@ impl Time {
     }
 }
 
-impl Serialize for Time {
+impl Serialize for ScaledTime {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.nanos.is_multiple_of(self.unit) && !self.decimal {
             true => serializer.serialize_u64(self.nanos / self.unit),
@@ -284,39 +284,47 @@ impl Serialize for Time {
 }
 
 /// Nanoseconds of a number in that unit.
-fn nanos(field: &'static str, number: super::json::Number, unit: f64) -> Result<u64, Problem> {
-    number.nanos(unit).ok_or_else(|| Problem::of(field, "expected a time from zero on, and within 290 years"))
+fn nanos(field: &'static str, number: super::json::LenientNumber, unit: f64) -> Result<u64, TraceProblem> {
+    number
+        .nanos(unit)
+        .ok_or_else(|| TraceProblem::in_field(field, "expected a time from zero on, and within 290 years"))
 }
 
 /// Converts what is left of a trace: writes every row, counts what was lost.
-pub struct Converted {
+pub struct ConversionSummary {
     /// Requests that were written.
     pub written: u64,
     /// What the target has no place for, by name.
-    pub lost: Losses,
+    pub losses: ConversionLosses,
     /// What else has to be known.
     pub notes: Vec<String>,
 }
 
 /// Writes a trace in a format.
-pub fn convert(trace: &mut Trace, format: &Format, output: Output) -> Result<Converted, anyhow::Error> {
-    convert_for(trace, format, output, 0)
+pub fn convert(
+    trace: &mut Trace,
+    format: &TraceFormat,
+    output: TraceOutput,
+) -> Result<ConversionSummary, anyhow::Error> {
+    convert_with_overhead(trace, format, output, 0)
 }
 
 /// Writes a trace in a format, for a server whose chat template adds `overhead` tokens to every prompt.
-pub fn convert_for(
+pub fn convert_with_overhead(
     trace: &mut Trace,
-    format: &Format,
-    output: Output,
+    format: &TraceFormat,
+    output: TraceOutput,
     overhead: u64,
-) -> Result<Converted, anyhow::Error> {
-    let open = format.write.ok_or_else(|| anyhow::anyhow!("{} cannot be written: {}", format.name, format.but))?;
+) -> Result<ConversionSummary, anyhow::Error> {
+    let open = format
+        .write
+        .ok_or_else(|| anyhow::anyhow!("{} cannot be written: {}", format.name, format.unsupported_reason))?;
     let mut writer = open(&trace.header, output).map_err(|problem| anyhow::anyhow!("{}: {problem}", format.name))?;
-    if overhead > 0 && !writer.leave_room(overhead) {
+    if overhead > 0 && !writer.reserve_overhead(overhead) {
         anyhow::bail!("--prompt-overhead is for mooncake, single_turn and multi_turn, which AIPerf sends as chats");
     }
-    let mut converted = Converted { written: 0, lost: Losses::default(), notes: Vec::new() };
-    let holds = format.holds(&trace.header, &converted.lost);
+    let mut converted = ConversionSummary { written: 0, losses: ConversionLosses::default(), notes: Vec::new() };
+    let holds = format.supported_fields(&trace.header, &converted.losses);
     let (mut above, mut unsorted) = (0, 0_u64);
     for entry in trace.entries.by_ref() {
         let entry = entry?;
@@ -325,14 +333,16 @@ pub fn convert_for(
                 converted.written += 1;
                 unsorted += u64::from(entry.at < above);
                 above = entry.at;
-                Fields::of(&entry).without(holds.and(writer.tells(&entry))).count(&converted.lost);
+                EntryFields::of(&entry)
+                    .without(holds.union(writer.derived_fields(&entry)))
+                    .count_into(&converted.losses);
             }
-            Err(WriteError::Unfit(why)) => converted.lost.count(why),
+            Err(WriteError::Unrepresentable(why)) => converted.losses.count(why),
             Err(error) => return Err(error.into()),
         }
     }
-    if trace.header.turns == Turns::Delta && format.delta.is_none() {
-        let able = TABLE.iter().filter(|format| format.delta.is_some()).map(|format| format.name);
+    if trace.header.turns == TurnContent::Delta && format.delta_fields.is_none() {
+        let able = FORMATS.iter().filter(|format| format.delta_fields.is_some()).map(|format| format.name);
         converted.notes.push(format!(
             "later turns of this trace hold only what was added, and {} takes each for a whole prompt, which is too short \
              by all that was said before; `trace convert --whole-turns` makes them whole, and {} can tell",
@@ -341,7 +351,7 @@ pub fn convert_for(
         ));
     }
     // Our own readers put them in order; of others not all do.
-    if unsorted > 0 && format.holds != Fields::ALL {
+    if unsorted > 0 && format.fields != EntryFields::ALL {
         converted.notes.push(format!(
             "{unsorted} rows come earlier than the row above them, as in what was read: `trace merge` puts them in order"
         ));

@@ -8,61 +8,69 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{Reblocked, Rule};
-use super::super::fields::Fields;
-use super::super::json::{Content, Id, Number, parse, row};
-use super::super::sessions::Sessions;
-use super::super::{Entries, Error, Problem, Trace};
-use super::counted::{Counted, asks_for_its_limit};
-use super::time_unit::Evidence;
-use super::{Format, Losses, Options, Output, Source, Time, WriteError, Writer, has_keys, nanos, rows, stream};
-use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, LastBlock, Prompt, Scope, Turns};
+use super::super::blocks::{BlockRehasher, BlockRule};
+use super::super::entry_fields::EntryFields;
+use super::super::json::{LenientNumber, StringOrNumber, TextSize, parse, row};
+use super::super::session_table::SessionTable;
+use super::super::{Error, Trace, TraceEntries, TraceProblem};
+use super::required_lengths::{RequiredLengths, uses_limit_as_length};
+use super::time_unit::TimeUnitEvidence;
+use super::{
+    ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
+    has_keys, nanos, rows, stream,
+};
+use crate::capture::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader, TurnContent,
+};
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "mooncake",
     aliases: &["mooncake_trace"],
     about: "Mooncake, AIPerf mooncake_trace: JSON Lines, chained ids of 512-token blocks",
-    times: "milliseconds",
-    by: "rows with `input_length` or a prompt of AIPerf's",
-    recognise: |source| {
+    time_unit: "milliseconds",
+    detected_by: "rows with `input_length` or a prompt of AIPerf's",
+    detect: |source| {
         let timed = |prompt| ["timestamp", "delay"].iter().any(|time| has_keys(source, &[prompt, time], &[]));
         let has = |key| has_keys(source, &[key], &[]);
         has("input_length") || has("text_input") || timed("messages") || timed("payload")
     },
     read: Some(read),
     write: Some(write),
-    but: "",
-    holds: HOLDS,
-    clock: false,
-    delta: Some(Fields::THINK),
+    unsupported_reason: "",
+    fields: SUPPORTED_FIELDS,
+    has_wall_clock: false,
+    delta_fields: Some(EntryFields::THINK),
 };
 
-const HOLDS: Fields =
-    Fields::PROMPT_TOKENS.and(Fields::OUTPUT).and(Fields::BLOCKS).and(Fields::SESSION).and(Fields::TURN);
+const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
+    .union(EntryFields::OUTPUT)
+    .union(EntryFields::BLOCKS)
+    .union(EntryFields::SESSION)
+    .union(EntryFields::TURN);
 
-pub(super) const BLOCK: u32 = 512;
+pub(super) const BLOCK_TOKENS: u32 = 512;
 /// AIPerf's `type` of these rows, by which the unit of their times is known.
-pub(super) const MARK: &str = "mooncake_trace";
+pub(super) const TYPE_TAG: &str = "mooncake_trace";
 
 row!(Row {
     kind = "type": String,
-    timestamp: Number,
+    timestamp: LenientNumber,
     input_length: u64,
     output_length: u64,
     hash_ids: Vec<u64>,
-    session_id: Id,
-    delay: Number,
-    text_input: Content,
-    messages: Content,
-    payload: Content,
-    tools: Content,
+    session_id: StringOrNumber,
+    delay: LenientNumber,
+    text_input: TextSize,
+    messages: TextSize,
+    payload: TextSize,
+    tools: TextSize,
     message_mode: String,
     context_mode: String,
 });
 
 impl Row {
     /// Whether AIPerf says it after what its session said before.
-    fn adds(&self) -> bool {
+    fn is_delta(&self) -> bool {
         let whole = match (self.context_mode.as_deref(), self.message_mode.as_deref()) {
             (Some(mode), _) => mode.starts_with("message_array"),
             (None, Some(mode)) => mode != "delta" && self.messages.is_some(),
@@ -73,45 +81,45 @@ impl Row {
 }
 
 /// Blocks as Mooncake has them, of that size.
-pub(in crate::trace) const fn blocks(size: u32) -> Blocks {
-    Blocks {
+pub(in crate::trace) const fn block_scheme(size: u32) -> BlockScheme {
+    BlockScheme {
         size,
         unit: BlockUnit::Tokens,
         last: LastBlock::Kept,
         ids: BlockIds::Chained,
-        scope: Scope::Trace,
+        scope: BlockScope::Trace,
         key: None,
     }
 }
 
-fn read(source: Source, options: &Options) -> Result<Trace, Error> {
+fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
-    let losses = Losses::default();
-    let mut header = Header::new(FORMAT.name);
+    let losses = ConversionLosses::default();
+    let mut header = TraceHeader::new(FORMAT.name);
     for line in stream.sample_lines() {
-        let Ok(row) = parse::<Row>(line, &Losses::default()) else { continue };
+        let Ok(row) = parse::<Row>(line, &ConversionLosses::default()) else { continue };
         if row.hash_ids.is_some() {
-            let block_size = || Evidence::of(&stream).block_size(BLOCK);
-            header.blocks.get_or_insert_with(|| blocks(options.block_size.unwrap_or_else(block_size)));
+            let block_size = || TimeUnitEvidence::from_stream(&stream).block_size(BLOCK_TOKENS);
+            header.blocks.get_or_insert_with(|| block_scheme(options.block_size.unwrap_or_else(block_size)));
         }
-        if row.adds() {
-            header.turns = Turns::Delta;
+        if row.is_delta() {
+            header.turns = TurnContent::Delta;
         }
     }
-    let entries = lengths(stream, 1e6, header.blocks.is_some(), &losses);
+    let entries = read_rows(stream, 1e6, header.blocks.is_some(), &losses);
     Ok(Trace { header, entries, losses })
 }
 
 /// Rows of lengths, and ids if they are known to have some, with a time in units of so many nanoseconds.
-pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Losses) -> Entries {
+pub(super) fn read_rows(stream: super::InputStream, unit: f64, ids: bool, losses: &ConversionLosses) -> TraceEntries {
     let losses = losses.clone();
-    let mut turns: Sessions<(u64, u32)> = Sessions::new(&losses);
+    let mut turns: SessionTable<(u64, u32)> = SessionTable::new(&losses);
     rows(stream.lines(), move |line| {
         let row: Row = parse(line, &losses)?;
         let bytes = [row.text_input, row.messages, row.payload].into_iter().flatten().map(|text| text.bytes);
         let bytes = bytes.reduce(|a, b| a + b);
         if row.input_length.is_none() && bytes.is_none() {
-            return Err(Problem::missing("input_length"));
+            return Err(TraceProblem::missing("input_length"));
         }
         let blocks = row.hash_ids.unwrap_or_default();
         let blocks = if ids || blocks.is_empty() {
@@ -120,17 +128,17 @@ pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Loss
             losses.count("hash_ids, of which the first rows have none");
             Vec::new()
         };
-        let mut entry = Entry { output_tokens: row.output_length, ..Entry::default() };
-        entry.prompt = Prompt { tokens: row.input_length, bytes, blocks, ..Prompt::default() };
+        let mut entry = TraceEntry { output_tokens: row.output_length, ..TraceEntry::default() };
+        entry.prompt = PromptShape { tokens: row.input_length, bytes, blocks, ..PromptShape::default() };
         entry.params.tools = row.tools.map(|_| true);
         entry.think = row.delay.map(|delay| nanos("delay", delay, 1e6)).transpose()?;
         let at = row.timestamp.map(|at| nanos("timestamp", at, unit)).transpose()?;
-        if let Some(Id(session)) = row.session_id {
-            let before = turns.last(&session).copied();
+        if let Some(StringOrNumber(session)) = row.session_id {
+            let before = turns.get(&session).copied();
             entry.turn = Some(before.map_or(0, |(_, turn)| turn.saturating_add(1)));
             let earliest = before.map_or(0, |(at, _)| at).saturating_add(entry.think.unwrap_or(0));
             entry.at = at.unwrap_or(earliest);
-            turns.tell(&session, (entry.at, entry.turn.unwrap_or(0)));
+            turns.insert(&session, (entry.at, entry.turn.unwrap_or(0)));
             entry.session = Some(session);
         } else {
             if at.is_none() {
@@ -143,11 +151,11 @@ pub(super) fn lengths(stream: super::Stream, unit: f64, ids: bool, losses: &Loss
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct MooncakeLine<'a> {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    timestamp: Option<Time>,
+    timestamp: Option<ScaledTime>,
     input_length: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_length: Option<u64>,
@@ -156,64 +164,71 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    delay: Option<Time>,
+    delay: Option<ScaledTime>,
 }
 
 /// Writes rows of lengths and ids.
-pub(super) struct Lengths {
-    out: Output,
+pub(super) struct MooncakeWriter {
+    out: TraceOutput,
     /// What the first row says that it is, so that nobody has to guess the unit of times.
-    mark: Option<&'static str>,
-    unit: fn(u64) -> Time,
+    type_tag: Option<&'static str>,
+    unit: fn(u64) -> ScaledTime,
     /// Whether a row says which session it is of.
     sessions: bool,
     /// Those of which a row was written.
-    begun: Sessions<()>,
-    blocks: Option<Reblocked>,
+    started_sessions: SessionTable<()>,
+    blocks: Option<BlockRehasher>,
     notes: Vec<String>,
     /// Whether a row cannot be without an output length.
     needs_output: bool,
     /// Tokens that a chat template adds to each prompt.
     overhead: u64,
     /// What is noted once a row has one, and it is left out.
-    without_sessions: Option<&'static str>,
-    counted: Counted,
+    no_sessions_note: Option<&'static str>,
+    lengths: RequiredLengths,
 }
 
-fn write(header: &Header, out: Output) -> Result<Box<dyn Writer>, Problem> {
+fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
     // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
-    let mut lengths = Lengths::new(header, out, MARK, Time::millis, header.turns == Turns::Delta);
-    if header.turns == Turns::Full {
-        lengths.without_sessions =
+    let mut lengths =
+        MooncakeWriter::new(header, out, TYPE_TAG, ScaledTime::millis, header.turns == TurnContent::Delta);
+    if header.turns == TurnContent::Full {
+        lengths.no_sessions_note =
             Some("sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole");
     }
-    if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != BLOCK) {
+    if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != BLOCK_TOKENS) {
         let size = blocks.to.size;
         lengths.notes.push(format!("blocks are of {size} tokens: AIPerf needs --isl-block-size {size}"));
     }
     Ok(Box::new(lengths))
 }
 
-impl Lengths {
-    pub(super) fn new(header: &Header, out: Output, mark: &'static str, unit: fn(u64) -> Time, sessions: bool) -> Self {
-        let rule = Rule { size: None, last: LastBlock::Kept };
+impl MooncakeWriter {
+    pub(super) fn new(
+        header: &TraceHeader,
+        out: TraceOutput,
+        mark: &'static str,
+        unit: fn(u64) -> ScaledTime,
+        sessions: bool,
+    ) -> Self {
+        let rule = BlockRule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
-        let blocks = Reblocked::noted(header.blocks.as_ref(), rule, &mut notes);
-        let begun = Sessions::new(&Losses::default());
-        let (counted, without_sessions) = (Counted::default(), None);
+        let blocks = BlockRehasher::new_or_note(header.blocks.as_ref(), rule, &mut notes);
+        let begun = SessionTable::new(&ConversionLosses::default());
+        let (counted, without_sessions) = (RequiredLengths::default(), None);
         let mark = Some(mark);
         Self {
             out,
-            mark,
+            type_tag: mark,
             unit,
             sessions,
-            begun,
+            started_sessions: begun,
             blocks,
             notes,
             needs_output: false,
             overhead: 0,
-            without_sessions,
-            counted,
+            no_sessions_note: without_sessions,
+            lengths: counted,
         }
     }
 
@@ -222,54 +237,54 @@ impl Lengths {
     }
 
     /// For a tool that fails where a row has no output length.
-    pub(super) const fn need_output(&mut self) {
+    pub(super) const fn require_output(&mut self) {
         self.needs_output = true;
     }
 
-    pub(super) fn note(&mut self, note: String) {
+    pub(super) fn add_note(&mut self, note: String) {
         self.notes.push(note);
     }
 }
 
-impl Writer for Lengths {
-    fn write(&mut self, entry: &Entry) -> Result<(), WriteError> {
-        let tokens = self.counted.input(entry)?;
+impl FormatWriter for MooncakeWriter {
+    fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
+        let tokens = self.lengths.input(entry)?;
         if tokens == 0 {
-            return Err(WriteError::Unfit("requests with an empty prompt, left out"));
+            return Err(WriteError::Unrepresentable("requests with an empty prompt, left out"));
         }
-        let output_length = self.counted.requested(entry, self.needs_output)?;
+        let output_length = self.lengths.requested_output(entry, self.needs_output)?;
         let overhead = if entry.prompt.tokens.is_some() { self.overhead } else { 0 };
         let written = tokens.saturating_sub(overhead).max(1);
         if entry.session.is_some() {
-            self.notes.extend(self.without_sessions.take().map(str::to_owned));
+            self.notes.extend(self.no_sessions_note.take().map(str::to_owned));
         }
         let session = entry.session.as_deref().filter(|_| self.sessions);
         // AIPerf heeds no delay beside a time, and the first row of a session has to have one, whichever turn it is.
-        let delay = entry.think.filter(|_| session.is_some_and(|session| self.begun.last(session).is_some()));
-        session.iter().for_each(|session| self.begun.tell(session, ()));
+        let delay = entry.think.filter(|_| session.is_some_and(|session| self.started_sessions.get(session).is_some()));
+        session.iter().for_each(|session| self.started_sessions.insert(session, ()));
         super::write_line(
             &mut self.out,
-            &Line {
-                kind: self.mark.take(),
+            &MooncakeLine {
+                kind: self.type_tag.take(),
                 timestamp: delay.is_none().then(|| (self.unit)(entry.at)),
                 input_length: written,
                 output_length,
                 hash_ids: self
                     .blocks
                     .as_mut()
-                    .map(|blocks| blocks.ids_of_part(entry, tokens, written))
+                    .map(|blocks| blocks.prefix_ids(entry, tokens, written))
                     .unwrap_or_default(),
                 session_id: session,
-                delay: delay.map(Time::millis),
+                delay: delay.map(ScaledTime::millis),
             },
         )
     }
 
-    fn tells(&self, entry: &Entry) -> Fields {
-        if asks_for_its_limit(entry) { Fields::MAX_TOKENS } else { Fields::NONE }
+    fn derived_fields(&self, entry: &TraceEntry) -> EntryFields {
+        if uses_limit_as_length(entry) { EntryFields::MAX_TOKENS } else { EntryFields::NONE }
     }
 
-    fn leave_room(&mut self, overhead: u64) -> bool {
+    fn reserve_overhead(&mut self, overhead: u64) -> bool {
         // vLLM's prompts have no template.
         self.overhead = overhead;
         !self.needs_output
@@ -277,7 +292,7 @@ impl Writer for Lengths {
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
         self.out.flush()?;
-        self.notes.extend(self.counted.notes());
+        self.notes.extend(self.lengths.notes());
         Ok(self.notes)
     }
 }

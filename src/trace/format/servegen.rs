@@ -15,47 +15,47 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp1, Gamma, Weibull};
 use rand_pcg::Pcg64Mcg;
 
-use super::super::fields::Fields;
-use super::super::{Error, Problem, Trace};
-use super::csv::{Splitter, value};
-use super::{Format, Losses, Options, Source};
-use crate::capture::format::{BYTES_PER_TOKEN, Entry, Header, Part, PartKind, Prompt};
+use super::super::entry_fields::EntryFields;
+use super::super::{Error, Trace, TraceProblem};
+use super::csv::{CsvSplitter, value};
+use super::{ConversionLosses, InputSource, ReadOptions, TraceFormat};
+use crate::capture::row::{BYTES_PER_TOKEN, PartKind, PromptPart, PromptShape, TraceEntry, TraceHeader};
 
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "servegen",
     aliases: &[],
     about: "ServeGen: a folder of clients, from which a day is generated",
-    times: "seconds",
-    by: "a folder of `chunk-N-trace.csv`",
-    recognise: |source| match source {
-        Source::Folder(path) => clients(path).is_ok_and(|clients| !clients.is_empty()),
-        Source::Stream(_) => false,
+    time_unit: "seconds",
+    detected_by: "a folder of `chunk-N-trace.csv`",
+    detect: |source| match source {
+        InputSource::Folder(path) => client_paths(path).is_ok_and(|clients| !clients.is_empty()),
+        InputSource::Stream(_) => false,
     },
     read: Some(read),
     write: None,
-    but: "it holds no requests, only the rates and distributions from which some are drawn: what came back would be \
+    unsupported_reason: "it holds no requests, only the rates and distributions from which some are drawn: what came back would be \
           others, without prefixes and sessions; write mooncake or streamgauge",
-    holds: Fields::NONE,
-    clock: false,
-    delta: None,
+    fields: EntryFields::NONE,
+    has_wall_clock: false,
+    delta_fields: None,
 };
 
-const DAY: f64 = 86_400.0;
+const DAY_SECONDS: f64 = 86_400.0;
 /// Bytes of one client's tables; the largest published one has 30 MB.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_CLIENT_BYTES: u64 = 64 << 20;
 /// Clients of one folder; the largest published one has some 2,000.
-const MOST_CLIENTS: usize = 1 << 14;
+const MAX_CLIENTS: usize = 1 << 14;
 /// Mean gaps before the first window, so that a client is met at any moment between two requests; and draws that they may
 /// take.
 const WARM_UP: (f64, usize) = (256.0, 1 << 12);
-const TRACE: &str = "-trace.csv";
-const DATASET: &str = "-dataset.json";
+const TRACE_SUFFIX: &str = "-trace.csv";
+const DATASET_SUFFIX: &str = "-dataset.json";
 
-fn clients(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn client_paths(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
-        if path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(TRACE)) {
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(TRACE_SUFFIX)) {
             paths.push(path);
         }
     }
@@ -63,42 +63,43 @@ fn clients(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn read(source: Source, options: &Options) -> Result<Trace, Error> {
+fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let folder = match source {
-        Source::Folder(path) => path,
-        Source::Stream(stream) => {
-            let problem = Problem::new("is a file, and servegen is a folder of chunk-N-trace.csv and -dataset.json");
-            return Err(problem.remedy("name the folder").at(&stream.name, None));
+        InputSource::Folder(path) => path,
+        InputSource::Stream(stream) => {
+            let problem =
+                TraceProblem::new("is a file, and servegen is a folder of chunk-N-trace.csv and -dataset.json");
+            return Err(problem.with_remedy("name the folder").at_line(&stream.name, None));
         }
     };
     let name = folder.display().to_string();
-    let paths: Vec<PathBuf> =
-        clients(&folder).map_err(|error| Problem::new(format!("cannot be read: {error}")).at(&name, None))?;
-    if paths.len() > MOST_CLIENTS {
-        return Err(Problem::new(format!("more than {MOST_CLIENTS} clients")).at(&name, None));
+    let paths: Vec<PathBuf> = client_paths(&folder)
+        .map_err(|error| TraceProblem::new(format!("cannot be read: {error}")).at_line(&name, None))?;
+    if paths.len() > MAX_CLIENTS {
+        return Err(TraceProblem::new(format!("more than {MAX_CLIENTS} clients")).at_line(&name, None));
     }
-    let losses = Losses::default();
-    let mut clients: Vec<Client> = Vec::new();
+    let losses = ConversionLosses::default();
+    let mut clients: Vec<ServegenClient> = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
-        clients.extend(Client::open(&path, options.seed, number as u64, &losses)?);
+        clients.extend(ServegenClient::open(&path, options.seed, number as u64, &losses)?);
     }
     if clients.is_empty() {
-        let problem = Problem::new(format!("no client tells its lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
-        return Err(problem.remedy("check that this is the folder you mean").at(&name, None));
+        let problem = TraceProblem::new(format!("no client tells its lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
+        return Err(problem.with_remedy("check that this is the folder you mean").at_line(&name, None));
     }
     // A day from the first window on.
     let zero = clients.iter().map(|client| client.windows[0].start).fold(f64::INFINITY, f64::min);
     let mut coming = BinaryHeap::new();
     for (number, client) in clients.iter_mut().enumerate() {
-        coming.extend(client.next_at(zero + DAY).map(|at| Reverse((nanos(at - zero), number))));
+        coming.extend(client.next_arrival(zero + DAY_SECONDS).map(|at| Reverse((nanos(at - zero), number))));
     }
-    let mut header = Header::new(FORMAT.name);
+    let mut header = TraceHeader::new(FORMAT.name);
     header.source = format!("{}, generated with seed {}", FORMAT.name, options.seed);
     let entries = Box::new(std::iter::from_fn(move || {
         let Reverse((at, number)) = coming.pop()?;
         let client = &mut clients[number];
         let entry = client.request(at, at as f64 / 1e9 + zero);
-        coming.extend(client.next_at(zero + DAY).map(|at| Reverse((nanos(at - zero), number))));
+        coming.extend(client.next_arrival(zero + DAY_SECONDS).map(|at| Reverse((nanos(at - zero), number))));
         Some(Ok(entry))
     }));
     Ok(Trace { header, entries, losses })
@@ -108,43 +109,43 @@ fn nanos(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e9).round() as u64
 }
 
-struct Client {
-    windows: Vec<Window>,
-    lengths: Vec<Lengths>,
+struct ServegenClient {
+    windows: Vec<RateWindow>,
+    lengths: Vec<WindowLengths>,
     random: Pcg64Mcg,
     /// The window that is being generated, and as far as it is.
     window: usize,
     last: f64,
     /// What is left of the gap before the next request, in mean gaps.
-    left: f64,
+    gap_left: f64,
 }
 
 /// What is drawn of the requests of a window.
-struct Lengths {
+struct WindowLengths {
     start: f64,
     /// Tokens of the text.
-    input: Table,
-    output: Table,
+    input: WeightedLengths,
+    output: WeightedLengths,
     /// How many images, sounds and films a request has, and the tokens of one.
-    media: Vec<(PartKind, Table, Table)>,
+    media: Vec<(PartKind, WeightedLengths, WeightedLengths)>,
 }
 
-struct Window {
+struct RateWindow {
     start: f64,
     rate: f64,
-    gaps: Gaps,
+    gaps: GapDistribution,
 }
 
 #[derive(Clone, Copy)]
-enum Gaps {
+enum GapDistribution {
     Exponential,
     Gamma(Gamma<f64>, f64),
     Weibull(Weibull<f64>, f64),
 }
 
-impl Gaps {
+impl GapDistribution {
     /// The distribution of that name and shape, with its mean.
-    fn of(name: &str, shape: f64) -> Option<Self> {
+    fn from_name(name: &str, shape: f64) -> Option<Self> {
         match name {
             "" => Some(Self::Exponential),
             "Gamma" => Gamma::new(shape, 1.0).ok().map(|gaps| Self::Gamma(gaps, shape)),
@@ -168,7 +169,7 @@ impl Gaps {
 
 /// The gamma function for arguments from 1 to 22 (Lanczos, g = 7, n = 9; 15 digits).
 fn gamma(x: f64) -> f64 {
-    const C: [f64; 9] = [
+    const LANCZOS_COEFFICIENTS: [f64; 9] = [
         0.999_999_999_999_809_9,
         676.520_368_121_885_1,
         -1_259.139_216_722_402_8,
@@ -180,20 +181,24 @@ fn gamma(x: f64) -> f64 {
         1.505_632_735_149_311_6e-7,
     ];
     let x = x - 1.0;
-    let sum = C.iter().enumerate().skip(1).fold(C[0], |sum, (i, c)| sum + c / (x + i as f64));
+    let sum = LANCZOS_COEFFICIENTS
+        .iter()
+        .enumerate()
+        .skip(1)
+        .fold(LANCZOS_COEFFICIENTS[0], |sum, (i, c)| sum + c / (x + i as f64));
     let t = x + 7.5;
     (2.0 * std::f64::consts::PI).sqrt() * t.powf(x + 0.5) * (-t).exp() * sum
 }
 
 /// Lengths with their weights, added up.
-struct Table {
+struct WeightedLengths {
     lengths: Vec<u64>,
     sums: Vec<f64>,
 }
 
-impl Table {
+impl WeightedLengths {
     /// Reads `{81: 0.00145, 90: 0.2}`.
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
         let (mut lengths, mut sums, mut sum) = (Vec::new(), Vec::new(), 0.0);
         for pair in inside.split(',').filter(|pair| !pair.trim().is_empty()) {
@@ -217,21 +222,22 @@ impl Table {
     }
 }
 
-impl Client {
+impl ServegenClient {
     /// None where the client never asks for anything.
-    fn open(path: &Path, seed: u64, number: u64, losses: &Losses) -> Result<Option<Self>, Error> {
+    fn open(path: &Path, seed: u64, number: u64, losses: &ConversionLosses) -> Result<Option<Self>, Error> {
         let name = path.display().to_string();
-        let windows = windows(&text(path)?).map_err(|(line, problem)| problem.at(&name, Some(line)))?;
-        let dataset = name.strip_suffix(TRACE).map(|stem| format!("{stem}{DATASET}")).unwrap_or_default();
+        let windows = parse_windows(&read_text(path)?).map_err(|(line, problem)| problem.at_line(&name, Some(line)))?;
+        let dataset = name.strip_suffix(TRACE_SUFFIX).map(|stem| format!("{stem}{DATASET_SUFFIX}")).unwrap_or_default();
         if windows.is_empty() {
             return Ok(None);
         }
-        let lengths = lengths(&text(Path::new(&dataset))?, losses).map_err(|problem| problem.at(&dataset, None))?;
+        let lengths = parse_lengths(&read_text(Path::new(&dataset))?, losses)
+            .map_err(|problem| problem.at_line(&dataset, None))?;
         if lengths.is_empty() {
             losses.count("clients without lengths, left out");
             return Ok(None);
         }
-        let mut random = Pcg64Mcg::seed_from_u64(super::super::blocks::mixed(seed, number));
+        let mut random = Pcg64Mcg::seed_from_u64(super::super::blocks::mix(seed, number));
         let (last, mut left) = (windows[0].start, -WARM_UP.0);
         for _ in 0..WARM_UP.1 {
             if left >= 0.0 {
@@ -239,11 +245,11 @@ impl Client {
             }
             left += windows[0].gaps.draw(&mut random);
         }
-        Ok(Some(Self { windows, lengths, random, window: 0, last, left: left.max(0.0) }))
+        Ok(Some(Self { windows, lengths, random, window: 0, last, gap_left: left.max(0.0) }))
     }
 
     /// When its next request comes, in seconds; none after `end`.
-    fn next_at(&mut self, end: f64) -> Option<f64> {
+    fn next_arrival(&mut self, end: f64) -> Option<f64> {
         loop {
             let window = self.windows.get(self.window).filter(|window| window.start < end)?;
             let until = self.windows.get(self.window + 1).map_or_else(
@@ -256,66 +262,72 @@ impl Client {
             );
             self.last = self.last.max(window.start);
             if window.rate > 0.0 {
-                let at = self.last + self.left / window.rate;
+                let at = self.last + self.gap_left / window.rate;
                 if at < until.min(end) {
-                    (self.last, self.left) = (at, window.gaps.draw(&mut self.random));
+                    (self.last, self.gap_left) = (at, window.gaps.draw(&mut self.random));
                     return Some(at);
                 }
-                self.left -= (until - self.last) * window.rate;
+                self.gap_left -= (until - self.last) * window.rate;
             }
             self.last = until;
             self.window += 1;
         }
     }
 
-    fn request(&mut self, at: u64, seconds: f64) -> Entry {
+    fn request(&mut self, at: u64, seconds: f64) -> TraceEntry {
         let table = self.lengths.partition_point(|lengths| lengths.start <= seconds).saturating_sub(1);
         let (lengths, random) = (&self.lengths[table], &mut self.random);
         let text = lengths.input.draw(random).max(1);
-        let mut prompt = Prompt { tokens: Some(text), ..Prompt::default() };
+        let mut prompt = PromptShape { tokens: Some(text), ..PromptShape::default() };
         for (kind, count, tokens) in &lengths.media {
-            for _ in 0..count.draw(random).min(MAX_PARTS) {
+            for _ in 0..count.draw(random).min(MAX_MEDIA_PARTS) {
                 prompt.tokens = prompt.tokens.map(|all| all.saturating_add(tokens.draw(random)));
-                prompt.parts.push(Part { kind: *kind, bytes: None, size: None });
+                prompt.parts.push(PromptPart { kind: *kind, bytes: None, size: None });
             }
         }
         // The bytes of a prompt with images tell how much of it is text.
         prompt.bytes = (!prompt.parts.is_empty()).then_some(text.saturating_mul(BYTES_PER_TOKEN));
-        Entry { at, prompt, output_tokens: Some(lengths.output.draw(random).max(1)), ..Entry::default() }
+        TraceEntry { at, prompt, output_tokens: Some(lengths.output.draw(random).max(1)), ..TraceEntry::default() }
     }
 }
 
-fn text(path: &Path) -> Result<String, Error> {
+fn read_text(path: &Path) -> Result<String, Error> {
     let name = path.display().to_string();
     let read = fs::metadata(path).and_then(|about| {
-        if about.len() > MOST_BYTES {
-            return Err(std::io::Error::other(format!("more than {} MiB", MOST_BYTES >> 20)));
+        if about.len() > MAX_CLIENT_BYTES {
+            return Err(std::io::Error::other(format!("more than {} MiB", MAX_CLIENT_BYTES >> 20)));
         }
         fs::read_to_string(path)
     });
-    read.map_err(|error| Problem::new(format!("cannot be read: {error}")).at(&name, None))
+    read.map_err(|error| TraceProblem::new(format!("cannot be read: {error}")).at_line(&name, None))
 }
 
-fn windows(text: &str) -> Result<Vec<Window>, (u64, Problem)> {
-    let (mut windows, mut splitter) = (Vec::<Window>::new(), Splitter::new());
+fn parse_windows(text: &str) -> Result<Vec<RateWindow>, (u64, TraceProblem)> {
+    let (mut windows, mut splitter) = (Vec::<RateWindow>::new(), CsvSplitter::new());
     for (line, number) in text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()) {
-        let mut window = || -> Result<Window, Problem> {
+        let mut window = || -> Result<RateWindow, TraceProblem> {
             let cells = splitter.cells(line.as_bytes())?;
             let start: f64 = value(&cells, 0, "window start", "seconds")?;
             let rate: f64 = value(&cells, 1, "rate", "requests per second")?;
             if !(0.0..1e9).contains(&start) || !(0.0..1e6).contains(&rate) {
-                return Err(Problem::of("rate", "expected a start and a rate from zero on and within reason"));
+                return Err(TraceProblem::in_field(
+                    "rate",
+                    "expected a start and a rate from zero on and within reason",
+                ));
             }
             let (name, shape) = (cells.get(3).copied().unwrap_or(""), cells.get(4).copied().unwrap_or(""));
             let shape = if name.is_empty() { 1.0 } else { shape.parse().unwrap_or(f64::NAN) };
-            let gaps = Gaps::of(name, shape).ok_or_else(|| {
-                Problem::of("distribution", "expected Gamma, Weibull or nothing, and a shape above 0")
+            let gaps = GapDistribution::from_name(name, shape).ok_or_else(|| {
+                TraceProblem::in_field("distribution", "expected Gamma, Weibull or nothing, and a shape above 0")
             })?;
-            Ok(Window { start, rate, gaps })
+            Ok(RateWindow { start, rate, gaps })
         };
         let window = window().map_err(|problem| (number, problem))?;
         if windows.last().is_some_and(|last| last.start >= window.start) {
-            return Err((number, Problem::of("window start", "expected a later one than in the line before")));
+            return Err((
+                number,
+                TraceProblem::in_field("window start", "expected a later one than in the line before"),
+            ));
         }
         windows.push(window);
     }
@@ -323,21 +335,21 @@ fn windows(text: &str) -> Result<Vec<Window>, (u64, Problem)> {
 }
 
 /// Input and output lengths of every window that has both.
-fn lengths(text: &str, losses: &Losses) -> Result<Vec<Lengths>, Problem> {
-    const WHAT: &str = "expected an object of windows, each of texts as \"{81: 0.5}\"";
+fn parse_lengths(text: &str, losses: &ConversionLosses) -> Result<Vec<WindowLengths>, TraceProblem> {
+    const EXPECTED: &str = "expected an object of windows, each of texts as \"{81: 0.5}\"";
     let windows: BTreeMap<String, BTreeMap<String, serde_json::Value>> =
-        serde_json::from_str(text).map_err(|error| Problem::new(format!("{WHAT} (line {})", error.line())))?;
+        serde_json::from_str(text).map_err(|error| TraceProblem::new(format!("{EXPECTED} (line {})", error.line())))?;
     let mut lengths = Vec::new();
     for (start, mut fields) in windows {
-        let start: f64 = start.parse().map_err(|_| Problem::of("window start", "expected seconds"))?;
-        let mut table = |name: &str| -> Result<Option<Table>, Problem> {
+        let start: f64 = start.parse().map_err(|_| TraceProblem::in_field("window start", "expected seconds"))?;
+        let mut table = |name: &str| -> Result<Option<WeightedLengths>, TraceProblem> {
             let Some(text) = fields.remove(name) else { return Ok(None) };
-            let text = text.as_str().ok_or_else(|| Problem::of(name, WHAT))?;
+            let text = text.as_str().ok_or_else(|| TraceProblem::in_field(name, EXPECTED))?;
             // A window without requests has an empty table.
             if text.trim() == "{}" {
                 return Ok(None);
             }
-            Table::of(text).map(Some).ok_or_else(|| Problem::of(name, WHAT))
+            WeightedLengths::parse(text).map(Some).ok_or_else(|| TraceProblem::in_field(name, EXPECTED))
         };
         // Multimodal clients call the text by its own name.
         let (input, output) = (table(INPUT)?.map_or_else(|| table(TEXT), |input| Ok(Some(input)))?, table(OUTPUT)?);
@@ -349,7 +361,7 @@ fn lengths(text: &str, losses: &Losses) -> Result<Vec<Lengths>, Problem> {
         }
         fields.keys().for_each(|name| losses.count(name));
         if let (Some(input), Some(output)) = (input, output) {
-            lengths.push(Lengths { start, input, output, media });
+            lengths.push(WindowLengths { start, input, output, media });
         }
     }
     lengths.sort_by(|a, b| a.start.total_cmp(&b.start));
@@ -357,7 +369,7 @@ fn lengths(text: &str, losses: &Losses) -> Result<Vec<Lengths>, Problem> {
 }
 
 /// Images of one request that are kept; likewise sounds and films.
-const MAX_PARTS: u64 = 1_000;
+const MAX_MEDIA_PARTS: u64 = 1_000;
 const MEDIA: [(PartKind, &str, &str); 3] = [
     (PartKind::Image, "image_count", "image_tokens"),
     (PartKind::Audio, "audio_count", "audio_tokens"),
@@ -375,21 +387,27 @@ mod tests {
     fn gaps_have_the_mean_that_the_rate_asks_for() {
         let mut random = Pcg64Mcg::seed_from_u64(1);
         for (name, shape) in [("", 0.0), ("Gamma", 0.3), ("Weibull", 0.6), ("Weibull", 2.0)] {
-            let gaps = Gaps::of(name, shape).unwrap();
+            let gaps = GapDistribution::from_name(name, shape).unwrap();
             let mean = (0..200_000).map(|_| gaps.draw(&mut random)).sum::<f64>() / 200_000.0;
             assert!((0.97..1.03).contains(&mean), "{name} {shape}: {mean}");
         }
-        assert!(Gaps::of("Weibull", 0.0).is_none() && Gaps::of("Pareto", 1.0).is_none());
+        assert!(
+            GapDistribution::from_name("Weibull", 0.0).is_none() && GapDistribution::from_name("Pareto", 1.0).is_none()
+        );
         assert!((gamma(5.0) - 24.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_table_is_drawn_from_by_its_weights() {
-        let table = Table::of("{81: 0.00145, 90.0: 2e-1}").unwrap();
+        let table = WeightedLengths::parse("{81: 0.00145, 90.0: 2e-1}").unwrap();
         assert_eq!(table.lengths, [81, 90]);
         let mut random = Pcg64Mcg::seed_from_u64(1);
         let rare = (0..100_000).filter(|_| table.draw(&mut random) == 81).count();
         assert!((620..820).contains(&rare), "{rare}");
-        assert!(Table::of("{}").is_none() && Table::of("{81: x}").is_none() && Table::of("81").is_none());
+        assert!(
+            WeightedLengths::parse("{}").is_none()
+                && WeightedLengths::parse("{81: x}").is_none()
+                && WeightedLengths::parse("81").is_none()
+        );
     }
 }

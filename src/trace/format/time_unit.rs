@@ -11,11 +11,11 @@
 //! moves the limits: vLLM's default is 16 tokens, Mooncake's is 512.
 
 use super::super::blocks::expected_ids;
-use super::super::input::Stream;
-use super::super::json::{Content, Id, Number, WrittenNumber, parse, row};
-use super::super::losses::Losses;
-use super::mooncake::blocks;
-use super::{mooncake, timed};
+use super::super::conversion_loss::ConversionLosses;
+use super::super::input::InputStream;
+use super::super::json::{LenientNumber, StringOrNumber, TextSize, WrittenNumber, parse, row};
+use super::mooncake::block_scheme;
+use super::{mooncake, timed_trace};
 
 /// What a timestamp counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum TimeUnit {
 }
 
 /// Rows from which a rate is taken for one.
-const MIN_ROWS: u64 = 10;
+const MIN_RATE_ROWS: u64 = 10;
 /// No trace of requests is longer, in seconds: 60 days.
 const MAX_SPAN_S: f64 = 60.0 * 86_400.0;
 
@@ -34,66 +34,66 @@ row!(Row {
     timestamp: WrittenNumber,
     input_length: u64,
     hash_ids: Vec<u64>,
-    session_id: Id,
-    delay: Number,
-    text_input: Content,
-    messages: Content,
-    payload: Content,
+    session_id: StringOrNumber,
+    delay: LenientNumber,
+    text_input: TextSize,
+    messages: TextSize,
+    payload: TextSize,
 });
 
 /// What the rows of a file tell of their unit of time and of their blocks.
-pub(super) struct Evidence {
+pub(super) struct TimeUnitEvidence {
     /// What a row says that it is of.
-    marked: Option<TimeUnit>,
+    declared_unit: Option<TimeUnit>,
     /// Whether a row has a field that only AIPerf's have.
-    has_fields_of_aiperf: bool,
+    has_aiperf_fields: bool,
     has_fraction: bool,
     rows: u64,
     /// Neighbouring rows, and the time that they span together, in units.
     neighbours: u64,
-    spanned: f64,
+    neighbour_span: f64,
     bounds: Option<(f64, f64)>,
     /// Rows with block ids, and those of them that blocks of each size would fit.
     with_ids: u64,
-    fitting: [u64; SIZES.len()],
+    fitting: [u64; BLOCK_SIZES.len()],
 }
 
 /// Sizes of blocks that are looked for.
-const SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
+const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
-impl Evidence {
+impl TimeUnitEvidence {
     /// Looks at rows of a file.
-    pub(super) fn of(stream: &Stream) -> Self {
+    pub(super) fn from_stream(stream: &InputStream) -> Self {
         let mut evidence = Self {
-            marked: None,
-            has_fields_of_aiperf: false,
+            declared_unit: None,
+            has_aiperf_fields: false,
             has_fraction: false,
             rows: 0,
             neighbours: 0,
-            spanned: 0.0,
+            neighbour_span: 0.0,
             bounds: None,
             with_ids: 0,
-            fitting: [0; SIZES.len()],
+            fitting: [0; BLOCK_SIZES.len()],
         };
-        evidence.take_part(stream.sample_lines());
-        if evidence.marked.is_none() {
-            for part in stream.parts() {
-                evidence.take_part(part.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
+        evidence.add_lines(stream.sample_lines());
+        if evidence.declared_unit.is_none() {
+            for part in stream.sample_parts() {
+                evidence.add_lines(part.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
             }
         }
         evidence
     }
 
     /// Takes in rows that stand one after the other.
-    fn take_part<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) {
+    fn add_lines<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) {
         let (mut part, mut rows): (Option<(f64, f64)>, u64) = (None, 0);
         let widened = |bounds: Option<(f64, f64)>, at: f64| {
             let (first, last) = bounds.unwrap_or((at, at));
             Some((first.min(at), last.max(at)))
         };
         for line in lines {
-            let Ok(row) = parse::<Row>(line, &Losses::default()) else { continue };
-            self.take(&row);
+            let Ok(row) = parse::<Row>(line, &ConversionLosses::default()) else { continue };
+            self.add_row(&row);
             if let Some(at) = row.timestamp.filter(|at| at.value.is_finite()) {
                 rows += 1;
                 part = widened(part, at.value);
@@ -103,50 +103,50 @@ impl Evidence {
         }
         self.rows += rows;
         self.neighbours += rows.saturating_sub(1);
-        self.spanned += part.map_or(0.0, |(first, last)| last - first);
+        self.neighbour_span += part.map_or(0.0, |(first, last)| last - first);
     }
 
-    fn take(&mut self, row: &Row) {
+    fn add_row(&mut self, row: &Row) {
         let marked = match row.kind.as_deref() {
-            Some(kind) if kind == timed::FORMAT.name => Some(TimeUnit::Seconds),
-            Some(mooncake::MARK) => Some(TimeUnit::Milliseconds),
+            Some(kind) if kind == timed_trace::FORMAT.name => Some(TimeUnit::Seconds),
+            Some(mooncake::TYPE_TAG) => Some(TimeUnit::Milliseconds),
             _ => None,
         };
-        self.marked = self.marked.or(marked);
+        self.declared_unit = self.declared_unit.or(marked);
         let texts = [&row.text_input, &row.messages, &row.payload];
-        self.has_fields_of_aiperf |=
+        self.has_aiperf_fields |=
             row.session_id.is_some() || row.delay.is_some() || texts.iter().any(|text| text.is_some());
         let ids = row.hash_ids.as_ref().map(|ids| ids.len() as u64).filter(|ids| *ids > 0);
         if let Some((ids, length)) = ids.zip(row.input_length) {
             self.with_ids += 1;
-            for (fitting, size) in self.fitting.iter_mut().zip(SIZES) {
-                *fitting += u64::from(expected_ids(&blocks(size), length) == ids);
+            for (fitting, size) in self.fitting.iter_mut().zip(BLOCK_SIZES) {
+                *fitting += u64::from(expected_ids(&block_scheme(size), length) == ids);
             }
         }
     }
 
     /// Rows that blocks of this size fit.
     fn fitting(&self, size: u32) -> u64 {
-        SIZES.iter().position(|known| *known == size).map_or(0, |at| self.fitting[at])
+        BLOCK_SIZES.iter().position(|known| *known == size).map_or(0, |at| self.fitting[at])
     }
 
     /// The size of blocks: the format's usual one, unless only another fits all rows.
     pub(super) fn block_size(&self, usual: u32) -> u32 {
         let fits_all = |size: &u32| self.fitting(*size) == self.with_ids;
-        if fits_all(&usual) { usual } else { SIZES.into_iter().find(fits_all).unwrap_or(usual) }
+        if fits_all(&usual) { usual } else { BLOCK_SIZES.into_iter().find(fits_all).unwrap_or(usual) }
     }
 
     /// What its timestamps count.
     pub(super) fn unit(&self) -> TimeUnit {
-        if let Some(marked) = self.marked {
+        if let Some(marked) = self.declared_unit {
             return marked;
         }
-        if self.has_fields_of_aiperf {
+        if self.has_aiperf_fields {
             return TimeUnit::Milliseconds;
         }
-        let as_vllm = self.fitting(timed::BLOCK) > self.fitting(mooncake::BLOCK);
-        let rate = self.neighbours as f64 / self.spanned;
-        let has_rate = self.rows >= MIN_ROWS && rate.is_finite();
+        let as_vllm = self.fitting(timed_trace::BLOCK_TOKENS) > self.fitting(mooncake::BLOCK_TOKENS);
+        let rate = self.neighbours as f64 / self.neighbour_span;
+        let has_rate = self.rows >= MIN_RATE_ROWS && rate.is_finite();
         let span = self.bounds.map_or(0.0, |(first, last)| last - first);
         let seconds = match (self.has_fraction, has_rate) {
             // Milliseconds would be more than so many requests in a second.
@@ -154,7 +154,7 @@ impl Evidence {
             (false, false) => false,
             // Seconds would be less than one request in 50 seconds, or in five.
             (true, true) => span <= MAX_SPAN_S && rate >= if as_vllm { 0.02 } else { 0.2 },
-            (true, false) => span <= MAX_SPAN_S && self.fitting(mooncake::BLOCK) < self.with_ids,
+            (true, false) => span <= MAX_SPAN_S && self.fitting(mooncake::BLOCK_TOKENS) < self.with_ids,
         };
         if seconds { TimeUnit::Seconds } else { TimeUnit::Milliseconds }
     }
@@ -171,8 +171,9 @@ mod tests {
         let ids: Vec<u32> = (0..1_000_u32.div_ceil(block)).collect();
         let row = |at: String| format!("{{\"timestamp\": {at}, \"input_length\": 1000, \"hash_ids\": {ids:?}}}\n");
         let text: String = times.into_iter().map(row).collect();
-        let evidence = Evidence::of(&Stream::new("t", Box::new(Cursor::new(text.into_bytes()))).unwrap());
-        (evidence.unit(), evidence.block_size(mooncake::BLOCK))
+        let evidence =
+            TimeUnitEvidence::from_stream(&InputStream::new("t", Box::new(Cursor::new(text.into_bytes()))).unwrap());
+        (evidence.unit(), evidence.block_size(mooncake::BLOCK_TOKENS))
     }
 
     #[test]
@@ -204,8 +205,8 @@ mod tests {
     fn what_a_row_says_that_it_is_goes_before_all_else() {
         for (kind, unit) in [("mooncake_trace", TimeUnit::Milliseconds), ("timed_trace", TimeUnit::Seconds)] {
             let text = format!("{{\"type\": \"{kind}\", \"timestamp\": 7, \"input_length\": 9}}\n");
-            let stream = Stream::new("t", Box::new(Cursor::new(text.into_bytes()))).unwrap();
-            assert_eq!(Evidence::of(&stream).unit(), unit, "{kind}");
+            let stream = InputStream::new("t", Box::new(Cursor::new(text.into_bytes()))).unwrap();
+            assert_eq!(TimeUnitEvidence::from_stream(&stream).unit(), unit, "{kind}");
         }
     }
 }

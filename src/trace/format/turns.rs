@@ -5,66 +5,66 @@
 
 use std::collections::VecDeque;
 
-use super::super::input::Lines;
-use super::super::json::{Content, Id, Number, Object, parse, row};
-use super::super::sessions::Sessions;
-use super::super::{Error, Problem, Trace};
-use super::{Fields, Format, Losses, Source, has_keys, nanos, stream, texts};
-use crate::capture::format::{Entry, Header, Params, Part, PartKind, Prompt, Turns};
+use super::super::input::NumberedLines;
+use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
+use super::super::session_table::SessionTable;
+use super::super::{Error, Trace, TraceProblem};
+use super::{ConversionLosses, EntryFields, InputSource, TraceFormat, has_keys, nanos, stream, text_writer};
+use crate::capture::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry, TraceHeader, TurnContent};
 
-pub(super) const SINGLE: Format = Format {
+pub(super) const SINGLE: TraceFormat = TraceFormat {
     name: "single_turn",
     aliases: &[],
     about: "AIPerf single_turn: JSON Lines, texts made of words (only lengths are read)",
-    times: "milliseconds",
-    by: "rows with `text`, `texts`, `image` or the like",
-    recognise: |source| CONTENT.iter().any(|key| has_keys(source, &[key], &["input_length", "schema"])),
+    time_unit: "milliseconds",
+    detected_by: "rows with `text`, `texts`, `image` or the like",
+    detect: |source| CONTENT_KEYS.iter().any(|key| has_keys(source, &[key], &["input_length", "schema"])),
     read: Some(|source, _| read(source, &SINGLE)),
-    write: Some(texts::single),
-    but: "",
-    holds: texts::HOLDS,
-    clock: false,
-    delta: None,
+    write: Some(text_writer::write_single_turn),
+    unsupported_reason: "",
+    fields: text_writer::SUPPORTED_FIELDS,
+    has_wall_clock: false,
+    delta_fields: None,
 };
 
-pub(super) const MULTI: Format = Format {
+pub(super) const MULTI: TraceFormat = TraceFormat {
     name: "multi_turn",
     aliases: &[],
     about: "AIPerf multi_turn: JSON Lines of sessions, texts made of words (only lengths are read)",
-    times: "milliseconds",
-    by: "rows with `turns`",
-    recognise: |source| has_keys(source, &["turns"], &[]),
+    time_unit: "milliseconds",
+    detected_by: "rows with `turns`",
+    detect: |source| has_keys(source, &["turns"], &[]),
     read: Some(|source, _| read(source, &MULTI)),
-    write: Some(texts::multi),
-    but: "",
-    holds: texts::HOLDS,
-    clock: false,
-    delta: Some(Fields::NONE),
+    write: Some(text_writer::write_multi_turn),
+    unsupported_reason: "",
+    fields: text_writer::SUPPORTED_FIELDS,
+    has_wall_clock: false,
+    delta_fields: Some(EntryFields::NONE),
 };
 
-const CONTENT: [&str; 8] = ["text", "texts", "image", "images", "audio", "audios", "video", "videos"];
+const CONTENT_KEYS: [&str; 8] = ["text", "texts", "image", "images", "audio", "audios", "video", "videos"];
 
 row!(Turn {
-    text: Content,
-    texts: Content,
-    image: Content,
-    images: Content,
-    audio: Content,
-    audios: Content,
-    video: Content,
-    videos: Content,
-    timestamp: Number,
-    delay: Number,
-    session_id: Id,
+    text: TextSize,
+    texts: TextSize,
+    image: TextSize,
+    images: TextSize,
+    audio: TextSize,
+    audios: TextSize,
+    video: TextSize,
+    videos: TextSize,
+    timestamp: LenientNumber,
+    delay: LenientNumber,
+    session_id: StringOrNumber,
     output_length: u64,
     model: String,
     role: String,
-    extra: Object<Extra>,
+    extra: NestedRow<Extra>,
 });
 
 row!(Extra { min_tokens: u64, n: u64, temperature: f64, ignore_eos: bool });
 
-row!(Conversation { session_id: Id, turns: Vec<Object<Turn>> });
+row!(Conversation { session_id: StringOrNumber, turns: Vec<NestedRow<Turn>> });
 
 impl Turn {
     /// Bytes of its text.
@@ -81,32 +81,36 @@ impl Turn {
 }
 
 /// Parts of one kind that are kept of a request; nobody sends more.
-const MOST_PARTS: u64 = 1_000;
+const MAX_PARTS: u64 = 1_000;
 
-fn read(source: Source, format: &'static Format) -> Result<Trace, Error> {
+fn read(source: InputSource, format: &'static TraceFormat) -> Result<Trace, Error> {
     let lines = stream(source, format)?.lines();
-    let losses = Losses::default();
+    let losses = ConversionLosses::default();
     let multi = format.name == MULTI.name;
-    let header = Header { turns: if multi { Turns::Delta } else { Turns::Full }, ..Header::new(format.name) };
-    let sessions = Sessions::new(&losses);
-    let mut rows = Rows { lines, losses: losses.clone(), sessions, waiting: VecDeque::new(), number: 0, failed: false };
+    let header = TraceHeader {
+        turns: if multi { TurnContent::Delta } else { TurnContent::Full },
+        ..TraceHeader::new(format.name)
+    };
+    let sessions = SessionTable::new(&losses);
+    let mut rows =
+        TurnReader { lines, losses: losses.clone(), sessions, pending: VecDeque::new(), number: 0, failed: false };
     let entries = Box::new(std::iter::from_fn(move || rows.next(multi)));
     Ok(Trace { header, entries, losses })
 }
 
-struct Rows {
-    lines: Lines,
-    losses: Losses,
+struct TurnReader {
+    lines: NumberedLines,
+    losses: ConversionLosses,
     /// When the turn before came, and its number.
-    sessions: Sessions<(u64, u32)>,
-    waiting: VecDeque<Entry>,
+    sessions: SessionTable<(u64, u32)>,
+    pending: VecDeque<TraceEntry>,
     number: u64,
     failed: bool,
 }
 
-impl Rows {
-    fn next(&mut self, multi: bool) -> Option<Result<Entry, Error>> {
-        while self.waiting.is_empty() && !self.failed {
+impl TurnReader {
+    fn next(&mut self, multi: bool) -> Option<Result<TraceEntry, Error>> {
+        while self.pending.is_empty() && !self.failed {
             let line = match self.lines.next_line()? {
                 Ok(line) => line.to_vec(),
                 Err(error) => {
@@ -114,57 +118,60 @@ impl Rows {
                     return Some(Err(error));
                 }
             };
-            if let Err(problem) = self.take(&line, multi) {
+            if let Err(problem) = self.read_line(&line, multi) {
                 self.failed = true;
-                return Some(Err(self.lines.error(problem)));
+                return Some(Err(self.lines.error_at_line(problem)));
             }
         }
-        self.waiting.pop_front().map(Ok)
+        self.pending.pop_front().map(Ok)
     }
 
-    fn take(&mut self, line: &[u8], multi: bool) -> Result<(), Problem> {
+    fn read_line(&mut self, line: &[u8], multi: bool) -> Result<(), TraceProblem> {
         self.number += 1;
         if !multi {
             let turn: Turn = parse(line, &self.losses)?;
-            return self.turn(turn, None, 0);
+            return self.push_turn(turn, None, 0);
         }
         let conversation: Conversation = parse(line, &self.losses)?;
-        let session = conversation.session_id.map_or_else(|| format!("line-{}", self.number), |Id(session)| session);
-        let turns = conversation.turns.ok_or_else(|| Problem::missing("turns"))?;
-        let begins = self.sessions.last(&session).is_none();
-        let hoisted = matches!(&turns[..], [Object(first), Object(next), ..] if first.is_system() && !next.is_system());
-        let mut turns = turns.into_iter().map(|Object(turn)| turn);
+        let session =
+            conversation.session_id.map_or_else(|| format!("line-{}", self.number), |StringOrNumber(session)| session);
+        let turns = conversation.turns.ok_or_else(|| TraceProblem::missing("turns"))?;
+        let begins = self.sessions.get(&session).is_none();
+        let hoisted =
+            matches!(&turns[..], [NestedRow(first), NestedRow(next), ..] if first.is_system() && !next.is_system());
+        let mut turns = turns.into_iter().map(|NestedRow(turn)| turn);
         let system = turns.by_ref().take(usize::from(begins && hoisted)).map(|turn| turn.bytes()).sum();
         let mut systems = std::iter::once(system).chain(std::iter::repeat(0));
-        turns.try_for_each(|turn| self.turn(turn, Some(session.clone()), systems.next().unwrap_or(0)))
+        turns.try_for_each(|turn| self.push_turn(turn, Some(session.clone()), systems.next().unwrap_or(0)))
     }
 
     /// Takes a turn in, before which a system prompt of so many bytes stands.
-    fn turn(&mut self, row: Turn, session: Option<String>, system: u64) -> Result<(), Problem> {
+    fn push_turn(&mut self, row: Turn, session: Option<String>, system: u64) -> Result<(), TraceProblem> {
         let text = system + row.bytes();
-        let session = session.or(row.session_id.map(|Id(session)| session));
-        let extra = row.extra.map(|Object(extra)| extra).unwrap_or_default();
-        let params = Params {
+        let session = session.or(row.session_id.map(|StringOrNumber(session)| session));
+        let extra = row.extra.map(|NestedRow(extra)| extra).unwrap_or_default();
+        let params = RequestParams {
             min_tokens: extra.min_tokens,
             n: extra.n,
             temperature: extra.temperature,
             ignore_eos: extra.ignore_eos,
-            ..Params::default()
+            ..RequestParams::default()
         };
-        let mut entry = Entry { output_tokens: row.output_length, model: row.model, params, ..Entry::default() };
-        entry.prompt = Prompt { bytes: Some(text), ..Prompt::default() };
+        let mut entry =
+            TraceEntry { output_tokens: row.output_length, model: row.model, params, ..TraceEntry::default() };
+        entry.prompt = PromptShape { bytes: Some(text), ..PromptShape::default() };
         for (kind, parts) in [
             (PartKind::Image, [row.image, row.images]),
             (PartKind::Audio, [row.audio, row.audios]),
             (PartKind::Video, [row.video, row.videos]),
         ] {
             let count: u64 = parts.into_iter().flatten().map(|parts| parts.texts).sum();
-            let part = Part { kind, bytes: None, size: None };
-            entry.prompt.parts.extend(std::iter::repeat_n(part, count.min(MOST_PARTS) as usize));
+            let part = PromptPart { kind, bytes: None, size: None };
+            entry.prompt.parts.extend(std::iter::repeat_n(part, count.min(MAX_PARTS) as usize));
         }
         entry.think = row.delay.map(|delay| nanos("delay", delay, 1e6)).transpose()?;
         let at = row.timestamp.map(|at| nanos("timestamp", at, 1e6)).transpose()?;
-        let before = session.as_deref().and_then(|session| self.sessions.last(session).copied());
+        let before = session.as_deref().and_then(|session| self.sessions.get(session).copied());
         if at.is_none() && before.is_none() {
             self.losses.count("rows without a time, taken to come at 0");
         }
@@ -173,10 +180,10 @@ impl Rows {
         if let Some(session) = &session {
             let turn = before.map_or(0, |(_, turn)| turn.saturating_add(1));
             entry.turn = Some(turn);
-            self.sessions.tell(session, (entry.at, turn));
+            self.sessions.insert(session, (entry.at, turn));
         }
         entry.session = session;
-        self.waiting.push_back(entry);
+        self.pending.push_back(entry);
         Ok(())
     }
 }

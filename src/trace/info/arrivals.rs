@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::measure::difference::Seconds;
-use crate::measure::near::Near;
+use crate::measure::deviation::SecondsDeviation;
+use crate::measure::locality_hash::BuildLocalityHasher;
 
 /// Different gaps that are counted when a grid is looked for.
-const MOST_GAPS: usize = 1 << 14;
+const MAX_DISTINCT_GAPS: usize = 1 << 14;
 /// Times that wait for earlier ones: a capture's rows stand in the order in which requests ended.
-const MOST_WAITING: usize = 1 << 16;
+const MAX_PENDING_ARRIVALS: usize = 1 << 16;
 
 /// How uneven arrivals are. A Poisson process has 1 everywhere.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -30,10 +30,10 @@ pub struct Burstiness {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::trace) struct Arrivals {
+pub(in crate::trace) struct ArrivalStats {
     /// The time of the row before.
-    above: u64,
-    waiting: Vec<u64>,
+    previous: u64,
+    pending: Vec<u64>,
     /// The latest that no longer waits.
     last: Option<u64>,
     /// Gaps between neighbours in time, but for rows that came far too late (Welford).
@@ -42,36 +42,36 @@ pub(in crate::trace) struct Arrivals {
     squares: f64,
     zero: u64,
     pub(in crate::trace) unsorted: u64,
-    pub(in crate::trace) seconds: Seconds,
+    pub(in crate::trace) seconds: SecondsDeviation,
     /// Gaps that are not zero, in milliseconds, and how often they occur.
-    steps: HashMap<u64, u64, Near>,
+    steps: HashMap<u64, u64, BuildLocalityHasher>,
 }
 
-impl Arrivals {
-    pub(in crate::trace) fn take(&mut self, at: u64) {
-        self.unsorted += u64::from(at < self.above);
-        self.above = at;
+impl ArrivalStats {
+    pub(in crate::trace) fn add(&mut self, at: u64) {
+        self.unsorted += u64::from(at < self.previous);
+        self.previous = at;
         self.seconds.take(at);
-        self.waiting.push(at);
-        if self.waiting.len() == 2 * MOST_WAITING {
-            self.settle(MOST_WAITING);
+        self.pending.push(at);
+        if self.pending.len() == 2 * MAX_PENDING_ARRIVALS {
+            self.settle(MAX_PENDING_ARRIVALS);
         }
     }
 
     /// Takes the gaps of the earliest so many times that wait.
     pub(in crate::trace) fn settle(&mut self, most: usize) {
-        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut waiting = std::mem::take(&mut self.pending);
         waiting.sort_unstable();
         for at in waiting.drain(..most.min(waiting.len())) {
             if let Some(gap) = self.last.and_then(|last| at.checked_sub(last)) {
-                self.take_gap(gap);
+                self.add_gap(gap);
             }
             self.last = self.last.max(Some(at));
         }
-        self.waiting = waiting;
+        self.pending = waiting;
     }
 
-    fn take_gap(&mut self, gap: u64) {
+    fn add_gap(&mut self, gap: u64) {
         self.gaps += 1;
         let (value, before) = (gap as f64, self.mean);
         self.mean += (value - before) / self.gaps as f64;
@@ -81,7 +81,7 @@ impl Arrivals {
             return;
         }
         let step = (gap + 500_000) / 1_000_000;
-        if self.steps.len() < MOST_GAPS || self.steps.contains_key(&step) {
+        if self.steps.len() < MAX_DISTINCT_GAPS || self.steps.contains_key(&step) {
             *self.steps.entry(step).or_default() += 1;
         }
     }
@@ -106,7 +106,7 @@ impl Arrivals {
     ///
     /// Timestamps in batches have mostly gaps of zero, and the others are mostly of one length, give or take a few
     /// milliseconds.
-    pub(in crate::trace) fn grid(&self) -> Option<u64> {
+    pub(in crate::trace) fn batch_step(&self) -> Option<u64> {
         let (step, _) = self.steps.iter().max_by_key(|(step, count)| (**count, u64::MAX - **step))?;
         let near = |gap: u64| gap.abs_diff(*step) <= (*step / 200).max(1);
         let together: u64 = self.steps.iter().filter(|(gap, _)| near(**gap)).map(|(_, count)| count).sum();
@@ -115,7 +115,7 @@ impl Arrivals {
     }
 
     /// Arrivals in at most so many windows of equal length, and that length in seconds. The last may end with the trace.
-    pub(in crate::trace) fn over_time(&self, most: usize) -> (u64, Vec<u64>) {
+    pub(in crate::trace) fn rate_windows(&self, most: usize) -> (u64, Vec<u64>) {
         let Some(seconds) = self.seconds.windows(1) else { return (1, Vec::new()) };
         let window = seconds.clone().count().div_ceil(most).max(1);
         let mut sums = Vec::new();
@@ -152,9 +152,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn of(times: impl IntoIterator<Item = u64>) -> Arrivals {
-        let mut arrivals = Arrivals::default();
-        times.into_iter().for_each(|at| arrivals.take(at));
+    fn of(times: impl IntoIterator<Item = u64>) -> ArrivalStats {
+        let mut arrivals = ArrivalStats::default();
+        times.into_iter().for_each(|at| arrivals.add(at));
         arrivals.settle(usize::MAX);
         arrivals
     }
@@ -164,30 +164,30 @@ mod tests {
         let steady = of((0..1_000).map(|i| i * SECOND / 4));
         let burstiness = steady.burstiness().unwrap();
         assert!(burstiness.gap_cv < 1e-9 && burstiness.dispersion_1s.unwrap() < 1e-9);
-        assert_eq!((steady.grid(), steady.unsorted), (None, 0));
+        assert_eq!((steady.batch_step(), steady.unsorted), (None, 0));
     }
 
     #[test]
     fn batches_are_seen_as_a_grid_even_a_few_milliseconds_off() {
         let batches = of((0..1_000).map(|i| (i / 10) * 3_000_000_000 + (i / 10 % 3) * 1_000_000));
-        assert_eq!(batches.grid(), Some(3_001_000_000));
-        assert_eq!(of((0..20).map(|i| i / 10 * SECOND)).grid(), None, "two batches are no grid");
+        assert_eq!(batches.batch_step(), Some(3_001_000_000));
+        assert_eq!(of((0..20).map(|i| i / 10 * SECOND)).batch_step(), None, "two batches are no grid");
     }
 
     #[test]
     fn times_out_of_order_are_counted_and_do_not_break_the_counts() {
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND, u64::MAX]);
         assert_eq!((arrivals.unsorted, arrivals.seconds.windows(1).is_none()), (1, true));
-        assert!(arrivals.over_time(8).1.is_empty());
+        assert!(arrivals.rate_windows(8).1.is_empty());
         let arrivals = of([5 * SECOND, 3 * SECOND, 4 * SECOND]);
-        assert_eq!(arrivals.over_time(8), (1, vec![1, 1, 1]));
+        assert_eq!(arrivals.rate_windows(8), (1, vec![1, 1, 1]));
     }
 
     #[test]
     fn rows_in_the_order_of_ends_are_as_bursty_as_the_same_rows_in_order_of_time() {
         // Of a beat of four a second every other request takes ten seconds longer; far beyond what waits at once.
         let beat = |n: u64| n * SECOND / 4;
-        let mut ends: Vec<u64> = (0..3 * MOST_WAITING as u64).collect();
+        let mut ends: Vec<u64> = (0..3 * MAX_PENDING_ARRIVALS as u64).collect();
         ends.sort_by_key(|n| beat(*n) + n % 2 * 10 * SECOND);
         let arrivals = of(ends.into_iter().map(beat));
         let burstiness = arrivals.burstiness().unwrap();
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn what_is_drawn_over_time_are_windows_of_one_length_whatever_the_span() {
-        let (window, counts) = of((0..1_500).map(|i| i * SECOND / 10)).over_time(96);
+        let (window, counts) = of((0..1_500).map(|i| i * SECOND / 10)).rate_windows(96);
         assert_eq!((window, counts), (2, vec![20; 75]), "a steady rate is a level line");
-        let (window, counts) = of((0..970).map(|i| i * SECOND / 10)).over_time(96);
+        let (window, counts) = of((0..970).map(|i| i * SECOND / 10)).rate_windows(96);
         assert_eq!((window, counts.len(), counts.last()), (2, 49, Some(&10)), "97 s end in the middle of a window");
     }
 

@@ -1,7 +1,7 @@
 //! What is in a trace: one pass, in memory that does not grow with it.
 
 mod arrivals;
-mod distinct;
+mod cardinality;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -9,33 +9,33 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::Trace;
-use super::blocks::{block_tokens, chained, expected_ids, of_text, prompt_tokens};
+use super::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
+use super::conversion_loss::ConversionLosses;
 use super::error::Error;
-use super::losses::Losses;
-use super::merge::Merged;
-use crate::capture::format::{BlockIds, BlockUnit, Blocks, Entry, Header, Scope};
-use crate::measure::lengths::Lengths;
+use super::merge::MergedRows;
+use crate::capture::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, TraceEntry, TraceHeader};
+use crate::measure::length_histogram::LengthHistogram;
+use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::{CountSource, Outcome};
-use crate::measure::reuse::{Reuse, Seen};
-pub(super) use arrivals::Arrivals;
-use distinct::Distinct;
+pub(super) use arrivals::ArrivalStats;
+use cardinality::CardinalityEstimator;
 
-pub use crate::measure::lengths::Distribution;
-pub use crate::measure::reuse::{Cache, LARGEST};
+pub use crate::measure::length_histogram::LengthSummary;
+pub use crate::measure::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCache};
 pub use arrivals::Burstiness;
-pub use warnings::{Warning, absurd_rate};
+pub use warnings::{TraceWarning, absurd_rate};
 
 /// Models that are told apart.
-const MOST_MODELS: usize = 64;
+const MAX_MODELS: usize = 64;
 /// The most windows of the picture of the rate.
-pub const PICTURE: usize = 96;
+pub const MAX_RATE_WINDOWS: usize = 96;
 
 /// Sizes of blocks that are tried where the trace's own does not fit.
 const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
 /// What was found in a trace.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Info {
+pub struct TraceInfo {
     /// Requests.
     pub requests: u64,
     /// From the first arrival to the last, in seconds.
@@ -43,20 +43,20 @@ pub struct Info {
     /// Requests per second of the span; absent for a single moment.
     pub rate: Option<f64>,
     /// Prompt tokens, together and per request (ISL).
-    pub input: Option<Distribution>,
+    pub input: Option<LengthSummary>,
     /// Requests whose prompt tokens were estimated from bytes.
     pub input_estimated: u64,
     /// Output tokens, together and per request (OSL).
-    pub output: Option<Distribution>,
+    pub output: Option<LengthSummary>,
     /// How uneven arrivals are.
     pub burstiness: Option<Burstiness>,
     /// What caches of prompts would have.
-    pub reuse: Vec<Cache>,
+    pub reuse: Vec<PrefixCache>,
     /// The size of blocks, in their unit, with which `reuse` is reckoned, where the trace names one that does not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fitting_block_size: Option<u32>,
     /// Sessions and their turns.
-    pub sessions: Option<Sessions>,
+    pub sessions: Option<SessionCounts>,
     /// Requests by model.
     pub models: BTreeMap<String, u64>,
     /// Requests by what became of them, where that is known.
@@ -64,7 +64,7 @@ pub struct Info {
     /// Requests that their client left.
     pub aborted: u64,
     /// What is wrong with it, or might mislead.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<TraceWarning>,
     /// Requests in windows of so many seconds, from the second of the first arrival on; the last may end with the trace.
     pub rate_over_time: Vec<u64>,
     /// Seconds of such a window.
@@ -77,7 +77,7 @@ pub struct Info {
 
 /// Sessions.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Sessions {
+pub struct SessionCounts {
     /// How many; estimated beyond a quarter of a million.
     pub count: u64,
     /// Requests that are of one.
@@ -87,55 +87,55 @@ pub struct Sessions {
 }
 
 /// A pass over a trace.
-pub struct Pass {
-    header: Header,
-    info: Info,
-    pub(super) arrivals: Arrivals,
-    pub(super) input: Lengths,
-    pub(super) output: Lengths,
-    reuse: Option<Reuse>,
-    sessions: Distinct,
-    in_session: u64,
+pub struct InfoCollector {
+    header: TraceHeader,
+    info: TraceInfo,
+    pub(super) arrivals: ArrivalStats,
+    pub(super) input: LengthHistogram,
+    pub(super) output: LengthHistogram,
+    reuse: Option<PrefixReuse>,
+    sessions: CardinalityEstimator,
+    session_requests: u64,
     ids: Vec<u64>,
     /// Rows with another number of ids than their length asks for: how many, and the first.
-    misfits: Option<(u64, u64)>,
+    mismatched_rows: Option<(u64, u64)>,
     /// Sizes of blocks with which the rows so far would fit.
-    fitting: Vec<u32>,
+    fitting_sizes: Vec<u32>,
 }
 
-impl Pass {
+impl InfoCollector {
     /// A pass that also looks at a cache of so many blocks.
-    pub fn new(header: &Header, cache_blocks: Option<usize>) -> Self {
-        let tokens_of = |blocks: &Blocks, size: u32| block_tokens(&Blocks { size, ..blocks.clone() });
+    pub fn new(header: &TraceHeader, cache_blocks: Option<usize>) -> Self {
+        let tokens_of = |blocks: &BlockScheme, size: u32| block_tokens(&BlockScheme { size, ..blocks.clone() });
         let reuse = header.blocks.as_ref().map(|blocks| {
-            Reuse::new(cache_blocks).with_sizes(BLOCK_SIZES.into_iter().map(|size| tokens_of(blocks, size)))
+            PrefixReuse::new(cache_blocks).with_sizes(BLOCK_SIZES.into_iter().map(|size| tokens_of(blocks, size)))
         });
         Self {
             header: header.clone(),
-            info: Info::default(),
-            arrivals: Arrivals::default(),
-            input: Lengths::default(),
-            output: Lengths::default(),
+            info: TraceInfo::default(),
+            arrivals: ArrivalStats::default(),
+            input: LengthHistogram::default(),
+            output: LengthHistogram::default(),
             reuse,
-            sessions: Distinct::default(),
-            in_session: 0,
+            sessions: CardinalityEstimator::default(),
+            session_requests: 0,
             ids: Vec::new(),
-            misfits: None,
-            fitting: BLOCK_SIZES.to_vec(),
+            mismatched_rows: None,
+            fitting_sizes: BLOCK_SIZES.to_vec(),
         }
     }
 
     /// A pass over one of two traces that are read side by side.
-    pub(in crate::trace) fn beside_another(header: &Header) -> Self {
+    pub(in crate::trace) fn for_comparison(header: &TraceHeader) -> Self {
         let mut pass = Self::new(header, None);
-        pass.reuse = pass.reuse.map(Reuse::beside_another);
+        pass.reuse = pass.reuse.map(PrefixReuse::for_comparison);
         pass
     }
 
     /// Takes a request in.
-    pub fn take(&mut self, entry: &Entry) {
+    pub fn add(&mut self, entry: &TraceEntry) {
         self.info.requests += 1;
-        self.arrivals.take(entry.at);
+        self.arrivals.add(entry.at);
         let tokens = prompt_tokens(entry);
         if let Some(tokens) = tokens {
             self.info.input_estimated += u64::from(entry.prompt.tokens.is_none());
@@ -145,15 +145,15 @@ impl Pass {
             self.output.take(tokens);
         }
         if let Some(session) = &entry.session {
-            self.in_session += 1;
-            self.sessions.take(of_text(session));
+            self.session_requests += 1;
+            self.sessions.add(hash_text(session));
         }
         if let Some(model) = &entry.model {
             let models = &mut self.info.models;
             if let Some(count) = models.get_mut(model) {
                 *count += 1;
             } else {
-                let name = if models.len() < MOST_MODELS { model } else { "(others)" };
+                let name = if models.len() < MAX_MODELS { model } else { "(others)" };
                 *models.entry(name.to_owned()).or_default() += 1;
             }
         }
@@ -162,10 +162,10 @@ impl Pass {
         }
         let left = entry.outcome == Some(Outcome::Cancelled) || entry.is_aborted();
         self.info.aborted += u64::from(left || entry.abort_tokens.is_some());
-        self.take_blocks(entry, tokens);
+        self.add_blocks(entry, tokens);
     }
 
-    fn take_blocks(&mut self, entry: &Entry, tokens: Option<u64>) {
+    fn add_blocks(&mut self, entry: &TraceEntry, tokens: Option<u64>) {
         let (Some(blocks), Some(reuse)) = (&self.header.blocks, &mut self.reuse) else { return };
         let ids = entry.prompt.blocks.len() as u64;
         let length = match blocks.unit {
@@ -176,77 +176,85 @@ impl Pass {
         };
         if let Some(length) = length.filter(|_| ids > 0) {
             if expected_ids(blocks, length) != ids {
-                let (count, first) = self.misfits.unwrap_or((0, self.info.requests));
-                self.misfits = Some((count + 1, first));
+                let (count, first) = self.mismatched_rows.unwrap_or((0, self.info.requests));
+                self.mismatched_rows = Some((count + 1, first));
             }
-            self.fitting.retain(|size| {
-                let blocks = Blocks { size: *size, ..blocks.clone() };
+            self.fitting_sizes.retain(|size| {
+                let blocks = BlockScheme { size: *size, ..blocks.clone() };
                 expected_ids(&blocks, length) == ids
             });
         }
-        let as_they_are = blocks.ids == BlockIds::Chained && blocks.scope == Scope::Trace;
+        let as_they_are = blocks.ids == BlockIds::Chained && blocks.scope == BlockScope::Trace;
         let ids = if as_they_are {
             &entry.prompt.blocks
         } else {
             self.ids.clear();
-            self.ids.extend(chained(blocks, entry));
+            self.ids.extend(chained_ids(blocks, entry));
             &self.ids
         };
-        reuse.take(&Seen { ids, block: block_tokens(blocks), tokens });
+        reuse.take(&PrefixLookup { ids, block: block_tokens(blocks), tokens });
     }
 
     /// What was found.
-    pub fn finish(mut self) -> Info {
+    pub fn finish(mut self) -> TraceInfo {
         let mut info = std::mem::take(&mut self.info);
         self.arrivals.settle(usize::MAX);
         info.span_s = self.arrivals.seconds.span_s();
         info.rate = (info.span_s > 0.0).then(|| info.requests as f64 / info.span_s);
         info.burstiness = self.arrivals.burstiness();
-        (info.rate_window_s, info.rate_over_time) = self.arrivals.over_time(PICTURE);
+        (info.rate_window_s, info.rate_over_time) = self.arrivals.rate_windows(MAX_RATE_WINDOWS);
         (info.input, info.input_histogram) = (self.input.distribution(), self.input.histogram());
         (info.output, info.output_histogram) = (self.output.distribution(), self.output.histogram());
-        info.reuse = self.reuse.as_ref().map(Reuse::caches).unwrap_or_default();
-        info.sessions = (self.in_session > 0).then(|| Sessions {
+        info.reuse = self.reuse.as_ref().map(PrefixReuse::caches).unwrap_or_default();
+        info.sessions = (self.session_requests > 0).then(|| SessionCounts {
             count: self.sessions.count(),
-            requests: self.in_session,
+            requests: self.session_requests,
             estimated: self.sessions.is_estimate(),
         });
-        let fits = self.fitting.first().copied().filter(|_| self.misfits.is_some());
+        let fits = self.fitting_sizes.first().copied().filter(|_| self.mismatched_rows.is_some());
         // What is known not to fit is not reckoned with.
         if let (Some(size), Some(blocks), Some(reuse)) = (fits, &self.header.blocks, &self.reuse) {
-            let tokens = block_tokens(&Blocks { size, ..blocks.clone() });
+            let tokens = block_tokens(&BlockScheme { size, ..blocks.clone() });
             info.reuse = reuse.caches_with(tokens).unwrap_or_default();
             info.fitting_block_size = Some(size);
         }
-        info.warnings =
-            warnings::of(&self.header, &info, &self.arrivals, self.misfits.map(|(n, first)| (n, first, fits)));
+        info.warnings = warnings::collect(
+            &self.header,
+            &info,
+            &self.arrivals,
+            self.mismatched_rows.map(|(n, first)| (n, first, fits)),
+        );
         info
     }
 }
 
 /// Blocks that a cache of so many tokens has room for.
-pub fn cache_blocks(header: &Header, tokens: u64) -> Option<usize> {
+pub fn cache_blocks(header: &TraceHeader, tokens: u64) -> Option<usize> {
     let blocks = header.blocks.as_ref()?;
     usize::try_from(tokens / block_tokens(blocks)).ok()
 }
 
 /// What rows may hold together that are put in order, in bytes: the largest cache leaves no room for more.
-const MOST_HELD: usize = 8 << 20;
+const MAX_HEAP_BYTES: usize = 8 << 20;
 
 /// Reads a trace to its end and says what is in it. A cache of a given size sees rows that stand in the order of ends in
 /// that of arrivals.
-pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<Info, Error> {
-    let mut pass = Pass::new(&trace.header, cache_blocks);
-    let in_order_of_ends = trace.header.is_in_order_of_ends();
+pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<TraceInfo, Error> {
+    let mut pass = InfoCollector::new(&trace.header, cache_blocks);
+    let in_order_of_ends = trace.header.is_in_completion_order();
     if in_order_of_ends && cache_blocks.is_some() {
         let rows = std::mem::replace(&mut trace.entries, Box::new(std::iter::empty()));
-        trace.entries = Box::new(Merged::within(MOST_HELD, vec![(rows, Losses::default())], trace.losses.clone()));
+        trace.entries = Box::new(MergedRows::with_limit(
+            MAX_HEAP_BYTES,
+            vec![(rows, ConversionLosses::default())],
+            trace.losses.clone(),
+        ));
     }
     for entry in trace.entries.by_ref() {
-        pass.take(&entry?);
+        pass.add(&entry?);
     }
     let mut info = pass.finish();
     // They are as they should be.
-    info.warnings.retain(|warning| !(in_order_of_ends && matches!(warning, Warning::Unsorted { .. })));
+    info.warnings.retain(|warning| !(in_order_of_ends && matches!(warning, TraceWarning::Unsorted { .. })));
     Ok(info)
 }

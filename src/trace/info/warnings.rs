@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use super::Info;
-use super::arrivals::Arrivals;
-use crate::capture::format::Header;
+use super::TraceInfo;
+use super::arrivals::ArrivalStats;
+use crate::capture::row::TraceHeader;
 use crate::measure::time::Gap;
 
 /// A doubt and what to do about it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "warning", rename_all = "snake_case")]
-pub enum Warning {
+pub enum TraceWarning {
     /// Times are those of batches.
     BatchGrid {
         /// From one batch to the next, in nanoseconds.
@@ -46,7 +46,7 @@ pub enum Warning {
     Empty,
 }
 
-impl Warning {
+impl TraceWarning {
     /// What it is, in a sentence.
     pub fn text(&self) -> String {
         match self {
@@ -97,35 +97,35 @@ impl Warning {
 }
 
 /// Requests from which a rate is one.
-const MIN_REQUESTS: u64 = 10;
+const MIN_RATE_REQUESTS: u64 = 10;
 /// Requests per second beyond which a trace is doubted.
 const MAX_RATE: f64 = 1_000.0;
 /// The same below which it is: one in 17 minutes.
 const MIN_RATE: f64 = 0.001;
 
 /// A doubt about a rate that no traffic has, in a trace that the program has not recorded itself.
-pub fn absurd_rate(header: &Header, requests: u64, span_s: f64) -> Option<Warning> {
+pub fn absurd_rate(header: &TraceHeader, requests: u64, span_s: f64) -> Option<TraceWarning> {
     let per_second = requests as f64 / span_s;
-    let known = requests >= MIN_REQUESTS && per_second.is_finite() && !header.is_in_order_of_ends();
+    let known = requests >= MIN_RATE_REQUESTS && per_second.is_finite() && !header.is_in_completion_order();
     let absurd = known && !(MIN_RATE..=MAX_RATE).contains(&per_second);
-    absurd.then_some(Warning::AbsurdRate { per_second })
+    absurd.then_some(TraceWarning::AbsurdRate { per_second })
 }
 
 /// The doubts about what was found. `misfits` are rows with impossible lengths, the first, and a size that would fit.
-pub(super) fn of(
-    header: &Header,
-    info: &Info,
-    arrivals: &Arrivals,
+pub(super) fn collect(
+    header: &TraceHeader,
+    info: &TraceInfo,
+    arrivals: &ArrivalStats,
     misfits: Option<(u64, u64, Option<u32>)>,
-) -> Vec<Warning> {
-    let grid = arrivals.grid().zip(info.burstiness);
+) -> Vec<TraceWarning> {
+    let grid = arrivals.batch_step().zip(info.burstiness);
     let warnings = [
         absurd_rate(header, info.requests, info.span_s),
-        grid.map(|(step_ns, burstiness)| Warning::BatchGrid { step_ns, zero_gaps: burstiness.zero_gaps }),
-        (arrivals.unsorted > 0).then_some(Warning::Unsorted { rows: arrivals.unsorted }),
-        misfits.map(|(rows, first, fits)| Warning::ImpossibleLengths { rows, first, fitting_block_size: fits }),
-        (info.input_estimated > 0).then_some(Warning::EstimatedTokens { rows: info.input_estimated }),
-        (info.requests == 0).then_some(Warning::Empty),
+        grid.map(|(step_ns, burstiness)| TraceWarning::BatchGrid { step_ns, zero_gaps: burstiness.zero_gaps }),
+        (arrivals.unsorted > 0).then_some(TraceWarning::Unsorted { rows: arrivals.unsorted }),
+        misfits.map(|(rows, first, fits)| TraceWarning::ImpossibleLengths { rows, first, fitting_block_size: fits }),
+        (info.input_estimated > 0).then_some(TraceWarning::EstimatedTokens { rows: info.input_estimated }),
+        (info.requests == 0).then_some(TraceWarning::Empty),
     ];
     warnings.into_iter().flatten().collect()
 }

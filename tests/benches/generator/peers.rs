@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
-use streamgauge::trace::format::{Options, recognised};
-use streamgauge::trace::input::Source;
+use streamgauge::trace::format::{ReadOptions, detect};
+use streamgauge::trace::input::InputSource;
 use tempfile::tempdir;
 
 use crate::cpu::{cpu_of_tree, machine_cpu, memory_of_tree};
@@ -129,8 +129,8 @@ impl Peer {
         proxy.wait();
         self.run(Load::Open, addr, sim);
         proxy.end();
-        let source = Source::open(&capture).unwrap();
-        let trace = (recognised(&source).unwrap().read.unwrap())(source, &Options::default()).unwrap();
+        let source = InputSource::open(&capture).unwrap();
+        let trace = (detect(&source).unwrap().read.unwrap())(source, &ReadOptions::default()).unwrap();
         let mut at: Vec<f64> = trace.entries.map(|row| row.unwrap().at as f64 / 1e6).collect();
         at.sort_by(f64::total_cmp);
         // One of them tries the server first.

@@ -40,13 +40,13 @@ pub(super) struct Asset {
     path: &'static str,
     pub(super) content_type: &'static str,
     pub(super) bytes: &'static [u8],
-    made: OnceLock<Made>,
+    encoded: OnceLock<EncodedAsset>,
 }
 
 /// What is made of a file the first time that it is asked for.
-struct Made {
-    packed: Vec<u8>,
-    tag: String,
+struct EncodedAsset {
+    gzipped: Vec<u8>,
+    etag: String,
 }
 
 /// The page itself.
@@ -65,7 +65,7 @@ static ASSETS: [Asset; 9] = [
 ];
 
 /// Whether an `accept` header is that of a browser that opens the page.
-pub(super) fn is_wanted(accept: &str) -> bool {
+pub(super) fn accepts_html(accept: &str) -> bool {
     accept.split([',', ';']).any(|range| range.trim().eq_ignore_ascii_case("text/html"))
 }
 
@@ -76,27 +76,27 @@ pub(super) fn asset(path: &str) -> Option<&'static Asset> {
 
 impl Asset {
     const fn new(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> Self {
-        Self { path, content_type, bytes, made: OnceLock::new() }
+        Self { path, content_type, bytes, encoded: OnceLock::new() }
     }
 
     /// The file in gzip.
-    pub(super) fn packed(&'static self) -> &'static [u8] {
-        &self.made().packed
+    pub(super) fn gzipped(&'static self) -> &'static [u8] {
+        &self.encoded().gzipped
     }
 
     /// Its entity tag, in quotes. To be sent as a weak one, because the packed file has the same.
-    pub(super) fn tag(&'static self) -> &'static str {
-        &self.made().tag
+    pub(super) fn etag(&'static self) -> &'static str {
+        &self.encoded().etag
     }
 
-    fn made(&'static self) -> &'static Made {
-        self.made.get_or_init(|| {
+    fn encoded(&'static self) -> &'static EncodedAsset {
+        self.encoded.get_or_init(|| {
             // Writing to memory does not fail.
             let packed = gzipped(self.bytes).unwrap_or_default();
             // A gzip ends with the checksum and the length of what is in it.
             let end = packed[packed.len().saturating_sub(8)..].iter().map(|byte| format!("{byte:02x}"));
             let tag = format!("\"{}\"", end.collect::<String>());
-            Made { packed, tag }
+            EncodedAsset { gzipped: packed, etag: tag }
         })
     }
 }
@@ -153,17 +153,17 @@ df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04  uPlot.min.css
     #[test]
     fn a_browser_gets_the_page_and_other_clients_the_list() {
         for browser in ["text/html,application/xhtml+xml,*/*;q=0.8", "image/*, TEXT/HTML;q=0.9"] {
-            assert!(is_wanted(browser), "{browser}");
+            assert!(accepts_html(browser), "{browser}");
         }
         for other in ["", "*/*", "text/plain", "application/json, text/htmlx"] {
-            assert!(!is_wanted(other), "{other}");
+            assert!(!accepts_html(other), "{other}");
         }
     }
 
     #[test]
     fn a_tag_changes_with_the_file() {
         static OTHER: Asset = Asset::new("/other", CSS, b"a { color: red }");
-        assert_ne!(OTHER.tag(), INDEX.tag());
-        assert_eq!(INDEX.tag().len(), "\"0123456789abcdef\"".len());
+        assert_ne!(OTHER.etag(), INDEX.etag());
+        assert_eq!(INDEX.etag().len(), "\"0123456789abcdef\"".len());
     }
 }

@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::otlp::{Endpoint, Exporter, Headers, Protocol};
+use crate::config::otlp::{Endpoint, ExportHeaders, ExporterConfig, Protocol};
 use crate::measure::time::Gap;
 
 /// What one request brought.
-pub(super) struct Seen {
+pub(super) struct ReceivedExport {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     /// Decompressed, and without gRPC's frame.
@@ -30,7 +30,7 @@ pub(super) struct Seen {
 
 /// What to answer. The default is a success with an empty message.
 #[derive(Clone, Default)]
-pub(super) struct Reply {
+pub(super) struct CollectorReply {
     /// HTTP's or gRPC's status; 0 is success.
     pub(super) status: u16,
     /// Headers, or gRPC's trailers.
@@ -44,18 +44,18 @@ pub(super) struct Reply {
 pub(super) struct Collector {
     pub(super) address: SocketAddr,
     protocol: Protocol,
-    pub(super) seen: Arc<Mutex<Vec<Seen>>>,
-    replies: Arc<Mutex<VecDeque<Reply>>>,
+    pub(super) seen: Arc<Mutex<Vec<ReceivedExport>>>,
+    replies: Arc<Mutex<VecDeque<CollectorReply>>>,
 }
 
 impl Collector {
-    pub(super) async fn start(protocol: Protocol, replies: Vec<Reply>) -> Self {
+    pub(super) async fn start(protocol: Protocol, replies: Vec<CollectorReply>) -> Self {
         Self::start_with(protocol, replies, None).await
     }
 
     pub(super) async fn start_with(
         protocol: Protocol,
-        replies: Vec<Reply>,
+        replies: Vec<CollectorReply>,
         tls: Option<Arc<rustls::ServerConfig>>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -83,8 +83,8 @@ impl Collector {
     }
 
     /// The way to it.
-    pub(super) fn exporter(&self) -> Exporter {
-        Exporter {
+    pub(super) fn exporter(&self) -> ExporterConfig {
+        ExporterConfig {
             endpoint: Endpoint {
                 tls: false,
                 host: self.address.ip().to_string(),
@@ -92,7 +92,7 @@ impl Collector {
                 target: "/v1/anything".to_owned(),
             },
             protocol: self.protocol,
-            headers: Headers::new(vec![("x-tenant".to_owned(), "one".to_owned())]),
+            headers: ExportHeaders::new(vec![("x-tenant".to_owned(), "one".to_owned())]),
             timeout: Gap::from_millis(5_000),
             gzip: false,
             ca: None,
@@ -127,7 +127,7 @@ impl Collector {
         let body = body.collect().await?.to_bytes();
         let message = message(self.protocol, &head.headers, &body);
         let path = head.uri.path().to_owned();
-        self.seen.lock().unwrap().push(Seen { path, headers: head.headers, message, connection });
+        self.seen.lock().unwrap().push(ReceivedExport { path, headers: head.headers, message, connection });
         let reply = self.replies.lock().unwrap().pop_front().unwrap_or_default();
         if reply.hang {
             std::future::pending::<()>().await;

@@ -17,18 +17,18 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
-use self::collector::{Collector, Reply};
-use super::client::{Client, Delivery, Payload, Signal};
-use super::connect::Connector;
-use super::run::{MetricsExporter, SpanExporter, SpanQueue, Stop};
+use self::collector::{Collector, CollectorReply};
+use super::client::{Delivery, ExportPayload, OtlpClient, OtlpSignal};
+use super::connect::CollectorConnector;
+use super::exporter::{MetricsExporter, SpanExporter, SpanQueue, StopSignal};
 use super::traces::RequestSpans;
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
-use crate::config::otlp::{self, Exporter, Histograms, Otlp, Protocol, Temporality};
+use crate::config::otlp::{self, ExporterConfig, HistogramAggregation, OtlpConfig, Protocol, Temporality};
 use crate::export::catalog::{Convention, Id};
-use crate::export::control::{ControlPlane, Rules};
-use crate::export::drops::{Drops, Loss};
-use crate::export::snapshot::{Data, Snapshot};
+use crate::export::control::{ControlPlane, RuntimeSettings};
+use crate::export::drops::{DropReason, Drops};
+use crate::export::snapshot::{PointValue, Snapshot};
 use crate::measure::time::{Gap, Stamp};
 
 const BOTH: [Protocol; 2] = [Protocol::HttpProtobuf, Protocol::Grpc];
@@ -40,19 +40,19 @@ fn ms(millis: u64) -> Gap {
 /// Three data points.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot { unix: 10, families: Vec::new() };
-    snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, Data::Level(1));
-    snapshot.observe(Id::ActiveStreams, ["streaming".into()], 1, Data::Level(2));
-    snapshot.observe(Id::Stalls, ["tiny".into()], 1, Data::Count(5));
+    snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, PointValue::Gauge(1));
+    snapshot.observe(Id::ActiveStreams, ["streaming".into()], 1, PointValue::Gauge(2));
+    snapshot.observe(Id::Stalls, ["tiny".into()], 1, PointValue::Count(5));
     snapshot
 }
 
-struct Running {
+struct TestExporter {
     drops: Arc<Drops>,
     order: watch::Sender<Option<Stamp>>,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Running {
+impl TestExporter {
     /// Stops the exporter, which exports once more.
     async fn stop(self, flush: Gap) -> Arc<Drops> {
         self.order.send_replace(Some(Clock::Monotonic.now().after(flush)));
@@ -61,18 +61,18 @@ impl Running {
     }
 }
 
-fn metrics(exporter: Exporter, interval: Gap, timeout: Gap) -> Running {
-    let (temporality, histograms) = (Temporality::Cumulative, Histograms::Explicit);
-    let settings = otlp::Metrics { exporter, interval, timeout, temporality, histograms };
+fn metrics(exporter: ExporterConfig, interval: Gap, timeout: Gap) -> TestExporter {
+    let (temporality, histograms) = (Temporality::Cumulative, HistogramAggregation::Explicit);
+    let settings = otlp::MetricsConfig { exporter, interval, timeout, temporality, histograms };
     let drops = Arc::<Drops>::default();
     let clock = Clock::Monotonic;
     let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops);
-    let (order, stop) = Stop::new();
-    Running { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
+    let (order, stop) = StopSignal::new();
+    TestExporter { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
 }
 
-fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running, Arc<SpanQueue>) {
-    let mut asked = otlp::Traces {
+fn traces(exporter: ExporterConfig, settings: impl Fn(&mut otlp::TracesConfig)) -> (TestExporter, Arc<SpanQueue>) {
+    let mut asked = otlp::TracesConfig {
         exporter,
         sampler: Sampler::default(),
         schedule_delay: ms(60_000),
@@ -83,9 +83,9 @@ fn traces(exporter: Exporter, settings: impl Fn(&mut otlp::Traces)) -> (Running,
     settings(&mut asked);
     let (drops, clock) = (Arc::<Drops>::default(), Clock::Monotonic);
     let (exporter, queue) = SpanExporter::new(&asked, &[], Convention::Frozen, &clock, &drops);
-    let (order, stop) = Stop::new();
+    let (order, stop) = StopSignal::new();
     let task = tokio::spawn(async move { exporter.run(|| (), stop).await });
-    (Running { drops, order, task }, queue)
+    (TestExporter { drops, order, task }, queue)
 }
 
 fn pair(name: &str) -> RequestSpans {
@@ -105,15 +105,21 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 fn losses(drops: &Drops) -> [u64; 5] {
-    [Loss::PointsFailed, Loss::PointsRejected, Loss::Spans, Loss::SpansFailed, Loss::SpansRejected]
-        .map(|loss| drops.count(loss))
+    [
+        DropReason::PointsFailed,
+        DropReason::PointsRejected,
+        DropReason::Spans,
+        DropReason::SpansFailed,
+        DropReason::SpansRejected,
+    ]
+    .map(|loss| drops.count(loss))
 }
 
 #[tokio::test]
 async fn metrics_arrive_by_the_interval_and_at_the_end_over_one_connection() {
     for (protocol, gzip) in BOTH.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
         let collector = Collector::start(protocol, vec![]).await;
-        let running = metrics(Exporter { gzip, ..collector.exporter() }, ms(50), ms(5_000));
+        let running = metrics(ExporterConfig { gzip, ..collector.exporter() }, ms(50), ms(5_000));
         until(|| collector.seen.lock().unwrap().len() >= 3).await;
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
         let seen = collector.seen.lock().unwrap();
@@ -140,9 +146,9 @@ async fn two_instances_that_push_to_one_collector_are_two() {
     let collector = Collector::start(Protocol::HttpProtobuf, vec![]).await;
     let endpoint = format!("http://{}/v1/metrics", collector.address);
     let variable = |name: &str| (name == "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT").then(|| endpoint.clone());
-    let (otlp, _) = Otlp::of_environment(variable);
+    let (otlp, _) = OtlpConfig::from_environment(variable);
     for _ in 0..2 {
-        let plane = ControlPlane::new(Rules::default(), &otlp, None, Clock::Monotonic);
+        let plane = ControlPlane::new(RuntimeSettings::default(), &otlp, None, Clock::Monotonic);
         plane.run(None, async {}, ms(30_000)).await;
     }
     let seen = collector.seen.lock().unwrap();
@@ -184,12 +190,14 @@ async fn spans_arrive_by_the_batch_and_the_rest_at_the_end() {
 
 #[tokio::test]
 async fn a_full_queue_drops_spans_and_counts_them() {
-    let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { hang: true, ..Reply::default() }]).await;
+    let collector =
+        Collector::start(Protocol::HttpProtobuf, vec![CollectorReply { hang: true, ..CollectorReply::default() }])
+            .await;
     let (running, queue) = traces(collector.exporter(), |_| ());
     (0..2).for_each(|_| queue.push(|| pair("in flight")));
     until(|| collector.seen.lock().unwrap().len() == 1).await;
     (0..7).for_each(|_| queue.push(|| pair("queued")));
-    assert_eq!(running.drops.count(Loss::Spans), 6);
+    assert_eq!(running.drops.count(DropReason::Spans), 6);
     // The order to stop interrupts the request that hangs; what it carried is sent again.
     assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 6, 0, 0]);
     assert_eq!(collector.seen.lock().unwrap().len(), 4);
@@ -199,10 +207,10 @@ async fn a_full_queue_drops_spans_and_counts_them() {
 async fn a_busy_collector_is_asked_again_when_it_says() {
     let busy = |protocol| match protocol {
         Protocol::HttpProtobuf => {
-            Reply { status: 503, fields: vec![("retry-after", "1".to_owned())], ..Reply::default() }
+            CollectorReply { status: 503, fields: vec![("retry-after", "1".to_owned())], ..CollectorReply::default() }
         }
         // Without a word about when, after a pause of our own.
-        Protocol::Grpc => Reply { status: 14, ..Reply::default() },
+        Protocol::Grpc => CollectorReply { status: 14, ..CollectorReply::default() },
     };
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![busy(protocol)]).await;
@@ -219,7 +227,7 @@ async fn a_busy_collector_is_asked_again_when_it_says() {
 async fn a_collector_that_refuses_is_not_asked_again() {
     let unauthenticated = |protocol| if protocol == Protocol::Grpc { 16 } else { 401 };
     for protocol in BOTH {
-        let reply = Reply { status: unauthenticated(protocol), ..Reply::default() };
+        let reply = CollectorReply { status: unauthenticated(protocol), ..CollectorReply::default() };
         let collector = Collector::start(protocol, vec![reply.clone(), reply]).await;
         let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*running.stop(ms(10_000)).await), [3, 0, 0, 0, 0], "three points, once");
@@ -232,13 +240,13 @@ async fn what_a_collector_rejects_is_counted() {
     for protocol in BOTH {
         let partial = ExportMetricsPartialSuccess { rejected_data_points: 2, error_message: "too old".to_owned() };
         let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
-        let collector = Collector::start(protocol, vec![Reply { message, ..Reply::default() }]).await;
+        let collector = Collector::start(protocol, vec![CollectorReply { message, ..CollectorReply::default() }]).await;
         let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 2, 0, 0, 0]);
 
         let partial = ExportTracePartialSuccess { rejected_spans: 1, error_message: String::new() };
         let message = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
-        let collector = Collector::start(protocol, vec![Reply { message, ..Reply::default() }]).await;
+        let collector = Collector::start(protocol, vec![CollectorReply { message, ..CollectorReply::default() }]).await;
         let (running, queue) = traces(collector.exporter(), |_| ());
         queue.push(|| pair("one"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
@@ -250,7 +258,7 @@ async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() 
     let log = tempfile::NamedTempFile::new().unwrap();
     let writer = Arc::new(log.reopen().unwrap());
     let _logging = tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(writer).finish());
-    let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
+    let payload = ExportPayload { signal: OtlpSignal::Metrics, message: Bytes::new() };
     let grpc = Collector::start(Protocol::Grpc, vec![]).await.exporter();
     let http = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut other = grpc.clone();
@@ -265,7 +273,7 @@ async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() 
     });
     for (exporter, protocol, told) in [(grpc, Protocol::HttpProtobuf, "grpc"), (other, Protocol::Grpc, "http/protobuf")]
     {
-        let mut client = Client::new(&Exporter { protocol, ..exporter }, Clock::Monotonic);
+        let mut client = OtlpClient::new(&ExporterConfig { protocol, ..exporter }, Clock::Monotonic);
         assert_eq!(client.deliver(&payload, ms(500)).await, Delivery::Failed);
         let said = std::fs::read_to_string(log.path()).unwrap();
         assert!(said.lines().last().unwrap().contains(&format!("OTEL_EXPORTER_OTLP_PROTOCOL={told}\"")), "{said}");
@@ -281,10 +289,12 @@ async fn what_was_taken_is_not_told_as_a_failure() {
     {
         let partial = ExportMetricsPartialSuccess { rejected_data_points, error_message: "too old".to_owned() };
         let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
-        let collector = Collector::start(Protocol::HttpProtobuf, vec![Reply { message, ..Reply::default() }]).await;
-        let mut client = Client::new(&collector.exporter(), Clock::Monotonic);
-        let payload = Payload { signal: Signal::Metrics, message: Bytes::new() };
-        let taken = Delivery::Taken { rejected: rejected_data_points as u64 };
+        let collector =
+            Collector::start(Protocol::HttpProtobuf, vec![CollectorReply { message, ..CollectorReply::default() }])
+                .await;
+        let mut client = OtlpClient::new(&collector.exporter(), Clock::Monotonic);
+        let payload = ExportPayload { signal: OtlpSignal::Metrics, message: Bytes::new() };
+        let taken = Delivery::Accepted { rejected: rejected_data_points as u64 };
         assert_eq!(client.deliver(&payload, ms(10_000)).await, taken);
         let said = std::fs::read_to_string(log.path()).unwrap();
         let last = said.lines().last().unwrap();
@@ -311,9 +321,9 @@ async fn a_collector_that_is_down_costs_counted_points_and_the_time_allowed() {
 #[tokio::test]
 async fn a_collector_that_hangs_is_given_up() {
     for protocol in BOTH {
-        let hang = Reply { hang: true, ..Reply::default() };
+        let hang = CollectorReply { hang: true, ..CollectorReply::default() };
         let collector = Collector::start(protocol, vec![hang]).await;
-        let running = metrics(Exporter { timeout: ms(1_000), ..collector.exporter() }, ms(60_000), ms(10_000));
+        let running = metrics(ExporterConfig { timeout: ms(1_000), ..collector.exporter() }, ms(60_000), ms(10_000));
         assert_eq!(losses(&*running.stop(ms(10_000)).await), [0; 5], "the second attempt is answered");
         assert_eq!(collector.seen.lock().unwrap().len(), 2);
     }
@@ -322,8 +332,9 @@ async fn a_collector_that_hangs_is_given_up() {
 #[tokio::test]
 async fn a_connection_over_which_nobody_answers_is_not_used_again() {
     for protocol in BOTH {
-        let collector = Collector::start(protocol, vec![Reply { hang: true, ..Reply::default() }]).await;
-        let exporter = Exporter { timeout: ms(200), ..collector.exporter() };
+        let collector =
+            Collector::start(protocol, vec![CollectorReply { hang: true, ..CollectorReply::default() }]).await;
+        let exporter = ExporterConfig { timeout: ms(200), ..collector.exporter() };
         let running = metrics(exporter, ms(50), ms(5_000));
         until(|| collector.seen.lock().unwrap().len() >= 2).await;
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0; 5]);
@@ -333,10 +344,11 @@ async fn a_connection_over_which_nobody_answers_is_not_used_again() {
 
 #[tokio::test]
 async fn a_collector_that_wants_to_be_asked_again_at_once_is_not_asked_without_a_pause() {
-    let at_once = Reply { status: 503, fields: vec![("retry-after", "0".to_owned())], ..Reply::default() };
+    let at_once =
+        CollectorReply { status: 503, fields: vec![("retry-after", "0".to_owned())], ..CollectorReply::default() };
     let collector = Collector::start(Protocol::HttpProtobuf, vec![at_once; 100_000]).await;
     let running = metrics(collector.exporter(), ms(50), ms(1_200));
-    until(|| running.drops.count(Loss::PointsFailed) > 0).await;
+    until(|| running.drops.count(DropReason::PointsFailed) > 0).await;
     assert!(collector.seen.lock().unwrap().len() <= 3, "two pauses of half a second fill it");
 }
 
@@ -361,18 +373,18 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
     };
     let strangers = rcgen::generate_simple_self_signed(vec!["gauge".to_owned()]).unwrap();
     let (server, client) = (issue("server", "127.0.0.1"), issue("client", "gauge"));
-    let identity = crate::net::tls::Identity { cert: &server.0, key: &server.1 };
+    let identity = crate::net::tls::TlsIdentity { cert: &server.0, key: &server.1 };
     let config = Arc::new(crate::net::tls::server(identity, Some(&ca)).unwrap());
     for protocol in BOTH {
         let collector = Collector::start_with(protocol, vec![], Some(Arc::clone(&config))).await;
-        let mut exporter = Exporter { ca: Some(ca.clone()), ..collector.exporter() };
+        let mut exporter = ExporterConfig { ca: Some(ca.clone()), ..collector.exporter() };
         exporter.endpoint.tls = true;
-        let doubtful = Exporter { ca: Some(client.0.clone()), ..exporter.clone() };
-        let error = Connector::new(&doubtful).connect().await.err().unwrap().to_string();
+        let doubtful = ExporterConfig { ca: Some(client.0.clone()), ..exporter.clone() };
+        let error = CollectorConnector::new(&doubtful).connect().await.err().unwrap().to_string();
         assert!(error.ends_with("; OTEL_EXPORTER_OTLP_CERTIFICATE names the certificates to trust"), "{error}");
         // Files that are not there, or not yet, are no end of anything; they are told, and tried again.
         let late = folder.path().join(format!("{protocol:?}.pem"));
-        let connector = Connector::new(&Exporter { ca: Some(late.clone()), ..exporter.clone() });
+        let connector = CollectorConnector::new(&ExporterConfig { ca: Some(late.clone()), ..exporter.clone() });
         let error = connector.clone().connect().await.err().unwrap().to_string();
         assert!(
             error.contains(late.to_str().unwrap()) && error.contains("; OTEL_EXPORTER_OTLP_CERTIFICATE"),
@@ -385,7 +397,7 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         // One that another authority has signed, until it is renewed.
         let (cert, key) =
             (write("ours.pem", strangers.cert.pem()), write("ours.key", strangers.signing_key.serialize_pem()));
-        exporter.identity = Some(crate::config::Identity { cert: cert.clone(), key: key.clone() });
+        exporter.identity = Some(crate::config::ClientIdentity { cert: cert.clone(), key: key.clone() });
         let known = metrics(exporter, ms(60_000), ms(10_000));
         std::fs::copy(&client.0, cert).unwrap();
         std::fs::copy(&client.1, key).unwrap();

@@ -5,8 +5,8 @@
 
 use brotli_decompressor::{Allocator, BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 
-use super::{Step, Undecodable};
-use crate::measure::budget::price;
+use super::{DecodeError, DecodeStep};
+use crate::measure::work_budget::price;
 
 /// What a stream with a window beyond RFC 7932's 16 MiB begins with, in the low seven bits of its first byte: an
 /// extension that no browser speaks, and up to a gigabyte of memory.
@@ -26,63 +26,70 @@ const TABLE_PER_UNIT: usize = 2;
 
 /// Reads one stream; the decoder is made when its first byte comes.
 #[derive(Default)]
-pub(super) struct Brotli {
-    state: Option<Box<BrotliState<Metered, Metered, Metered>>>,
+pub(super) struct BrotliDecoder {
+    state: Option<Box<BrotliState<MeteredAllocator, MeteredAllocator, MeteredAllocator>>>,
     ended: bool,
 }
 
-impl Brotli {
+impl BrotliDecoder {
     pub(super) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
         if self.ended && bytes.is_empty() {
-            return Ok(Step::default());
+            return Ok(DecodeStep::default());
         }
         if self.ended {
-            return Err(Undecodable::Malformed);
+            return Err(DecodeError::Malformed);
         }
         let mut work = 0;
         if self.state.is_none() {
             if bytes.first().is_some_and(|first| first & 0x7f == LARGE_WINDOW) {
-                return Err(Undecodable::Malformed);
+                return Err(DecodeError::Malformed);
             }
             work = price::NEW_DECODER;
         }
         let state = self.state.get_or_insert_with(|| {
-            Box::new(BrotliState::new(Metered::default(), Metered::default(), Metered::default()))
+            Box::new(BrotliState::new(
+                MeteredAllocator::default(),
+                MeteredAllocator::default(),
+                MeteredAllocator::default(),
+            ))
         });
         let bytes = &bytes[..bytes.len().min(MAX_STEP_BYTES)];
         let (mut left, mut used, mut room, mut made, mut total) = (bytes.len(), 0, piece.len(), 0, 0);
         let result =
             BrotliDecompressStream(&mut left, &mut used, bytes, &mut room, &mut made, piece, &mut total, state);
         match result {
-            BrotliResult::ResultFailure => return Err(Undecodable::Malformed),
+            BrotliResult::ResultFailure => return Err(DecodeError::Malformed),
             // What a full piece holds back comes with the next call.
             BrotliResult::ResultSuccess => self.ended = true,
             BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
         }
         work += price::DECODER_CALL + used as u64 * IN + made as u64 * OUT;
-        work += [&mut state.alloc_u8, &mut state.alloc_u32, &mut state.alloc_hc].map(Metered::take).iter().sum::<u64>();
-        Ok(Step { used, made, work })
+        work += [&mut state.alloc_u8, &mut state.alloc_u32, &mut state.alloc_hc]
+            .map(MeteredAllocator::take)
+            .iter()
+            .sum::<u64>();
+        Ok(DecodeStep { used, made, work })
     }
 }
 
 /// Allocates, and keeps count of what that costs.
 #[derive(Default)]
-struct Metered {
+struct MeteredAllocator {
     work: u64,
     heap: StandardAlloc,
 }
 
-impl Metered {
+impl MeteredAllocator {
     fn take(&mut self) -> u64 {
         std::mem::take(&mut self.work)
     }
 }
 
-impl<T: Clone + Default> Allocator<T> for Metered {
+impl<T: Clone + Default> Allocator<T> for MeteredAllocator {
     type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
 
     fn alloc_cell(&mut self, cells: usize) -> Self::AllocatedMemory {

@@ -1,8 +1,8 @@
 //! Messages of which each is compressed by itself, as in gRPC.
 
-use super::{Decoder, Undecodable};
-use crate::measure::budget::WorkBudget;
-use crate::measure::framing::{MAX_EVENT, Unframed};
+use super::{DecodeError, Decoder};
+use crate::measure::framing::{FramingError, MAX_EVENT};
+use crate::measure::work_budget::WorkBudget;
 
 /// Decodes one message after the other with one decoder.
 #[derive(Default)]
@@ -35,9 +35,9 @@ impl EachAlone {
         &mut self,
         message: &[u8],
         budget: &mut WorkBudget,
-    ) -> Result<&[u8], Unframed> {
+    ) -> Result<&[u8], FramingError> {
         let Self { decoder, plain } = self;
-        let decoder = decoder.as_mut().ok_or(Unframed::Coding)?;
+        let decoder = decoder.as_mut().ok_or(FramingError::Coding)?;
         plain.clear();
         let mut fits = true;
         let decoded = decoder.restart().and_then(|()| {
@@ -51,9 +51,9 @@ impl EachAlone {
         });
         match decoded {
             Ok(()) if fits => Ok(plain),
-            Ok(()) => Err(Unframed::TooLarge),
-            Err(Undecodable::Malformed) => Err(Unframed::Coding),
-            Err(Undecodable::OutOfBudget) => Err(Unframed::OutOfBudget),
+            Ok(()) => Err(FramingError::TooLarge),
+            Err(DecodeError::Malformed) => Err(FramingError::Coding),
+            Err(DecodeError::OutOfBudget) => Err(FramingError::OutOfBudget),
         }
     }
 }

@@ -3,7 +3,7 @@
 use flate2::{Crc, Decompress};
 
 use super::inflate::inflate;
-use super::{Step, Undecodable};
+use super::{DecodeError, DecodeStep};
 
 /// Flags of a header, and those that no encoder may set.
 const HEADER_CHECKSUM: u8 = 2;
@@ -13,15 +13,15 @@ const COMMENT: u8 = 16;
 const RESERVED: u8 = 0xe0;
 
 /// Reads members. One decoder does for all of them.
-pub(super) struct Gzip {
-    part: Part,
+pub(super) struct GzipDecoder {
+    part: GzipPart,
     state: Decompress,
     checksum: Crc,
 }
 
 /// The part of a member that comes next.
 #[derive(Clone, Copy)]
-enum Part {
+enum GzipPart {
     /// The first ten bytes: `taken` have come, and the flags are the fourth of them.
     Fixed {
         taken: usize,
@@ -54,40 +54,40 @@ enum Part {
     },
 }
 
-const BEGIN: Part = Part::Fixed { taken: 0, flags: 0 };
+const BEGIN: GzipPart = GzipPart::Fixed { taken: 0, flags: 0 };
 
-impl Default for Gzip {
+impl Default for GzipDecoder {
     fn default() -> Self {
         Self { part: BEGIN, state: Decompress::new(false), checksum: Crc::new() }
     }
 }
 
-impl Gzip {
+impl GzipDecoder {
     pub(super) fn restart(&mut self) {
         self.part = BEGIN;
     }
 
-    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
-        if !matches!(self.part, Part::Body) {
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
+        if !matches!(self.part, GzipPart::Body) {
             let mut used = 0;
-            while used < bytes.len() && !matches!(self.part, Part::Body) {
+            while used < bytes.len() && !matches!(self.part, GzipPart::Body) {
                 used += self.around(&bytes[used..])?;
             }
-            return Ok(Step::usual(used, 0));
+            return Ok(DecodeStep::usual(used, 0));
         }
         let (step, ended) = inflate(&mut self.state, bytes, piece)?;
         self.checksum.update(&piece[..step.made]);
         if ended {
-            self.part = Part::Trailer { taken: 0, bytes: [0; 8] };
+            self.part = GzipPart::Trailer { taken: 0, bytes: [0; 8] };
         }
         Ok(step)
     }
 
     /// Takes bytes around the deflated ones, of which there is at least one; how many that were.
-    fn around(&mut self, bytes: &[u8]) -> Result<usize, Undecodable> {
+    fn around(&mut self, bytes: &[u8]) -> Result<usize, DecodeError> {
         let (first, mut used) = (bytes[0], 1);
         self.part = match self.part {
-            Part::Fixed { taken, flags } => {
+            GzipPart::Fixed { taken, flags } => {
                 let fits = match taken {
                     0 => first == 0x1f,
                     1 => first == 0x8b,
@@ -98,71 +98,71 @@ impl Gzip {
                 };
                 let flags = if taken == 3 { first } else { flags };
                 match (fits, taken) {
-                    (false, _) => return Err(Undecodable::Malformed),
+                    (false, _) => return Err(DecodeError::Malformed),
                     (true, 9) => self.after_field(flags),
-                    _ => Part::Fixed { taken: taken + 1, flags },
+                    _ => GzipPart::Fixed { taken: taken + 1, flags },
                 }
             }
-            Part::Optional { flags } => {
+            GzipPart::Optional { flags } => {
                 used = 0;
                 if flags & EXTRA != 0 {
-                    Part::ExtraLength { flags: flags & !EXTRA, taken: 0, length: 0 }
+                    GzipPart::ExtraLength { flags: flags & !EXTRA, taken: 0, length: 0 }
                 } else if flags & NAME != 0 {
-                    Part::Text { flags: flags & !NAME }
+                    GzipPart::Text { flags: flags & !NAME }
                 } else if flags & COMMENT != 0 {
-                    Part::Text { flags: flags & !COMMENT }
+                    GzipPart::Text { flags: flags & !COMMENT }
                 } else {
-                    Part::Skip { flags: 0, rest: 2 }
+                    GzipPart::Skip { flags: 0, rest: 2 }
                 }
             }
-            Part::ExtraLength { flags, taken: 0, .. } => {
-                Part::ExtraLength { flags, taken: 1, length: usize::from(first) }
+            GzipPart::ExtraLength { flags, taken: 0, .. } => {
+                GzipPart::ExtraLength { flags, taken: 1, length: usize::from(first) }
             }
-            Part::ExtraLength { flags, length, .. } => match length | usize::from(first) << 8 {
+            GzipPart::ExtraLength { flags, length, .. } => match length | usize::from(first) << 8 {
                 0 => self.after_field(flags),
-                rest => Part::Skip { flags, rest },
+                rest => GzipPart::Skip { flags, rest },
             },
-            Part::Skip { flags, rest } => {
+            GzipPart::Skip { flags, rest } => {
                 used = rest.min(bytes.len());
-                if used == rest { self.after_field(flags) } else { Part::Skip { flags, rest: rest - used } }
+                if used == rest { self.after_field(flags) } else { GzipPart::Skip { flags, rest: rest - used } }
             }
-            Part::Text { flags } => match memchr::memchr(0, bytes) {
+            GzipPart::Text { flags } => match memchr::memchr(0, bytes) {
                 Some(end) => {
                     used = end + 1;
                     self.after_field(flags)
                 }
                 None => {
                     used = bytes.len();
-                    Part::Text { flags }
+                    GzipPart::Text { flags }
                 }
             },
-            Part::Trailer { taken, bytes: mut trailer } => {
+            GzipPart::Trailer { taken, bytes: mut trailer } => {
                 trailer[taken] = first;
                 if taken == 7 {
                     self.check(trailer)?;
                     BEGIN
                 } else {
-                    Part::Trailer { taken: taken + 1, bytes: trailer }
+                    GzipPart::Trailer { taken: taken + 1, bytes: trailer }
                 }
             }
-            Part::Body => Part::Body,
+            GzipPart::Body => GzipPart::Body,
         };
         Ok(used)
     }
 
     /// What comes after a field of the header, of which these flags are left.
-    fn after_field(&mut self, flags: u8) -> Part {
+    fn after_field(&mut self, flags: u8) -> GzipPart {
         if flags & (EXTRA | NAME | COMMENT | HEADER_CHECKSUM) != 0 {
-            return Part::Optional { flags };
+            return GzipPart::Optional { flags };
         }
         self.state.reset(false);
         self.checksum.reset();
-        Part::Body
+        GzipPart::Body
     }
 
-    fn check(&self, trailer: [u8; 8]) -> Result<(), Undecodable> {
+    fn check(&self, trailer: [u8; 8]) -> Result<(), DecodeError> {
         let told = u64::from_le_bytes(trailer);
         let found = u64::from(self.checksum.sum()) | u64::from(self.checksum.amount()) << 32;
-        if told == found { Ok(()) } else { Err(Undecodable::Malformed) }
+        if told == found { Ok(()) } else { Err(DecodeError::Malformed) }
     }
 }

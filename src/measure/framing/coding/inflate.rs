@@ -2,18 +2,18 @@
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::{Step, Undecodable};
+use super::{DecodeError, DecodeStep};
 
 /// `deflate` is zlib by the book and raw in the wild; the first byte tells.
 #[derive(Default)]
-pub(super) struct Deflate {
+pub(super) struct DeflateDecoder {
     state: Option<Decompress>,
     begun: bool,
     ended: bool,
 }
 
-impl Deflate {
-    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
+impl DeflateDecoder {
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
         if let Some(first) = bytes.first().filter(|_| !self.begun) {
             // RFC 1950: the low four bits are the method 8, the top bit of the window size is never set.
             let zlib = first & 0x8f == 0x08;
@@ -24,9 +24,9 @@ impl Deflate {
             }
         }
         if self.ended && bytes.is_empty() {
-            return Ok(Step::default());
+            return Ok(DecodeStep::default());
         }
-        let Some(state) = self.state.as_mut().filter(|_| !self.ended) else { return Err(Undecodable::Malformed) };
+        let Some(state) = self.state.as_mut().filter(|_| !self.ended) else { return Err(DecodeError::Malformed) };
         let (step, ended) = inflate(state, bytes, piece)?;
         self.ended = ended;
         Ok(step)
@@ -38,10 +38,14 @@ impl Deflate {
 }
 
 /// One call; and whether the last block has ended.
-pub(super) fn inflate(state: &mut Decompress, bytes: &[u8], piece: &mut [u8]) -> Result<(Step, bool), Undecodable> {
+pub(super) fn inflate(
+    state: &mut Decompress,
+    bytes: &[u8],
+    piece: &mut [u8],
+) -> Result<(DecodeStep, bool), DecodeError> {
     let (before_in, before_out) = (state.total_in(), state.total_out());
-    let status = state.decompress(bytes, piece, FlushDecompress::Sync).map_err(|_| Undecodable::Malformed)?;
+    let status = state.decompress(bytes, piece, FlushDecompress::Sync).map_err(|_| DecodeError::Malformed)?;
     let count = |now: u64, before: u64| usize::try_from(now - before).unwrap_or(usize::MAX);
-    let step = Step::usual(count(state.total_in(), before_in), count(state.total_out(), before_out));
+    let step = DecodeStep::usual(count(state.total_in(), before_in), count(state.total_out(), before_out));
     Ok((step, status == Status::StreamEnd))
 }

@@ -17,40 +17,40 @@ mod zstd;
 
 pub(super) use each_alone::EachAlone;
 
-use self::brotli::Brotli;
-use self::gzip::Gzip;
-use self::inflate::Deflate;
-use self::zstd::Zstd;
-use crate::measure::budget::{OutOfBudget, WorkBudget, price};
+use self::brotli::BrotliDecoder;
+use self::gzip::GzipDecoder;
+use self::inflate::DeflateDecoder;
+use self::zstd::ZstdDecoder;
+use crate::measure::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// What a decoder hands over at once, in bytes: a budget is looked at between two such pieces.
 const MAX_PIECE_BYTES: usize = 16 << 10;
 
 /// An incremental decoder for one body.
 pub struct Decoder {
-    coding: Coding,
+    coding: ContentCoding,
     /// Room for one piece; made when the first byte comes.
     piece: Vec<u8>,
 }
 
-enum Coding {
+enum ContentCoding {
     Identity,
-    Gzip(Box<Gzip>),
-    Deflate(Deflate),
-    Brotli(Brotli),
-    Zstd(Zstd),
+    Gzip(Box<GzipDecoder>),
+    Deflate(DeflateDecoder),
+    Brotli(BrotliDecoder),
+    Zstd(ZstdDecoder),
 }
 
 /// Why nothing more of a body is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undecodable {
+pub enum DecodeError {
     /// The bytes are not what their `Content-Encoding` says.
     Malformed,
     /// Decoding more would cost too much.
     OutOfBudget,
 }
 
-impl From<OutOfBudget> for Undecodable {
+impl From<OutOfBudget> for DecodeError {
     fn from(_: OutOfBudget) -> Self {
         Self::OutOfBudget
     }
@@ -58,7 +58,7 @@ impl From<OutOfBudget> for Undecodable {
 
 /// What one call of a decoder did.
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct DecodeStep {
     /// Bytes taken.
     used: usize,
     /// Bytes made.
@@ -67,7 +67,7 @@ struct Step {
     work: u64,
 }
 
-impl Step {
+impl DecodeStep {
     /// A call at the usual price.
     fn usual(used: usize, made: usize) -> Self {
         let work = price::DECODER_CALL + used as u64 * price::DECODER_IN + made as u64 * price::DECODER_OUT;
@@ -81,15 +81,15 @@ impl Decoder {
         let value = value.trim_ascii();
         let is = |name: &str| value.eq_ignore_ascii_case(name.as_bytes());
         let coding = if value.is_empty() || is("identity") {
-            Coding::Identity
+            ContentCoding::Identity
         } else if is("gzip") || is("x-gzip") {
-            Coding::Gzip(Box::default())
+            ContentCoding::Gzip(Box::default())
         } else if is("deflate") {
-            Coding::Deflate(Deflate::default())
+            ContentCoding::Deflate(DeflateDecoder::default())
         } else if is("br") {
-            Coding::Brotli(Brotli::default())
+            ContentCoding::Brotli(BrotliDecoder::default())
         } else if is("zstd") {
-            Coding::Zstd(Zstd::new()?)
+            ContentCoding::Zstd(ZstdDecoder::new()?)
         } else {
             return None;
         };
@@ -98,7 +98,7 @@ impl Decoder {
 
     /// Whether the bytes are plain as they are.
     pub fn is_identity(&self) -> bool {
-        matches!(self.coding, Coding::Identity)
+        matches!(self.coding, ContentCoding::Identity)
     }
 
     /// Decodes one read; `each` gets the plain bytes in one or more pieces, until it returns false.
@@ -110,7 +110,7 @@ impl Decoder {
         mut bytes: &[u8],
         budget: &mut WorkBudget,
         mut each: impl FnMut(&[u8], &mut WorkBudget) -> bool,
-    ) -> Result<(), Undecodable> {
+    ) -> Result<(), DecodeError> {
         if self.is_identity() {
             each(bytes, budget);
             return Ok(());
@@ -121,19 +121,19 @@ impl Decoder {
         }
         let mut is_full = false;
         while is_full || !bytes.is_empty() {
-            let Step { used, made, work } = match &mut self.coding {
-                Coding::Identity => Step::default(),
-                Coding::Gzip(gzip) => gzip.step(bytes, &mut self.piece)?,
-                Coding::Deflate(deflate) => deflate.step(bytes, &mut self.piece)?,
-                Coding::Brotli(brotli) => brotli.step(bytes, &mut self.piece)?,
-                Coding::Zstd(zstd) => zstd.step(bytes, &mut self.piece)?,
+            let DecodeStep { used, made, work } = match &mut self.coding {
+                ContentCoding::Identity => DecodeStep::default(),
+                ContentCoding::Gzip(gzip) => gzip.step(bytes, &mut self.piece)?,
+                ContentCoding::Deflate(deflate) => deflate.step(bytes, &mut self.piece)?,
+                ContentCoding::Brotli(brotli) => brotli.step(bytes, &mut self.piece)?,
+                ContentCoding::Zstd(zstd) => zstd.step(bytes, &mut self.piece)?,
             };
             budget.charge(work)?;
             if made > 0 && !each(&self.piece[..made], budget) {
                 return Ok(());
             }
             if used == 0 && made == 0 && !is_full {
-                return Err(Undecodable::Malformed);
+                return Err(DecodeError::Malformed);
             }
             bytes = &bytes[used..];
             is_full = made == self.piece.len();
@@ -142,13 +142,13 @@ impl Decoder {
     }
 
     /// Begins with another body in the same coding.
-    fn restart(&mut self) -> Result<(), Undecodable> {
+    fn restart(&mut self) -> Result<(), DecodeError> {
         match &mut self.coding {
-            Coding::Identity => {}
-            Coding::Gzip(gzip) => gzip.restart(),
-            Coding::Deflate(deflate) => deflate.restart(),
-            Coding::Brotli(brotli) => brotli.restart(),
-            Coding::Zstd(zstd) => zstd.restart()?,
+            ContentCoding::Identity => {}
+            ContentCoding::Gzip(gzip) => gzip.restart(),
+            ContentCoding::Deflate(deflate) => deflate.restart(),
+            ContentCoding::Brotli(brotli) => brotli.restart(),
+            ContentCoding::Zstd(zstd) => zstd.restart()?,
         }
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Decoder {
 ///
 /// # Errors
 /// What `each` says, or else why they cannot be decoded.
-pub(in crate::measure) fn decode<E: From<Undecodable>>(
+pub(in crate::measure) fn decode<E: From<DecodeError>>(
     decoder: Option<&mut Decoder>,
     bytes: &[u8],
     budget: &mut WorkBudget,
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// What a decoder makes of these reads, and what it says of the last.
-    fn decoded(decoder: &mut Decoder, budget: &mut WorkBudget, reads: &[&[u8]]) -> (Vec<u8>, Result<(), Undecodable>) {
+    fn decoded(decoder: &mut Decoder, budget: &mut WorkBudget, reads: &[&[u8]]) -> (Vec<u8>, Result<(), DecodeError>) {
         let mut seen = Vec::new();
         let read = reads.iter().try_for_each(|read| {
             budget.receive(read.len());
@@ -305,7 +305,7 @@ mod tests {
             let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
             decoded(&mut decoder, &mut WorkBudget::default(), &[body]).1
         };
-        let malformed = Err(Undecodable::Malformed);
+        let malformed = Err(DecodeError::Malformed);
         assert_eq!(refused("gzip", b"data: not gzip at all\n\n"), malformed);
         let mut wrong = gzipped(b"text");
         let at = wrong.len() - 8;
@@ -328,11 +328,11 @@ mod tests {
             let mut decoder = Decoder::for_encoding(encoding.as_bytes()).unwrap();
             let mut budget = WorkBudget::default();
             let (seen, read) = decoded(&mut decoder, &mut budget, &[&body]);
-            assert_eq!(read, Err(Undecodable::OutOfBudget), "{encoding}");
-            let most = crate::measure::budget::MAX_SAVED_WORK + 20_000 + body.len() as u64 * 32;
+            assert_eq!(read, Err(DecodeError::OutOfBudget), "{encoding}");
+            let most = crate::measure::work_budget::MAX_SAVED_WORK + 20_000 + body.len() as u64 * 32;
             assert!(seen.len() as u64 <= most, "{encoding}: {} bytes", seen.len());
             let again = decoder.push(&body, &mut budget, |_, _| true);
-            assert_eq!(again, Err(Undecodable::OutOfBudget), "{encoding}: and it stays so");
+            assert_eq!(again, Err(DecodeError::OutOfBudget), "{encoding}: and it stays so");
         }
     }
 

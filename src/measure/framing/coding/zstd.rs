@@ -2,8 +2,8 @@
 
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
-use super::{Step, Undecodable};
-use crate::measure::budget::price;
+use super::{DecodeError, DecodeStep};
+use crate::measure::work_budget::price;
 
 /// The largest window accepted: 8 MiB, the size that RFC 8878 asks every decoder to take.
 const MAX_WINDOW_LOG: u32 = 23;
@@ -13,13 +13,13 @@ const FRAME_BEGIN: usize = 5;
 const MAX_HEADER: usize = 18;
 
 /// Reads frames.
-pub(super) struct Zstd {
+pub(super) struct ZstdDecoder {
     decoder: Decoder<'static>,
     /// Bytes that the decoder wants next: with no more than those, a call decodes one block at most.
     wanted: usize,
 }
 
-impl Zstd {
+impl ZstdDecoder {
     /// `None` where there is no memory for it.
     pub(super) fn new() -> Option<Self> {
         let mut decoder = Decoder::new().ok()?;
@@ -27,17 +27,17 @@ impl Zstd {
         Some(Self { decoder, wanted: FRAME_BEGIN })
     }
 
-    pub(super) fn restart(&mut self) -> Result<(), Undecodable> {
+    pub(super) fn restart(&mut self) -> Result<(), DecodeError> {
         self.wanted = FRAME_BEGIN;
-        self.decoder.reinit().map_err(|_| Undecodable::Malformed)
+        self.decoder.reinit().map_err(|_| DecodeError::Malformed)
     }
 
-    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<Step, Undecodable> {
+    pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
         let mut input = InBuffer::around(&bytes[..self.wanted.min(bytes.len())]);
         let mut output = OutBuffer::around(piece);
-        let wanted = self.decoder.run(&mut input, &mut output).map_err(|_| Undecodable::Malformed)?;
+        let wanted = self.decoder.run(&mut input, &mut output).map_err(|_| DecodeError::Malformed)?;
         self.wanted = if wanted == 0 { FRAME_BEGIN } else { wanted };
-        let mut step = Step::usual(input.pos(), output.pos());
+        let mut step = DecodeStep::usual(input.pos(), output.pos());
         if step.used > MAX_HEADER {
             step.work += price::ZSTD_BLOCK;
         }

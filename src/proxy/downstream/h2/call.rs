@@ -9,32 +9,36 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
 use crate::net::http1::Head;
-use crate::proxy::observation::Observation;
-use crate::proxy::upstream::{Broken, Exchange, HIGH_WATER};
+use crate::proxy::request_observer::RequestObserver;
+use crate::proxy::upstream::{HIGH_WATER_BYTES, UpstreamError, UpstreamExchange};
 
 /// Why a request is not carried further.
-pub(super) enum Stopped {
+pub(super) enum CallError {
     /// The client gave up on it.
     ClientGone,
-    Upstream(Broken),
+    Upstream(UpstreamError),
 }
 
 /// See the module.
 pub(super) struct Call {
     request: Option<Incoming>,
     complete: bool,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: UpstreamExchange,
 }
 
 impl Call {
-    pub(super) fn new(request: Incoming, exchange: Exchange) -> Self {
+    pub(super) fn new(request: Incoming, exchange: UpstreamExchange) -> Self {
         Self { request: Some(request), complete: false, exchange }
     }
 
     /// Moves the request body upstream.
-    pub(super) fn poll_upload(&mut self, cx: &mut Context<'_>, observation: &mut Observation) -> ControlFlow<Stopped> {
+    pub(super) fn poll_upload(
+        &mut self,
+        cx: &mut Context<'_>,
+        observation: &mut RequestObserver,
+    ) -> ControlFlow<CallError> {
         while !self.complete {
-            let full = self.exchange.backlog() >= HIGH_WATER;
+            let full = self.exchange.backlog() >= HIGH_WATER_BYTES;
             let mut read = false;
             if let Some(body) = self.request.as_mut().filter(|_| !full) {
                 match Pin::new(&mut *body).poll_frame(cx) {
@@ -44,22 +48,22 @@ impl Call {
                         // To hyper a stream that was reset with NO_ERROR has no more frames either.
                         let whole = body.is_end_stream();
                         match frame {
-                            Some(Ok(frame)) => self.take(frame, observation),
+                            Some(Ok(frame)) => self.forward_frame(frame, observation),
                             None if whole => {
                                 self.exchange.complete(None);
                                 self.request = None;
                             }
                             // The client gave up on its request: so do we, by dropping what belongs to it.
-                            Some(Err(_)) | None => return ControlFlow::Break(Stopped::ClientGone),
+                            Some(Err(_)) | None => return ControlFlow::Break(CallError::ClientGone),
                         }
                     }
                 }
             }
-            match self.exchange.poll_flush(cx, |payload| observation.request(payload)) {
-                Poll::Ready(Err(broken)) => return ControlFlow::Break(Stopped::Upstream(broken)),
-                Poll::Ready(Ok(())) if self.exchange.is_deaf() => (self.request, self.complete) = (None, true),
+            match self.exchange.poll_flush(cx, |payload| observation.on_request_body(payload)) {
+                Poll::Ready(Err(broken)) => return ControlFlow::Break(CallError::Upstream(broken)),
+                Poll::Ready(Ok(())) if self.exchange.write_closed() => (self.request, self.complete) = (None, true),
                 Poll::Ready(Ok(())) if self.request.is_none() => {
-                    observation.sent();
+                    observation.on_request_sent();
                     self.complete = true;
                 }
                 Poll::Ready(Ok(())) if full => {}
@@ -71,9 +75,9 @@ impl Call {
         ControlFlow::Continue(())
     }
 
-    fn take(&mut self, frame: Frame<Bytes>, observation: &mut Observation) {
+    fn forward_frame(&mut self, frame: Frame<Bytes>, observation: &mut RequestObserver) {
         match frame.into_data() {
-            Ok(data) => observation.send(&data, &mut self.exchange),
+            Ok(data) => observation.forward_request_body(&data, &mut self.exchange),
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
                     let mut head = Head::default();

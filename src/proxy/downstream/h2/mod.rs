@@ -3,7 +3,7 @@
 //! Interim responses do not reach HTTP/2 clients; hyper has no way to send them.
 
 mod call;
-mod reply;
+mod response_body;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -20,30 +20,30 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
-use self::call::{Call, Stopped};
-use self::reply::{Relayed, Reply, ReplyBody};
-use super::client::LINGER;
-use super::overhear;
+use self::call::{Call, CallError};
+use self::response_body::{Http2ResponseBody, RelayedBody, ResponseBodySource};
+use super::client::LINGER_TIMEOUT;
+use super::drain_body;
 use crate::clock::Clock;
 use crate::measure::record::Ending;
 use crate::net::http1::{Framing, Head};
-use crate::net::io::{Arrival, Io, Stamped};
+use crate::net::io::{Arrival, MaybeTlsStream, TimestampedIo};
 use crate::proxy::LocalExecutor;
+use crate::proxy::added_headers::{AddedHeaders, Scheme};
+use crate::proxy::error_response::ProxyError;
 use crate::proxy::flow_control::{
     DOWNSTREAM_CONNECTION_WINDOW_BYTES, DOWNSTREAM_STREAM_WINDOW_BYTES, MAX_DOWNSTREAM_STREAMS, MAX_SEND_BUFFER_BYTES,
 };
-use crate::proxy::forward::{Additions, Scheme};
-use crate::proxy::observation::Observation;
-use crate::proxy::refusal::Refusal;
-use crate::proxy::upstream::Outgoing;
-use crate::proxy::worker::{Seat, Worker};
+use crate::proxy::request_observer::RequestObserver;
+use crate::proxy::upstream::UpstreamRequest;
+use crate::proxy::worker::{ConnectionSlot, WorkerContext};
 
 /// Serves a connection, of which `first` has already been received.
-pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
+pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSlot) {
     let worker = Rc::clone(seat.worker());
-    let (peer, scheme) = (io.peer(), Scheme::of(&io));
+    let (peer, scheme) = (io.peer(), Scheme::from_io(&io));
     let arrival = Rc::new(Cell::new(None));
-    let io = TokioIo::new(Stamped::new(io, first, Rc::clone(&arrival)));
+    let io = TokioIo::new(TimestampedIo::new(io, first, Rc::clone(&arrival)));
     let limits = worker.config().limits;
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
@@ -54,15 +54,15 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
         .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX).min(MAX_DOWNSTREAM_STREAMS));
-    let in_hand = InHand::default();
+    let in_hand = InFlightGuard::default();
     let service = service_fn({
         let in_hand = in_hand.clone();
         move |request| {
             let arrival = arrival.get().unwrap_or_else(Arrival::now);
             let (worker, in_hand) = (Rc::clone(&worker), in_hand.clone());
             async move {
-                let body = answer(request, worker, arrival, peer, scheme).await;
-                Ok::<_, Infallible>(body.map(|body| Reply::new(body, in_hand)))
+                let body = handle_request(request, worker, arrival, peer, scheme).await;
+                Ok::<_, Infallible>(body.map(|body| Http2ResponseBody::new(body, in_hand)))
             }
         }
     });
@@ -83,9 +83,9 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
             }
             // A request whose head has not come whole is none: whoever stops in the middle of one is idle as well.
             let now = Clock::Monotonic.now();
-            idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_none());
+            idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_idle());
             let since = idle_since.unwrap_or(now);
-            ready!(seat.poll_until(cx, since.after(if closing { LINGER } else { idle_at_most })));
+            ready!(seat.poll_until(cx, since.after(if closing { LINGER_TIMEOUT } else { idle_at_most })));
             if closing {
                 return Poll::Ready(());
             }
@@ -98,48 +98,48 @@ pub(super) async fn serve(io: Io, first: Vec<u8>, seat: Seat) {
 
 /// Counts the requests that a connection has in hand: each holds a clone, to the last byte of its answer.
 #[derive(Clone, Default)]
-struct InHand(Rc<()>);
+struct InFlightGuard(Rc<()>);
 
-impl InHand {
+impl InFlightGuard {
     /// Whether there is none: only the connection and its service hold this.
-    fn is_none(&self) -> bool {
+    fn is_idle(&self) -> bool {
         Rc::strong_count(&self.0) == 2
     }
 }
 
-async fn answer(
+async fn handle_request(
     request: Request<Incoming>,
-    worker: Rc<Worker>,
+    worker: Rc<WorkerContext>,
     arrival: Arrival,
     peer: Option<SocketAddr>,
     scheme: Scheme,
-) -> Response<ReplyBody> {
-    let (mut head, body) = composed(request);
+) -> Response<ResponseBodySource> {
+    let (mut head, body) = to_head(request);
     let finished = head.finish_request();
-    let mut observation = Observation::begin(&worker, &head, arrival);
+    let mut observation = RequestObserver::begin(&worker, &head, arrival);
     if let Err(error) = finished {
-        return refused(&error.into(), &head, observation);
+        return build_error_response(&error.into(), &head, observation);
     }
     if head.method() == "CONNECT" {
-        return refused(&Refusal::connect(), &head, observation);
+        return build_error_response(&ProxyError::connect_unsupported(), &head, observation);
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.admit(limit) else {
-        overhear::stream(body, &mut observation).await;
-        return refused(&Refusal::busy(limit), &head, observation);
+        drain_body::drain_http2(body, &mut observation).await;
+        return build_error_response(&ProxyError::too_many_streams(limit), &head, observation);
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
         Ok(framing) => framing,
-        Err(error) => return refused(&error.into(), &head, observation),
+        Err(error) => return build_error_response(&error.into(), &head, observation),
     };
-    let added = Additions::new(&worker.config(), &head, || peer, scheme, observation.trace());
-    let outgoing = Outgoing::new(&head, framing, &added, observation.asking().is_some());
+    let added = AddedHeaders::new(&worker.config(), &head, || peer, scheme, observation.trace());
+    let outgoing = UpstreamRequest::new(&head, framing, &added, observation.usage_injection().is_some());
     let exchange = match worker.upstream().begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
-            overhear::stream(body, &mut observation).await;
-            return refused(&Refusal::from(&broken), &head, observation);
+            drain_body::drain_http2(body, &mut observation).await;
+            return build_error_response(&ProxyError::from(&broken), &head, observation);
         }
     };
     let mut call = Call::new(body, exchange);
@@ -149,55 +149,59 @@ async fn answer(
             if let ControlFlow::Break(stopped) = call.poll_upload(cx, &mut observation) {
                 return Poll::Ready(Err(stopped));
             }
-            call.exchange.poll_head(cx, &mut response).map_err(Stopped::Upstream)
+            call.exchange.poll_head(cx, &mut response).map_err(CallError::Upstream)
         });
         match polled.await {
             Ok(_) if matches!(response.status(), 100..=199) => {}
             Ok(arrival) => break arrival,
-            Err(Stopped::Upstream(broken)) => {
-                if let Err(broken) = worker.upstream().again(&mut call.exchange, broken).await {
-                    return refused(&Refusal::from(&broken), &head, observation);
+            Err(CallError::Upstream(broken)) => {
+                if let Err(broken) = worker.upstream().retry(&mut call.exchange, broken).await {
+                    return build_error_response(&ProxyError::from(&broken), &head, observation);
                 }
             }
-            Err(Stopped::ClientGone) => {
+            Err(CallError::ClientGone) => {
                 observation.end(Ending::DownstreamGone);
                 // Of a stream that is gone hyper sends nothing.
-                return Response::new(ReplyBody::Text(None));
+                return Response::new(ResponseBodySource::Text(None));
             }
         }
     };
-    if let Some(asking) = observation.asking() {
-        asking.reply_begins(&response);
+    if let Some(asking) = observation.usage_injection() {
+        asking.on_response_head(&response);
     }
-    observation.head(arrived, &response);
-    observation.head_handed_on(arrived, Clock::Monotonic.now());
+    observation.on_response_head(arrived, &response);
+    observation.on_response_head_written(arrived, Clock::Monotonic.now());
     let fields = to_http2(&response);
-    let relayed = Relayed::new(call, observation, worker, permit);
-    let mut reply = Response::new(ReplyBody::Relayed(Box::new(relayed)));
+    let relayed = RelayedBody::new(call, observation, worker, permit);
+    let mut reply = Response::new(ResponseBodySource::Relayed(Box::new(relayed)));
     *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     *reply.headers_mut() = fields;
     reply
 }
 
-fn refused(refusal: &Refusal, request: &Head, mut observation: Observation) -> Response<ReplyBody> {
-    let answer = refusal.answer(request, observation.dialect());
+fn build_error_response(
+    refusal: &ProxyError,
+    request: &Head,
+    mut observation: RequestObserver,
+) -> Response<ResponseBodySource> {
+    let answer = refusal.to_response(request, observation.dialect());
     // What ends with its head must have no body at all: to a gRPC client such a head is the trailers.
     let body = Some(answer.body).filter(|body| !body.is_empty()).map(Bytes::from);
-    let mut reply = Response::new(ReplyBody::Text(body));
+    let mut reply = Response::new(ResponseBodySource::Text(body));
     *reply.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_GATEWAY);
     for (name, value) in answer.fields {
         if let Ok(value) = HeaderValue::try_from(value) {
             reply.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
-    observation.refused(refusal);
+    observation.on_error_response(refusal);
     observation.end(refusal.ending());
     reply
 }
 
 /// The request as a head of ours. The authority becomes `Host`, and is a second one beside another that differs; cookies,
 /// which HTTP/2 may split, become one again.
-fn composed(request: Request<Incoming>) -> (Head, Incoming) {
+fn to_head(request: Request<Incoming>) -> (Head, Incoming) {
     let (parts, body) = request.into_parts();
     let mut head = Head::default();
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());

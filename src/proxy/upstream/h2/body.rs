@@ -11,25 +11,25 @@ use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body::{Body, Frame};
 
-use super::super::MOST_KEPT;
+use super::super::MAX_RETRY_BODY_BYTES;
 use super::progress::{UploadPiece, UploadProgress};
 
 /// A request as it goes over the wire, as long as it may have to be sent again.
-pub(super) struct Kept {
+pub(super) struct RetryBuffer {
     head: Request<()>,
     body: Vec<u8>,
     trailers: Option<HeaderMap>,
 }
 
-impl Kept {
+impl RetryBuffer {
     pub(super) fn new(head: Request<()>) -> Self {
         Self { head, body: Vec::new(), trailers: None }
     }
 
     /// With more of its body, if that is not too large to be kept.
-    pub(super) fn with(mut self, payload: &[u8]) -> Option<Self> {
+    pub(super) fn append(mut self, payload: &[u8]) -> Option<Self> {
         self.body.extend_from_slice(payload);
-        (self.body.len() as u64 <= MOST_KEPT).then_some(self)
+        (self.body.len() as u64 <= MAX_RETRY_BODY_BYTES).then_some(self)
     }
 
     pub(super) fn end(&mut self, trailers: Option<&HeaderMap>) {
@@ -37,8 +37,8 @@ impl Kept {
     }
 
     /// Its body, to be sent from the beginning; `complete` if there is no more of it.
-    pub(super) fn outbox(&self, complete: bool) -> Outbox {
-        let mut outbox = Outbox::default();
+    pub(super) fn to_send_queue(&self, complete: bool) -> SendQueue {
+        let mut outbox = SendQueue::default();
         if !self.body.is_empty() {
             outbox.push(Frame::data(Bytes::copy_from_slice(&self.body)));
         }
@@ -49,18 +49,22 @@ impl Kept {
     }
 
     /// The request with this body.
-    pub(super) fn message(&self, body: &Rc<RefCell<Outbox>>, uploads: &Arc<UploadProgress>) -> Request<RequestBody> {
-        let body = RequestBody { outbox: Rc::clone(body), uploads: Arc::clone(uploads) };
+    pub(super) fn to_request(
+        &self,
+        body: &Rc<RefCell<SendQueue>>,
+        uploads: &Arc<UploadProgress>,
+    ) -> Request<UploadBody> {
+        let body = UploadBody { queue: Rc::clone(body), uploads: Arc::clone(uploads) };
         self.head.clone().map(|()| body)
     }
 }
 
 /// Frames of a request on their way to hyper's task.
 #[derive(Default)]
-pub(super) struct Outbox {
+pub(super) struct SendQueue {
     frames: VecDeque<Frame<Bytes>>,
     /// Bytes of payload in them.
-    pub(super) waiting: usize,
+    pub(super) queued_bytes: usize,
     pub(super) complete: bool,
     /// The client left in the middle: the stream must be reset, not ended.
     abandoned: bool,
@@ -70,12 +74,12 @@ pub(super) struct Outbox {
     producer: Option<Waker>,
 }
 
-impl Outbox {
+impl SendQueue {
     pub(super) fn push(&mut self, frame: Frame<Bytes>) {
         if self.dropped {
             return;
         }
-        self.waiting += frame.data_ref().map_or(0, Bytes::len);
+        self.queued_bytes += frame.data_ref().map_or(0, Bytes::len);
         self.frames.push_back(frame);
         self.wake();
     }
@@ -96,7 +100,7 @@ impl Outbox {
     }
 
     /// Ready when hyper has taken all that there is, or takes no more.
-    pub(super) fn poll_taken(&mut self, cx: &Context<'_>) -> Poll<()> {
+    pub(super) fn poll_drained(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.frames.is_empty() {
             return Poll::Ready(());
         }
@@ -112,8 +116,8 @@ impl Outbox {
 }
 
 /// The request body as hyper sees it.
-pub(super) struct RequestBody {
-    outbox: Rc<RefCell<Outbox>>,
+pub(super) struct UploadBody {
+    queue: Rc<RefCell<SendQueue>>,
     /// Of the connection that sends it.
     pub(super) uploads: Arc<UploadProgress>,
 }
@@ -121,20 +125,23 @@ pub(super) struct RequestBody {
 /// The client left before its request was whole.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before its request was whole")]
-pub(super) struct Abandoned;
+pub(super) struct ClientDisconnected;
 
-impl Body for RequestBody {
+impl Body for UploadBody {
     type Data = UploadPiece;
-    type Error = Abandoned;
+    type Error = ClientDisconnected;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<UploadPiece>, Abandoned>>> {
-        let mut outbox = self.outbox.borrow_mut();
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<UploadPiece>, ClientDisconnected>>> {
+        let mut outbox = self.queue.borrow_mut();
         if outbox.abandoned {
-            return Poll::Ready(Some(Err(Abandoned)));
+            return Poll::Ready(Some(Err(ClientDisconnected)));
         }
         match outbox.frames.pop_front() {
             Some(frame) => {
-                outbox.waiting -= frame.data_ref().map_or(0, Bytes::len);
+                outbox.queued_bytes -= frame.data_ref().map_or(0, Bytes::len);
                 if outbox.frames.is_empty()
                     && let Some(waker) = outbox.producer.take()
                 {
@@ -151,17 +158,17 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        let outbox = self.outbox.borrow();
+        let outbox = self.queue.borrow();
         outbox.complete && outbox.frames.is_empty()
     }
 }
 
-impl Drop for RequestBody {
+impl Drop for UploadBody {
     fn drop(&mut self) {
-        let mut outbox = self.outbox.borrow_mut();
+        let mut outbox = self.queue.borrow_mut();
         outbox.dropped = !(outbox.complete && outbox.frames.is_empty());
         outbox.frames.clear();
-        outbox.waiting = 0;
+        outbox.queued_bytes = 0;
         if let Some(waker) = outbox.producer.take() {
             waker.wake();
         }

@@ -21,33 +21,33 @@ use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http2};
 use hyper_util::rt::TokioIo;
 
-use self::body::{Kept, Outbox, RequestBody};
-use self::progress::{UnfinishedUpload, UploadProgress};
-use super::{BodyStep, Broken, Connector, Outgoing};
+use self::body::{RetryBuffer, SendQueue, UploadBody};
+use self::progress::{UnfinishedUploadGuard, UploadProgress};
+use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::levels::OpenConnection;
+use crate::export::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head::MAX_HEAD;
-use crate::net::http1::{Framing, Head, Known};
-use crate::net::io::{Arrival, Io, MAX_READ, Stamped};
+use crate::net::http1::{Framing, Head, KnownHeader};
+use crate::net::io::{Arrival, MAX_READ_BYTES, MaybeTlsStream, TimestampedIo};
 use crate::proxy::LocalExecutor;
 use crate::proxy::flow_control::{
     MAX_SEND_BUFFER_BYTES, MAX_UPSTREAM_STREAMS, UPSTREAM_CONNECTION_WINDOW_BYTES, UPSTREAM_STREAM_WINDOW_BYTES,
 };
 
 /// How often a request that no server has begun is offered.
-const OFFERS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// A connection that has brought nothing for this long since a request is doubted when the client leaves: the other end
 /// may be gone without a word, which the kernel would not believe for a quarter of an hour.
-const DOUBT: Gap = Gap::from_millis(1_000);
+const SUSPECT_AFTER: Gap = Gap::from_millis(1_000);
 
-type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
+type SendResult = Result<Response<Incoming>, TrySendError<Request<UploadBody>>>;
 
 /// One open connection.
 #[derive(Clone)]
-pub(super) struct Connection {
-    sender: http2::SendRequest<RequestBody>,
+pub(super) struct Http2Connection {
+    sender: http2::SendRequest<UploadBody>,
     /// What a task of its own drives; `None` when that has ended, for only then the sender is closed.
     driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
@@ -56,14 +56,14 @@ pub(super) struct Connection {
     idle: Rc<Cell<bool>>,
     uploads: Arc<UploadProgress>,
     /// No other request is to wait for it.
-    doubted: Rc<Cell<bool>>,
+    suspect: Rc<Cell<bool>>,
 }
 
-type Driver = http2::Connection<TokioIo<Stamped>, RequestBody, LocalExecutor>;
+type Driver = http2::Connection<TokioIo<TimestampedIo>, UploadBody, LocalExecutor>;
 
-impl Connection {
+impl Http2Connection {
     /// How many streams it may carry: one that the server does not allow would wait until another has ended.
-    fn most(&self) -> usize {
+    fn max_streams(&self) -> usize {
         self.driver
             .borrow()
             .as_ref()
@@ -71,7 +71,7 @@ impl Connection {
     }
 }
 
-impl Connection {
+impl Http2Connection {
     fn take_stream(&self) {
         self.streams.set(self.streams.get() + 1);
         self.idle.set(false);
@@ -80,16 +80,16 @@ impl Connection {
 
 /// The open connections of one worker.
 #[derive(Default)]
-pub(super) struct Connections(Vec<Connection>);
+pub(super) struct Http2Connections(Vec<Http2Connection>);
 
-impl Connections {
+impl Http2Connections {
     /// A connection that has room for another stream. One upload at a time may be unfinished on a connection: a server
     /// that stops reading it may give no window to the requests beside it, which then never arrive.
-    pub(super) fn open(&mut self) -> Option<Connection> {
-        self.0.retain(|connection| !connection.sender.is_closed() && !connection.doubted.get());
-        let is_open = |connection: &&Connection| {
+    pub(super) fn open(&mut self) -> Option<Http2Connection> {
+        self.0.retain(|connection| !connection.sender.is_closed() && !connection.suspect.get());
+        let is_open = |connection: &&Http2Connection| {
             let (streams, uploads) = (connection.streams.get(), &connection.uploads);
-            streams < connection.most() && !uploads.is_unfinished() && !uploads.is_stalled()
+            streams < connection.max_streams() && !uploads.is_unfinished() && !uploads.is_stalled()
         };
         self.0.iter().find(is_open).cloned()
     }
@@ -104,23 +104,23 @@ impl Connections {
         });
     }
 
-    pub(super) fn adopt(&mut self, connection: Connection) -> Connection {
+    pub(super) fn adopt(&mut self, connection: Http2Connection) -> Http2Connection {
         self.0.push(connection.clone());
         connection
     }
 }
 
 /// Opens HTTP/2 on a fresh connection.
-pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection, Broken> {
+pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Result<Http2Connection, UpstreamError> {
     let arrival = Rc::new(Cell::new(None));
-    let io = TokioIo::new(Stamped::new(io, Vec::new(), Rc::clone(&arrival)));
+    let io = TokioIo::new(TimestampedIo::new(io, Vec::new(), Rc::clone(&arrival)));
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
         .initial_stream_window_size(UPSTREAM_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(UPSTREAM_CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
         .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
-    let (sender, connection) = builder.handshake(io).await.map_err(Broken::Http2)?;
+    let (sender, connection) = builder.handshake(io).await.map_err(UpstreamError::Http2)?;
     let driver = Rc::new(RefCell::new(Some(connection)));
     let driven = Rc::clone(&driver);
     tokio::task::spawn_local(async move {
@@ -133,98 +133,98 @@ pub(super) async fn handshake(io: Io, open: OpenConnection) -> Result<Connection
         driven.take();
         drop(open);
     });
-    Ok(Connection {
+    Ok(Http2Connection {
         sender,
         driver,
         arrival,
         streams: Rc::default(),
         idle: Rc::default(),
         uploads: Arc::default(),
-        doubted: Rc::default(),
+        suspect: Rc::default(),
     })
 }
 
 /// One request and its reply.
-pub(in crate::proxy) struct Exchange {
-    request: Rc<RefCell<Outbox>>,
+pub(in crate::proxy) struct Http2Exchange {
+    request: Rc<RefCell<SendQueue>>,
     unobserved: Vec<Bytes>,
-    response: Option<Pin<Box<dyn Future<Output = Sent>>>>,
+    response: Option<Pin<Box<dyn Future<Output = SendResult>>>>,
     /// Until the answer begins, unless it is too large.
-    kept: Option<Kept>,
+    retry_buffer: Option<RetryBuffer>,
     /// The request, where no server has begun with it.
-    returned: Option<Request<RequestBody>>,
+    unprocessed: Option<Request<UploadBody>>,
     /// How often it has been offered.
-    offers: usize,
+    attempts: usize,
     body: Option<Incoming>,
     ended: bool,
     trailers: Option<Head>,
-    begun: Stamp,
+    started: Stamp,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
     uploads: Arc<UploadProgress>,
-    unfinished: Option<UnfinishedUpload>,
-    doubted: Rc<Cell<bool>>,
+    unfinished: Option<UnfinishedUploadGuard>,
+    suspect: Rc<Cell<bool>>,
 }
 
-impl Exchange {
+impl Http2Exchange {
     pub(super) fn begin(
-        mut connection: Connection,
-        request: &Outgoing<'_>,
-        connector: &Connector,
-    ) -> Result<Self, Broken> {
-        let (outbox, kept) = (Rc::default(), Kept::new(request.to_http2(connector)?));
-        let response = Box::pin(connection.sender.try_send_request(kept.message(&outbox, &connection.uploads)));
+        mut connection: Http2Connection,
+        request: &UpstreamRequest<'_>,
+        connector: &UpstreamConnector,
+    ) -> Result<Self, UpstreamError> {
+        let (outbox, kept) = (Rc::default(), RetryBuffer::new(request.to_http2(connector)?));
+        let response = Box::pin(connection.sender.try_send_request(kept.to_request(&outbox, &connection.uploads)));
         connection.take_stream();
         // The streams of gRPC may stay open for long, and send little.
         let uploads = request.head.grpc().is_none();
-        let unfinished = uploads.then(|| UnfinishedUpload::new(&connection.uploads));
+        let unfinished = uploads.then(|| UnfinishedUploadGuard::new(&connection.uploads));
         Ok(Self {
             request: outbox,
             unobserved: Vec::new(),
             response: Some(response),
-            kept: Some(kept),
-            returned: None,
-            offers: 1,
+            retry_buffer: Some(kept),
+            unprocessed: None,
+            attempts: 1,
             body: None,
             ended: false,
             trailers: None,
-            begun: Clock::Monotonic.now(),
+            started: Clock::Monotonic.now(),
             arrival: connection.arrival,
             streams: connection.streams,
             uploads: connection.uploads,
             unfinished,
-            doubted: connection.doubted,
+            suspect: connection.suspect,
         })
     }
 
     /// The request from its beginning, if what has come of it is still there.
-    fn once_more(&mut self) -> Option<Request<RequestBody>> {
-        let outbox = self.kept.as_ref()?.outbox(self.request.borrow().complete);
+    fn rebuild_request(&mut self) -> Option<Request<UploadBody>> {
+        let outbox = self.retry_buffer.as_ref()?.to_send_queue(self.request.borrow().complete);
         self.request = Rc::new(RefCell::new(outbox));
-        self.kept.as_ref().map(|kept| kept.message(&self.request, &self.uploads))
+        self.retry_buffer.as_ref().map(|kept| kept.to_request(&self.request, &self.uploads))
     }
 
     /// Whether another connection may take the request.
-    pub(super) fn can_go_on(&self) -> bool {
-        self.returned.is_some() && self.offers < OFFERS
+    pub(super) fn can_retry(&self) -> bool {
+        self.unprocessed.is_some() && self.attempts < MAX_ATTEMPTS
     }
 
     /// Sends the request that came back over another connection.
-    pub(super) fn again(&mut self, mut connection: Connection) {
-        if let Some(mut message) = self.returned.take() {
-            self.offers += 1;
+    pub(super) fn retry(&mut self, mut connection: Http2Connection) {
+        if let Some(mut message) = self.unprocessed.take() {
+            self.attempts += 1;
             message.body_mut().uploads = Arc::clone(&connection.uploads);
             self.uploads = Arc::clone(&connection.uploads);
-            self.unfinished = self.unfinished.take().map(|_| UnfinishedUpload::new(&connection.uploads));
+            self.unfinished = self.unfinished.take().map(|_| UnfinishedUploadGuard::new(&connection.uploads));
             self.response = Some(Box::pin(connection.sender.try_send_request(message)));
             self.streams.set(self.streams.get().saturating_sub(1));
             connection.take_stream();
-            (self.arrival, self.streams, self.doubted) = (connection.arrival, connection.streams, connection.doubted);
+            (self.arrival, self.streams, self.suspect) = (connection.arrival, connection.streams, connection.suspect);
         }
     }
 
     pub(super) fn send(&mut self, payload: &[u8]) {
-        self.kept = self.kept.take().and_then(|kept| kept.with(payload));
+        self.retry_buffer = self.retry_buffer.take().and_then(|kept| kept.append(payload));
         let payload = Bytes::copy_from_slice(payload);
         self.unobserved.push(payload.clone());
         self.request.borrow_mut().push(Frame::data(payload));
@@ -232,7 +232,7 @@ impl Exchange {
 
     pub(super) fn complete(&mut self, trailers: Option<&Head>) {
         let trailers = trailers.map(|trailers| field_map(trailers.end_to_end().map(|(name, value, _)| (name, value))));
-        if let Some(kept) = &mut self.kept {
+        if let Some(kept) = &mut self.retry_buffer {
             kept.end(trailers.as_ref());
         }
         self.request.borrow_mut().end(trailers);
@@ -240,38 +240,42 @@ impl Exchange {
     }
 
     pub(super) fn backlog(&self) -> usize {
-        self.request.borrow().waiting
+        self.request.borrow().queued_bytes
     }
 
     /// A server that has not begun with the request may still take all of it.
-    pub(super) fn is_deaf(&self) -> bool {
-        self.request.borrow().dropped && self.kept.is_none()
+    pub(super) fn write_closed(&self) -> bool {
+        self.request.borrow().dropped && self.retry_buffer.is_none()
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &Context<'_>, mut written: impl FnMut(&[u8])) -> Poll<Result<(), Broken>> {
-        ready!(self.request.borrow_mut().poll_taken(cx));
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &Context<'_>,
+        mut written: impl FnMut(&[u8]),
+    ) -> Poll<Result<(), UpstreamError>> {
+        ready!(self.request.borrow_mut().poll_drained(cx));
         for payload in self.unobserved.drain(..) {
             written(&payload);
         }
         Poll::Ready(Ok(()))
     }
 
-    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, Broken>> {
-        let Some(response) = &mut self.response else { return Poll::Ready(Err(Broken::Closed)) };
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(Err(UpstreamError::Closed)) };
         let response = match ready!(response.as_mut().poll(cx)) {
             Ok(response) => response,
             Err(mut error) => {
-                self.returned = error.take_message();
+                self.unprocessed = error.take_message();
                 // It never got as far as a frame.
-                if self.returned.is_some() {
-                    return Poll::Ready(Err(Broken::NotTaken));
+                if self.unprocessed.is_some() {
+                    return Poll::Ready(Err(UpstreamError::Unprocessed));
                 }
                 let error = error.into_error();
-                self.returned = if was_left_alone(&error) { self.once_more() } else { None };
-                return Poll::Ready(Err(Broken::Http2(error)));
+                self.unprocessed = if is_unprocessed(&error) { self.rebuild_request() } else { None };
+                return Poll::Ready(Err(UpstreamError::Http2(error)));
             }
         };
-        (self.response, self.kept) = (None, None);
+        (self.response, self.retry_buffer) = (None, None);
         let (parts, body) = response.into_parts();
         head.compose_response(parts.status.as_u16());
         for (name, value) in &parts.headers {
@@ -279,24 +283,28 @@ impl Exchange {
         }
         self.ended = body.is_end_stream();
         self.body = Some(body);
-        Poll::Ready(self.arrival.get().ok_or(Broken::Closed))
+        Poll::Ready(self.arrival.get().ok_or(UpstreamError::Closed))
     }
 
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<BodyStep, Broken>> {
-        let Some(body) = &mut self.body else { return Poll::Ready(Err(Broken::Closed)) };
+    pub(super) fn poll_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<BodyStep, UpstreamError>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Err(UpstreamError::Closed)) };
         let before = out.len();
-        while !self.ended && out.len() - before < MAX_READ {
+        while !self.ended && out.len() - before < MAX_READ_BYTES {
             match Pin::new(&mut *body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                     Ok(data) => out.extend_from_slice(&data),
-                    Err(frame) => self.trailers = frame.into_trailers().ok().map(|trailers| composed(&trailers)),
+                    Err(frame) => self.trailers = frame.into_trailers().ok().map(|trailers| to_trailers(&trailers)),
                 },
                 Poll::Ready(None) if body.is_end_stream() => self.ended = true,
                 // What came before it goes on first; a stream that has broken says so again when it is asked again.
                 Poll::Ready(_) if out.len() > before => break,
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Broken::Http2(error))),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(UpstreamError::Http2(error))),
                 // To hyper a stream that was reset with NO_ERROR has no more frames either.
-                Poll::Ready(None) => return Poll::Ready(Err(Broken::Closed)),
+                Poll::Ready(None) => return Poll::Ready(Err(UpstreamError::Closed)),
                 Poll::Pending if out.len() == before => return Poll::Pending,
                 Poll::Pending => break,
             }
@@ -316,22 +324,22 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for Http2Exchange {
     /// Dropping the reply resets the stream; the request's half must not be taken for whole either.
     fn drop(&mut self) {
         self.streams.set(self.streams.get().saturating_sub(1));
-        let is_silent = self.arrival.get().is_none_or(|arrival| arrival.at < self.begun);
-        if self.response.is_some() && is_silent && Clock::Monotonic.now().since(self.begun) >= DOUBT {
-            self.doubted.set(true);
+        let is_silent = self.arrival.get().is_none_or(|arrival| arrival.at < self.started);
+        if self.response.is_some() && is_silent && Clock::Monotonic.now().since(self.started) >= SUSPECT_AFTER {
+            self.suspect.set(true);
         }
         self.request.borrow_mut().abandon();
     }
 }
 
-impl Outgoing<'_> {
-    fn to_http2(&self, connector: &Connector) -> Result<Request<()>, Broken> {
-        let bad = |error: http::Error| Broken::Io(io::Error::new(io::ErrorKind::InvalidInput, error));
-        let authority = self.head.get(Known::Host).unwrap_or(connector.place().as_bytes());
+impl UpstreamRequest<'_> {
+    fn to_http2(&self, connector: &UpstreamConnector) -> Result<Request<()>, UpstreamError> {
+        let bad = |error: http::Error| UpstreamError::Io(io::Error::new(io::ErrorKind::InvalidInput, error));
+        let authority = self.head.get(KnownHeader::Host).unwrap_or(connector.authority().as_bytes());
         let path = match self.head.target() {
             target if target.starts_with('/') => target,
             _ => self.head.path(),
@@ -343,14 +351,14 @@ impl Outgoing<'_> {
         *request.uri_mut() = uri;
         *request.version_mut() = http::Version::HTTP_2;
         let keeps = |known| match known {
-            Known::Host => false,
-            Known::ContentLength => self.framing != Framing::Chunked,
-            Known::AcceptEncoding => !self.edited,
-            known => self.trace.keeps(known),
+            KnownHeader::Host => false,
+            KnownHeader::ContentLength => self.framing != Framing::Chunked,
+            KnownHeader::AcceptEncoding => !self.edited,
+            known => self.trace.forwards(known),
         };
         let kept = self.head.end_to_end().filter(|(_, _, known)| keeps(*known));
         let added = self.added.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-        let te = self.head.lists(Known::Te, "trailers").then_some((&b"te"[..], &b"trailers"[..]));
+        let te = self.head.has_token(KnownHeader::Te, "trailers").then_some((&b"te"[..], &b"trailers"[..]));
         *request.headers_mut() = field_map(kept.map(|(name, value, _)| (name, value)).chain(added).chain(te));
         Ok(request)
     }
@@ -367,7 +375,7 @@ pub(in crate::proxy) fn field_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a
     map
 }
 
-fn composed(fields: &HeaderMap) -> Head {
+fn to_trailers(fields: &HeaderMap) -> Head {
     let mut head = Head::default();
     head.compose_response(200);
     for (name, value) in fields {
@@ -378,7 +386,7 @@ fn composed(fields: &HeaderMap) -> Head {
 
 /// Whether the server says that it has done nothing with a request, which may then be sent again (RFC 9113, section
 /// 8.7): it refused the stream, or said goodbye and will not begin what came later.
-fn was_left_alone(error: &hyper::Error) -> bool {
+fn is_unprocessed(error: &hyper::Error) -> bool {
     let error = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
     error.is_some_and(|error| {
         let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);

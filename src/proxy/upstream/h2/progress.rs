@@ -20,7 +20,7 @@ pub(super) struct UploadProgress {
     /// Bytes that hyper holds and the socket has not taken.
     unsent: AtomicUsize,
     /// When a byte was last sent, or the first began to wait; in nanoseconds.
-    moved: AtomicU64,
+    last_progress: AtomicU64,
     /// Uploads of which more is to come.
     unfinished: AtomicUsize,
 }
@@ -34,26 +34,26 @@ impl UploadProgress {
     /// Whether uploads wait and none goes on: the server gives the connection, or all of them, no window.
     pub(super) fn is_stalled(&self) -> bool {
         self.unsent.load(Relaxed) > 0
-            && Clock::Monotonic.now().since(Stamp::from_nanos(self.moved.load(Relaxed))) >= MIN_STALL
+            && Clock::Monotonic.now().since(Stamp::from_nanos(self.last_progress.load(Relaxed))) >= MIN_STALL
     }
 
-    fn moves(&self) {
-        self.moved.store(Clock::Monotonic.now().as_nanos(), Relaxed);
+    fn mark_progress(&self) {
+        self.last_progress.store(Clock::Monotonic.now().as_nanos(), Relaxed);
     }
 }
 
 /// Counts an upload as unfinished until it is dropped.
 #[derive(Debug)]
-pub(super) struct UnfinishedUpload(Arc<UploadProgress>);
+pub(super) struct UnfinishedUploadGuard(Arc<UploadProgress>);
 
-impl UnfinishedUpload {
+impl UnfinishedUploadGuard {
     pub(super) fn new(uploads: &Arc<UploadProgress>) -> Self {
         uploads.unfinished.fetch_add(1, Relaxed);
         Self(Arc::clone(uploads))
     }
 }
 
-impl Drop for UnfinishedUpload {
+impl Drop for UnfinishedUploadGuard {
     fn drop(&mut self) {
         self.0.unfinished.fetch_sub(1, Relaxed);
     }
@@ -69,7 +69,7 @@ pub(super) struct UploadPiece {
 impl UploadPiece {
     pub(super) fn new(payload: Bytes, uploads: &Arc<UploadProgress>) -> Self {
         if uploads.unsent.fetch_add(payload.len(), Relaxed) == 0 {
-            uploads.moves();
+            uploads.mark_progress();
         }
         Self { payload, uploads: Arc::clone(uploads) }
     }
@@ -87,7 +87,7 @@ impl Buf for UploadPiece {
     fn advance(&mut self, sent: usize) {
         self.payload.advance(sent);
         self.uploads.unsent.fetch_sub(sent, Relaxed);
-        self.uploads.moves();
+        self.uploads.mark_progress();
     }
 }
 

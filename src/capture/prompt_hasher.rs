@@ -1,0 +1,492 @@
+//! A prompt as ids of its blocks and digests of its messages; its text goes no further than here. Pure.
+//!
+//! Blocks are cut from the canonical prompt ([`measure::dialect::prompt`](crate::measure::dialect::prompt)): its text,
+//! with the roles and marks between. Each id is the keyed digest of the block and of the id chain before it, so that two
+//! requests share an id exactly when their prompts share everything up to there.
+//!
+//! # Tokens
+//! With a tokenizer a block is so many tokens: those of the texts and keys, each cut by itself, and one for every other
+//! word, so that a prompt which is given as token ids has as many. No template of a chat is applied; the keys and roles
+//! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
+//! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
+//!
+//! It is past 400 lines with its tests: blocks, messages and parts come of one walk, and are tried together.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
+
+use ahash::{AHasher, RandomState};
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+use super::key::{CaptureKey, push_purpose, reset_hasher, truncate};
+use super::media;
+use super::row::{PartKind, PromptPart};
+use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
+use crate::measure::dialect::prompt::{Medium, PromptPlace, PromptSink};
+
+/// What the ids of blocks are for.
+const BLOCK_PURPOSE: &[u8] = b"block";
+/// What the digests of messages are for.
+const MESSAGES_PURPOSE: &[u8] = b"messages";
+/// Parts that are told of one request.
+const MAX_PARTS: usize = 256;
+/// Messages whose end may turn out to be where the next turn goes on.
+const MAX_MESSAGES: usize = 4_096;
+/// Bytes of the canonical prompt that are hashed and cut at once.
+const BUFFER_BYTES: usize = 4 << 10;
+/// Base64 of a part that is decoded to find its size in pixels, in bytes: cameras put that much before it.
+const MEDIA_HEAD_BYTES: usize = 128 << 10;
+
+const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// What is kept of a prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptDigest {
+    /// Bytes of the canonical prompt.
+    pub bytes: u64,
+    /// Its tokens, where a tokenizer has counted them all.
+    pub tokens: Option<u64>,
+    /// Ids of the blocks that are full.
+    pub blocks: Vec<u64>,
+    /// Parts that are not text.
+    pub parts: Vec<PromptPart>,
+    /// The hash of everything up to the end of each message: to be compared with others of this process, not to be written.
+    pub messages: Vec<u64>,
+}
+
+/// What blocks are cut by.
+#[derive(Clone)]
+pub enum BlockChunking {
+    /// So many bytes are a block.
+    Bytes(usize),
+    /// So many tokens are.
+    Tokens(usize, Arc<PromptTokenizer>),
+}
+
+impl BlockChunking {
+    /// The key of the blocks' ids, made from the one of the capture.
+    pub fn key(&self, key: &CaptureKey) -> CaptureKey {
+        match self {
+            Self::Tokens(_, tokens) => key.for_tokenizer(tokens.identity()),
+            Self::Bytes(_) => key.clone(),
+        }
+    }
+}
+
+/// Stands before what is no mark, where blocks are of tokens.
+mod tag {
+    pub(super) const TOKEN: u8 = 1;
+    pub(super) const WORD: u8 = 2;
+    pub(super) const PART: u8 = 3;
+}
+
+/// Takes one prompt after the other and keeps their digests: hashers and buffers cost more than a short prompt.
+pub struct PromptHasher {
+    key: CaptureKey,
+    chunking: BlockChunking,
+    /// What was walked of the canonical prompt and is neither hashed nor cut yet: a few long pieces cost less than many
+    /// short ones. Where they end depends on what was walked alone.
+    pending: Vec<u8>,
+    /// The block that is being filled, of tokens.
+    block: blake3::Hasher,
+    /// How many they are.
+    block_tokens: usize,
+    /// The block of bytes that is being filled, behind what its digest begins with: it is digested when it is full, and
+    /// what is left of it in the end has no id.
+    partial: Vec<u8>,
+    /// Text that a tokenizer was given.
+    tokenized_bytes: usize,
+    /// Everything so far, for the messages' ends. They tell only who goes on, and nobody sees them: for that a fast hash
+    /// under the key is enough.
+    message_hasher: AHasher,
+    /// How `all` begins.
+    message_hash_state: RandomState,
+    digest: PromptDigest,
+}
+
+impl PromptHasher {
+    /// Blocks of so much.
+    pub fn new(key: &CaptureKey, cutting: BlockChunking) -> Self {
+        let [a, b, c, d] = key.seeds(MESSAGES_PURPOSE);
+        let messages = RandomState::with_seeds(a, b, c, d);
+        let mut digester = Self {
+            key: key.clone(),
+            block: cutting.key(key).hasher(BLOCK_PURPOSE),
+            chunking: cutting,
+            pending: Vec::new(),
+            block_tokens: 0,
+            partial: Vec::new(),
+            tokenized_bytes: 0,
+            message_hasher: messages.build_hasher(),
+            message_hash_state: messages,
+            digest: PromptDigest::default(),
+        };
+        digester.restart();
+        digester
+    }
+
+    /// What blocks are cut by.
+    pub fn chunking(&self) -> &BlockChunking {
+        &self.chunking
+    }
+
+    /// Nobody has time to cut this prompt into tokens: there are no blocks.
+    pub fn skip_tokens(&mut self) {
+        self.digest.tokens = None;
+    }
+
+    /// What is kept of the prompt. What comes then is another.
+    pub fn finish(&mut self) -> PromptDigest {
+        self.flush();
+        if !self.digest.parts.is_empty() {
+            self.digest.tokens = None;
+        }
+        let digested = std::mem::take(&mut self.digest);
+        self.restart();
+        digested
+    }
+
+    fn restart(&mut self) {
+        self.message_hasher = self.message_hash_state.build_hasher();
+        (self.block_tokens, self.tokenized_bytes) = (0, 0);
+        match self.chunking {
+            BlockChunking::Bytes(_) => self.begin_bytes(&[0; 32]),
+            BlockChunking::Tokens(..) => {
+                reset_hasher(&mut self.block, BLOCK_PURPOSE).update(&[0; 32]);
+                self.digest.tokens = Some(0);
+            }
+        }
+    }
+
+    /// A block of bytes begins, after those whose digest this is.
+    fn begin_bytes(&mut self, chain: &[u8; 32]) {
+        self.partial.clear();
+        push_purpose(&mut self.partial, BLOCK_PURPOSE);
+        self.partial.extend_from_slice(chain);
+    }
+
+    /// The next bytes of the canonical prompt, in blocks of `size` of them.
+    fn push_bytes(&mut self, mut bytes: &[u8], size: usize) {
+        let full = 1 + BLOCK_PURPOSE.len() + 32 + size;
+        while let Some((now, later)) = bytes.split_at_checked(full - self.partial.len()) {
+            self.partial.extend_from_slice(now);
+            let chain = self.key.hash(&self.partial);
+            self.digest.blocks.push(truncate(&chain));
+            self.begin_bytes(&chain);
+            bytes = later;
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+
+    /// The next token, in blocks of `size` of them.
+    fn push_token(&mut self, tag: u8, token: &[u8], size: usize) {
+        if let Some(tokens) = &mut self.digest.tokens {
+            *tokens += 1;
+            // The length makes it plain where a word ends.
+            self.block.update(&[tag]).update(&(token.len() as u32).to_le_bytes()).update(token);
+            self.block_tokens += 1;
+            if self.block_tokens == size {
+                self.block_tokens = 0;
+                let chain = *self.block.finalize().as_bytes();
+                self.digest.blocks.push(truncate(&chain));
+                reset_hasher(&mut self.block, BLOCK_PURPOSE).update(&chain);
+            }
+        }
+    }
+
+    /// The tokens of the next text, in blocks of `size` of them.
+    fn push_text(&mut self, text: &str, size: usize, tokens: &PromptTokenizer) {
+        for piece in pieces(text) {
+            self.tokenized_bytes += piece.len();
+            let fits = self.digest.tokens.is_some() && self.tokenized_bytes <= MAX_TEXT_BYTES;
+            let Some(ids) = fits.then(|| tokens.encode(piece)).flatten() else {
+                self.digest.tokens = None;
+                break;
+            };
+            ids.iter().for_each(|id| self.push_token(tag::TOKEN, &id.to_le_bytes(), size));
+        }
+    }
+
+    /// Everything that comes is in here, whatever blocks are cut by. Inlined, a mark is a byte that is stored.
+    #[inline]
+    fn push(&mut self, bytes: &[u8]) {
+        if self.pending.len() + bytes.len() > BUFFER_BYTES {
+            self.flush();
+            if bytes.len() > BUFFER_BYTES {
+                return self.hash_bytes(bytes);
+            }
+        }
+        self.pending.extend_from_slice(bytes);
+    }
+
+    /// Hashes and cuts what was walked: seldom, and not where each mark is stored.
+    #[inline(never)]
+    fn flush(&mut self) {
+        let mut walked = std::mem::take(&mut self.pending);
+        self.hash_bytes(&walked);
+        walked.clear();
+        self.pending = walked;
+    }
+
+    fn hash_bytes(&mut self, bytes: &[u8]) {
+        self.digest.bytes += bytes.len() as u64;
+        self.message_hasher.write(bytes);
+        if let BlockChunking::Bytes(size) = self.chunking {
+            self.push_bytes(bytes, size);
+        }
+    }
+}
+
+impl PromptSink for PromptHasher {
+    #[inline]
+    fn mark(&mut self, mark: &[u8]) {
+        self.push(mark);
+        if let BlockChunking::Tokens(..) = self.chunking {
+            self.block.update(mark);
+        }
+    }
+
+    #[inline]
+    fn text(&mut self, text: &str) {
+        self.push(text.as_bytes());
+        if let BlockChunking::Tokens(size, tokens) = &self.chunking {
+            let (size, tokens) = (*size, Arc::clone(tokens));
+            self.push_text(text, size, &tokens);
+        }
+    }
+
+    fn word(&mut self, word: &str) {
+        self.push(word.as_bytes());
+        if let BlockChunking::Tokens(size, _) = self.chunking {
+            self.push_token(tag::WORD, word.as_bytes(), size);
+        }
+    }
+
+    fn part(&mut self, medium: Medium, place: PromptPlace<'_>) {
+        let (text, inline) = match place {
+            PromptPlace::Inline(text) => (text, true),
+            PromptPlace::Elsewhere(text) => (text, false),
+        };
+        // The content stands in the prompt as its digest: pixels are not text, and are no bytes of it.
+        let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();
+        self.push(digest.as_bytes());
+        if let BlockChunking::Tokens(..) = self.chunking {
+            self.block.update(&[tag::PART]).update(digest.as_bytes());
+        }
+        if self.digest.parts.len() == MAX_PARTS {
+            return;
+        }
+        let kind = match medium {
+            Medium::Image => PartKind::Image,
+            Medium::Audio => PartKind::Audio,
+            Medium::Video => PartKind::Video,
+            Medium::File => PartKind::File,
+        };
+        let digits = text.trim_end_matches('=').len();
+        let bytes = inline.then_some(digits as u64 * 3 / 4);
+        let size = inline.then(|| {
+            let head = text.as_bytes().get(..MEDIA_HEAD_BYTES).unwrap_or(text.as_bytes());
+            media::dimensions(&LENIENT_BASE64.decode(head).ok()?)
+        });
+        self.digest.parts.push(PromptPart { kind, bytes, size: size.flatten() });
+    }
+
+    fn message_ends(&mut self) {
+        self.flush();
+        if self.digest.messages.len() < MAX_MESSAGES {
+            self.digest.messages.push(self.message_hasher.finish());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::measure::dialect::named;
+    use crate::measure::dialect::prompt::RequestBody;
+
+    fn key() -> CaptureKey {
+        let folder = tempfile::tempdir().unwrap();
+        let given = folder.path().join("key");
+        std::fs::write(&given, "a key of the tests").unwrap();
+        CaptureKey::load_or_create(folder.path(), Some(&given)).unwrap()
+    }
+
+    fn digested(key: &CaptureKey, body: &str) -> PromptDigest {
+        let mut digester = PromptHasher::new(key, BlockChunking::Bytes(16));
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
+        digester.finish()
+    }
+
+    fn chat(text: &str) -> String {
+        format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#)
+    }
+
+    fn shared(one: &PromptDigest, other: &PromptDigest) -> usize {
+        one.blocks.iter().zip(&other.blocks).take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn prompts_share_ids_exactly_as_far_as_they_share_their_text() {
+        let key = key();
+        let base = "x".repeat(200);
+        let one = digested(&key, &chat(&base));
+        assert_eq!(one.blocks.len() as u64, one.bytes / 16);
+        // Where the text begins in the canonical prompt.
+        let head = one.bytes as usize - 200 - 4;
+        for at in [0, 1, 50, 100, 199] {
+            let mut changed = base.clone();
+            changed.replace_range(at..=at, "y");
+            let other = digested(&key, &chat(&changed));
+            let expected = (head + at) / 16;
+            assert!(shared(&one, &other).abs_diff(expected) <= 1 && shared(&one, &other) <= expected, "{at}");
+            let after = one.blocks.iter().zip(&other.blocks).skip(shared(&one, &other));
+            assert!(after.into_iter().all(|(a, b)| a != b), "nothing after the difference is shared");
+        }
+        assert_eq!(digested(&key, &chat(&base)), one);
+    }
+
+    #[test]
+    fn of_a_prompt_nothing_is_left_in_the_next() {
+        let (key, tokens) = (key(), words(b"words"));
+        let bodies = [chat(&"word ".repeat(50)), chat("short"), chat(&"word ".repeat(3))];
+        for cutting in [BlockChunking::Bytes(16), BlockChunking::Tokens(4, tokens)] {
+            let digested = |digester: &mut PromptHasher, body: &str| {
+                RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), digester);
+                digester.finish()
+            };
+            let mut one = PromptHasher::new(&key, cutting.clone());
+            for body in &bodies {
+                assert_eq!(digested(&mut one, body), digested(&mut PromptHasher::new(&key, cutting.clone()), body));
+                one.skip_tokens();
+                assert_eq!(digested(&mut one, body).tokens, None);
+            }
+        }
+    }
+
+    #[test]
+    fn another_key_or_another_role_shares_nothing() {
+        let one = key();
+        let body = chat(&"x".repeat(100));
+        let today = digested(&one, &body);
+        assert_eq!(shared(&today, &digested(&one.for_day(1), &body)), 0);
+        let system = body.replace("user", "system");
+        assert!(shared(&today, &digested(&one, &system)) <= 1);
+    }
+
+    #[test]
+    fn a_message_chain_that_goes_on_begins_with_the_digests_of_the_shorter() {
+        let key = key();
+        let first = digested(&key, r#"{"messages":[{"role":"user","content":"a"}]}"#);
+        let second = digested(
+            &key,
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"content":"c"}]}"#,
+        );
+        assert_eq!((first.messages.len(), second.messages.len()), (1, 3));
+        assert_eq!(first.messages[0], second.messages[0]);
+    }
+
+    #[test]
+    fn a_part_is_told_by_kind_bytes_and_pixels_and_its_content_counts() {
+        let key = key();
+        let png =
+            [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &640_u32.to_be_bytes(), &480_u32.to_be_bytes(), &[8; 20]].concat();
+        let url = format!("data:image/png;base64,{}", LENIENT_BASE64.encode(&png));
+        let body = |url: &str| {
+            format!(r#"{{"messages":[{{"content":[{{"type":"image_url","image_url":{{"url":"{url}"}}}}]}}]}}"#)
+        };
+        let one = digested(&key, &body(&url));
+        let part = PromptPart { kind: PartKind::Image, bytes: Some(png.len() as u64), size: Some((640, 480)) };
+        assert_eq!(one.parts, [part]);
+        let elsewhere = digested(&key, &body("https://example.com/secret.png"));
+        assert_eq!(elsewhere.parts, [PromptPart { kind: PartKind::Image, bytes: None, size: None }]);
+        assert_ne!(one.messages, digested(&key, &body(&url.replace("CAgI", "CQkJ"))).messages);
+    }
+
+    /// Every word is a token, and white space goes with the word before which it stands.
+    fn words(name: &[u8]) -> Arc<PromptTokenizer> {
+        let id = |word: &str| word.bytes().fold(7_u32, |id, byte| id.wrapping_mul(31).wrapping_add(byte.into()));
+        let encode = move |text: &str| {
+            let starts = text.char_indices().filter(|(at, letter)| *at > 0 && *letter == ' ').map(|(at, _)| at);
+            let mut bounds: Vec<usize> = [0].into_iter().chain(starts).chain([text.len()]).collect();
+            bounds.dedup();
+            Some(bounds.windows(2).map(|bounds| id(&text[bounds[0]..bounds[1]])).collect())
+        };
+        Arc::new(PromptTokenizer::new(name, Box::new(encode)))
+    }
+
+    fn of_tokens(key: &CaptureKey, tokens: &Arc<PromptTokenizer>, dialect: &str, body: &str) -> PromptDigest {
+        let mut digester = PromptHasher::new(key, BlockChunking::Tokens(4, Arc::clone(tokens)));
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut digester);
+        digester.finish()
+    }
+
+    #[test]
+    fn tokens_are_counted_in_texts_keys_and_words_and_not_where_there_are_images() {
+        let (key, tokens) = (key(), words(b"words"));
+        let digested = |dialect: &str, body: &str| of_tokens(&key, &tokens, dialect, body);
+        let text = digested("openai.completions", r#"{"prompt":"one two three four five"}"#);
+        assert_eq!((text.tokens, text.blocks.len()), (Some(5), 1));
+        let ids = digested("openai.completions", r#"{"prompt":[1,2,3,4,5,6,7,8]}"#);
+        assert_eq!((ids.tokens, ids.blocks.len()), (Some(8), 2));
+        // role, user, content, Hi, there.
+        assert_eq!(digested("openai.chat", &chat("Hi there")).tokens, Some(5));
+        let image = r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://a/b"}}]}]}"#;
+        let image = digested("openai.chat", image);
+        assert_eq!((image.tokens, image.blocks.len(), image.parts.len()), (None, 1, 1));
+    }
+
+    #[test]
+    fn another_tokenizer_or_the_bytes_of_the_same_prompt_share_no_id() {
+        let (key, text) = (key(), chat(&"word ".repeat(50)));
+        let one = of_tokens(&key, &words(b"words"), "openai.chat", &text);
+        let other = words(b"other");
+        assert_eq!(shared(&one, &of_tokens(&key, &other, "openai.chat", &text)), 0);
+        assert_eq!(shared(&one, &digested(&key, &text)), 0);
+        let bytes = digested(&key, &text);
+        assert_eq!((&one.messages, one.bytes), (&bytes.messages, bytes.bytes), "sessions are the same either way");
+    }
+
+    #[test]
+    fn beyond_its_bound_a_prompt_has_the_blocks_up_to_there_and_no_number() {
+        let (key, tokens) = (key(), words(b"words"));
+        let prompt = |words: usize| format!(r#"{{"prompt":"{}"}}"#, "word ".repeat(words));
+        let short = of_tokens(&key, &tokens, "openai.completions", &prompt(MAX_TEXT_BYTES / 10));
+        let long = of_tokens(&key, &tokens, "openai.completions", &prompt(MAX_TEXT_BYTES / 4));
+        assert!(short.tokens.is_some() && long.tokens.is_none());
+        assert!(long.blocks.len() >= MAX_TEXT_BYTES / 5 / 4 - 4_096 && long.blocks.len() <= MAX_TEXT_BYTES / 5 / 4);
+        assert!(shared(&short, &long) >= short.blocks.len() - 1);
+    }
+
+    proptest! {
+        #[test]
+        fn prompts_share_ids_exactly_as_far_as_they_share_whole_blocks_of_tokens(
+            common in prop::collection::vec("[a-c]{1,3}", 0..40),
+            one in prop::collection::vec("[a-c]{1,3}", 0..20),
+            other in prop::collection::vec("[a-c]{1,3}", 0..20),
+        ) {
+            let (key, tokens) = (key(), words(b"words"));
+            let sides = [one, other].map(|rest| {
+                let said: Vec<String> = common.iter().cloned().chain(rest).map(|word| format!(" {word}")).collect();
+                let body = serde_json::json!({"prompt": said.concat()}).to_string();
+                (said, of_tokens(&key, &tokens, "openai.completions", &body))
+            });
+            let [(one, a), (other, b)] = sides;
+            let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+            prop_assert_eq!(a.tokens, Some(one.len() as u64));
+            prop_assert_eq!(a.blocks.len(), one.len() / 4);
+            prop_assert_eq!(shared(&a, &b), same / 4);
+            let after = a.blocks.iter().filter(|id| b.blocks.contains(id)).count();
+            prop_assert_eq!(after, same / 4, "nothing after the difference is shared");
+        }
+    }
+}

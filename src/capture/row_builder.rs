@@ -1,0 +1,195 @@
+//! From what is known of one request to its row. Pure.
+
+use std::borrow::Cow;
+
+use super::gaps::pack;
+use super::key::hex;
+use super::model_names::ModelNames;
+use super::prompt_hasher::PromptDigest;
+use super::recorder::{CaptureHandle, MAX_STREAM_GAPS};
+use super::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, Timing, TraceEntry};
+use super::sessions::SessionTurn;
+use crate::measure::dialect::prompt::PromptExtras;
+use crate::measure::record::{CountSource, Outcome, RequestRecord};
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
+
+/// What was found in a request's body.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RequestDigest {
+    pub(super) prompt: Option<PromptDigest>,
+    pub(super) extras: PromptExtras,
+    /// The session that a field of the body names.
+    pub(super) session: Option<u64>,
+    /// The digest of the id of the answer that it goes on from.
+    pub(super) previous_response: Option<u64>,
+    /// The day of the key that ids were made with.
+    pub(super) day: u64,
+    /// Nobody had time to cut the prompt into blocks, or it is too large once decoded.
+    pub(super) without_blocks: bool,
+}
+
+impl RequestDigest {
+    /// What was made with another day's key is nothing to this day's rows.
+    pub(super) fn clear_ids(&mut self) {
+        (self.session, self.previous_response) = (None, None);
+        if let Some(prompt) = &mut self.prompt {
+            prompt.blocks.clear();
+            prompt.messages.clear();
+        }
+    }
+}
+
+/// Rounds what is written.
+#[derive(Clone, Copy)]
+pub(super) struct RowRounding {
+    /// Times are multiples of this; zero leaves times and lengths.
+    time: Gap,
+    /// Bytes and tokens of a prompt are multiples of these.
+    bytes: u64,
+    tokens: u64,
+}
+
+impl RowRounding {
+    /// Lengths are rounded to blocks of so many units.
+    pub(super) fn new(time: Gap, unit: BlockUnit, block: usize) -> Self {
+        let block = (block as u64).max(1);
+        let (bytes, tokens) = match unit {
+            BlockUnit::Bytes => (block, (block / BYTES_PER_TOKEN).max(1)),
+            BlockUnit::Tokens => (block * BYTES_PER_TOKEN, block),
+        };
+        Self { time, bytes, tokens }
+    }
+
+    fn nanos(self, nanos: u64) -> u64 {
+        match self.time.as_nanos() {
+            0 => nanos,
+            step => nanos.saturating_add(step / 2) / step * step,
+        }
+    }
+
+    fn since(self, later: Stamp, earlier: Stamp) -> u64 {
+        self.nanos(later.as_nanos()).saturating_sub(self.nanos(earlier.as_nanos()))
+    }
+
+    /// As many whole blocks as there are, and one where there is none: what is rounded has as many ids as before.
+    fn length(self, length: u64, block: u64) -> u64 {
+        match length {
+            0 => 0,
+            exact if self.time == Gap::ZERO => exact,
+            length => (length / block * block).max(block),
+        }
+    }
+
+    /// Only whole blocks come from a cache.
+    fn cached(self, tokens: u64) -> u64 {
+        if self.time == Gap::ZERO { tokens } else { tokens / self.tokens * self.tokens }
+    }
+
+    fn gaps(self, events: &[TokenEvent]) -> Cow<'_, [TokenEvent]> {
+        if self.time == Gap::ZERO {
+            return events.into();
+        }
+        let (mut offset, mut before) = (0_u64, 0);
+        let rounded = |event: &TokenEvent| {
+            offset = offset.saturating_add(event.gap().as_nanos());
+            let at = self.nanos(offset);
+            TokenEvent::new(Gap::from_nanos(at - std::mem::replace(&mut before, at)), event.tokens())
+        };
+        events.iter().map(rounded).collect()
+    }
+}
+
+/// What a record says of the answer, whoever asked. `gaps` are those that are kept, besides which `lost` were not; `after` is
+/// how long after the request's arrival something was, in nanoseconds.
+pub fn response_fields(
+    record: &RequestRecord,
+    gaps: &[TokenEvent],
+    lost: u64,
+    after: impl Fn(Stamp) -> u64,
+) -> TraceEntry {
+    let (dialect, times) = (record.shape.dialect, &record.times);
+    TraceEntry {
+        route: dialect.map(|dialect| dialect.route.to_owned()),
+        dialect: dialect.map(|dialect| dialect.name.to_owned()),
+        status: record.status,
+        ending: Some(record.ending),
+        outcome: Some(record.outcome),
+        finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
+        output_tokens: record.output_tokens.map(|count| count.tokens),
+        output_source: record.output_tokens.map(|count| count.source),
+        reasoning_tokens: record.usage.reasoning,
+        timing: Timing {
+            sent: times.sent.map(&after),
+            evidence: times.first_evidence.map(&after),
+            first_token: times.first_token.map(&after),
+            first_output: times.first_output.map(&after),
+            ended: Some(after(times.ended)),
+            first_tokens: record.first_event_tokens,
+            gaps: (!gaps.is_empty()).then(|| pack(gaps)),
+            lost_gaps: (lost > 0).then_some(lost),
+        },
+        abort_tokens: (record.outcome == Outcome::Cancelled)
+            .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
+        ..TraceEntry::default()
+    }
+}
+
+/// The row of one request, on the line that begins at `zero`. Nothing that it takes from a record is text that a person or
+/// a model wrote, but for the model's name.
+pub(super) fn build_row(
+    following: &mut CaptureHandle,
+    record: &RequestRecord,
+    asked: RequestDigest,
+    turn: Option<SessionTurn>,
+    names: &mut ModelNames,
+    rounding: RowRounding,
+    zero: Stamp,
+) -> TraceEntry {
+    let (shape, times) = (&record.shape, &record.times);
+    let room = MAX_STREAM_GAPS.saturating_sub(following.gaps.len()).min(record.gaps.len());
+    let lost = following.lost_gaps + (record.gaps.len() - room) as u64 + u64::from(record.quality.lost_gaps);
+    // Of most streams no gap was drained before the end.
+    let gaps = if following.gaps.is_empty() {
+        &record.gaps[..room]
+    } else {
+        following.gaps.extend_from_slice(&record.gaps[..room]);
+        &following.gaps[..]
+    };
+    let arrived = times.received;
+    let success = matches!(record.status, Some(200..=299));
+    let digested = asked.prompt.unwrap_or_default();
+    let by_usage = record.usage.input.map(|tokens| (tokens, CountSource::Usage));
+    let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
+    TraceEntry {
+        at: rounding.since(arrived, zero),
+        planned: times.intended.map(|at| rounding.since(at, zero)),
+        model: shape.model.as_deref().map(|model| names.resolve(model, success)),
+        // Most dialects leave it to a default when the request does not say it.
+        stream: shape.stream.or(success.then_some(record.streamed)),
+        params: RequestParams {
+            max_tokens: shape.max_tokens,
+            min_tokens: asked.extras.min_tokens,
+            n: shape.choices,
+            temperature: shape.temperature,
+            ignore_eos: asked.extras.ignore_eos,
+            logprobs: asked.extras.logprobs,
+            tools: asked.extras.tools,
+            structured: asked.extras.structured,
+        },
+        prompt: PromptShape {
+            bytes: (digested.bytes > 0).then(|| rounding.length(digested.bytes, rounding.bytes)),
+            tokens: tokens.map(|(tokens, _)| rounding.length(tokens, rounding.tokens)),
+            source: tokens.map(|(_, source)| source),
+            cached: record.usage.cached.map(|cached| rounding.cached(cached)),
+            blocks: digested.blocks,
+            parts: digested.parts,
+        },
+        session: turn.map(|turn| hex(turn.session)),
+        turn: turn.map(|turn| turn.turn),
+        think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
+        in_flight: Some(following.in_flight),
+        upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
+        ..response_fields(record, &rounding.gaps(gaps), lost, |at| rounding.since(at, arrived))
+    }
+}

@@ -1,0 +1,313 @@
+//! What servers said of themselves while a run went on: one row per scrape, in a file beside the records.
+//!
+//! JSON Lines in zstd: a [`ScrapesHeader`], and a [`Scrape`] for each time that a server was asked. Times are those of the
+//! records: nanoseconds since time zero of the run. Whatever a server calls its figures, here they have one name
+//! ([`Figure`]).
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use zstd::stream::{read::Decoder, write::Encoder};
+
+/// The file, in the folder of a run.
+pub const SERVER_METRICS_FILE: &str = "server_metrics.jsonl.zst";
+/// The version of its rows.
+pub const VERSION: u32 = 1;
+/// The longest line that is read: a row of ours has a dozen numbers, a header some URLs.
+const MAX_LINE_BYTES: u64 = 64 << 10;
+/// The most rows that are read: eleven days of one server.
+const MAX_ROWS: usize = 1_000_000;
+
+/// What a server says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServerMetric {
+    /// Requests that wait to be worked on.
+    Waiting,
+    /// Requests that are worked on.
+    Running,
+    /// The share of the KV cache that is in use, from 0 to 1; of several engines the fullest one's.
+    KvUsage,
+    /// Prompt tokens that were found in the prefix cache.
+    PrefixHits,
+    /// Prompt tokens that were looked for in it.
+    PrefixQueries,
+    /// Requests that lost their place, and are worked on again later.
+    Preemptions,
+    /// Tokens of prompts.
+    PromptTokens,
+    /// Tokens that were generated.
+    GenerationTokens,
+    /// How busy the GPUs are, from 0 to 1, on average.
+    GpuUtilization,
+    /// Bytes of the GPUs' memory that are in use.
+    GpuMemory,
+    /// Watts that the GPUs take.
+    GpuPower,
+}
+
+/// What a figure does over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It is what it is at each moment.
+    Gauge,
+    /// It only grows, until the server starts again.
+    Counter,
+}
+
+/// What several series of a figure come to: engines of one server, or GPUs of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeriesAggregation {
+    /// Their sum.
+    Sum,
+    /// The greatest.
+    Max,
+    /// Their mean.
+    Mean,
+}
+
+impl ServerMetric {
+    /// All, in the order of a report.
+    pub const ALL: [Self; 11] = [
+        Self::Waiting,
+        Self::Running,
+        Self::KvUsage,
+        Self::PrefixHits,
+        Self::PrefixQueries,
+        Self::Preemptions,
+        Self::PromptTokens,
+        Self::GenerationTokens,
+        Self::GpuUtilization,
+        Self::GpuMemory,
+        Self::GpuPower,
+    ];
+
+    /// What it does over time.
+    pub const fn kind(self) -> MetricKind {
+        match self {
+            Self::PrefixHits
+            | Self::PrefixQueries
+            | Self::Preemptions
+            | Self::PromptTokens
+            | Self::GenerationTokens => MetricKind::Counter,
+            _ => MetricKind::Gauge,
+        }
+    }
+
+    /// What several series of it come to.
+    pub const fn aggregation(self) -> SeriesAggregation {
+        match self {
+            Self::KvUsage => SeriesAggregation::Max,
+            Self::GpuUtilization => SeriesAggregation::Mean,
+            _ => SeriesAggregation::Sum,
+        }
+    }
+
+    /// Its name for people.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::KvUsage => "KV usage",
+            Self::PrefixHits => "prefix hits",
+            Self::PrefixQueries => "prefix queries",
+            Self::Preemptions => "preemptions",
+            Self::PromptTokens => "prompt tokens",
+            Self::GenerationTokens => "generated tokens",
+            Self::GpuUtilization => "GPU utilization",
+            Self::GpuMemory => "GPU memory",
+            Self::GpuPower => "GPU power",
+        }
+    }
+
+    /// What it is counted in.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Waiting | Self::Running | Self::Preemptions => "requests",
+            Self::KvUsage | Self::GpuUtilization => "1",
+            Self::PrefixHits | Self::PrefixQueries | Self::PromptTokens | Self::GenerationTokens => "tokens",
+            Self::GpuMemory => "bytes",
+            Self::GpuPower => "W",
+        }
+    }
+}
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScrapesHeader {
+    /// The version of the rows.
+    pub streamgauge_server_metrics: u32,
+    /// When the run's time zero was, in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// The servers, as URLs, which rows name by their place in this list.
+    pub servers: Vec<String>,
+}
+
+/// One time that a server was asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scrape {
+    /// When it was asked, in nanoseconds since time zero. The first time is before it, and negative.
+    pub at: i64,
+    /// Which server, by its place in the header.
+    pub server: usize,
+    /// How long it took to answer, in nanoseconds: its figures are of some moment in between.
+    pub took: u64,
+    /// What it said.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub figures: BTreeMap<ServerMetric, f64>,
+    /// Why there are no figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// Writes the rows. Each is handed to the system at once, so that a run that is killed has those that came before.
+pub struct ScrapesWriter(Encoder<'static, File>);
+
+impl ScrapesWriter {
+    /// A file with this header.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(path: &Path, header: &ScrapesHeader) -> io::Result<Self> {
+        let mut writer = Self(Encoder::new(File::create(path)?, zstd::DEFAULT_COMPRESSION_LEVEL)?);
+        writer.line(header)?;
+        Ok(writer)
+    }
+
+    /// One row more.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write(&mut self, scrape: &Scrape) -> io::Result<()> {
+        self.line(scrape)
+    }
+
+    /// The end.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finish(self) -> io::Result<()> {
+        self.0.finish().map(drop)
+    }
+
+    fn line(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.0.write_all(&text)?;
+        self.0.flush()
+    }
+}
+
+/// Reads a file of scrapes: its header, and its rows up to a torn end. `None` where there is no such file.
+///
+/// # Errors
+/// When it cannot be read, or is something else; the error says in which line.
+pub fn read(path: &Path) -> io::Result<Option<(ScrapesHeader, Vec<Scrape>)>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut lines = BufReader::new(Decoder::new(file)?);
+    let mut number = 0_u64;
+    let mut next = || -> io::Result<Option<(u64, Vec<u8>)>> {
+        let mut line = Vec::new();
+        number += 1;
+        match lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            // A run that was killed leaves half a line.
+            _ if line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES => Ok(None),
+            _ => Ok(Some((number, line))),
+        }
+    };
+    let wrong = |line: u64, why: String| io::Error::new(io::ErrorKind::InvalidData, format!("line {line}: {why}"));
+    let Some((line, first)) = next()? else { return Err(wrong(1, "there is no header".to_owned())) };
+    let header: ScrapesHeader = serde_json::from_slice(&first).map_err(|error| wrong(line, error.to_string()))?;
+    if header.streamgauge_server_metrics > VERSION {
+        return Err(wrong(line, format!("a newer version wrote it ({})", header.streamgauge_server_metrics)));
+    }
+    let mut rows = Vec::new();
+    while let Some((line, text)) = next()? {
+        let row: Scrape = serde_json::from_slice(&text).map_err(|error| wrong(line, error.to_string()))?;
+        if row.server >= header.servers.len() {
+            return Err(wrong(line, format!("there is no server {}", row.server)));
+        }
+        if rows.len() == MAX_ROWS {
+            return Err(wrong(line, format!("it has more than {MAX_ROWS} rows")));
+        }
+        rows.push(row);
+    }
+    Ok(Some((header, rows)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> ScrapesHeader {
+        ScrapesHeader {
+            streamgauge_server_metrics: VERSION,
+            started_unix_ns: 5,
+            servers: vec!["http://h:1/metrics".to_owned()],
+        }
+    }
+
+    fn written(folder: &Path) -> (std::path::PathBuf, Vec<Scrape>) {
+        let path = folder.join(SERVER_METRICS_FILE);
+        let mut writer = ScrapesWriter::create(&path, &header()).unwrap();
+        let figures =
+            [(ServerMetric::Waiting, 3.0), (ServerMetric::KvUsage, 0.25), (ServerMetric::PromptTokens, 1e12)].into();
+        let rows = vec![
+            Scrape { at: -7, took: 2, figures, ..Scrape::default() },
+            Scrape { at: 9, failed: Some("answered 503".to_owned()), ..Scrape::default() },
+        ];
+        rows.iter().for_each(|row| writer.write(row).unwrap());
+        writer.finish().unwrap();
+        (path, rows)
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, rows) = written(folder.path());
+        assert_eq!(read(&path).unwrap(), Some((header(), rows)));
+        assert_eq!(read(&folder.path().join("none")).unwrap(), None);
+    }
+
+    #[test]
+    fn a_torn_end_costs_its_row_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, rows) = written(folder.path());
+        let bytes = std::fs::read(&path).unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for length in 0..bytes.len() {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            if let Ok(Some((_, kept))) = read(&path) {
+                assert!(rows.starts_with(&kept));
+                seen.insert(kept.len());
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(SERVER_METRICS_FILE);
+        for (text, said) in [
+            ("", "line 1: there is no header"),
+            ("{}\n", "line 1: missing field"),
+            ("{\"streamgauge_server_metrics\":2,\"started_unix_ns\":0,\"servers\":[]}\n", "line 1: a newer version"),
+            (
+                "{\"streamgauge_server_metrics\":1,\"started_unix_ns\":0,\"servers\":[]}\n{\"at\":0,\"server\":0,\"took\":0}\n",
+                "line 2: there is no server 0",
+            ),
+        ] {
+            std::fs::write(&path, zstd::encode_all(text.as_bytes(), 0).unwrap()).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.starts_with(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What became of the records, counted, and logged once a minute where some were lost.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::measure::time::{Gap, Stamp};
+
+/// How often losses are logged.
+const LOG_INTERVAL: Gap = Gap::from_millis(60_000);
+
+/// What became of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordOutcome {
+    /// Written, with all that there was to know.
+    Complete,
+    /// Written without its prompt, which was too large or came when too much was held already.
+    Oversize,
+    /// Not written: the queue to the capture was full.
+    QueueFull,
+    /// Not written: the disk did not take it.
+    Disk,
+    /// Not written: a row could not be made of it.
+    Encode,
+    /// Not written: its client says that it is a probe, and no part of the traffic.
+    Probe,
+}
+
+impl RecordOutcome {
+    /// `outcome` and `reason` of each, in order.
+    pub const LABELS: [(&'static str, &'static str); 6] = [
+        ("written", "whole"),
+        ("written", "oversize"),
+        ("dropped", "queue_full"),
+        ("dropped", "disk"),
+        ("dropped", "encode"),
+        ("skipped", "probe"),
+    ];
+}
+
+/// The counts. Shared by the whole process.
+#[derive(Debug, Default)]
+pub struct CaptureStats {
+    records: [AtomicU64; RecordOutcome::LABELS.len()],
+    bytes: AtomicU64,
+    queued: AtomicU64,
+    logged: Mutex<LoggedLosses>,
+}
+
+/// Losses that have been logged, and when.
+#[derive(Debug, Default)]
+struct LoggedLosses {
+    at: Option<Stamp>,
+    records: [u64; RecordOutcome::LABELS.len()],
+}
+
+impl CaptureStats {
+    /// So many records met this fate.
+    pub fn add(&self, fate: RecordOutcome, records: u64) {
+        self.records[fate as usize].fetch_add(records, Relaxed);
+    }
+
+    /// How many did so far.
+    pub fn count(&self, fate: RecordOutcome) -> u64 {
+        self.records[fate as usize].load(Relaxed)
+    }
+
+    /// The records so far, in the order of [`Fate::NAMES`].
+    pub fn records(&self) -> [u64; RecordOutcome::LABELS.len()] {
+        std::array::from_fn(|fate| self.records[fate].load(Relaxed))
+    }
+
+    /// Bytes written so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Records that wait to be written.
+    pub fn queued(&self) -> u64 {
+        self.queued.load(Relaxed)
+    }
+
+    pub(super) fn add_bytes(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    pub(super) fn inc_queued(&self) {
+        self.queued.fetch_add(1, Relaxed);
+    }
+
+    /// So many are written or lost.
+    pub(super) fn dec_queued(&self, records: u64) {
+        self.queued.fetch_sub(records, Relaxed);
+    }
+
+    /// What was lost since it was told last, in words; `None` where that is nothing, or was less than a minute ago.
+    /// Whoever finds that another thread is telling has nothing to tell.
+    pub(super) fn unlogged_losses(&self, now: Stamp) -> Option<String> {
+        let mut told = self.logged.try_lock().ok()?;
+        if told.at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
+            return None;
+        }
+        let lost = self.lost_since(&mut told)?;
+        told.at = Some(now);
+        Some(lost)
+    }
+
+    /// What was lost since it was told last, whenever that was.
+    pub(super) fn final_unlogged_losses(&self) -> Option<String> {
+        self.lost_since(&mut *self.logged.lock().ok()?)
+    }
+
+    fn lost_since(&self, told: &mut LoggedLosses) -> Option<String> {
+        let now = self.records();
+        let before = std::mem::replace(&mut told.records, now);
+        let lost = std::iter::zip(RecordOutcome::LABELS, std::iter::zip(now, before))
+            .filter(|((outcome, _), (now, before))| *outcome == "dropped" && now > before)
+            .map(|((_, reason), (now, before))| format!("{reason}: {}", now - before));
+        let lost: Vec<String> = lost.collect();
+        (!lost.is_empty()).then(|| lost.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_by_reason_at_once_and_then_once_a_minute() {
+        let counts = CaptureStats::default();
+        let at = |seconds: u64| Stamp::from_nanos(seconds * 1_000_000_000);
+        counts.add(RecordOutcome::Complete, 9);
+        assert_eq!(counts.unlogged_losses(at(0)), None);
+        counts.add(RecordOutcome::Disk, 2);
+        assert_eq!(counts.unlogged_losses(at(1)).as_deref(), Some("disk: 2"));
+        counts.add(RecordOutcome::Disk, 1);
+        counts.add(RecordOutcome::QueueFull, 4);
+        assert_eq!(counts.unlogged_losses(at(60)), None);
+        assert_eq!(counts.unlogged_losses(at(61)).as_deref(), Some("queue_full: 4, disk: 1"));
+        assert_eq!(counts.unlogged_losses(at(200)), None);
+        counts.add(RecordOutcome::Encode, 1);
+        assert_eq!(counts.final_unlogged_losses().as_deref(), Some("encode: 1"));
+        assert_eq!(counts.final_unlogged_losses(), None);
+    }
+}

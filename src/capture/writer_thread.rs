@@ -1,0 +1,397 @@
+//! The capture's thread: digests bodies, makes rows, fills frames, and hands them to the folder.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+
+use super::frame::FrameBuilder;
+use super::key::CaptureKey;
+use super::model_names::ModelNames;
+use super::prompt_hasher::{BlockChunking, PromptHasher};
+use super::recorder::{CaptureHandle, CaptureMessage, CaptureSettings, MAX_BODY_BYTES, SessionField, handover_delay};
+use super::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
+use super::row_builder::{RequestDigest, RowRounding, build_row};
+use super::segments::CaptureFolder;
+use super::sessions::{SessionTracker, StoredResponse};
+use super::stats::{CaptureStats, RecordOutcome};
+use super::tokenizer::{MAX_BACKLOG_BYTES, PromptTokenizer};
+use crate::clock::{Clock, ClockReading, rest};
+use crate::measure::dialect::Dialect;
+use crate::measure::dialect::prompt::RequestBody;
+use crate::measure::framing::coding::{DecodeError, Decoder};
+use crate::measure::prefetch::together;
+use crate::measure::record::RequestRecord;
+use crate::measure::time::{Gap, Stamp};
+use crate::measure::work_budget::WorkBudget;
+
+const DAY_NANOS: u64 = 86_400_000_000_000;
+/// How long notes gather while they come: in that time the queue does not fill.
+const BATCH_DELAY: Gap = Gap::from_millis(10);
+/// Notes that are taken before the time is looked at.
+const MAX_BATCH_MESSAGES: usize = 256;
+/// How often the folder is tidied.
+const EVICTION_INTERVAL: Gap = Gap::from_millis(60_000);
+
+/// The thread's own.
+pub(super) struct WriterThread {
+    settings: CaptureSettings,
+    digester: PromptHasher,
+    clock: Clock,
+    /// Wall time of `zero`, which is time zero of the rows.
+    started: u64,
+    zero: Stamp,
+    folder: CaptureFolder,
+    frame: FrameBuilder,
+    stats: Arc<CaptureStats>,
+    model_names: ModelNames,
+    sessions: SessionTracker,
+    /// The key that was made or given, and the one of today.
+    root: CaptureKey,
+    key: CaptureKey,
+    day: u64,
+    /// Rows in the frame that is being filled, by their fates if it is written.
+    complete_rows: u64,
+    oversize_rows: u64,
+    /// Why the last frame that was lost was not written, until that is told.
+    write_error: Option<io::Error>,
+    flushed_at: Stamp,
+    evicted_at: Stamp,
+}
+
+impl WriterThread {
+    /// Nothing is written yet.
+    ///
+    /// # Errors
+    /// When there is no memory to compress with.
+    pub(super) fn new(
+        settings: CaptureSettings,
+        folder: CaptureFolder,
+        (key, tokens): (CaptureKey, Option<PromptTokenizer>),
+        counts: Arc<CaptureStats>,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let zero = clock.now();
+        let cutting = match tokens {
+            Some(tokens) => BlockChunking::Tokens(settings.block, Arc::new(tokens)),
+            None => BlockChunking::Bytes(settings.block),
+        };
+        Ok(Self {
+            started: clock.unix_nanos(zero),
+            zero,
+            folder,
+            frame: FrameBuilder::new()?,
+            stats: counts,
+            model_names: ModelNames::new(settings.names),
+            sessions: SessionTracker::default(),
+            day: 0,
+            key: key.clone(),
+            root: key.clone(),
+            complete_rows: 0,
+            oversize_rows: 0,
+            write_error: None,
+            flushed_at: zero,
+            evicted_at: zero,
+            digester: PromptHasher::new(&key, cutting),
+            settings,
+            clock,
+        })
+    }
+
+    /// Writes what comes until it is told to stop.
+    pub(super) fn run(&mut self, notes: &Receiver<CaptureMessage>, stop: &AtomicBool) {
+        let flush = self.settings.flush.as_nanos();
+        let flush = Gap::from_nanos(flush - handover_delay(self.settings.flush).as_nanos());
+        self.evict();
+        loop {
+            let mut taken = 0;
+            while taken < MAX_BATCH_MESSAGES {
+                let fetched = together(notes.try_iter());
+                if fetched.is_empty() {
+                    break;
+                }
+                taken += fetched.len();
+                fetched.into_iter().for_each(|note| self.handle_message(note));
+            }
+            if taken == 0 {
+                let since = self.clock.now().since(self.flushed_at);
+                let wait = flush.as_nanos().saturating_sub(since.as_nanos());
+                match notes.recv_timeout(Gap::from_nanos(wait.max(1_000_000)).into()) {
+                    Ok(note) => {
+                        self.handle_message(note);
+                        rest(BATCH_DELAY);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            } else if taken < MAX_BATCH_MESSAGES {
+                // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
+                rest(BATCH_DELAY);
+            }
+            let now = self.clock.now();
+            if now.since(self.flushed_at) >= flush {
+                self.flush();
+            }
+            if now.since(self.evicted_at) >= EVICTION_INTERVAL {
+                self.evict();
+            }
+            if stop.load(Ordering::Acquire) {
+                break;
+            }
+        }
+        notes.try_iter().for_each(|note| self.handle_message(note));
+        self.flush();
+        if let Err(error) = self.folder.close() {
+            tracing::warn!(%error, "the last segment of the capture may not be on disk");
+        }
+        if let Some(lost) = self.stats.final_unlogged_losses() {
+            log_losses(&self.settings.folder, &lost, self.write_error.as_ref());
+        }
+    }
+
+    fn handle_message(&mut self, note: CaptureMessage) {
+        self.rotate_key();
+        match note {
+            CaptureMessage::RequestBody { body, room, encoding, dialect, answer } => {
+                let asked = self.digest_body(&body, room.backlog(), &encoding, dialect);
+                drop((body, room));
+                let _first = answer.set(asked).is_ok();
+            }
+            CaptureMessage::RequestEnded(mut ended) => {
+                let Some((following, record)) = ended.parts() else { return };
+                let asked = match (following.digest_slot.take(), record.shape.dialect) {
+                    // Whoever was to answer has answered, and is gone: its note came first.
+                    (Some(answer), _) => Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default(),
+                    (None, Some(dialect)) if following.sent && !following.body.is_empty() => {
+                        self.digest_body(&following.body, 0, &following.encoding, dialect)
+                    }
+                    _ => RequestDigest::default(),
+                };
+                self.write_row(following, record, asked);
+            }
+            CaptureMessage::Stop => {}
+        }
+    }
+
+    /// What a body says that may be kept.
+    fn digest_body(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> RequestDigest {
+        let nothing = RequestDigest { day: self.day, ..RequestDigest::default() };
+        let plain = match decode_body(body, encoding) {
+            Ok(plain) => plain,
+            Err(undecoded) => {
+                return RequestDigest { without_blocks: undecoded == BodyDecodeError::TooLarge, ..nothing };
+            }
+        };
+        let Some(mut body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
+        let behind = self.block_unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG_BYTES;
+        if behind {
+            self.digester.skip_tokens();
+        }
+        let found = body.prompt(dialect, &mut self.digester);
+        let digested = self.digester.finish();
+        let session = match &self.settings.session {
+            Some(SessionField::Body(path)) => {
+                let name = body.text(path).filter(|name| !name.is_empty());
+                name.map(|name| self.key.digest(b"name", name.as_bytes()))
+            }
+            _ => None,
+        };
+        let goes_on_from = body.previous_response_id(dialect).map(|id| self.response_id_digest(id));
+        let prompt = found.then_some(digested);
+        RequestDigest {
+            prompt,
+            extras: body.extras(),
+            session,
+            previous_response: goes_on_from,
+            without_blocks: behind,
+            ..nothing
+        }
+    }
+
+    /// What stands in the memory of sessions for the id of an answer that a server keeps.
+    fn response_id_digest(&self, id: &str) -> u64 {
+        self.key.digest(b"answer", id.as_bytes())
+    }
+
+    fn write_row(&mut self, following: &mut CaptureHandle, record: &RequestRecord, mut asked: RequestDigest) {
+        if asked.day != self.day {
+            asked.clear_ids();
+        }
+        let (arrived, at) = (record.times.received, record.times.ended);
+        let header = following.session.as_deref();
+        let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
+        let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
+        let turn = match named {
+            Some(session) => Some(self.sessions.turn_of_named(session, arrived, at)),
+            None if self.settings.session.is_some() => None,
+            None => {
+                let kept = record.shape.dialect.is_some_and(Dialect::keeps_answers);
+                let answer = record.response_id.as_deref().filter(|_| kept).map(|id| self.response_id_digest(id));
+                self.sessions.infer_turn(
+                    messages,
+                    StoredResponse { previous_response: asked.previous_response, response: answer },
+                    arrived,
+                    at,
+                )
+            }
+        };
+        let rounding = RowRounding::new(self.settings.round, self.block_unit(), self.settings.block);
+        let oversize = following.oversize || asked.without_blocks;
+        let entry = build_row(following, record, asked, turn, &mut self.model_names, rounding, self.zero);
+        if self.begin_frame().and_then(|()| self.frame.push_row(&entry)).is_err() {
+            self.stats.dec_queued(1);
+            self.stats.add(RecordOutcome::Encode, 1);
+            return;
+        }
+        *(if oversize { &mut self.oversize_rows } else { &mut self.complete_rows }) += 1;
+        if self.frame.is_full() {
+            self.flush();
+        }
+    }
+
+    /// What the length of a block counts.
+    fn block_unit(&self) -> BlockUnit {
+        match self.digester.chunking() {
+            BlockChunking::Tokens(..) => BlockUnit::Tokens,
+            BlockChunking::Bytes(_) => BlockUnit::Bytes,
+        }
+    }
+
+    /// Gives a frame that begins a segment its header.
+    fn begin_frame(&mut self) -> io::Result<()> {
+        if self.frame.is_empty() && self.folder.next_frame() == 0 {
+            let header = self.header();
+            self.frame.push_header(&header)?;
+        }
+        Ok(())
+    }
+
+    fn header(&self) -> TraceHeader {
+        let blocks = BlockScheme {
+            size: u32::try_from(self.settings.block).unwrap_or(u32::MAX),
+            unit: self.block_unit(),
+            last: LastBlock::Dropped,
+            ids: BlockIds::Chained,
+            scope: BlockScope::Trace,
+            key: Some(self.digester.chunking().key(&self.key).id()),
+        };
+        TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), ..TraceHeader::new(SOURCE) }
+    }
+
+    /// Takes up the key of today, where each day has its own.
+    fn rotate_key(&mut self) {
+        if !self.settings.rotate {
+            return;
+        }
+        // By the line that the rows' times are on, whatever is done to the machine's clock meanwhile.
+        let today = self.started.saturating_add(self.clock.now().since(self.zero).as_nanos()) / DAY_NANOS;
+        if today != self.day {
+            self.flush();
+            // A header that found no row is of yesterday's key.
+            self.frame.clear();
+            self.close_segment();
+            (self.day, self.key) = (today, self.root.for_day(today));
+            self.digester = PromptHasher::new(&self.key, self.digester.chunking().clone());
+            // Yesterday's ends are of yesterday's key.
+            self.sessions = SessionTracker::default();
+        }
+    }
+
+    /// Writes the frame that is being filled, and closes the segment when it is time for that, whether anything came or not.
+    fn flush(&mut self) {
+        self.flushed_at = self.clock.now();
+        let now = ClockReading { stamp: self.flushed_at, unix_nanos: self.clock.unix_nanos(self.flushed_at) };
+        if self.frame.rows() > 0 {
+            self.write(now);
+        }
+        if self.folder.is_due(now.stamp) {
+            self.close_segment();
+            self.evict();
+        }
+    }
+
+    fn write(&mut self, now: ClockReading) {
+        let rows = self.complete_rows + self.oversize_rows;
+        let written = self.frame.close(self.folder.next_frame()).and_then(|frame| {
+            self.folder.write(&frame, now)?;
+            Ok(frame.len())
+        });
+        self.stats.dec_queued(rows);
+        match written {
+            Ok(bytes) => {
+                self.stats.add_bytes(bytes as u64);
+                self.stats.add(RecordOutcome::Complete, self.complete_rows);
+                self.stats.add(RecordOutcome::Oversize, self.oversize_rows);
+            }
+            Err(error) => {
+                self.stats.add(RecordOutcome::Disk, rows);
+                tracing::debug!(%error, "a frame of the capture was not written");
+                self.write_error = Some(error);
+                self.report_losses();
+            }
+        }
+        (self.complete_rows, self.oversize_rows) = (0, 0);
+        self.frame.clear();
+    }
+
+    fn close_segment(&mut self) {
+        if let Err(error) = self.folder.close() {
+            tracing::warn!(%error, "a segment of the capture may not be on disk");
+        }
+    }
+
+    fn evict(&mut self) {
+        let now = ClockReading::now(&self.clock);
+        self.evicted_at = now.stamp;
+        if let Err(error) = self.folder.evict(now) {
+            tracing::warn!(%error, "old segments of the capture cannot be removed");
+        }
+        self.report_losses();
+    }
+
+    /// Logs what was lost, at most once a minute.
+    fn report_losses(&mut self) {
+        if let Some(lost) = self.stats.unlogged_losses(self.clock.now()) {
+            log_losses(&self.settings.folder, &lost, self.write_error.take().as_ref());
+        }
+    }
+}
+
+/// Says that records were lost, and why: `refused` is what the system said of the disk.
+pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>) {
+    let error = refused.map(tracing::field::display);
+    tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
+}
+
+/// Why a body cannot be had as it was before its coding.
+#[derive(Clone, Copy, PartialEq)]
+enum BodyDecodeError {
+    TooLarge,
+    /// Another coding, or broken.
+    Unknown,
+}
+
+/// A body as it was before its coding; `Ok(None)` if it has none.
+fn decode_body(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, BodyDecodeError> {
+    let mut decoder = Decoder::for_encoding(encoding).ok_or(BodyDecodeError::Unknown)?;
+    if decoder.is_identity() {
+        return Ok(None);
+    }
+    let (mut plain, mut budget) = (Vec::new(), WorkBudget::default());
+    budget.receive(body.len());
+    let mut fits = true;
+    let decoded = decoder.push(body, &mut budget, |piece, _| {
+        fits = plain.len() + piece.len() <= MAX_BODY_BYTES;
+        if fits {
+            plain.extend_from_slice(piece);
+        }
+        fits
+    });
+    match decoded {
+        _ if !fits => Err(BodyDecodeError::TooLarge),
+        Ok(()) => Ok(Some(plain)),
+        Err(DecodeError::OutOfBudget) => Err(BodyDecodeError::TooLarge),
+        Err(DecodeError::Malformed) => Err(BodyDecodeError::Unknown),
+    }
+}

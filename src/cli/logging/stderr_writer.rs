@@ -1,0 +1,109 @@
+//! Lines on their way to stderr, which a thread of its own writes.
+//!
+//! Whoever reads stderr may stop to: a pager, a terminal that was paused, a log driver whose disk is full. The threads
+//! that log accept connections, count and forward, and none of them waits for that reader. What he has not taken is kept
+//! up to a bound, and beyond it lost and counted.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use crate::measure::time::Gap;
+
+/// Bytes that are kept for a reader who does not read: more than ten thousand lines of the access log.
+const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct StderrWriter {
+    buffer: Mutex<StderrBuffer>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct StderrBuffer {
+    text: Vec<u8>,
+    /// Lines for which there was no room.
+    lost: u64,
+    /// What was taken last is not written yet.
+    writing: bool,
+}
+
+impl StderrWriter {
+    /// None yet, and the thread that writes them.
+    pub(super) fn spawn() -> io::Result<Arc<Self>> {
+        let lines = Arc::new(Self::default());
+        let from = Arc::clone(&lines);
+        thread::Builder::new().name("log".to_owned()).spawn(move || from.write_loop(&mut io::stderr()))?;
+        Ok(lines)
+    }
+
+    /// Writes for as long as the process runs.
+    fn write_loop(&self, stderr: &mut impl Write) -> ! {
+        loop {
+            let (text, lost) = self.take_pending();
+            // A log that cannot be written has nobody who could be told.
+            _ = stderr.write_all(&text).is_ok();
+            if lost > 0 {
+                tracing::warn!(lost, "lines of the log were lost: stderr did not take them");
+            }
+        }
+    }
+
+    /// What is to be written now, and how many lines after it are lost.
+    fn take_pending(&self) -> (Vec<u8>, u64) {
+        let mut kept = self.lock();
+        kept.writing = false;
+        self.changed.notify_all();
+        let nothing = |kept: &mut StderrBuffer| kept.text.is_empty();
+        let mut kept = self.changed.wait_while(kept, nothing).unwrap_or_else(PoisonError::into_inner);
+        kept.writing = true;
+        (std::mem::take(&mut kept.text), std::mem::take(&mut kept.lost))
+    }
+
+    /// Waits until all is written, but not for ever.
+    pub(super) fn wait_until_written(&self, limit: Gap) {
+        let unwritten = |kept: &mut StderrBuffer| kept.writing || !kept.text.is_empty();
+        drop(self.changed.wait_timeout_while(self.lock(), limit.into(), unwritten));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, StderrBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes a line at a time.
+impl Write for &StderrWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut kept = self.lock();
+        if kept.text.len() + line.len() > MAX_BUFFERED_BYTES {
+            kept.lost += 1;
+        } else {
+            kept.text.extend_from_slice(line);
+            self.changed.notify_all();
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reader_does_not_take_is_bounded_and_counted() {
+        let lines = StderrWriter::default();
+        let line = [b'x'; 1024];
+        for _ in 0..MAX_BUFFERED_BYTES / line.len() + 3 {
+            assert_eq!((&lines).write(&line).unwrap(), line.len());
+        }
+        let (text, lost) = lines.take_pending();
+        assert_eq!((text.len(), lost), (MAX_BUFFERED_BYTES, 3));
+        (&lines).write_all(b"again").unwrap();
+        assert_eq!(lines.take_pending(), (b"again".to_vec(), 0));
+    }
+}

@@ -1,0 +1,263 @@
+//! How servers count prompts, by asking the one of each model: two requests of known words tell how many tokens a word
+//! is, and what is added to every prompt. Where a word is not one token another tells what is added in spite of that, and
+//! a few prompts of planned lengths tell how far off they come out.
+
+use serde::Serialize;
+
+use super::plan::SetupError;
+use super::vocabulary::VocabularyChoice;
+use crate::capture::row::PromptShape;
+use crate::clock::Clock;
+use crate::measure::time::Gap;
+use crate::replay::measurement_window::MeasurementWindow;
+use crate::replay::schedule::ScheduledRequest;
+use crate::replay::{Config, ReplayRun};
+use crate::trace::prompt_text::{PromptGenerator, TokenizationModel};
+use crate::trace::vocabulary::{self, Vocabulary};
+
+/// Words of the shortest prompt: the next one has the same and a share more, so that they differ by what a share counts.
+const SHORT_PROMPT_WORDS: u64 = 32;
+/// Words of an even share.
+const SHARE_WORDS: u64 = vocabulary::EVEN_RUN_WORDS as u64;
+/// Lengths of those that are tried, in tokens.
+const PROBE_TOKENS: [u64; 4] = [96, 192, 384, 768];
+/// What a word may be, in tokens: what is beyond is no count of a prompt.
+const TOKENS_PER_WORD: std::ops::RangeInclusive<f64> = 0.1..=16.0;
+
+/// How long an answer is waited for in silence.
+const NOTICE_DELAY: Gap = Gap::from_millis(3_000);
+const POLL_INTERVAL: Gap = Gap::from_millis(10);
+
+/// What is known of prompts, as `run.json` tells it.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct PromptCalibration {
+    /// Who says which words are one token each; `None` where nobody does, and all are used.
+    known_by: Option<&'static str>,
+    /// How many there are to choose from.
+    number: usize,
+    /// How the server of the first model counts them.
+    #[serde(flatten)]
+    counted: TokenCalibration,
+    /// How those of the other models do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_models: Vec<ModelCalibration>,
+}
+
+/// How a server counts.
+#[derive(Debug, Serialize)]
+struct TokenCalibration {
+    /// Tokens of a word on average.
+    tokens_each: f64,
+    /// Prompts that were tried, where a word is not one token.
+    tried: Vec<CalibrationProbe>,
+    /// Of these, in tokens.
+    mean_absolute_error: Option<f64>,
+}
+
+impl Default for TokenCalibration {
+    fn default() -> Self {
+        Self { tokens_each: 1.0, tried: Vec::new(), mean_absolute_error: None }
+    }
+}
+
+/// How the server of a model counts.
+#[derive(Debug, Serialize)]
+struct ModelCalibration {
+    model: Option<String>,
+    /// What it adds to every prompt.
+    prompt_overhead: u64,
+    #[serde(flatten)]
+    counted: TokenCalibration,
+}
+
+/// The tokens of a prompt.
+#[derive(Debug, Serialize)]
+struct CalibrationProbe {
+    planned: u64,
+    counted: u64,
+}
+
+/// What was found.
+pub(super) struct CalibrationResult {
+    /// What makes prompts that the server counts as planned.
+    pub(super) content: PromptGenerator,
+    /// What the server of the first model adds to every prompt.
+    pub(super) prompt_overhead: u64,
+    pub(super) words: PromptCalibration,
+    /// What people should know of it.
+    pub(super) notes: Vec<String>,
+}
+
+/// Words that nobody counts, for a server that is known to add so much to every prompt.
+pub(super) fn without_calibration(
+    chosen: VocabularyChoice,
+    added: u64,
+    content: impl Fn(Vocabulary) -> PromptGenerator,
+) -> CalibrationResult {
+    let words = PromptCalibration {
+        known_by: chosen.source,
+        number: chosen.words.word_count(),
+        ..PromptCalibration::default()
+    };
+    let content = content(chosen.words)
+        .with_tokenization(TokenizationModel { template_tokens: added, ..TokenizationModel::default() });
+    CalibrationResult { content, prompt_overhead: added, words, notes: chosen.note.into_iter().collect() }
+}
+
+/// Asks by the runner itself, with requests like the first of each model.
+pub(super) fn calibrate(
+    models: &[ScheduledRequest],
+    chosen: VocabularyChoice,
+    content: impl Fn(Vocabulary) -> PromptGenerator,
+    config: impl Fn(PromptGenerator) -> Result<Config, SetupError>,
+) -> Result<CalibrationResult, SetupError> {
+    let (by, said) = (chosen.source, chosen.note.clone());
+    let mut found = without_calibration(chosen, 0, content);
+    let mut of_models = Vec::new();
+    for first in models {
+        let (counts, counted, said) = calibrate_model(first, by.is_some(), &found.content, &config)?;
+        let model = first.entry.model.clone();
+        let name = model.as_deref().filter(|_| models.len() > 1);
+        found.notes.extend(said.map(|said| name.map_or(said.clone(), |name| format!("{name}: {said}"))));
+        of_models.push((
+            ModelCalibration { model, prompt_overhead: counts.map_or(0, |counts| counts.template_tokens), counted },
+            counts,
+        ));
+    }
+    // What a server says of its tokens is so where it counts so.
+    if !of_models.is_empty()
+        && of_models.iter().all(|(_, counts)| counts.is_some_and(|counts| counts.tokens_per_word == 1.0))
+    {
+        let told = found.notes.split_off(usize::from(said.is_some()));
+        found.notes = by.and(said).map(|said| format!("{said}; prompts are exact")).into_iter().chain(told).collect();
+    }
+    let counts_of = of_models.iter().map(|(of, counts)| (of.model.clone(), counts.unwrap_or_default())).collect();
+    let mut of_models = of_models.into_iter();
+    if let Some((first, counts)) = of_models.next() {
+        found.prompt_overhead = first.prompt_overhead;
+        found.words.counted = first.counted;
+        found.content =
+            found.content.with_tokenization(counts.unwrap_or_default()).with_tokenization_by_model(counts_of);
+    }
+    found.words.other_models = of_models.map(|(of, _)| of).collect();
+    Ok(found)
+}
+
+/// How the server of this row counts, if that can be known, and what people should know of it.
+fn calibrate_model(
+    first: &ScheduledRequest,
+    words_are_known: bool,
+    content: &PromptGenerator,
+    config: impl Fn(PromptGenerator) -> Result<Config, SetupError>,
+) -> Result<(Option<TokenizationModel>, TokenCalibration, Option<String>), SetupError> {
+    let mut counted = TokenCalibration::default();
+    let counts = match measure_token_counts(first, content, &config)? {
+        Ok(counts) => counts,
+        Err(said) => return Ok((None, counted, Some(said))),
+    };
+    counted.tokens_each = counts.tokens_per_word;
+    let added = counts.template_tokens;
+    if counts.tokens_per_word == 1.0 {
+        let said = format!("the server adds {added} tokens to every prompt; prompts are so much shorter");
+        return Ok((Some(counts), counted, Some(said).filter(|_| added > 0)));
+    }
+    let mut came_out = "how far off they come out is not known: none that was tried had a count".to_owned();
+    counted.tried = probe_lengths(first, &content.clone().with_tokenization(counts), &config)?;
+    let tried = &counted.tried;
+    if let [shortest, .., longest] = &tried[..] {
+        let off: u64 = tried.iter().map(|tried| tried.counted.abs_diff(tried.planned)).sum();
+        let mean = off as f64 / tried.len() as f64;
+        let (number, from, to) = (tried.len(), shortest.planned, longest.planned);
+        came_out = format!("{number} that were tried, of {from} to {to} tokens, came out {mean:.1} off on average");
+        counted.mean_absolute_error = Some(mean);
+    }
+    let remedy = if words_are_known { "" } else { "; --tokenizer with its tokenizer.json makes them exact" };
+    let said = format!(
+        "note: the server counts {:.2} tokens for a word and adds {added} to every prompt: prompts have as many words as \
+         make them as long as planned on average; {came_out}{remedy}",
+        counts.tokens_per_word
+    );
+    Ok((Some(counts), counted, Some(said)))
+}
+
+/// How the server counts, or why nobody knows.
+fn measure_token_counts(
+    first: &ScheduledRequest,
+    content: &PromptGenerator,
+    config: impl Fn(PromptGenerator) -> Result<Config, SetupError>,
+) -> Result<Result<TokenizationModel, String>, SetupError> {
+    let count = |words| send_probe(first, words, config(content.clone().with_even_words())?);
+    let mut counted = Vec::new();
+    for words in [SHORT_PROMPT_WORDS, SHORT_PROMPT_WORDS + SHARE_WORDS] {
+        match count(words)? {
+            Ok(tokens) => counted.push(tokens),
+            Err(why) => return Ok(Err(format!("note: the first try failed ({why})"))),
+        }
+    }
+    let [Some(short), Some(long)] = counted[..] else {
+        let said = "note: the server does not count prompts; their lengths are as a tokenizer counts words";
+        return Ok(Err(said.to_owned()));
+    };
+    let each = long.saturating_sub(short) as f64 / SHARE_WORDS as f64;
+    if !TOKENS_PER_WORD.contains(&each) {
+        return Ok(Err(format!(
+            "note: the server counts {short} tokens for {SHORT_PROMPT_WORDS} words and {long} for {}, which tells nothing of how long \
+             prompts will be",
+            SHORT_PROMPT_WORDS + SHARE_WORDS
+        )));
+    }
+    // Few words are not as the average of all; a share is.
+    let share = if each == 1.0 { None } else { count(SHARE_WORDS)?.ok().flatten() };
+    let (words, tokens) = share.map_or((SHORT_PROMPT_WORDS, short), |tokens| (SHARE_WORDS, tokens));
+    let added = (tokens as f64 - each * words as f64).round().max(0.0) as u64;
+    Ok(Ok(TokenizationModel { template_tokens: added, tokens_per_word: each }))
+}
+
+/// Prompts of planned lengths as the run's will be, as far as the server counts them.
+fn probe_lengths(
+    first: &ScheduledRequest,
+    content: &PromptGenerator,
+    config: impl Fn(PromptGenerator) -> Result<Config, SetupError>,
+) -> Result<Vec<CalibrationProbe>, SetupError> {
+    let mut tried = Vec::new();
+    for planned in PROBE_TOKENS {
+        let Ok(Some(counted)) = send_probe(first, planned, config(content.clone())?)? else { break };
+        tried.push(CalibrationProbe { planned, counted });
+    }
+    Ok(tried)
+}
+
+/// Sends one prompt of so many tokens; how many the server counts, if it does, or why it gives no answer.
+fn send_probe(
+    first: &ScheduledRequest,
+    tokens: u64,
+    config: Config,
+) -> Result<Result<Option<u64>, String>, SetupError> {
+    // Another number is another text.
+    let mut send = ScheduledRequest { at: Gap::ZERO, number: tokens, ..first.clone() };
+    send.entry.prompt = PromptShape { tokens: Some(tokens), ..PromptShape::default() };
+    (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
+    // A warm-up leaves out what is sent first, and that is this.
+    let config = Config { measurement_window: MeasurementWindow::default(), ..config };
+    let (server, patience) = (config.targets.iter().map(ToString::to_string).collect::<Vec<_>>(), config.timeout);
+    let run = ReplayRun::start(config, move || Ok([Ok(send)].into_iter()), None)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    runtime.block_on(async {
+        while !run.is_over() && run.age() < NOTICE_DELAY {
+            Clock::Monotonic.sleep(POLL_INTERVAL).await;
+        }
+    });
+    if !run.is_over() {
+        let server = server.join(" and ");
+        crate::cli::eprint_line(&format!(
+            "waiting for the first answer of {server}, for {patience} at most (--timeout)"
+        ));
+    }
+    let summary = run.finish().summary;
+    if summary.outcomes.get("success") == Some(&1) {
+        return Ok(Ok((summary.input.compared == 1).then_some(summary.input.tokens)));
+    }
+    let why = summary.errors.keys().next().map(|why| (*why).to_owned());
+    let why = why.or_else(|| summary.statuses.keys().next().map(|status| format!("answered {status}")));
+    Ok(Err(why.unwrap_or_else(|| "no whole answer".into())))
+}

@@ -1,0 +1,431 @@
+//! The flags that every verb has that sends: where to, how, and by what the answers are judged.
+//!
+//! It is past 400 lines, for it is one list: every such flag with its help, and how its value is read.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+
+use super::artifacts::ArtifactFormat;
+use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration};
+use crate::measure::slo::Slo;
+use crate::measure::time::Gap;
+use crate::replay::encode::CancelPolicy;
+use crate::replay::request_template::ExactOutput;
+use crate::replay::schedule::Shard;
+use crate::replay::scrape::ScrapeTarget;
+use crate::replay::target::TargetUrl;
+use crate::replay::{ClientAbort, ConnectionReuse};
+
+/// See the module.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct RunnerArgs {
+    /// Where requests go, as http://HOST:PORT[/PREFIX] or https://…; may be repeated, and then they take turns. With a
+    /// model in front, as in `llama-*=http://…`, only those for it
+    #[arg(long = "target", value_name = "[MODEL=]URL", required = true)]
+    pub(in crate::cli) targets: Vec<String>,
+
+    /// Folder for run.json, records.jsonl.zst and histograms.hlog; without it nothing is written
+    #[arg(long, value_name = "DIR")]
+    pub(in crate::cli) out: Option<PathBuf>,
+
+    /// Also write what another tool would have written, by its definitions; may be repeated
+    #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out")]
+    pub(in crate::cli) out_formats: Vec<ArtifactFormat>,
+
+    /// Write this into run.json, as in gpu=H100 or 'engine=vllm serve --max-num-seqs 64': what the figures depend on and no
+    /// server says of itself; may be repeated
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = meta, requires = "out")]
+    pub(in crate::cli) meta: Vec<(String, String)>,
+
+    /// Also write down what this server says of itself once a second (its queue, its KV cache, its preemptions): the URL
+    /// of its Prometheus page, where http://HOST:PORT alone is that of /metrics; may be repeated
+    #[arg(long = "server-metrics", value_name = "URL", requires = "out")]
+    pub(in crate::cli) server_metrics: Vec<String>,
+
+    /// Address of the live page, metrics and health while it runs, as the proxy has them
+    #[arg(long, value_name = "IP:PORT")]
+    pub(in crate::cli) admin: Option<SocketAddr>,
+
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+
+    /// Begin at this time, as in 2026-11-21T12:00:00Z: for several machines that send one load together
+    #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "Timing")]
+    pub(in crate::cli) start_at: Option<SystemTime>,
+
+    /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send. `job/4` takes
+    /// the part from JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets
+    #[arg(long, value_name = "I/N|job/N", value_parser = part, help_heading = "Timing")]
+    pub(in crate::cli) shard: Option<ShardArg>,
+
+    /// Leave the first sends out of the figures: a time, or a number as in 100req
+    #[arg(long, value_name = "DURATION|Nreq", value_parser = warmup, help_heading = "Timing")]
+    pub(in crate::cli) warmup: Option<WarmupArg>,
+
+    /// Leave the last sends out of the figures
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
+    pub(in crate::cli) cooldown: Option<Gap>,
+
+    /// The dialect of all requests, such as openai.completions. Without it what the trace says, or openai.chat
+    #[arg(long, value_name = "NAME", help_heading = "Requests")]
+    pub(in crate::cli) dialect: Option<String>,
+
+    /// A tokenizer.json: prompts are made of words that are one token in it, and so of an exact length. Without it the
+    /// server's /tokenize is asked which words those are, if it has one
+    #[arg(long, value_name = "FILE", help_heading = "Requests")]
+    pub(in crate::cli) tokenizer: Option<PathBuf>,
+
+    /// Tokens that the server adds to every prompt (its chat template): prompts are made so much shorter. `auto` asks the
+    /// server with two short requests before the run, and has fewer words where one is more than a token. With a number it
+    /// is asked nothing, not by /tokenize either
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = overhead, help_heading = "Requests")]
+    pub(in crate::cli) prompt_overhead: PromptOverheadArg,
+
+    /// Ask for replies of exactly the planned length, by `ignore_eos` and `min_tokens`: everywhere but at public
+    /// APIs, which refuse the fields
+    #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Requests")]
+    pub(in crate::cli) exact_output: ExactOutputArg,
+
+    /// Decides texts and what is drawn
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
+    pub(in crate::cli) seed: u64,
+
+    /// This share of clients leaves early, as in 20%
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]
+    pub(in crate::cli) cancel_rate: Option<f64>,
+
+    /// When they leave: a time after sending, or a number of tokens as in 10tok
+    #[arg(long, value_name = "DURATION|Ntok", value_parser = client_abort, requires = "cancel_rate", help_heading = "Requests")]
+    pub(in crate::cli) cancel_after: Option<ClientAbort>,
+
+    /// A header line, as in 'name: value'; may be repeated. Values are written nowhere
+    #[arg(long = "header", value_name = "LINE", help_heading = "Connections")]
+    pub(in crate::cli) headers: Vec<String>,
+
+    /// The environment variable that holds the API key
+    #[arg(long, value_name = "NAME", help_heading = "Connections")]
+    pub(in crate::cli) api_key_env: Option<String>,
+
+    /// Certificates to trust for https targets, in PEM, instead of the system's
+    #[arg(long, value_name = "FILE", help_heading = "Connections")]
+    pub(in crate::cli) target_ca: Option<PathBuf>,
+
+    /// Which connection a request takes
+    #[arg(long, value_name = "HOW", default_value = "reuse", help_heading = "Connections")]
+    pub(in crate::cli) connections: ConnectionPolicy,
+
+    /// How long a connection may take to be made
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_positive_duration, help_heading = "Connections")]
+    pub(in crate::cli) connect_timeout: Gap,
+
+    /// How long a request may take
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_positive_duration, help_heading = "Connections")]
+    pub(in crate::cli) timeout: Gap,
+
+    /// Sending threads [default: half the cores]
+    #[arg(long, value_name = "N", value_parser = parse_count_up_to(MAX_WORKERS), help_heading = "Connections")]
+    pub(in crate::cli) workers: Option<u32>,
+
+    /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Judgement")]
+    pub(in crate::cli) slos: Vec<Slo>,
+
+    /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Judgement")]
+    pub(in crate::cli) fail_if: Option<f64>,
+
+    /// Do not try this machine before the run, which takes 2.5 seconds; the result then says so
+    #[arg(long, help_heading = "Judgement")]
+    pub(in crate::cli) no_audit: bool,
+
+    /// Send nothing (exit code 3) if the audit finds that this machine cannot carry the plan
+    #[arg(long, conflicts_with = "no_audit", help_heading = "Judgement")]
+    pub(in crate::cli) strict: bool,
+
+    /// The run is not valid (exit code 3) if 1 % of requests were sent later than this
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_positive_duration, help_heading = "Judgement")]
+    pub(in crate::cli) max_lag: Gap,
+}
+
+/// Which part of a load is ours.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum ShardArg {
+    Explicit(Shard),
+    /// One of so many; which, Kubernetes says.
+    JobIndex(u64),
+}
+
+/// Threads beyond those of any machine are a mistake, and each has sockets and memory of its own.
+const MAX_WORKERS: u32 = 256;
+
+/// Where an Indexed Job of Kubernetes tells a pod its number, from 0.
+const JOB_INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+
+/// What is left out at the beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum WarmupArg {
+    Duration(Gap),
+    Requests(u64),
+}
+
+/// What the server adds to every prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::cli) enum PromptOverheadArg {
+    Auto,
+    Tokens(u64),
+}
+
+/// See [`ExactOutput`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum ExactOutputArg {
+    Auto,
+    On,
+    Off,
+}
+
+/// See [`Connections`].
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(in crate::cli) enum ConnectionPolicy {
+    Reuse,
+    Fresh,
+    PerSession,
+}
+
+impl From<ExactOutputArg> for ExactOutput {
+    fn from(exact: ExactOutputArg) -> Self {
+        match exact {
+            ExactOutputArg::Auto => Self::Auto,
+            ExactOutputArg::On => Self::On,
+            ExactOutputArg::Off => Self::Off,
+        }
+    }
+}
+
+impl From<ConnectionPolicy> for ConnectionReuse {
+    fn from(reuse: ConnectionPolicy) -> Self {
+        match reuse {
+            ConnectionPolicy::Reuse => Self::Reuse,
+            ConnectionPolicy::Fresh => Self::Fresh,
+            ConnectionPolicy::PerSession => Self::PerSession,
+        }
+    }
+}
+
+impl RunnerArgs {
+    /// The targets. Read here and not by clap, which shows what it cannot read: it may hold credentials.
+    pub(super) fn targets(&self) -> Result<Vec<TargetUrl>, String> {
+        let parsed = self.targets.iter().map(|text| {
+            let (_, url) = split_model(text);
+            url.parse().map_err(|error| format!("--target: {error}"))
+        });
+        parsed.collect()
+    }
+
+    /// The pages of `--server-metrics`. One that is at a target gets the header lines and the key of requests too; nobody
+    /// else is told them.
+    pub(super) fn pages(&self, targets: &[TargetUrl]) -> Result<Vec<ScrapeTarget>, String> {
+        let fields = self.secret_fields()?;
+        let page = |text: &String| -> Result<ScrapeTarget, String> {
+            let target: TargetUrl = text.parse().map_err(|error| format!("--server-metrics: {error}"))?;
+            let same =
+                |other: &TargetUrl| (other.tls, &other.host, other.port) == (target.tls, &target.host, target.port);
+            let fields = if targets.iter().any(same) { fields.clone() } else { Vec::new() };
+            Ok(ScrapeTarget { target, fields })
+        };
+        self.server_metrics.iter().map(page).collect()
+    }
+
+    /// The port of the live page.
+    pub(super) fn listener(&self) -> Result<Option<TcpListener>, String> {
+        let bound = |address: SocketAddr| {
+            TcpListener::bind(address).map_err(|error| format!("cannot listen on {address} (--admin): {error}"))
+        };
+        self.admin.map(bound).transpose()
+    }
+
+    /// The models that each target is for.
+    pub(super) fn patterns(&self) -> Vec<Option<String>> {
+        self.targets.iter().map(|text| split_model(text).0.map(str::to_owned)).collect()
+    }
+
+    /// The header lines, as (name, value).
+    pub(super) fn fields(&self) -> Result<Vec<(String, String)>, String> {
+        self.headers.iter().map(|line| header(line).map_err(|error| format!("--header: {error}"))).collect()
+    }
+
+    /// The header lines and the key's: what a target is told, and nobody else.
+    pub(super) fn secret_fields(&self) -> Result<Vec<(String, String)>, String> {
+        let mut fields = self.fields()?;
+        fields.extend(self.key()?.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
+        Ok(fields)
+    }
+
+    /// The API key.
+    pub(super) fn key(&self) -> Result<Option<String>, String> {
+        let Some(variable) = &self.api_key_env else { return Ok(None) };
+        let key = std::env::var(variable).map_err(|_| format!("--api-key-env: there is no variable {variable}"))?;
+        let fits = !key.is_empty() && http::HeaderValue::from_str(&key).is_ok();
+        if !fits {
+            return Err(format!("--api-key-env: {variable} holds no key"));
+        }
+        Ok(Some(key))
+    }
+
+    /// The part that is ours.
+    pub(in crate::cli) fn shard(&self) -> anyhow::Result<Shard> {
+        match self.shard {
+            None => Ok(Shard::default()),
+            Some(ShardArg::Explicit(shard)) => Ok(shard),
+            Some(ShardArg::JobIndex(of)) => {
+                let index = std::env::var(JOB_INDEX_VARIABLE).ok();
+                let index =
+                    index.with_context(|| format!("--shard job/{of}: there is no variable {JOB_INDEX_VARIABLE}"))?;
+                let index = index.parse().ok().filter(|index| *index < of);
+                let index = index
+                    .with_context(|| format!("--shard job/{of}: {JOB_INDEX_VARIABLE} is not from 0 to {}", of - 1))?;
+                Ok(Shard { index, count: of })
+            }
+        }
+    }
+
+    /// Clients that leave though nobody did.
+    pub(in crate::cli) fn cancel(&self) -> Option<CancelPolicy> {
+        Some(CancelPolicy { rate: self.cancel_rate?, after: self.cancel_after? })
+    }
+}
+
+fn timestamp(text: &str) -> Result<SystemTime, &'static str> {
+    humantime::parse_rfc3339(text).map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z")
+}
+
+/// A target's model, if it has one in front, and its URL.
+pub(in crate::cli) fn split_model(text: &str) -> (Option<&str>, &str) {
+    // A model has no scheme in it, and a URL may have a `=` behind its own.
+    let parted = text.split_once('=').filter(|(model, _)| !model.is_empty() && !model.contains("://"));
+    parted.map_or((None, text), |(model, url)| (Some(model), url))
+}
+
+fn part(text: &str) -> Result<ShardArg, &'static str> {
+    const SHAPE: &str = "expected I/N with I from 1 to N, as in 1/4, or job/N";
+    let (index, of) = text.split_once('/').ok_or(SHAPE)?;
+    let of = of.parse().ok().filter(|of| *of > 0).ok_or(SHAPE)?;
+    if index == "job" {
+        return Ok(ShardArg::JobIndex(of));
+    }
+    let index = index.parse().ok().filter(|index| (1..=of).contains(index)).ok_or(SHAPE)?;
+    Ok(ShardArg::Explicit(Shard { index: index - 1, count: of }))
+}
+
+fn percent(text: &str) -> Result<f64, &'static str> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0).ok_or("expected 0% to 100%")
+}
+
+pub(in crate::cli) fn condition(text: &str) -> Result<f64, &'static str> {
+    let limit = text.split_once('<').filter(|(name, _)| name.trim() == "goodput").map(|(_, limit)| limit);
+    limit.and_then(|limit| percent(limit.trim()).ok()).ok_or("expected `goodput<PERCENT`, as in goodput<95%")
+}
+
+fn meta(text: &str) -> Result<(String, String), &'static str> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, as in gpu=H100")?;
+    match key.trim() {
+        "" => Err("expected a key before the `=`, as in gpu=H100"),
+        key => Ok((key.to_owned(), value.trim().to_owned())),
+    }
+}
+
+fn warmup(text: &str) -> Result<WarmupArg, String> {
+    match text.strip_suffix("req") {
+        Some(number) => {
+            number.trim().parse().map(WarmupArg::Requests).map_err(|_| "expected a number of requests".into())
+        }
+        None => parse_duration(text).map(WarmupArg::Duration).map_err(|error| error.to_string()),
+    }
+}
+
+fn overhead(text: &str) -> Result<PromptOverheadArg, &'static str> {
+    match text {
+        "auto" => Ok(PromptOverheadArg::Auto),
+        _ => text.parse().map(PromptOverheadArg::Tokens).map_err(|_| "expected a number of tokens, or auto"),
+    }
+}
+
+fn client_abort(text: &str) -> Result<ClientAbort, String> {
+    match text.strip_suffix("tok") {
+        Some(number) => match number.trim().parse() {
+            Ok(tokens) if tokens > 0 => Ok(ClientAbort::Tokens(tokens)),
+            _ => Err("expected a number of tokens above 0".into()),
+        },
+        None => parse_duration(text).map(ClientAbort::After).map_err(|error| error.to_string()),
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), &'static str> {
+    const SHAPE: &str = "expected `name: value`";
+    let (name, value) = text.split_once(':').ok_or(SHAPE)?;
+    let (name, value) = (name.trim(), value.trim());
+    http::HeaderName::from_bytes(name.as_bytes()).map_err(|_| SHAPE)?;
+    http::HeaderValue::from_str(value).map_err(|_| "expected a value without control characters")?;
+    const RESERVED_HEADERS: [&str; 5] = ["host", "content-length", "content-type", "transfer-encoding", "connection"];
+    if RESERVED_HEADERS.iter().any(|ours| name.eq_ignore_ascii_case(ours)) {
+        return Err("expected another header: this one is part of every request");
+    }
+    Ok((name.to_ascii_lowercase(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_page_at_a_target_is_told_what_requests_are() {
+        use clap::{Args as _, FromArgMatches as _};
+        let typed = [
+            "x",
+            "--target",
+            "http://h:1/v1",
+            "--out",
+            "run",
+            "--header",
+            "x-tenant: one",
+            "--server-metrics",
+            "http://h:1/metrics",
+            "--server-metrics",
+            "http://h:2",
+            "--server-metrics",
+            "https://h:1/metrics",
+        ];
+        let matches = RunnerArgs::augment_args(clap::Command::new("x")).get_matches_from(typed);
+        let sending = RunnerArgs::from_arg_matches(&matches).unwrap();
+        let pages = sending.pages(&sending.targets().unwrap()).unwrap();
+        let told: Vec<_> = pages.iter().map(|page| (page.url(), page.fields.len())).collect();
+        let expected = [("http://h:1/metrics", 1), ("http://h:2/metrics", 0), ("https://h:1/metrics", 0)];
+        assert_eq!(told, expected.map(|(url, fields)| (url.to_owned(), fields)));
+    }
+
+    #[test]
+    fn values_are_taken_in_the_forms_that_the_help_shows() {
+        assert_eq!(split_model("llama-*=http://h"), (Some("llama-*"), "http://h"));
+        assert_eq!(split_model("http://h/a=b"), (None, "http://h/a=b"));
+        assert_eq!(part("2/4"), Ok(ShardArg::Explicit(Shard { index: 1, count: 4 })));
+        assert_eq!(part("job/4"), Ok(ShardArg::JobIndex(4)));
+        assert!(part("0/4").is_err() && part("5/4").is_err() && part("4").is_err() && part("job/0").is_err());
+        assert_eq!(meta("engine=vllm --x=1"), Ok(("engine".to_owned(), "vllm --x=1".to_owned())));
+        assert!(meta("gpu").is_err() && meta("=H100").is_err());
+        assert_eq!(warmup("100req"), Ok(WarmupArg::Requests(100)));
+        assert_eq!(warmup("60s"), Ok(WarmupArg::Duration(Gap::from_millis(60_000))));
+        assert_eq!((overhead("auto"), overhead("7")), (Ok(PromptOverheadArg::Auto), Ok(PromptOverheadArg::Tokens(7))));
+        assert_eq!(client_abort("10tok"), Ok(ClientAbort::Tokens(10)));
+        assert_eq!(client_abort("500ms"), Ok(ClientAbort::After(Gap::from_millis(500))));
+        assert_eq!(condition("goodput < 95%"), Ok(0.95));
+        assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
+        assert!(warmup("req").is_err() && client_abort("0tok").is_err());
+        assert!(timestamp("yesterday").is_err() && condition("ttft<5%").is_err() && percent("101%").is_err());
+        assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! A run that can be watched: the admin port and OTLP of the proxy, fed from the thread that folds the records. The
+//! threads that send know nothing of it.
+
+use std::env;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use anyhow::Context as _;
+use tokio::sync::oneshot;
+
+use super::progress::PlannedTotal;
+use crate::cli::logging::{self, LogHandle};
+use crate::clock::Clock;
+use crate::config::otlp::OtlpConfig;
+use crate::config::{LogConfig, LogFormat, LogLevel, TailSampling};
+use crate::export::aggregate;
+use crate::export::catalog::Convention;
+use crate::export::control::{ControlPlane, RuntimeSettings};
+use crate::export::gauges::Gauges;
+use crate::export::run_status::{RunInfo, RunStatus};
+use crate::measure::observer::DEFAULT_STALL;
+use crate::measure::record::RequestRecord;
+use crate::measure::slo::Slos;
+use crate::measure::time::Gap;
+use crate::replay::ReplayRun;
+use crate::replay::results::CompletedRequest;
+use crate::replay::run::CompletionCallback;
+use crate::replay::target::TargetUrl;
+
+/// How long the last exports may take.
+const FLUSH_TIMEOUT: Gap = Gap::from_millis(5_000);
+
+/// See the module.
+pub(super) struct LiveRun {
+    gauges: Arc<Gauges>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+    _logging: LogHandle,
+}
+
+/// What a live run is made of.
+pub(super) struct LiveRunInfo {
+    /// What is sent.
+    pub(super) name: String,
+    pub(super) targets: Vec<TargetUrl>,
+    pub(super) total: PlannedTotal,
+    pub(super) slos: Arc<Slos>,
+}
+
+impl LiveRun {
+    /// Begins, if there is a port or a collector to tell; and what is to be called with every record.
+    pub(super) fn start(
+        listener: Option<TcpListener>,
+        plan: &LiveRunInfo,
+    ) -> anyhow::Result<(Option<Self>, Option<CompletionCallback>)> {
+        let (mut otlp, warnings) = OtlpConfig::from_environment(|name| env::var(name).ok());
+        // A span is of a request that was forwarded.
+        otlp.traces = None;
+        if listener.is_none() && otlp.metrics.is_none() {
+            return Ok((None, None));
+        }
+        let _logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn })
+            .context("cannot begin to log")?;
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
+        let aggregate = aggregate::AggregateSettings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
+        let rules = RuntimeSettings { aggregate, tail_keep: TailSampling::default(), ..RuntimeSettings::default() };
+        let plane = ControlPlane::new(rules, &otlp, None, Clock::Monotonic);
+        let (gauges, reporter) = (plane.gauges(), plane.reporter());
+        let (stop, stopped) = oneshot::channel::<()>();
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+            crate::cli::eprint_line(&format!("live: http://{}/", listener.local_addr()?));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                let listener = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok());
+                // Whoever would stop it is gone: that is a stop too.
+                let stopped = async { _ = stopped.await.is_ok() };
+                plane.run(listener, stopped, FLUSH_TIMEOUT).await;
+            });
+        })?;
+        let servers: Vec<_> =
+            plan.targets.iter().map(|target| (Arc::<str>::from(&*target.host), target.port)).collect();
+        let watcher: CompletionCallback = Box::new(move |done: &CompletedRequest| {
+            let server = servers[done.target % servers.len()].clone();
+            reporter.replayed(record_from_planned(done, server), done.lag());
+        });
+        Ok((Some(Self { gauges, stop, thread, _logging }), Some(watcher)))
+    }
+
+    /// This is the run that is watched.
+    pub(super) fn attach(&self, plan: LiveRunInfo, run: &ReplayRun) {
+        let targets: Vec<String> = plan.targets.iter().map(ToString::to_string).collect();
+        let (counters, begin) = (run.counters(), run.begin());
+        self.gauges.set_run_info(RunInfo {
+            name: plan.name,
+            targets: targets.join(", "),
+            planned: plan.total.requests,
+            duration: plan.total.length,
+            status: Box::new(move || RunStatus {
+                age: Clock::Monotonic.now().since(begin),
+                sent: counters.sent(),
+                in_flight: counters.in_flight(),
+                streaming: counters.streaming(),
+                simulated: counters.simulated(),
+            }),
+        });
+        self.gauges.set_ready(true);
+    }
+
+    /// Nothing more is sent.
+    pub(super) fn set_not_ready(&self) {
+        self.gauges.set_ready(false);
+    }
+
+    /// Exports what has not been exported, and ends.
+    pub(super) fn finish(self) {
+        // Its thread has ended already if nobody listens.
+        _ = self.stop.send(()).is_ok();
+        if self.thread.join().is_err() {
+            crate::cli::eprint_line("note: a thread of --admin panicked; the result is not touched by that");
+        }
+    }
+}
+
+/// The record as a user would have felt it: who waits, waits from the planned moment. It has every gap, since none was
+/// told before its end.
+fn record_from_planned(done: &CompletedRequest, server: (Arc<str>, u16)) -> RequestRecord {
+    let mut record = done.record.clone();
+    record.times.received = done.planned;
+    let mut shape = (*record.shape).clone();
+    shape.server = Some(server);
+    record.shape = Arc::new(shape);
+    record.gaps = done.gaps.clone().into_boxed_slice();
+    let stalls = done.gaps.iter().filter(|gap| gap.gap() > DEFAULT_STALL).count();
+    record.stalls = u32::try_from(stalls).unwrap_or(u32::MAX);
+    record.tokens_reported = 0;
+    record
+}

@@ -1,0 +1,105 @@
+//! What `run.json` says of a run before it has begun: what was typed, what was sent where, from which machine, and what the
+//! servers say that they are. No header's value is in it, and no key.
+
+use std::collections::BTreeMap;
+use std::{env, fs, iter, thread};
+
+use serde_json::{Map, Value, json};
+
+use super::CLOSED_LOOP_KEY;
+use super::calibrate::PromptCalibration;
+use super::flags::RunnerArgs;
+use super::plan::WorkloadSpec;
+use super::self_test::SelfTestFindings;
+use crate::measure::time::Window;
+use crate::replay::run::LoopMode;
+use crate::replay::server_info::ServerInfo;
+use crate::replay::target::TargetUrl;
+use crate::report::source::VERSION;
+
+/// The flag whose values are written nowhere.
+const SECRET_FLAG: &str = "--header";
+
+/// Everything. `engines` is in the order of the targets.
+pub(super) fn run_metadata(
+    args: &RunnerArgs,
+    wanted: &WorkloadSpec,
+    (targets, engines): (&[TargetUrl], &[ServerInfo]),
+    (added, words): (u64, PromptCalibration),
+    window: Window,
+    audit: Option<SelfTestFindings>,
+) -> Value {
+    let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
+    let told = targets.iter().zip(engines).filter(|(_, told)| !told.is_empty());
+    let engines: BTreeMap<String, &ServerInfo> = told.map(|(target, told)| (target.to_string(), told)).collect();
+    let typed = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    json!({
+        "streamgauge_run": VERSION,
+        "version": env!("CARGO_PKG_VERSION"),
+        "command": command(typed),
+        "machine": machine(),
+        "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
+        "engines": engines,
+        "trace": wanted.name,
+        "trace_digest": wanted.digest,
+        "trace_window": window,
+        "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "header_names": names.collect::<Vec<_>>(),
+        "seed": args.seed,
+        "stretch": wanted.plan.stretch,
+        "slots": wanted.slots,
+        "warm_prefixes": !wanted.warmup_rows.is_empty(),
+        "prompt_overhead": added,
+        "prompt_words": words,
+        "audit": audit,
+        "arrivals": wanted.offered_rates,
+        CLOSED_LOOP_KEY: wanted.arrivals == LoopMode::Closed,
+        "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+/// What was typed, with the names of headers in place of their lines.
+fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
+    let name = |line: &str| line.split_once(':').map_or("…".to_owned(), |(name, _)| format!("{}: …", name.trim()));
+    let mut of_header = false;
+    let shown = typed.map(|word| match word.strip_prefix(SECRET_FLAG).and_then(|rest| rest.strip_prefix('=')) {
+        _ if std::mem::replace(&mut of_header, word == SECRET_FLAG) => name(&word),
+        Some(line) => format!("{SECRET_FLAG}={}", name(line)),
+        None => word,
+    });
+    iter::once("streamgauge".to_owned()).chain(shown).collect()
+}
+
+/// The machine that sends, as far as it says. Its name is left out: results are shown to others.
+fn machine() -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    let after = |text: &str, key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim_start_matches([' ', '\t', ':']).trim().to_owned())
+    };
+    let kibibytes = after(&memory, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
+    let facts = [
+        ("os", Some(json!(env::consts::OS))),
+        ("kernel", Some(read("/proc/sys/kernel/osrelease").trim()).filter(|text| !text.is_empty()).map(Value::from)),
+        ("arch", Some(json!(env::consts::ARCH))),
+        ("cpu", after(&cpus, "model name").map(Value::from)),
+        ("cores", thread::available_parallelism().ok().map(|cores| json!(cores.get()))),
+        ("memory_bytes", kibibytes.map(|kibibytes| json!(kibibytes.saturating_mul(1_024)))),
+    ];
+    facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?))).collect::<Map<_, _>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_without_the_lines_of_its_headers() {
+        let typed =
+            "load --header|authorization: Bearer very-secret|--header=x-key: very-secret|--rate|5|--header|very-secret";
+        let told = command(typed.replacen(' ', "|", 1).split('|').map(str::to_owned));
+        let expected = "streamgauge|load|--header|authorization: …|--header=x-key: …|--rate|5|--header|…";
+        assert_eq!(told.join("|"), expected);
+    }
+}

@@ -1,0 +1,395 @@
+//! From flags to a run: everything is read once before anything is sent.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use rustls::ClientConfig;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use super::EXIT_INVALID_RUN;
+use super::calibrate::{CalibrationResult, calibrate, without_calibration};
+use super::flags::{PromptOverheadArg, RunnerArgs, WarmupArg};
+use super::live;
+use super::metadata::run_metadata;
+use super::prefix_warmup::warm_prefixes;
+use super::progress::PlannedTotal;
+use super::run_report::RunReportBuilder;
+use super::self_test::{OfferedLoad, run_self_test};
+use super::vocabulary::{from_servers, from_tokenizer_file};
+use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::cli::EXIT_USAGE;
+use crate::clock::Clock;
+use crate::measure::observer::DEFAULT_STALL;
+use crate::measure::slo::Slos;
+use crate::measure::time::{Gap, Window};
+use crate::net::tls;
+use crate::replay::Config;
+use crate::replay::encode::RequestEncoder;
+use crate::replay::measurement_window::MeasurementWindow;
+use crate::replay::no_target;
+use crate::replay::output::RunOutput;
+use crate::replay::run::{LoopMode, SessionMode};
+use crate::replay::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard, TraceRows};
+use crate::replay::scrape::ScrapeTarget;
+use crate::replay::server_info::fetch_server_info;
+use crate::replay::synth::SYNTHETIC_SOURCE;
+use crate::replay::target::{TargetUrl, check_reachable};
+use crate::trace::prompt_text::PromptGenerator;
+use crate::trace::vocabulary::Vocabulary;
+
+/// Why nothing is sent.
+pub(in crate::cli) enum SetupError {
+    Usage(anyhow::Error),
+    Unreachable(String),
+    Machine(String),
+}
+
+impl SetupError {
+    /// What people are told, and the exit code.
+    pub(in crate::cli) fn message_and_exit_code(&self) -> (String, u8) {
+        match self {
+            Self::Usage(error) => (format!("error: {error:#}"), EXIT_USAGE),
+            Self::Unreachable(said) | Self::Machine(said) => (format!("error: {said}"), EXIT_INVALID_RUN),
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for SetupError {
+    fn from(error: E) -> Self {
+        Self::Usage(error.into())
+    }
+}
+
+/// Opens the rows that are to be sent, once for each pass.
+pub(super) type RowSource = Arc<dyn Fn() -> Result<TraceRows, RowError> + Send + Sync>;
+
+/// What a verb wants to be sent.
+pub(in crate::cli) struct WorkloadSpec {
+    /// What it is called in the result.
+    pub(in crate::cli) name: String,
+    /// The trace, if it tells what came of its requests when it was captured.
+    pub(in crate::cli) production: Option<PathBuf>,
+    /// Of its bytes.
+    pub(in crate::cli) digest: Option<String>,
+    pub(in crate::cli) header: TraceHeader,
+    pub(in crate::cli) plan: ReplayPlan,
+    /// Run time for each nanosecond of a pause between turns.
+    pub(in crate::cli) pause_stretch: f64,
+    /// What is sent before the run, apart from its figures, so that caches know it.
+    pub(in crate::cli) warmup_rows: Vec<TraceEntry>,
+    pub(in crate::cli) open_rows: RowSource,
+    /// Of the rows that know both.
+    pub(in crate::cli) tokens_per_byte: Option<f64>,
+    pub(in crate::cli) arrivals: LoopMode,
+    /// At what rates, where that was asked for.
+    pub(in crate::cli) offered_rates: Value,
+    pub(in crate::cli) slots: Option<u32>,
+    pub(in crate::cli) sessions: SessionMode,
+    /// What people should know before it starts.
+    pub(in crate::cli) notes: Vec<String>,
+}
+
+/// Everything a run needs.
+pub(in crate::cli) struct PreparedRun {
+    pub(super) config: Config,
+    pub(super) plan: ReplayPlan,
+    pub(super) open_rows: RowSource,
+    pub(super) output: RunOutput,
+    pub(super) total: PlannedTotal,
+    /// The pages of servers that are written down meanwhile.
+    pub(super) pages: Vec<ScrapeTarget>,
+    /// The client's side of TLS, if a target or a page speaks it.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// The port of the live page, and what it is of.
+    pub(super) listener: Option<TcpListener>,
+    pub(super) live: live::LiveRunInfo,
+    /// What the result says of it. No header's value is in it.
+    pub(super) metadata: Value,
+    pub(super) report_builder: RunReportBuilder,
+    /// What people should know before it starts.
+    pub(super) notes: Vec<String>,
+}
+
+pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result<PreparedRun, SetupError> {
+    let usage = |said: String| SetupError::Usage(anyhow::Error::msg(said));
+    let targets = args.targets().map_err(usage)?;
+    let content = |words| PromptGenerator::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
+    let encoder = |content| encoder(args, &targets, content);
+    let own_words = args.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
+    let first = encoder(content(Vocabulary::default()))?;
+    let WorkloadEstimate { total: whole, measured, load, models } = estimate_workload(args, &wanted, &first)?;
+    let pages = args.pages(&targets).map_err(usage)?;
+    let listener = args.listener().map_err(usage)?;
+    let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
+        true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
+        false if args.target_ca.is_some() => {
+            return Err(usage("--target-ca is for https, which neither --target nor --server-metrics is".to_owned()));
+        }
+        false => None,
+    };
+    let begin = args.start_at.map(|moment| {
+        let begin = Clock::Monotonic.of_wall(moment);
+        begin.ok_or_else(|| usage("--start-at has passed; give a moment to come".to_owned()))
+    });
+    let begin = begin.transpose()?;
+    for target in &targets {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let reached = runtime.block_on(check_reachable(target, tls.clone(), args.connect_timeout));
+        reached.map_err(|error| {
+            let error = tls::describe_error(&error, "--target-ca");
+            let alone = error.contains("NoApplicationProtocol");
+            let told = if alone { "; it speaks HTTP/2 alone, which is not supported" } else { "" };
+            SetupError::Unreachable(format!("cannot reach {target}: {error}{told}"))
+        })?;
+    }
+    let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
+    let half = thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
+    let workers = args.workers.map_or(half, |workers| workers as usize);
+    let config = |encoder, begin| Config {
+        targets: targets.clone(),
+        tls: tls.clone(),
+        encoder,
+        loop_mode: wanted.arrivals,
+        slots: wanted.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
+        sessions: wanted.sessions,
+        // A closed load is told when it is over.
+        session_time_limit: wanted.plan.duration.filter(|_| wanted.arrivals == LoopMode::Open),
+        connections: args.connections.into(),
+        connect_timeout: args.connect_timeout,
+        timeout: args.timeout,
+        think_time_scale: wanted.pause_stretch,
+        slos: Arc::clone(&slos),
+        stall: DEFAULT_STALL,
+        workers,
+        measurement_window: measured.clone(),
+        begin,
+    };
+    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    let mut notes = vec![format!(
+        "{}requests{} to {}",
+        whole.requests.map_or(String::new(), |requests| format!("{requests} ")),
+        whole.length.map_or(String::new(), |length| format!(" in {:.1} s", length.as_secs())),
+        names.join(", ")
+    )];
+    // Meanwhile, so that a slow one delays nothing.
+    let engines = match &args.out {
+        Some(_) => {
+            let (targets, fields, tls) = (targets.clone(), args.secret_fields().map_err(usage)?, tls.clone());
+            Some(thread::Builder::new().spawn(move || fetch_server_info(&targets, &fields, tls))?)
+        }
+        None => None,
+    };
+    let audit = (!args.no_audit).then(|| run_self_test(args, load, workers)).transpose()?;
+    match &audit {
+        Some(audit) => {
+            notes.push(audit.summary_line());
+            notes.extend(audit.doubts.iter().map(|doubt| format!("audit: on this machine {doubt}")));
+        }
+        None => notes.push("note: no audit: nobody knows what this machine adds to the figures".to_owned()),
+    }
+    if let Some(doubt) = audit.iter().flat_map(|audit| &audit.doubts).next().filter(|_| args.strict) {
+        return Err(SetupError::Machine(format!("--strict: on this machine {doubt}")));
+    }
+    let calibrated = match (args.prompt_overhead, own_words) {
+        (PromptOverheadArg::Tokens(added), words) => without_calibration(words.unwrap_or_default(), added, content),
+        (PromptOverheadArg::Auto, words) => {
+            let words = words.map_or_else(|| from_servers(args, &targets, &first, &models, tls.clone()), Ok)?;
+            calibrate(&models, words, content, |content| Ok(config(encoder(content)?.for_probes(), None)))?
+        }
+    };
+    let CalibrationResult { content, prompt_overhead: added, words, notes: said } = calibrated;
+    notes.extend(said);
+    if !wanted.warmup_rows.is_empty() {
+        let config = || Ok(config(encoder(content.clone())?.for_probes(), None));
+        notes.push(warm_prefixes(&wanted.warmup_rows, targets.len(), config)?);
+    }
+    let config = config(encoder(content)?, begin);
+    let window = window(&wanted, measured.window());
+    let engines = match engines.map(thread::JoinHandle::join) {
+        Some(Ok(told)) => told?,
+        // Who panicked has said nothing.
+        Some(Err(_)) | None => Vec::new(),
+    };
+    let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
+    let figures = RunReportBuilder::new(Slos::clone(&slos), measured, &wanted);
+    notes.extend(wanted.notes);
+    // What a synthetic trace is called has every number of it.
+    let live_name = if wanted.header.source == SYNTHETIC_SOURCE { "a synthetic load".to_owned() } else { wanted.name };
+    let output = match &args.out {
+        Some(folder) => {
+            let made = RunOutput::new(folder, wanted.header);
+            made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?
+        }
+        None => RunOutput::default(),
+    };
+    let output = output.with_row_callback(figures.row_callback());
+    let live = live::LiveRunInfo { name: live_name, targets, total: whole, slos };
+    let (plan, open) = (wanted.plan, wanted.open_rows);
+    Ok(PreparedRun {
+        config,
+        plan,
+        open_rows: open,
+        output,
+        total: whole,
+        pages,
+        tls,
+        listener,
+        live,
+        metadata: about,
+        report_builder: figures,
+        notes,
+    })
+}
+
+fn row_error(error: RowError) -> SetupError {
+    SetupError::Usage(anyhow::Error::from_boxed(error))
+}
+
+/// The part of the trace whose sends count.
+fn window(wanted: &WorkloadSpec, measured: Window) -> Window {
+    let plan = &wanted.plan;
+    let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
+    // Slots heed no times.
+    if plan.repeat || wanted.arrivals == LoopMode::Closed {
+        return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
+    }
+    let sent = [plan.duration.map(Gap::as_nanos), measured.to].into_iter().flatten().min();
+    let to = [plan.to.map(Gap::as_nanos), sent.map(in_trace)].into_iter().flatten().min();
+    Window { from: in_trace(measured.from), to }
+}
+
+fn encoder(args: &RunnerArgs, targets: &[TargetUrl], content: PromptGenerator) -> Result<RequestEncoder, SetupError> {
+    let usage = |said: String| SetupError::Usage(anyhow::Error::msg(said));
+    let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
+    let dialect = args.dialect.as_deref();
+    let encoder = RequestEncoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
+    Ok(encoder.map_err(usage)?.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
+}
+
+/// Sends that are counted before the run where its length is known without: a second's work.
+const MAX_COUNTED_REQUESTS: u64 = 1_000_000;
+
+/// The same of a closed load, which says nothing of how many there will be: enough for a mean length.
+const MAX_SAMPLED_REQUESTS: u64 = 10_000;
+
+/// Tokens of a reply whose length nobody plans.
+const DEFAULT_OUTPUT_TOKENS: u64 = 128;
+
+/// Models whose servers are asked how they count.
+const MAX_CALIBRATED_MODELS: usize = 8;
+
+/// What is going to be sent.
+struct WorkloadEstimate {
+    /// How much there is to do.
+    total: PlannedTotal,
+    /// Which of it counts.
+    measured: MeasurementWindow,
+    /// How dense it is.
+    load: OfferedLoad,
+    /// The first row of each model.
+    models: Vec<ScheduledRequest>,
+}
+
+/// Goes through the schedule once.
+fn estimate_workload(
+    args: &RunnerArgs,
+    wanted: &WorkloadSpec,
+    encoder: &RequestEncoder,
+) -> Result<WorkloadEstimate, SetupError> {
+    let mut whole = PlannedTotal { requests: None, length: wanted.plan.duration };
+    let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
+    let mut models: Vec<ScheduledRequest> = Vec::new();
+    let mut sessions = false;
+    let most = match (wanted.arrivals, wanted.plan.duration) {
+        (_, None) => u64::MAX,
+        (LoopMode::Open, Some(_)) => MAX_COUNTED_REQUESTS,
+        (LoopMode::Closed, Some(_)) => MAX_SAMPLED_REQUESTS,
+    };
+    for send in schedule_rows(wanted, wanted.plan.shard)? {
+        let send = send.map_err(row_error)?;
+        encoder.template(&send).map_err(|said| SetupError::Usage(anyhow::Error::msg(said)))?;
+        if encoder.target(&send).is_none() {
+            return Err(SetupError::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
+        }
+        requests += 1;
+        tokens += send.entry.output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
+        last = last.max(send.at);
+        sessions |= send.entry.session.is_some();
+        if models.len() < MAX_CALIBRATED_MODELS && models.iter().all(|other| other.entry.model != send.entry.model) {
+            models.push(send);
+        }
+        if requests == most {
+            break;
+        }
+    }
+    // How many turns of live sessions come before the end the server decides.
+    let open = sessions && wanted.sessions == SessionMode::Live && wanted.arrivals == LoopMode::Open;
+    whole.requests = Some(requests).filter(|requests| *requests < most && !(open && whole.length.is_some()));
+    whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == LoopMode::Open));
+    let from = match (args.warmup, wanted.arrivals) {
+        (Some(WarmupArg::Duration(gap)), _) => Some(gap),
+        // Of all shards together, which leave out what one machine would.
+        (Some(WarmupArg::Requests(number)), LoopMode::Open) => {
+            let first = schedule_rows(wanted, Shard::default())?.nth(usize::try_from(number).unwrap_or(usize::MAX));
+            first.transpose().map_err(row_error)?.map(|send| send.at)
+        }
+        (Some(WarmupArg::Requests(_)), LoopMode::Closed) | (None, _) => None,
+    };
+    let measured = measured_window(args, wanted, (from.map(Gap::as_nanos), last), whole)?;
+    let load = match wanted.arrivals {
+        LoopMode::Open => OfferedLoad::open(requests, last, tokens, wanted.slots),
+        LoopMode::Closed => OfferedLoad::closed(wanted.slots, requests, tokens),
+    };
+    Ok(WorkloadEstimate { total: whole, measured, load, models })
+}
+
+/// Which sends count, where the first that does is sent at `from` and the last of all at `last`.
+fn measured_window(
+    args: &RunnerArgs,
+    wanted: &WorkloadSpec,
+    (from, last): (Option<u64>, Gap),
+    whole: PlannedTotal,
+) -> Result<MeasurementWindow, SetupError> {
+    let usage = |said: String| Err(SetupError::Usage(anyhow::Error::msg(said)));
+    let to = match (args.cooldown, whole.length) {
+        (Some(cooldown), Some(length)) => Some(length.as_nanos().saturating_sub(cooldown.as_nanos())),
+        (Some(_), None) => {
+            return usage(
+                "--cooldown needs to know the end: say with --duration how long requests are sent".to_owned(),
+            );
+        }
+        (None, _) => None,
+    };
+    let open = wanted.arrivals == LoopMode::Open;
+    let last = if open { Some(last) } else { whole.length };
+    if let Some(WarmupArg::Requests(number)) = args.warmup {
+        let few = if open { from.is_none() } else { whole.requests.is_some_and(|requests| number >= requests) };
+        if few {
+            return usage(format!("--warmup leaves nothing: the plan has no more than {number} requests"));
+        }
+    }
+    // One shard of many may have nothing that counts.
+    if wanted.plan.shard.count == 1 {
+        // The last request of a schedule is sent; at the end of a closed load's time none is.
+        let end = to.or(last.map(|last| last.as_nanos() + u64::from(open))).unwrap_or(u64::MAX);
+        if from.unwrap_or(0) >= end {
+            let last = last.unwrap_or_default();
+            return usage(format!("--warmup and --cooldown leave nothing: the last request is sent after {last}"));
+        }
+    }
+    Ok(match args.warmup {
+        Some(WarmupArg::Requests(number)) if !open => MeasurementWindow::after_requests(number, to),
+        _ => Window { from: from.unwrap_or(0), to }.into(),
+    })
+}
+
+fn schedule_rows(
+    wanted: &WorkloadSpec,
+    shard: Shard,
+) -> Result<impl Iterator<Item = Result<ScheduledRequest, RowError>> + use<>, SetupError> {
+    let open = Arc::clone(&wanted.open_rows);
+    Schedule::new(ReplayPlan { shard, ..wanted.plan.clone() }, move || open()).map_err(row_error)
+}

@@ -1,0 +1,36 @@
+//! What is sent before a run so that a server's caches know it: apart from the figures, and each of it to every target.
+
+use super::plan::SetupError;
+use crate::capture::row::TraceEntry;
+use crate::measure::time::Gap;
+use crate::replay::measurement_window::MeasurementWindow;
+use crate::replay::run::LoopMode;
+use crate::replay::schedule::ScheduledRequest;
+use crate::replay::{Config, ReplayRun};
+
+/// Sends these by the runner itself, one after the other; what people should know of it.
+///
+/// # Errors
+/// When one of them got no answer: the run would not be what was asked for.
+pub(super) fn warm_prefixes(
+    entries: &[TraceEntry],
+    targets: usize,
+    config: impl Fn() -> Result<Config, SetupError>,
+) -> Result<String, SetupError> {
+    // Targets take turns by the number of a row.
+    let sends: Vec<ScheduledRequest> = (0..)
+        .zip(entries.iter().flat_map(|entry| std::iter::repeat_n(entry, targets)))
+        .map(|(number, entry)| ScheduledRequest { at: Gap::ZERO, number, pass: 0, entry: entry.clone() })
+        .collect();
+    let all = sends.len() as u64;
+    let slots = Some(std::sync::Arc::new(tokio::sync::Semaphore::new(1)));
+    let config =
+        Config { measurement_window: MeasurementWindow::default(), loop_mode: LoopMode::Closed, slots, ..config()? };
+    let summary = ReplayRun::start(config, move || Ok(sends.into_iter().map(Ok)), None)?.finish().summary;
+    let done = summary.outcomes.get("success").copied().unwrap_or(0);
+    if done < all {
+        let said = format!("--warm-prefixes: {} of {all} prefixes got no answer from the target", all - done);
+        return Err(SetupError::Machine(said));
+    }
+    Ok(format!("{all} prefixes were sent before the run, so that the server's cache has them"))
+}

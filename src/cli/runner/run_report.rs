@@ -1,0 +1,110 @@
+//! The figures of a run, by the fold of `report`, from its rows as requests end.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::plan::WorkloadSpec;
+use crate::capture::row::{BlockScheme, TraceEntry};
+use crate::cli::report::production_baseline;
+use crate::measure::slo::Slos;
+use crate::measure::time::Window;
+use crate::replay::measurement_window::MeasurementWindow;
+use crate::replay::output::RowCallback;
+use crate::replay::run::RunOutcome;
+use crate::report::accumulate::{Accumulator, AccumulatorSettings};
+use crate::report::definitions::Definitions;
+use crate::report::request_view::RequestView;
+use crate::report::source::ReportSource;
+use crate::report::{PERCENTILES, Report};
+
+/// See the module.
+pub(super) struct RunReportBuilder {
+    totals: Arc<Mutex<RunTotals>>,
+    measured: MeasurementWindow,
+    blocks: Option<BlockScheme>,
+    production: Option<PathBuf>,
+}
+
+#[derive(Default)]
+struct RunTotals {
+    fold: Accumulator,
+    rows: u64,
+    /// Whole answers.
+    answers: u64,
+    /// Of these, without a token, a count of tokens, or an end that the dialect knows.
+    empty: u64,
+}
+
+impl RunReportBuilder {
+    pub(super) fn new(slos: Slos, measured: MeasurementWindow, wanted: &WorkloadSpec) -> Self {
+        let fold = Accumulator::new(AccumulatorSettings { slos, ..AccumulatorSettings::default() });
+        Self {
+            totals: Arc::new(Mutex::new(RunTotals { fold, ..RunTotals::default() })),
+            measured,
+            blocks: wanted.header.blocks.clone(),
+            production: wanted.production.clone(),
+        }
+    }
+
+    /// Which sends count.
+    pub(super) fn measured(&self) -> Window {
+        self.measured.window()
+    }
+
+    /// Takes rows in.
+    pub(super) fn row_callback(&self) -> RowCallback {
+        let (kept, blocks, measured) = (Arc::clone(&self.totals), self.blocks.clone(), self.measured.clone());
+        Box::new(move |row: TraceEntry| {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.rows += 1;
+            let at = row.planned.unwrap_or(row.at);
+            let finished = row.finish.is_some();
+            // Gaps that were packed here can be unpacked, and there are no slices to be too many.
+            let Ok(request) = RequestView::from_row(row, 0, blocks.as_ref()) else { return };
+            kept.answers += u64::from(request.succeeded());
+            kept.empty += u64::from(request.succeeded() && !finished && request.has_no_output());
+            let measured = measured.window();
+            if measured.has(at) {
+                _ = kept.fold.add(&request);
+            } else if at < measured.from {
+                kept.fold.add_warm_up(&request);
+            }
+        })
+    }
+
+    /// That whatever answers is no model, where nothing else came.
+    pub(super) fn no_output_reason(&self) -> Option<String> {
+        let kept = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        (kept.empty > 0 && kept.empty == kept.answers).then(|| {
+            format!(
+                "no answer has any output, of {}; look at --target and --dialect, and with `streamgauge inspect` at what \
+                 the server sends",
+                kept.answers
+            )
+        })
+    }
+
+    /// What they came to, with what the trace itself came to if it tells. `run` is what the run says of itself.
+    pub(super) fn report(&self, folder: Option<&Path>, run: Value, ended: &RunOutcome) -> anyhow::Result<Report> {
+        let path = folder.map_or_else(|| "this run".to_owned(), |folder| folder.display().to_string());
+        let (mut source, _) = ReportSource::from_run_file(path, run).context("a run cannot say what it is")?;
+        let mut kept = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        (source.rows, source.outside) = (kept.rows, ended.summary.outside_window);
+        source.started_unix_ns = Some(ended.started_unix_ns);
+        let part = source.trace_window;
+        let report = Report::of(&mut kept.fold, vec![source], &PERCENTILES);
+        let Some(trace) = &self.production else { return Ok(report) };
+        match production_baseline(trace, part, Definitions::default()) {
+            Ok((mut production, _)) => {
+                Ok(report.with_production(trace.display().to_string(), &mut production, &PERCENTILES))
+            }
+            Err(error) => {
+                crate::cli::eprint_line(&format!("note: production does not stand beside the run: {error:#}"));
+                Ok(report)
+            }
+        }
+    }
+}

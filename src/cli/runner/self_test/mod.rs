@@ -1,0 +1,383 @@
+//! What this machine can be believed: before a run as much of its load as fits is tried for a few seconds, at a server in
+//! this process whose beat is known.
+//!
+//! The server shares the machine, so what is seen is the worst that the run will have of its own making: its lateness is
+//! in the beat. Its work is not in the CPU time, which is that of all threads but its own. What a plan has more than can be
+//! tried is told by what an event costs.
+
+mod load;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::TimeValLike as _;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use super::flags::RunnerArgs;
+use super::plan::SetupError;
+use crate::clock::Clock;
+use crate::measure::slo::Slos;
+use crate::measure::time::{Gap, Stamp, Window};
+use crate::replay::encode::RequestEncoder;
+use crate::replay::priority::CoreTime;
+use crate::replay::request_template::ExactOutput;
+use crate::replay::run::{LoopMode, SessionMode};
+use crate::replay::summary::{LatencyStats, ReplaySummary};
+use crate::replay::target::TargetUrl;
+use crate::replay::{Config, ReplayRun};
+use crate::sim::{self, SimOptions, SimServer};
+use crate::trace::prompt_text::PromptGenerator;
+use crate::trace::vocabulary::Vocabulary;
+pub(super) use load::OfferedLoad;
+use load::SelfTestLoad;
+
+/// How far off a gap may be at its 99th percentile.
+const MAX_INTERVAL_ERROR: Gap = Gap::from_millis(2);
+/// How far off the rate may be, as a share.
+const MAX_RATE_ERROR: f64 = 0.001;
+/// How long a sending thread may wait for a core on average, and how many times its own work that may be: with more the
+/// wait is for others, and not for the run itself.
+const MAX_CORE_WAIT: Gap = Gap::from_nanos(250_000);
+const MAX_WAIT_TO_RUN_RATIO: u64 = 2;
+/// What of the cores of its sending threads a plan may take: with more, events wait for each other.
+const MAX_CORE_UTILIZATION: f64 = 0.8;
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SelfTestFindings {
+    /// What the plan has.
+    planned: OfferedLoad,
+    /// What was tried of it.
+    tried: OfferedLoad,
+    /// Tokens of a reply that was measured, each an event of its own.
+    tokens_per_request: u64,
+    /// Streams that were open at a time, at most.
+    most_open: u32,
+    /// As sent.
+    sent_rate: Option<f64>,
+    /// How late requests were sent, in nanoseconds.
+    lag: Option<LatencyStats>,
+    /// Between two events, as the server sent them, in nanoseconds.
+    beat: u64,
+    /// The same as observed.
+    observed: Option<LatencyStats>,
+    /// How long a sending thread waited for a core on average, each time that it was ready, in nanoseconds.
+    core_wait: Option<u64>,
+    /// CPU time of this process without the server for each event, in microseconds.
+    cpu_us_per_event: f64,
+    /// Cores that all events of the plan would take.
+    cores: f64,
+    /// Which numbers of the run would be wrong, and by how much.
+    pub(super) doubts: Vec<String>,
+}
+
+/// Tries a load.
+pub(super) fn run_self_test(
+    args: &RunnerArgs,
+    load: OfferedLoad,
+    workers: usize,
+) -> Result<SelfTestFindings, SetupError> {
+    let trial = SelfTestLoad::of(&load, getrlimit(Resource::RLIMIT_NOFILE)?.0);
+    let options =
+        SimOptions { exact_cadence: Some(trial.token_interval), max_num_seqs: u32::MAX, ..SimOptions::default() };
+    let server = SimServer::bind(options, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let address = server.local_addr();
+    let serving = SelfTestServer::start(server)?;
+    let target = TargetUrl { tls: false, host: address.ip().to_string(), port: address.port(), base: String::new() };
+    let content = PromptGenerator::new(Vocabulary::default(), None, None, args.seed);
+    let encoder =
+        RequestEncoder::new(content, vec![target.clone()], None, Vec::new(), ExactOutput::On, None, args.seed);
+    let (from, to) = trial.measured_interval();
+    let config = Config {
+        targets: vec![target],
+        tls: None,
+        encoder: encoder.map_err(anyhow::Error::msg)?,
+        loop_mode: LoopMode::Open,
+        slots: None,
+        sessions: SessionMode::Timed,
+        session_time_limit: None,
+        connections: args.connections.into(),
+        connect_timeout: args.connect_timeout,
+        timeout: args.timeout,
+        think_time_scale: 1.0,
+        slos: Arc::<Slos>::default(),
+        stall: crate::measure::observer::DEFAULT_STALL,
+        workers,
+        measurement_window: Window { from: from.as_nanos(), to: None }.into(),
+        begin: None,
+    };
+    let most_open = Arc::new(AtomicU32::new(0));
+    let watcher = {
+        let most_open = Arc::clone(&most_open);
+        Box::new(move |done: &crate::replay::results::CompletedRequest| {
+            _ = most_open.fetch_max(done.in_flight + 1, Relaxed)
+        })
+    };
+    let run = ReplayRun::start_watched(config, move || Ok(trial.schedule()), None, Some(watcher))?;
+    let begin = run.begin();
+    let (ended, cpu) = serving.measure(begin.after(from), begin.after(to), || run.finish())?;
+    let summary = ended.summary;
+    let tried = trial.load();
+    let cpu_per_event = cpu.as_secs() / (tried.events_per_second * (to.as_secs() - from.as_secs()));
+    let cores = cpu_per_event * load.events_per_second;
+    let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
+    let mut doubts = find_problems(&summary, trial.token_interval, args.max_lag);
+    doubts.extend(overload_warning(&load, cores, given));
+    doubts.extend(contention_warning(ended.core_time));
+    Ok(SelfTestFindings {
+        planned: load,
+        tried,
+        tokens_per_request: trial.tokens,
+        most_open: most_open.load(Relaxed),
+        sent_rate: summary.sent_rate,
+        lag: summary.lag,
+        beat: trial.token_interval.as_nanos(),
+        observed: summary.itl,
+        core_wait: ended.core_time.mean_wait().map(Gap::as_nanos),
+        cpu_us_per_event: cpu_per_event * 1e6,
+        cores,
+        doubts,
+    })
+}
+
+/// The server, on a thread of its own.
+struct SelfTestServer {
+    measured: oneshot::Sender<(Stamp, Stamp)>,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<io::Result<Gap>>,
+}
+
+impl SelfTestServer {
+    fn start(server: SimServer) -> io::Result<Self> {
+        let (measured, asked) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = sim::runtime()?;
+        let thread = thread::Builder::new().name("sim".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                // The sender's end is the signal, whether it says something or is dropped.
+                let served = server.run(async { drop(stopped.await) });
+                let (served, taken) = tokio::join!(served, measure_other_threads_cpu(asked));
+                served.and(taken)
+            })
+        })?;
+        Ok(Self { measured, stop, thread })
+    }
+
+    /// Says between which moments CPU time counts, waits for `run`, and stops; the CPU time that all other threads took.
+    fn measure<T>(self, from: Stamp, to: Stamp, run: impl FnOnce() -> T) -> io::Result<(T, Gap)> {
+        // A server that has ended has its error told below.
+        _ = self.measured.send((from, to)).is_ok();
+        let ended = run();
+        drop(self.stop);
+        let taken = self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the audit's server panicked")));
+        Ok((ended, taken?))
+    }
+}
+
+/// CPU time of all threads but this one, between two moments that are still to be told.
+async fn measure_other_threads_cpu(asked: oneshot::Receiver<(Stamp, Stamp)>) -> io::Result<Gap> {
+    let Ok((from, to)) = asked.await else { return Ok(Gap::ZERO) };
+    Clock::Monotonic.sleep_until(from).await;
+    let before = other_threads_cpu_nanos()?;
+    Clock::Monotonic.sleep_until(to).await;
+    Ok(Gap::from_nanos(other_threads_cpu_nanos()?.saturating_sub(before)))
+}
+
+/// CPU time of all threads but this one, in nanoseconds.
+fn other_threads_cpu_nanos() -> io::Result<u64> {
+    let of = |who| {
+        let usage = getrusage(who)?;
+        Ok::<_, io::Error>((usage.user_time() + usage.system_time()).num_microseconds())
+    };
+    Ok((of(UsageWho::RUSAGE_SELF)? - of(UsageWho::RUSAGE_THREAD)?).unsigned_abs() * 1_000)
+}
+
+/// Which numbers would be wrong.
+fn find_problems(summary: &ReplaySummary, beat: Gap, max_lag: Gap) -> Vec<String> {
+    let gap = Gap::from_nanos;
+    let failed = summary.requests - summary.outcomes.get("success").copied().unwrap_or(0);
+    let mut doubts = Vec::new();
+    if failed > 0 {
+        doubts.push(format!("{failed} of {} requests would fail by this machine's doing", summary.requests));
+    }
+    if let Some(lag) = summary.lag.filter(|lag| lag.p99 > max_lag.as_nanos()) {
+        doubts.push(format!("requests would be sent late, p99 {} (--max-lag {max_lag})", gap(lag.p99)));
+    }
+    if let (Some(planned), Some(sent)) = (summary.planned_rate, summary.sent_rate)
+        && (sent / planned - 1.0).abs() > MAX_RATE_ERROR
+    {
+        doubts.push(format!("the rate would be {sent:.2} requests/s and not {planned:.2}"));
+    }
+    if let Some(observed) = summary.itl {
+        let off = observed.p99.saturating_sub(beat.as_nanos());
+        if off > MAX_INTERVAL_ERROR.as_nanos() {
+            doubts.push(format!("TTFT and ITL would be too long by up to {} in 1 of 100", gap(off)));
+        }
+    }
+    doubts
+}
+
+/// Whether all events of a plan take more than its sending threads have.
+fn overload_warning(load: &OfferedLoad, cores: f64, given: usize) -> Option<String> {
+    (cores > given as f64 * MAX_CORE_UTILIZATION).then(|| {
+        format!(
+            "{:.0} events/s would take {cores:.1} cores, and the sending threads have {given} (--workers): TTFT and ITL \
+             would be too long, and requests late",
+            load.events_per_second
+        )
+    })
+}
+
+/// Whether other processes keep the sending threads from their cores.
+fn contention_warning(time: CoreTime) -> Option<String> {
+    let for_others = time.waited.as_nanos() > time.ran.as_nanos().saturating_mul(MAX_WAIT_TO_RUN_RATIO);
+    let wait = time.mean_wait().filter(|wait| *wait > MAX_CORE_WAIT && for_others)?;
+    Some(format!(
+        "other processes keep the sending threads waiting for a core, {wait} at a time: requests may be late, and TTFT and \
+         ITL too long; give the load generator cores of its own, or a higher priority (nice)"
+    ))
+}
+
+impl SelfTestFindings {
+    /// What was found, in a sentence.
+    pub(super) fn summary_line(&self) -> String {
+        let gap = Gap::from_nanos;
+        let spread = |spread: Option<LatencyStats>| {
+            spread.map_or("-".to_owned(), |spread| format!("p50 {} p99 {}", gap(spread.p50), gap(spread.p99)))
+        };
+        format!(
+            "audit: {:.0} requests/s of {} tokens, {} streams open: send lag {}, gaps of {} seen as {}, {:.0} µs of CPU for \
+             each event{}",
+            self.tried.requests_per_second,
+            self.tokens_per_request,
+            self.most_open,
+            spread(self.lag),
+            gap(self.beat),
+            spread(self.observed),
+            self.cpu_us_per_event,
+            self.untested_part().unwrap_or_default()
+        )
+    }
+
+    /// What the plan has more than was tried, and what follows.
+    fn untested_part(&self) -> Option<String> {
+        let of = [
+            (self.tried.requests_per_second, self.planned.requests_per_second, "requests/s"),
+            (self.tried.streams, self.planned.streams, "streams"),
+            (self.tried.events_per_second, self.planned.events_per_second, "events/s"),
+        ];
+        // Whole tokens and streams are tried.
+        let less = of.iter().filter(|(tried, planned, _)| *tried < planned * 0.9 - 1.0);
+        let less: Vec<String> =
+            less.map(|(tried, planned, what)| format!("{tried:.0} of {planned:.0} {what}")).collect();
+        let all = format!("; all of it would take {:.0} % of a core", self.cores * 100.0);
+        (!less.is_empty()).then(|| format!("; that is {}{all}", less.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(p99: u64) -> Option<LatencyStats> {
+        Some(LatencyStats { count: 100, mean: 0.0, min: 0, p50: 0, p90: 0, p99, p999: p99, max: p99 })
+    }
+
+    #[test]
+    fn each_number_that_would_be_wrong_is_named_with_how_much() {
+        use crate::replay::summary::ReplayAccumulator;
+        let fold = ReplayAccumulator::new(Stamp::default(), Arc::default(), Window::default().into());
+        let good = ReplaySummary {
+            requests: 100,
+            outcomes: [("success", 100)].into(),
+            planned_rate: Some(50.0),
+            sent_rate: Some(50.01),
+            lag: spread(10_000_000),
+            itl: spread(22_000_000),
+            ..fold.summary(None)
+        };
+        let max_lag = Gap::from_millis(10);
+        let beat = Gap::from_millis(20);
+        assert_eq!(find_problems(&good, beat, max_lag), [""; 0]);
+        let bad = ReplaySummary {
+            outcomes: [("success", 98), ("failed", 2)].into(),
+            sent_rate: Some(49.0),
+            lag: spread(10_000_001),
+            itl: spread(23_500_000),
+            ..good
+        };
+        let told = find_problems(&bad, beat, max_lag);
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].starts_with("2 of 100 requests would fail"), "{told:?}");
+        assert!(told[1].contains("p99 10.0ms"), "{told:?}");
+        assert_eq!(told[2], "the rate would be 49.00 requests/s and not 50.00");
+        assert!(told[3].contains("3.50ms"), "{told:?}");
+    }
+
+    #[test]
+    fn a_plan_that_takes_more_cores_than_its_threads_have_is_named_with_how_many() {
+        let load = OfferedLoad::closed(Some(1_000), 1_000, 100_000);
+        assert_eq!(overload_warning(&load, 0.8, 1), None);
+        assert_eq!(overload_warning(&load, 1.6, 2), None);
+        let told = overload_warning(&load, 1.25, 1).unwrap();
+        assert!(told.starts_with("50000 events/s would take 1.2 cores, and the sending threads have 1 "), "{told}");
+    }
+
+    fn found(planned: OfferedLoad, trial: &SelfTestLoad) -> SelfTestFindings {
+        let (lag, observed) = (spread(1_000), spread(20_000_000));
+        let (tried, beat) = (trial.load(), trial.token_interval.as_nanos());
+        let cores = planned.events_per_second * 5e-6;
+        let tokens_per_request = trial.tokens;
+        let (most_open, sent_rate, doubts) = (7, None, Vec::new());
+        let cpu_us_per_event = 5.0;
+        SelfTestFindings {
+            planned,
+            tried,
+            tokens_per_request,
+            most_open,
+            sent_rate,
+            lag,
+            beat,
+            observed,
+            core_wait: Some(1_000),
+            cpu_us_per_event,
+            cores,
+            doubts,
+        }
+    }
+
+    #[test]
+    fn neighbours_that_take_the_cores_of_sending_threads_are_named() {
+        let time =
+            |ran, waited| CoreTime { ran: Gap::from_millis(ran), waited: Gap::from_millis(waited), timeslices: 10 };
+        assert_eq!(contention_warning(CoreTime::default()), None);
+        assert_eq!(contention_warning(time(1, 2)), None, "short waits");
+        assert_eq!(contention_warning(time(20, 32)), None, "its own threads are what it waits for");
+        let told = contention_warning(time(1, 32)).unwrap();
+        assert!(
+            told.starts_with("other processes keep the sending threads waiting for a core, 3.20ms at a time"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_was_not_tried_is_said_with_what_it_would_take() {
+        let plan = OfferedLoad::closed(Some(16_000), 100_000, 100_000_000);
+        let told = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
+        assert!(
+            told.starts_with("audit: 800 requests/s of 2 tokens, 7 streams open: send lag p50 0ns p99 1.00µs, "),
+            "{told}"
+        );
+        let less = "5 µs of CPU for each event; that is 10000 of 16000 streams, 20000 of 800000 events/s; all of it would \
+                    take 400 % of a core";
+        assert!(told.ends_with(less), "{told}");
+        let plan = OfferedLoad::open(101, Gap::from_millis(10_000), 50_500, None);
+        let told = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
+        assert!(told.ends_with("µs of CPU for each event"), "all of it was tried: {told}");
+    }
+}

@@ -1,0 +1,78 @@
+//! Which words prompts are made of: those that are one token each, by `--tokenizer` or by the servers' `/tokenize`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use tokenizers::Tokenizer;
+
+use super::flags::RunnerArgs;
+use super::plan::SetupError;
+use crate::replay::encode::RequestEncoder;
+use crate::replay::schedule::ScheduledRequest;
+use crate::replay::target::TargetUrl;
+use crate::replay::tokenize::{self, TokenizeEndpoint};
+use crate::trace::vocabulary::Vocabulary;
+
+/// What is known of the words.
+#[derive(Default)]
+pub(super) struct VocabularyChoice {
+    pub(super) words: Vocabulary,
+    /// Who says that they are one token each, as `run.json` calls it.
+    pub(super) source: Option<&'static str>,
+    /// What people should know of it.
+    pub(super) note: Option<String>,
+}
+
+/// Those that are one token each in this file.
+pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, SetupError> {
+    let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
+    let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
+    tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
+    let ids = |text: &str| {
+        let tokens = tokenizer.encode_fast(text, false);
+        tokens.map_or(Vec::new(), |tokens| tokens.get_ids().iter().copied().map(u64::from).collect())
+    };
+    let words = Vocabulary::from_tokenizer(ids).map_err(refused)?;
+    Ok(VocabularyChoice { words, source: Some("tokenizer"), note: None })
+}
+
+/// Those that are one token each at the servers of these rows, the first of each model.
+pub(super) fn from_servers(
+    args: &RunnerArgs,
+    targets: &[TargetUrl],
+    encoder: &RequestEncoder,
+    models: &[ScheduledRequest],
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<VocabularyChoice, SetupError> {
+    let (fields, key) = args.fields().and_then(|fields| Ok((fields, args.key()?))).map_err(anyhow::Error::msg)?;
+    let asked = |first: &ScheduledRequest| {
+        let form = encoder.template(first).ok()?;
+        let own = form.fields(key.as_deref()).map(|(name, value)| (name.to_owned(), value));
+        let target = targets.get(encoder.target(first)?)?.clone();
+        Some(TokenizeEndpoint {
+            target,
+            model: first.entry.model.clone(),
+            fields: own.chain(fields.iter().cloned()).collect(),
+        })
+    };
+    let asked: Vec<TokenizeEndpoint> = models.iter().filter_map(asked).collect();
+    let all = asked.len();
+    let answers: Vec<_> =
+        tokenize::fetch_single_token_words(asked, tls, args.connect_timeout)?.into_iter().flatten().collect();
+    let who = match (answers.len(), all) {
+        (0, _) => return Ok(VocabularyChoice::default()),
+        (1, 1) => "the server's /tokenize".to_owned(),
+        (some, all) if some == all => format!("the /tokenize of all {all} models"),
+        (some, all) => format!("the /tokenize of {some} of {all} models"),
+    };
+    let shared = answers.into_iter().reduce(|all, next| all?.intersection(&next?)).transpose();
+    Ok(match shared {
+        Ok(words) => {
+            let words = words.unwrap_or_default();
+            let said = format!("{who}: {} of {} words are one token each", words.word_count(), Vocabulary::COUNT);
+            VocabularyChoice { words, source: Some("tokenize"), note: Some(said) }
+        }
+        Err(why) => VocabularyChoice { note: Some(format!("note: {who}: {why}")), ..VocabularyChoice::default() },
+    })
+}

@@ -1,0 +1,77 @@
+//! What is said on stderr: what a trace was taken for, and what was lost.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use crate::capture::row::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
+use crate::cli::eprint_line;
+use crate::measure::time::Gap;
+use crate::trace::conversion_loss::ConversionLosses;
+use crate::trace::format::{ConversionSummary, TraceFormat};
+use crate::trace::scale::RateScale;
+
+/// What a user calls it.
+pub(super) fn display_name(path: &Path) -> Cow<'_, str> {
+    if path == Path::new("-") { "stdin".into() } else { path.to_string_lossy() }
+}
+
+/// What a file is taken for, by what, and what its times and ids are.
+pub(in crate::cli) fn format_note(path: &Path, format: &TraceFormat, by: Option<&str>, header: &TraceHeader) -> String {
+    let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
+    let blocks = describe_blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
+    let turns = if header.turns == TurnContent::Delta { "; later turns hold only what was added" } else { "" };
+    let name = display_name(path);
+    format!("note: {name} is taken as {}{by}; times in {}{blocks}{turns}", format.name, format.time_unit)
+}
+
+/// That prompts are made of turns which hold only what was added.
+pub(in crate::cli) const WHOLE_TURNS_NOTE: &str =
+    "note: prompts are made whole: each has the prompts and answers before it in its session";
+
+/// What the block ids of a trace are.
+pub(super) fn describe_blocks(header: &TraceHeader) -> Option<String> {
+    let blocks = header.blocks.as_ref()?;
+    let unit = match blocks.unit {
+        BlockUnit::Tokens => "tokens",
+        BlockUnit::Bytes => "bytes",
+    };
+    let ids = match blocks.ids {
+        BlockIds::Chained => "chained ids",
+        BlockIds::Single => "ids of single blocks",
+    };
+    let last = match blocks.last {
+        LastBlock::Kept => "a partial last block has one",
+        LastBlock::Dropped => "a partial last block has none",
+    };
+    let scope = match blocks.scope {
+        BlockScope::Trace => "",
+        BlockScope::Session => ", equal within a session only",
+    };
+    Some(format!("blocks of {} {unit}, {ids}, {last}{scope}", blocks.size))
+}
+
+/// What the input has and a row cannot hold.
+pub(super) fn print_losses(losses: &ConversionLosses) {
+    losses.unconverted_note().iter().for_each(|note| eprint_line(note));
+}
+
+/// What was written, and what the format has no place for.
+pub(super) fn print_conversion(converted: &ConversionSummary, format: &TraceFormat) {
+    let lost = converted.losses.summary(&format!("{} has no place for", format.name));
+    lost.iter().for_each(|note| eprint_line(note));
+    converted.notes.iter().for_each(|note| eprint_line(&format!("note: {note}")));
+    eprint_line(&format!("note: {} requests written as {}", converted.written, format.name));
+}
+
+/// By how much copies that span so many nanoseconds together stay behind the rate that was asked for, where that is more
+/// than a twentieth.
+pub(super) fn print_scale_shortfall(scale: RateScale, span: u64) {
+    let (asked, reached) = (scale.factor, scale.effective_factor(span));
+    if span > 0 && reached < 0.95 * asked {
+        let (later, span) = (Gap::from_nanos(scale.last_copy_offset()), Gap::from_nanos(span));
+        eprint_line(&format!(
+            "note: the last copy begins {later} after the first, and together they span {span}: over all of that the \
+             rate is {reached:.2}x and not {asked}x; a shorter --offset comes nearer"
+        ));
+    }
+}

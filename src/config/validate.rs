@@ -1,0 +1,417 @@
+//! From what was typed to what is believed: every text is parsed here, once, with the error that says what to type.
+
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+
+use super::defaults::{self, BOUNDS, DEFAULTS, NONE};
+use super::dump::format_duration;
+use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_of};
+use super::layer::{SettingsLayer, SourcedText};
+use super::proxy::{
+    CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig, SessionKey, TailSampling,
+    TlsFiles, TokenizerFile, UpstreamConfig,
+};
+use super::raw_settings::SETTINGS;
+use super::upstream::{ServerAddress, is_host};
+use crate::measure::dialect::{Route, Routes};
+use crate::measure::slo::{Slo, Slos};
+use crate::measure::time::Gap;
+
+/// Believes settings, or says everything that is wrong with them.
+pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigError> {
+    let mut reader = SettingsReader { settings, problems: Vec::new() };
+    let config = reader.config();
+    match config {
+        Some(config) if reader.problems.is_empty() => Ok(config),
+        _ => Err(ConfigError(reader.problems)),
+    }
+}
+
+/// Reads settings by key. What cannot be read is `None`, and a problem.
+struct SettingsReader<'a> {
+    settings: &'a SettingsLayer,
+    problems: Vec<ConfigProblem>,
+}
+
+impl SettingsReader<'_> {
+    fn config(&mut self) -> Option<ProxyConfig> {
+        let address = "expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface";
+        let listen = self.value("listen", address, |text| text.parse().ok());
+        let admin = self.value("admin", address, |text| text.parse().ok());
+        let (upstream, tls) = (self.upstream(), self.tls());
+        if listen.is_some_and(|listen: SocketAddr| listen.port() != 0 && admin == Some(listen)) {
+            self.add_problem("admin", "is the address of `listen`; give it a port of its own");
+        }
+        for (own, address) in [("listen", listen), ("admin", admin)] {
+            if let (Some(upstream), Some(address)) = (&upstream, address)
+                && loops_back(upstream, address)
+            {
+                self.add_problem(
+                    "upstream",
+                    format!("is the proxy's own `{own}` address; name the inference server's"),
+                );
+            }
+        }
+        let admin_hosts = self.admin_hosts();
+        let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
+        let workers = self.number("workers");
+        let limits = self.limits();
+        let (drain, stall) = (self.time("drain", defaults::DRAIN_BOUNDS), self.time("stall", defaults::TIMEOUT_BOUNDS));
+        let tokenizers = self.tokenizers();
+        let max_models = self.number("max_models");
+        let provider = self.provider();
+        let trace_probes = self.boolean("trace_probes");
+        let capture = self.capture();
+        let access_log = self.boolean("access_log");
+        let ask_usage = self.boolean("ask_usage");
+        let log = (self.enum_value("log_format"), self.enum_value("log_level"));
+        Some(ProxyConfig {
+            listen: listen?,
+            admin: admin?,
+            admin_hosts: admin_hosts?,
+            upstream: upstream?,
+            tls,
+            headers: headers?,
+            ask_usage: ask_usage?,
+            workers: workers?,
+            limits: limits?,
+            drain: drain?,
+            routes: routes?,
+            slos: slos?,
+            stall: stall?,
+            tokenizers,
+            max_models: max_models?,
+            provider,
+            tail_keep: tail_keep?,
+            trace_probes: trace_probes?,
+            capture: capture?,
+            access_log: access_log?,
+            log: LogConfig { format: log.0?, level: log.1? },
+        })
+    }
+
+    fn boolean(&mut self, key: &'static str) -> Option<bool> {
+        self.value(key, "expected true or false", |text| text.parse().ok())
+    }
+
+    fn upstream(&mut self) -> Option<UpstreamConfig> {
+        let server = match self.texts("upstream").pop() {
+            Some(text) => self.parse("upstream", &text, ServerAddress::from_str),
+            None => {
+                self.add_problem(
+                    "upstream",
+                    "expected the inference server's URL, as in --upstream http://127.0.0.1:8000",
+                );
+                None
+            }
+        };
+        let http = self.enum_value("upstream_http");
+        let connect_timeout = self.time("upstream_connect_timeout", defaults::TIMEOUT_BOUNDS);
+        let (ca, server_name) = (self.file("upstream_ca"), self.server_name());
+        let identity =
+            self.cert_and_key("upstream_cert", "upstream_key").map(|(cert, key)| ClientIdentity { cert, key });
+        let server = server?;
+        if !server.tls {
+            for key in ["upstream_ca", "upstream_cert", "upstream_key", "upstream_server_name"] {
+                if self.settings.value(key).is_some() {
+                    self.add_problem(key, "needs an upstream that begins with https://");
+                }
+            }
+        }
+        let ServerAddress { tls, host, port } = server;
+        let (http, connect_timeout) = (http?, connect_timeout?);
+        Some(UpstreamConfig { tls, host: host.into(), port, http, connect_timeout, ca, identity, server_name })
+    }
+
+    fn server_name(&mut self) -> Option<String> {
+        let expected = "expected a host name or an IP address, as in llm.example.com";
+        self.value("upstream_server_name", expected, |text| is_host(text).then(|| text.to_owned()))
+    }
+
+    fn tls(&mut self) -> Option<TlsFiles> {
+        let client_ca = self.file("tls_client_ca");
+        let pair = self.cert_and_key("tls_cert", "tls_key");
+        if client_ca.is_some() && pair.is_none() {
+            self.add_problem("tls_client_ca", "needs tls_cert and tls_key: a client shows its certificate in TLS only");
+        }
+        pair.map(|(cert, key)| TlsFiles { cert, key, client_ca })
+    }
+
+    /// A certificate and its key: both or neither.
+    fn cert_and_key(&mut self, cert: &'static str, key: &'static str) -> Option<(PathBuf, PathBuf)> {
+        match (self.file(cert), self.file(key)) {
+            (Some(cert), Some(key)) => return Some((cert, key)),
+            (Some(_), None) => self.add_problem(cert, format!("needs {key}, the file of its private key")),
+            (None, Some(_)) => self.add_problem(key, format!("needs {cert}, the file of its certificate")),
+            (None, None) => {}
+        }
+        None
+    }
+
+    fn admin_hosts(&mut self) -> Option<Vec<String>> {
+        let expected = "expected host names, in which * stands for any run of characters, or none";
+        self.word_list("admin_hosts", expected, |names: &mut Vec<String>, word| {
+            let is_pattern = word != NONE && is_host(&word.replace('*', "x"));
+            is_pattern.then(|| names.push(word.to_ascii_lowercase()))
+        })
+    }
+
+    fn headers(&mut self) -> Option<ForwardingHeaders> {
+        self.word_list("headers", "expected via, forwarded or none", |headers: &mut ForwardingHeaders, word| {
+            match word {
+                "via" => headers.via = true,
+                "forwarded" => headers.forwarded = true,
+                _ => return None,
+            }
+            Some(())
+        })
+    }
+
+    fn tail_keep(&mut self) -> Option<TailSampling> {
+        let expected = "expected failed, slo, slow=TIME (as in slow=5s) or none";
+        self.word_list("tail_keep", expected, |keep: &mut TailSampling, word| {
+            match word {
+                "failed" => keep.failed = true,
+                "slo" => keep.slo = true,
+                _ => keep.slow = Some(word.strip_prefix("slow=")?.parse().ok()?),
+            }
+            Some(())
+        })
+    }
+
+    fn routes(&mut self) -> Option<Routes> {
+        let texts = self.texts("routes");
+        let routes: Vec<_> = texts.iter().map(|text| self.parse("routes", text, Route::from_str)).collect();
+        routes.into_iter().collect::<Option<Vec<_>>>().map(Routes::new)
+    }
+
+    fn slos(&mut self) -> Option<Arc<Slos>> {
+        let texts = self.texts("slos");
+        let slos: Vec<_> = texts.iter().map(|text| self.parse("slos", text, Slo::from_str)).collect();
+        let slos = slos.into_iter().collect::<Option<Vec<_>>>()?;
+        Slos::new(slos).map_err(|message| self.add_problem("slos", message)).ok().map(Arc::new)
+    }
+
+    fn tokenizers(&mut self) -> Vec<TokenizerFile> {
+        let expected = "expected MODEL=FILE, as in llama-*=/models/llama/tokenizer.json";
+        let read = |text: &str| {
+            let (model, path) = text.split_once('=').filter(|(model, path)| !model.is_empty() && !path.is_empty())?;
+            Some(TokenizerFile { model: model.to_owned(), path: path.into() })
+        };
+        let texts = self.texts("tokenizers");
+        let read = |text: &SourcedText| {
+            self.parse("tokenizers", text, |text| read(text).ok_or_else(|| expected_but_found(expected, text)))
+        };
+        texts.iter().filter_map(read).collect()
+    }
+
+    fn limits(&mut self) -> Option<Limits> {
+        let head_bytes = self.bytes("max_head_bytes");
+        let head_timeout = self.time("head_timeout", defaults::TIMEOUT_BOUNDS);
+        let idle_timeout = self.time("idle_timeout", defaults::TIMEOUT_BOUNDS);
+        let streams = self.number("max_streams");
+        let connections = self.number("max_connections");
+        Some(Limits {
+            head_bytes: head_bytes?,
+            head_timeout: head_timeout?,
+            idle_timeout: idle_timeout?,
+            streams: streams?,
+            connections: connections?,
+        })
+    }
+
+    fn capture(&mut self) -> Option<CaptureConfig> {
+        let before = self.problems.len();
+        let directory = "expected the path of a directory, which is made if it is not there";
+        let is_path = |text: &str| !text.is_empty() && !text.contains(['\n', '\0']);
+        let folder = self.value("capture", directory, |text| is_path(text).then(|| text.into()));
+        let key_file = "expected the path of a file that holds the key, not the key itself";
+        let key = self.texts("capture_key").pop();
+        let key = key.and_then(|text| {
+            self.parse("capture_key", &text, |text| if is_path(text) { Ok(text.into()) } else { Err(key_file) })
+        });
+        let tokenizer_file = "expected the path of a tokenizer.json";
+        let tokenizer = self.value("capture_tokenizer", tokenizer_file, |text| is_path(text).then(|| text.into()));
+        let default = if tokenizer.is_some() { defaults::DEFAULT_BLOCK.1 } else { defaults::DEFAULT_BLOCK.0 };
+        let block =
+            if self.settings.value("capture_block").is_some() { self.number("capture_block") } else { Some(default) };
+        let (flush, round) = (
+            self.time("capture_flush", defaults::CAPTURE_FLUSH_BOUNDS),
+            self.time("capture_round", defaults::CAPTURE_ROUND_BOUNDS),
+        );
+        let names = self.number("capture_names");
+        let rotate = self.boolean("capture_key_rotate");
+        let session = self.session();
+        let (keep_bytes, keep_age) =
+            (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::CAPTURE_KEEP_AGE_BOUNDS));
+        if folder.is_none() && self.problems.len() == before {
+            self.reject_unused_capture_settings(default);
+        }
+        Some(CaptureConfig {
+            folder,
+            flush: flush?,
+            round: round?,
+            tokenizer,
+            block: block?,
+            key,
+            rotate: rotate?,
+            session: session?,
+            names: names?,
+            keep_bytes: keep_bytes?,
+            keep_age: keep_age?,
+        })
+    }
+
+    /// Without a capture its settings do nothing. As they are by default they may stand there all the same, as in a file
+    /// that explains every setting.
+    fn reject_unused_capture_settings(&mut self, block: usize) {
+        let block = ("capture_block", &*block.to_string());
+        for key in SETTINGS.iter().map(|setting| &*setting.key).filter(|key| key.starts_with("capture_")) {
+            let default = DEFAULTS.iter().chain([&block]).find(|(known, _)| *known == key).map(|(_, text)| *text);
+            if self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default) {
+                self.add_problem(key, "needs capture, the directory that is written to");
+            }
+        }
+    }
+
+    fn session(&mut self) -> Option<SessionKey> {
+        let expected = "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred";
+        let is_name = |name: &str| {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            (1..=defaults::MAX_PROVIDER_CHARS).contains(&name.len()) && name.bytes().all(fits)
+        };
+        self.value("capture_session", expected, |text| match text.split_once(':') {
+            Some(("header", name)) if is_name(name) => Some(SessionKey::Header(name.to_ascii_lowercase())),
+            Some(("body", path)) if is_name(path) => Some(SessionKey::Body(path.to_owned())),
+            None if text == defaults::INFERRED => Some(SessionKey::Inferred),
+            _ => None,
+        })
+    }
+
+    fn provider(&mut self) -> Option<String> {
+        let is_name = |text: &str| {
+            (1..=defaults::MAX_PROVIDER_CHARS).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
+        };
+        let expected = "expected a name of letters, digits, `.`, `-` and `_` (64 at most), as in vllm";
+        self.value("provider", expected, |text| is_name(text).then(|| text.to_owned()))
+    }
+}
+
+/// How single values are read.
+impl SettingsReader<'_> {
+    fn add_problem(&mut self, key: &'static str, message: impl Into<String>) {
+        self.problems.push(ConfigProblem::for_setting(key, self.settings.origin(key), message));
+    }
+
+    fn texts(&self, key: &str) -> Vec<SourcedText> {
+        self.settings.value(key).map(|given| given.texts.clone()).unwrap_or_default()
+    }
+
+    /// What `parse` makes of one text of `key`, whose error says all.
+    fn parse<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        text: &SourcedText,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let parsed = parse(text.text.trim());
+        parsed
+            .map_err(|error| {
+                self.problems.push(ConfigProblem::for_setting(key, text.origin.clone(), error.to_string()))
+            })
+            .ok()
+    }
+
+    /// What `parse` makes of the value of `key`, if it has one.
+    fn value<T>(&mut self, key: &'static str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+        let text = self.texts(key).pop()?;
+        self.parse(key, &text, |text| parse(text).ok_or_else(|| expected_but_found(expected, text)))
+    }
+
+    fn number(&mut self, key: &'static str) -> Option<usize> {
+        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
+        let expected = format!("expected a whole number from {} to {}", bounds.start(), bounds.end());
+        self.value(key, &expected, |text| text.parse().ok().filter(|number| bounds.contains(number)))
+    }
+
+    /// A count of bytes, with a unit or without one.
+    fn bytes(&mut self, key: &'static str) -> Option<usize> {
+        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
+        let expected = format!("expected bytes from {} to {}, as in 64K or 10G", bounds.start(), bounds.end());
+        self.value(key, &expected, |text| bytes(text).filter(|number| bounds.contains(number)))
+    }
+
+    fn time(&mut self, key: &'static str, bounds: RangeInclusive<Gap>) -> Option<Gap> {
+        let (least, most) = (format_duration(*bounds.start()), format_duration(*bounds.end()));
+        let expected = format!("expected a time from {least} to {most}, as in 30s");
+        self.value(key, &expected, |text| text.parse().ok().filter(|time| bounds.contains(time)))
+    }
+
+    fn enum_value<T: ValueEnum>(&mut self, key: &'static str) -> Option<T> {
+        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+        let expected = expected_one_of(names.iter().map(String::as_str));
+        self.value(key, &expected, |text| T::from_str(text, true).ok())
+    }
+
+    fn file(&mut self, key: &'static str) -> Option<PathBuf> {
+        let text = self.texts(key).pop()?;
+        // Not quoted: what stands here instead of a path may be the private key itself.
+        let is_path = |text: &str| !text.is_empty() && !text.contains("-----BEGIN") && !text.contains('\n');
+        self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(EXPECTED_PEM_FILE) })
+    }
+
+    /// A list of words, in one text with commas or in several.
+    fn word_list<T: Default>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        mut add: impl FnMut(&mut T, &str) -> Option<()>,
+    ) -> Option<T> {
+        let texts = self.texts(key);
+        let mut all = T::default();
+        for text in texts.iter().filter(|text| text.text.trim() != NONE) {
+            for word in text.text.split(',').map(str::trim) {
+                let wrong = || match word {
+                    NONE => format!("`{NONE}` goes with nothing else; take it or the others out"),
+                    word => expected_but_found(expected, word),
+                };
+                self.parse(key, text, |_| add(&mut all, word).ok_or_else(wrong))?;
+            }
+        }
+        Some(all)
+    }
+}
+
+/// `65536`, `64K`, `64KiB`; with a `B` alone the unit is a power of 1,000 (`10GB`).
+fn bytes(text: &str) -> Option<usize> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let power = |letter: &str| "KMGT".find(&letter.to_ascii_uppercase()).map(|at| at as u32 + 1);
+    let scale = match (unit.get(..1), unit.get(1..)) {
+        (None, _) | (Some("B"), Some("")) => 1,
+        (Some(letter), Some("" | "i" | "iB")) => 1024_usize.checked_pow(power(letter)?)?,
+        (Some(letter), Some("B")) => 1000_usize.checked_pow(power(letter)?)?,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(scale)
+}
+
+/// Whether a connection to `upstream` would come back to `own`.
+fn loops_back(upstream: &UpstreamConfig, own: SocketAddr) -> bool {
+    let here = own.ip().is_unspecified() || own.ip().is_loopback();
+    let same_host = match upstream.host.parse::<IpAddr>() {
+        Ok(host) => host == own.ip() || (host.is_loopback() && own.ip().is_unspecified()),
+        Err(_) => &*upstream.host == "localhost" && here,
+    };
+    same_host && upstream.port == own.port()
+}
+
+const EXPECTED_PEM_FILE: &str = "expected the path of a PEM file; its contents are read from there";

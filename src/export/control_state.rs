@@ -1,0 +1,337 @@
+//! The state of the control runtime: what has been reported, and everything that is read beside it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::task::spawn_blocking;
+
+use super::aggregate::{self, Aggregate};
+use super::capture_hook::CaptureRecorder;
+use super::catalog::Id;
+use super::drops::Drops;
+use super::gauges::Gauges;
+use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
+use super::models::escape_invisible;
+use super::otlp::exporter::SpanQueue;
+use super::otlp::traces::RequestSpans;
+use super::process;
+use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
+use super::run_status;
+use super::snapshot::{Snapshot, TimePoint};
+use super::thread_gauges::known_method;
+use super::trace_context::RequestTrace;
+use crate::clock::Clock;
+use crate::config::TailSampling;
+use crate::measure::failure::FailureOrigin;
+use crate::measure::record::{Quality, RequestRecord, TokenCount, UnreadReason};
+use crate::measure::time::Gap;
+
+/// Requests remembered for `/api/state`.
+const MAX_RECENT_REQUESTS: usize = 50;
+
+/// What the lines of the access log are logged as.
+pub const ACCESS_LOG_TARGET: &str = "streamgauge::access";
+
+/// What can change while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeSettings {
+    /// How to count.
+    pub aggregate: aggregate::AggregateSettings,
+    /// Traces kept whatever the sampler says.
+    pub tail_keep: TailSampling,
+    /// Whether each request is logged in one line.
+    pub access_log: bool,
+    /// Whether health probes are logged and remembered too.
+    pub trace_probes: bool,
+    /// Names that the admin port answers to, as patterns in lower case, beside addresses and `localhost`.
+    pub admin_hosts: Arc<[String]>,
+    /// A digest of the configuration in force, by which two processes can be compared; for `/api/state`.
+    pub config_digest: String,
+}
+
+/// What is remembered of one request. Nothing of what was said.
+#[derive(Clone, Debug)]
+pub(super) struct RecentRequest {
+    /// When it ended, in nanoseconds since 1970.
+    pub(super) unix: u64,
+    /// The model, as it was admitted then.
+    pub(super) model: Option<Arc<str>>,
+    pub(super) route: &'static str,
+    pub(super) status: Option<u16>,
+    /// Whether the proxy made the response itself.
+    pub(super) local_reply: bool,
+    /// Whose fault a failure is.
+    pub(super) fault: Option<&'static str>,
+    pub(super) outcome: &'static str,
+    pub(super) ttft: Option<Gap>,
+    pub(super) duration: Gap,
+    pub(super) output_tokens: Option<TokenCount>,
+    /// How far the figures above can be trusted.
+    pub(super) quality: Quality,
+}
+
+impl RecentRequest {
+    /// The access line.
+    fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
+        let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
+        tracing::info!(
+            target: ACCESS_LOG_TARGET,
+            trace_id = trace.map(|trace| tracing::field::display(trace.trace_id)),
+            response_id = record.response_id.as_deref().map(escape_invisible).as_deref(),
+            method = known_method(&record.shape.method),
+            route = self.route,
+            model = self.model.as_deref(),
+            status = self.status,
+            // Absent where the server answered.
+            answered_by = self.local_reply.then_some("proxy"),
+            outcome = self.outcome,
+            fault = self.fault,
+            ttft_ms = millis(self.ttft),
+            tpot_ms = millis(record.tpot()),
+            duration_ms = self.duration.as_millis(),
+            output_tokens = self.output_tokens.map(|count| count.tokens),
+            tokens_from = self.output_tokens.map(|count| count.source.name()),
+            // Where all is well these are not there.
+            malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
+            unread = self.quality.unread.map(UnreadReason::name),
+            request_unread = self.quality.request_unread.map(UnreadReason::name),
+            write_blocked_ms = millis(Some(self.quality.write_blocked).filter(|blocked| *blocked > Gap::ZERO)),
+            request_bytes = record.request_bytes,
+            response_bytes = record.response_bytes,
+            "request"
+        );
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ControlState {
+    pub(super) clock: Clock,
+    pub(super) gauges: Arc<Gauges>,
+    pub(super) drops: Arc<Drops>,
+    pub(super) started: TimePoint,
+    inbox: ReportReceiver,
+    /// Where spans go, if traces are exported.
+    spans: Option<Arc<SpanQueue>>,
+    /// Never taken by a thread that forwards, and nobody waits while holding it.
+    state: Mutex<ControlStateInner>,
+}
+
+#[derive(Debug)]
+struct ControlStateInner {
+    aggregate: Aggregate,
+    tail_keep: TailSampling,
+    access_log: bool,
+    trace_probes: bool,
+    admin_hosts: Arc<[String]>,
+    config_digest: String,
+    recent: VecDeque<RecentRequest>,
+    /// The names, as they are shown, of models that have had an open stream.
+    models_with_streams: BTreeSet<Box<str>>,
+}
+
+impl ControlStateInner {
+    fn remember(&mut self, record: &RequestRecord, trace: Option<&RequestTrace>, moment: TimePoint) {
+        if record.shape.probe.is_some() && !self.trace_probes {
+            return;
+        }
+        if self.recent.len() == MAX_RECENT_REQUESTS {
+            self.recent.pop_front();
+        }
+        let recent = RecentRequest {
+            unix: moment.unix_of(record.times.ended),
+            model: record.shape.model.as_deref().map(|model| self.aggregate.display_name(model)),
+            route: record.shape.route(),
+            status: record.status,
+            local_reply: record.local_reply.is_some(),
+            fault: record.failure_origin().map(FailureOrigin::name),
+            outcome: record.outcome.name(),
+            ttft: record.ttft(),
+            duration: record.duration(),
+            output_tokens: record.output_tokens,
+            quality: record.quality,
+        };
+        if self.access_log {
+            recent.log(record, trace);
+        }
+        self.recent.push_back(recent);
+    }
+}
+
+impl ControlState {
+    /// Nothing reported yet.
+    pub(super) fn new(
+        rules: RuntimeSettings,
+        inbox: ReportReceiver,
+        spans: Option<Arc<SpanQueue>>,
+        drops: Arc<Drops>,
+        clock: Clock,
+    ) -> Self {
+        let RuntimeSettings { aggregate, tail_keep, access_log, trace_probes, admin_hosts, config_digest } = rules;
+        let (aggregate, recent) = (Aggregate::new(aggregate), VecDeque::with_capacity(MAX_RECENT_REQUESTS));
+        let streamed = BTreeSet::new();
+        let state = ControlStateInner {
+            aggregate,
+            tail_keep,
+            access_log,
+            trace_probes,
+            admin_hosts,
+            config_digest,
+            recent,
+            models_with_streams: streamed,
+        };
+        let started = TimePoint::now(&clock);
+        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
+    }
+
+    /// From now on these rules hold. What has been reported is counted by the old ones.
+    pub(super) fn apply(&self, rules: RuntimeSettings) {
+        self.drain();
+        let mut state = self.lock();
+        state.aggregate.apply(rules.aggregate);
+        (state.tail_keep, state.access_log) = (rules.tail_keep, rules.access_log);
+        state.trace_probes = rules.trace_probes;
+        (state.admin_hosts, state.config_digest) = (rules.admin_hosts, rules.config_digest);
+    }
+
+    /// Names that the admin port answers to.
+    pub(super) fn admin_hosts(&self) -> Arc<[String]> {
+        Arc::clone(&self.lock().admin_hosts)
+    }
+
+    /// The digest of the configuration in force.
+    pub(super) fn config_digest(&self) -> String {
+        self.lock().config_digest.clone()
+    }
+
+    /// The SLOs in force, as they were written, by name.
+    pub(super) fn slos(&self) -> BTreeMap<String, String> {
+        let state = self.lock();
+        state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.to_string())).collect()
+    }
+
+    /// Counts what has been reported.
+    pub(super) fn drain(&self) {
+        let moment = TimePoint::now(&self.clock);
+        let mut state = self.lock();
+        for report in self.inbox.drain() {
+            match report {
+                QueuedReport::Progress(progress) => state.aggregate.record_progress(&progress, moment),
+                QueuedReport::Replayed(replayed) => {
+                    let (record, lag) = &*replayed;
+                    state.aggregate.record_replayed(record, *lag, moment);
+                    state.remember(record, None, moment);
+                }
+                QueuedReport::Finished(finished) => {
+                    self.finished(&mut state, &finished.record, finished.trace.as_ref(), moment);
+                    self.inbox.forward(finished);
+                }
+            }
+        }
+    }
+
+    fn finished(
+        &self,
+        state: &mut ControlStateInner,
+        record: &RequestRecord,
+        trace: Option<&RequestTrace>,
+        moment: TimePoint,
+    ) {
+        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
+        state.aggregate.record_finished(record, kept, moment);
+        if let (Some(trace), Some(queue)) = (kept, &self.spans) {
+            queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
+        }
+        state.remember(record, trace, moment);
+    }
+
+    /// Everything there is to export, what has been reported up to now included.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.drain();
+        let mut open = self.in_flight().streams_by_model;
+        let mut state = self.lock();
+        if self.gauges.run_info().is_none() {
+            state.aggregate.declare_overflow_series(self.started);
+        }
+        let mut snapshot = state.aggregate.snapshot(TimePoint::now(&self.clock));
+        let scheme = state.aggregate.settings().scheme;
+        // A model whose streams have ended has none, and not what it had last.
+        state.models_with_streams.extend(open.keys().cloned());
+        let models = state
+            .models_with_streams
+            .iter()
+            .map(|model| (model.clone(), open.remove(model).unwrap_or_default()))
+            .collect();
+        drop(state);
+        self.gauges.observe(&mut snapshot, scheme, self.started.unix, &models);
+        self.drops.observe(&mut snapshot, self.started.unix);
+        process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix);
+        snapshot
+    }
+
+    /// The last requests, the latest first.
+    pub(super) fn recent(&self) -> Vec<RecentRequest> {
+        self.drain();
+        self.lock().recent.iter().rev().cloned().collect()
+    }
+
+    /// What is open, models under the names that are shown.
+    pub(super) fn in_flight(&self) -> InFlight {
+        let open = self.gauges.open_by_model();
+        let (waiting, streaming) = self.gauges.streams();
+        let (mut by_model, mut streams_by_model) = (BTreeMap::new(), BTreeMap::<_, OpenStreams>::new());
+        let state = self.lock();
+        for (model, open) in open {
+            let name = Box::<str>::from(&*state.aggregate.display_name(&model));
+            let streams = streams_by_model.entry(name.clone()).or_default();
+            *by_model.entry(name).or_default() += open.requests;
+            streams.waiting += open.waiting;
+            streams.streaming += open.streaming;
+        }
+        InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model, streams_by_model }
+    }
+
+    /// What the page shows of a run, where there is one.
+    pub(super) fn run_view(&self) -> Option<run_status::RunView<'_>> {
+        let running = self.gauges.run_info()?;
+        self.drain();
+        let counted = [Id::ReplayLag, Id::ReplayRequests];
+        Some(running.view(&self.lock().aggregate.snapshot_of(&counted, TimePoint::now(&self.clock))))
+    }
+
+    /// The figures of this moment.
+    pub(super) fn live_snapshot(&self) -> LiveSnapshot {
+        self.drain();
+        let counted = self.lock().aggregate.snapshot_of(&LiveSnapshot::INSTRUMENTS, TimePoint::now(&self.clock));
+        LiveSnapshot::from_snapshot(&counted, self.in_flight(), self.clock.now())
+    }
+
+    /// From now on requests that have been counted go on to this capture.
+    pub(super) fn set_capture(&self, capture: Arc<CaptureRecorder>) {
+        self.gauges.set_capture(Arc::clone(capture.stats()));
+        self.inbox.set_capture(capture);
+    }
+
+    /// How often the queue is to be drained.
+    pub(super) fn drain_interval(&self) -> Gap {
+        self.inbox.capture().map_or(DRAIN_INTERVAL, |capture| DRAIN_INTERVAL.min(capture.handover_interval()))
+    }
+
+    /// Writes what the capture has been given, and ends it.
+    pub(super) async fn end_capture(&self) {
+        if let Some(capture) = self.inbox.capture().map(Arc::clone) {
+            // It waits for the disk.
+            let _ended = spawn_blocking(move || capture.shutdown()).await.is_ok();
+        }
+    }
+
+    /// Waits until the queue should be drained at once.
+    pub(super) async fn queue_half_full(&self) {
+        self.inbox.half_full().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ControlStateInner> {
+        // A panic while counting one record leaves counts that still add up.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

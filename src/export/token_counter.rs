@@ -1,0 +1,176 @@
+//! Counts the tokens of replies whose server did not, with local tokenizers, before they are reported.
+//!
+//! Counting happens on a thread of its own: a stream's task only hands over what it collected
+//! ([`ReplyText`]), and that never waits. A hand-over that finds too many replies waiting is reported as it is, with
+//! the count that it had. The text is dropped as soon as it is counted; the tokenizers' own caches of words are off, so
+//! that none of it stays there either.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+
+use tokenizers::Tokenizer;
+
+use super::queue::{FinishedRequest, Reporter};
+use crate::capture::tokenizer::PromptTokenizer;
+use crate::config::TokenizerFile;
+use crate::measure::record::{CountSource, TokenCount};
+use crate::measure::slo::glob;
+use crate::measure::text_collector::{ReplyText, TextBudget};
+
+/// Replies that may wait to be counted.
+const MAX_QUEUED_REPLIES: usize = 256;
+/// The largest file that is read as a tokenizer, in bytes. Those in use are below 40 MiB.
+const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {} as the tokenizer of {owner}: {reason}", file.display())]
+pub struct TokenizerError {
+    /// Whose, and the setting that says so.
+    owner: String,
+    file: PathBuf,
+    reason: String,
+}
+
+/// Tokenizers by the models they count for.
+struct LoadedTokenizers(Vec<(String, Tokenizer)>);
+
+/// Where replies go to be counted and reported. See the module.
+pub struct TokenCounter {
+    models: Vec<String>,
+    budget: TextBudget,
+    queue: SyncSender<TokenCountJob>,
+    waiting: Arc<AtomicUsize>,
+    reporter: Reporter,
+}
+
+struct TokenCountJob {
+    finished: FinishedRequest,
+    text: ReplyText,
+}
+
+impl TokenCounter {
+    /// Reads the tokenizers, and begins to count for `reporter`. `None` where there are none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no tokenizer; the error names it.
+    pub fn start(files: &[TokenizerFile], reporter: Reporter) -> Result<Option<Self>, TokenizerError> {
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let loaded = LoadedTokenizers(files.iter().map(load).collect::<Result<_, _>>()?);
+        let (queue, replies) = sync_channel(MAX_QUEUED_REPLIES);
+        let waiting = Arc::<AtomicUsize>::default();
+        let (counted, reports) = (Arc::clone(&waiting), reporter.clone());
+        let body = move || count(&loaded, &replies, &counted, &reports);
+        thread::Builder::new().name("tokenizer".to_owned()).spawn(body).map_err(|error| TokenizerError {
+            owner: model_owner(&files[0].model),
+            file: files[0].path.clone(),
+            reason: format!("cannot start a thread: {error}"),
+        })?;
+        let models = files.iter().map(|file| file.model.clone()).collect();
+        Ok(Some(Self { models, budget: TextBudget::default(), queue, waiting, reporter }))
+    }
+
+    /// Reads the tokenizers, and that of a capture, and keeps none.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no tokenizer; the error names it.
+    pub fn check(files: &[TokenizerFile], of_a_capture: Option<&Path>) -> Result<(), TokenizerError> {
+        files.iter().try_for_each(|file| load(file).map(drop))?;
+        of_a_capture.map_or(Ok(()), |file| load_capture_tokenizer(file).map(drop))
+    }
+
+    /// What collects the text of a reply of this model, if there is a tokenizer for it.
+    pub fn budget(&self, model: Option<&str>) -> Option<&TextBudget> {
+        let model = model.unwrap_or_default();
+        self.models.iter().any(|pattern| glob(pattern, model)).then_some(&self.budget)
+    }
+
+    /// A request has ended: reports it, counted.
+    pub fn finished(&self, finished: FinishedRequest, text: ReplyText) {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        if let Err(TrySendError::Full(reply) | TrySendError::Disconnected(reply)) =
+            self.queue.try_send(TokenCountJob { finished, text })
+        {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.reporter.finished(reply.finished);
+        }
+    }
+
+    /// Whether all that was handed over has been reported.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+}
+
+fn model_owner(model: &str) -> String {
+    format!("{model} (--tokenizer)")
+}
+
+fn load(file: &TokenizerFile) -> Result<(String, Tokenizer), TokenizerError> {
+    let error = |reason| TokenizerError { owner: model_owner(&file.model), file: file.path.clone(), reason };
+    let (tokenizer, _) = read(&file.path).map_err(error)?;
+    Ok((file.model.clone(), tokenizer))
+}
+
+/// What cuts the prompts of a capture into tokens.
+///
+/// # Errors
+/// A file that cannot be read, or is no tokenizer; the error names it.
+pub(super) fn load_capture_tokenizer(file: &Path) -> Result<PromptTokenizer, TokenizerError> {
+    let whose = "the capture (--capture-tokenizer)".to_owned();
+    let error = |reason| TokenizerError { owner: whose, file: file.to_owned(), reason };
+    let (tokenizer, bytes) = read(file).map_err(error)?;
+    let encode = move |text: &str| Some(tokenizer.encode_fast(text, false).ok()?.get_ids().to_vec());
+    Ok(PromptTokenizer::new(&bytes, Box::new(encode)))
+}
+
+/// Reads a tokenizer, and gives the bytes of its file back as well.
+fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
+    let mut bytes = Vec::new();
+    let opened = File::open(path).map_err(|cause| cause.to_string())?;
+    opened.take(MAX_TOKENIZER_BYTES + 1).read_to_end(&mut bytes).map_err(|cause| cause.to_string())?;
+    if bytes.len() as u64 > MAX_TOKENIZER_BYTES {
+        return Err(format!("it is larger than {MAX_TOKENIZER_BYTES} bytes"));
+    }
+    let expected = "expected a tokenizer.json as Hugging Face's tokenizers write it";
+    let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|cause| format!("{expected}: {cause}"))?;
+    // What a file says of cutting and filling is for training, and would change the count.
+    tokenizer.with_padding(None).with_truncation(None).map_err(|cause| cause.to_string())?;
+    let mut model = tokenizer.get_model().clone();
+    model.resize_cache(0);
+    tokenizer.with_model(model);
+    Ok((tokenizer, bytes))
+}
+
+/// Counts and reports until nobody hands over any more.
+fn count(loaded: &LoadedTokenizers, replies: &Receiver<TokenCountJob>, waiting: &AtomicUsize, reporter: &Reporter) {
+    for TokenCountJob { mut finished, text } in replies {
+        let record = &mut finished.record;
+        let model = record.shape.model.as_deref().unwrap_or_default();
+        if let Some(tokens) = loaded.tokens(model, &text) {
+            record.output_tokens = Some(TokenCount { tokens, source: CountSource::Tokenizer });
+        }
+        drop(text);
+        reporter.finished(finished);
+        waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl LoadedTokenizers {
+    /// The tokens of a text, those that frame it (beginning, end, roles) left out: they are not in it.
+    fn tokens(&self, model: &str, text: &ReplyText) -> Option<u64> {
+        let (_, tokenizer) = self.0.iter().find(|(pattern, _)| glob(pattern, model))?;
+        let mut tokens = 0;
+        for part in text.parts() {
+            tokens += tokenizer.encode_fast(part, false).ok()?.len() as u64;
+        }
+        Some(tokens)
+    }
+}

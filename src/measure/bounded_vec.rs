@@ -1,0 +1,77 @@
+//! A list that holds so many and no more, and takes memory by what it is used for.
+//!
+//! Most streams are short, and a few are very long. So the first few are held in place, the value that finds that room
+//! taken makes room for all, and from then on nothing is allocated.
+
+use smallvec::SmallVec;
+
+/// Values that are held in place.
+const INLINE_ITEMS: usize = 8;
+
+/// A few in place, more elsewhere.
+pub(super) type SmallList<T> = SmallVec<[T; INLINE_ITEMS]>;
+
+/// At most `MOST` values.
+#[derive(Debug)]
+pub(super) struct BoundedVec<T, const MOST: usize>(SmallList<T>);
+
+impl<T, const MOST: usize> Default for BoundedVec<T, MOST> {
+    fn default() -> Self {
+        Self(SmallList::new())
+    }
+}
+
+impl<T: Copy, const MOST: usize> BoundedVec<T, MOST> {
+    /// Adds a value; `false` if there is no room.
+    pub(super) fn push(&mut self, value: T) -> bool {
+        let held = self.0.len();
+        if held == MOST {
+            return false;
+        }
+        if held == self.0.capacity() {
+            self.0.reserve_exact(MOST - held);
+        }
+        self.0.push(value);
+        true
+    }
+
+    /// Values held.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes what is held; the room stays.
+    pub(super) fn take(&mut self) -> Box<[T]> {
+        let taken = self.0[..].into();
+        self.0.clear();
+        taken
+    }
+}
+
+impl<T, const MOST: usize> From<BoundedVec<T, MOST>> for SmallList<T> {
+    fn from(buffer: BoundedVec<T, MOST>) -> Self {
+        buffer.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_are_held_in_place_then_room_is_made_for_all_and_then_no_more() {
+        let mut buffer = BoundedVec::<u32, 100>::default();
+        let room: Vec<_> = (0..100).map(|n| (buffer.push(n), buffer.0.spilled(), buffer.0.capacity())).collect();
+        assert_eq!((&room[..8], &room[8..]), (&[(true, false, 8); 8][..], &[(true, true, 100); 92][..]));
+        assert!(!buffer.push(100));
+        assert_eq!(buffer.take()[..], (0..100).collect::<Vec<_>>());
+        assert_eq!((buffer.len(), buffer.0.capacity()), (0, 100));
+    }
+
+    #[test]
+    fn a_small_buffer_takes_no_more_than_it_may_hold() {
+        let mut buffer = BoundedVec::<u8, 3>::default();
+        assert_eq!([1, 2, 3, 4].map(|n| buffer.push(n)), [true, true, true, false]);
+        assert_eq!((buffer.take()[..].to_vec(), buffer.0.spilled()), (vec![1, 2, 3], false));
+    }
+}

@@ -1,0 +1,219 @@
+//! A reply that is one JSON document: what its fields tell, by where they stand.
+
+use super::{ChoiceCounters, Delta, DeltaSink, believed, finish_reason};
+use crate::measure::json_scanner::Scalar;
+use crate::measure::record::{FinishReason, Usage};
+use crate::measure::shape::RequestShape;
+
+/// What one field tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyField {
+    /// The reply's id.
+    Id,
+    /// The model.
+    Model,
+    /// Why a choice is finished; the choice is the element of the outermost array.
+    Finish,
+    /// The state of the whole reply, which may be such a reason.
+    Status,
+    /// Prompt tokens; several fields add up.
+    Input,
+    /// Prompt tokens, where no [`Input`](Self::Input) tells.
+    InputElse,
+    /// Prompt tokens from a cache; the first of several fields counts, and elements of a list add up.
+    Cached,
+    /// Prompt tokens from a cache that [`Input`](Self::Input) leaves out.
+    CachedBeside,
+    /// Output tokens; several fields add up.
+    Output,
+    /// Output tokens of a choice, by the server's running counter.
+    Total,
+    /// One generated id.
+    Token,
+    /// Output tokens that were reasoning; the first of several fields counts, and elements of a list add up.
+    Reasoning,
+    /// Reasoning that [`Output`](Self::Output) leaves out.
+    ReasoningBeside,
+    /// An error's message: with it the reply is an error.
+    Error,
+    /// A message, if the reply is an error.
+    Message,
+    /// The class of an error.
+    Kind,
+    /// The code of an error.
+    Code,
+    /// The class of an error: with it the reply is one.
+    ErrorKind,
+    /// The code of an error: with it the reply is one.
+    ErrorCode,
+    /// The reply is an error if this says `error`.
+    Mark,
+}
+
+/// One document.
+#[derive(Debug, Default)]
+pub(in crate::measure) struct Document {
+    /// Answers asked for to each prompt: in a list of them they share its tokens.
+    answers: Option<u64>,
+    usage: Usage,
+    /// The element that the last count of cached tokens, and of reasoning, was for.
+    cached_of: Option<u32>,
+    reasoning_of: Option<u32>,
+    input_else: Option<u64>,
+    /// Generated ids.
+    listed: u64,
+    failed: bool,
+    message: Option<String>,
+    kind: Option<String>,
+    code: Option<String>,
+}
+
+impl Document {
+    /// A reply to a request of this shape.
+    pub(in crate::measure) fn new(shape: &RequestShape) -> Self {
+        Self { answers: shape.choices, ..Self::default() }
+    }
+
+    /// The field at `path`; `index` is the element of the outermost array.
+    pub(in crate::measure) fn scalar(
+        &mut self,
+        field: ReplyField,
+        index: u32,
+        scalar: Scalar<'_>,
+        sink: &mut dyn DeltaSink,
+    ) {
+        // Words of an error stay as they stand: whoever shows them undoes their escapes.
+        let text = || match scalar {
+            Scalar::Number(number) => Some(number.to_owned()),
+            Scalar::String(raw) => Some(String::from_utf8_lossy(raw).into_owned()),
+            Scalar::Bool(_) | Scalar::Null => None,
+        };
+        let number = believed(scalar.as_u64());
+        let of_prompt = number.filter(|_| u64::from(index) % self.answers.unwrap_or(1).max(1) == 0);
+        let usage = &mut self.usage;
+        match field {
+            ReplyField::Id | ReplyField::Model => {
+                if let Some(text) = scalar.to_text() {
+                    sink.delta(0, if field == ReplyField::Id { Delta::Id(&text) } else { Delta::Model(&text) });
+                }
+            }
+            ReplyField::Finish | ReplyField::Status => {
+                let raw = scalar.to_text().unwrap_or_default();
+                match finish_reason(&raw) {
+                    None => {}
+                    // What a state says beside that is told by another field.
+                    Some(FinishReason::Other) if field == ReplyField::Status => self.failed |= raw == "failed",
+                    Some(reason) => sink.delta(index, Delta::Finish(reason, &raw)),
+                }
+            }
+            ReplyField::Input => usage.input = sum(usage.input, of_prompt),
+            ReplyField::InputElse => self.input_else = self.input_else.or(number),
+            ReplyField::Cached => first_of(&mut self.cached_of, index, &mut usage.cached, of_prompt),
+            ReplyField::Total => number.into_iter().for_each(|total| sink.delta(index, Delta::Total(total))),
+            ReplyField::Token => self.listed += 1,
+            ReplyField::CachedBeside => {
+                (usage.cached, usage.input) = (usage.cached.or(number), sum(usage.input, number))
+            }
+            ReplyField::Output => usage.output = sum(usage.output, number),
+            ReplyField::Reasoning => first_of(&mut self.reasoning_of, index, &mut usage.reasoning, number),
+            ReplyField::ReasoningBeside => {
+                (usage.reasoning, usage.output) = (usage.reasoning.or(number), sum(usage.output, number));
+            }
+            ReplyField::Error if scalar == Scalar::Null => {}
+            ReplyField::Error => (self.failed, self.message) = (true, text()),
+            ReplyField::Message => self.message = self.message.take().or_else(text),
+            ReplyField::ErrorKind | ReplyField::ErrorCode if scalar == Scalar::Null => {}
+            ReplyField::ErrorKind => (self.failed, self.kind) = (true, self.kind.take().or_else(text)),
+            ReplyField::ErrorCode => {
+                self.failed = true;
+                self.scalar(ReplyField::Code, index, scalar, sink);
+            }
+            ReplyField::Kind => self.kind = self.kind.take().or_else(text),
+            ReplyField::Code if matches!(scalar, Scalar::String(_)) => {
+                self.code = self.code.take().or_else(|| Some(format!("\"{}\"", text()?)));
+            }
+            ReplyField::Code => self.code = self.code.take().or_else(text),
+            ReplyField::Mark => self.failed |= scalar == Scalar::String(b"error"),
+        }
+    }
+
+    /// Generated ids in the document.
+    pub(in crate::measure) fn listed(&self) -> u64 {
+        self.listed
+    }
+
+    /// The document has ended.
+    pub(in crate::measure) fn end(&self, sink: &mut dyn DeltaSink) {
+        let Usage { input, output, .. } = self.usage;
+        let usage = Usage { input: believed(input.or(self.input_else)), output: believed(output), ..self.usage };
+        if is_report(&usage) {
+            sink.delta(0, Delta::Usage(usage));
+        }
+        if self.failed {
+            let (message, kind, code) = (self.message.as_deref(), self.kind.as_deref(), self.code.as_deref());
+            sink.delta(0, Delta::Fault { message, kind, code });
+        }
+    }
+}
+
+/// Adds up the counts that a stream gives of each choice by itself, each the latest. Answers to one prompt share it.
+#[derive(Debug)]
+pub(super) struct PerChoiceCounts {
+    /// Answers to each prompt.
+    answers: u32,
+    input: ChoiceCounters,
+    cached: ChoiceCounters,
+    output: ChoiceCounters,
+    reasoning: ChoiceCounters,
+}
+
+impl PerChoiceCounts {
+    /// Those of a reply to a request of this shape.
+    pub(super) fn new(shape: &RequestShape) -> Self {
+        let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
+        let counters = ChoiceCounters::default;
+        Self { answers, input: counters(), cached: counters(), output: counters(), reasoning: counters() }
+    }
+
+    /// Whether the size of this choice's prompt is known.
+    pub(super) fn know_prompt(&self, choice: u32) -> bool {
+        self.input.get(choice / self.answers) > 0
+    }
+
+    /// The counts of the whole reply, now that a choice has these. What this one does not tell is left out.
+    pub(super) fn add(&mut self, choice: u32, own: Usage) -> Usage {
+        let prompt = choice / self.answers;
+        let total = |counters: &mut ChoiceCounters, of, count: Option<u64>| {
+            count.map(|count| {
+                counters.set(of, count);
+                counters.sum()
+            })
+        };
+        Usage {
+            input: total(&mut self.input, prompt, own.input),
+            cached: total(&mut self.cached, prompt, own.cached),
+            output: total(&mut self.output, choice, own.output),
+            reasoning: total(&mut self.reasoning, choice, own.reasoning),
+        }
+    }
+}
+
+/// Adds an element's count, unless it has had one.
+fn first_of(of: &mut Option<u32>, element: u32, total: &mut Option<u64>, count: Option<u64>) {
+    if count.is_some() && *of != Some(element) {
+        (*of, *total) = (Some(element), sum(*total, count));
+    }
+}
+
+/// Whether usage says anything: some servers put zeros on every event.
+pub(super) fn is_report(usage: &Usage) -> bool {
+    usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
+}
+
+/// Two counts together, where there are any.
+pub(super) fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
+    }
+}

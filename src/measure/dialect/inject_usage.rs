@@ -1,0 +1,354 @@
+//! Asking for usage on a client's behalf, in OpenAI's dialects: a request body that streams and does not ask for its
+//! usage gets `stream_options.include_usage` as it passes, and every other byte stays.
+//!
+//! What the server then reports is hidden from the client by [`HideUsage`](super::hide_usage::HideUsage).
+
+/// The request field by which a dialect shows that its usage can be asked for.
+pub const FIELD: &str = "stream_options.include_usage";
+
+/// Longest key or literal that matters, in bytes.
+const MAX_WORD: usize = 24;
+
+/// What was asked for in the client's stead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InjectedUsage {
+    /// The final report.
+    pub usage: bool,
+    /// The running one on every event.
+    pub continuous: bool,
+}
+
+/// Edits one request body. See the module.
+#[derive(Debug)]
+pub struct InjectUsage {
+    /// Whether to ask for running usage too.
+    wants_continuous: bool,
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    /// A string that begins now is a key.
+    before_key: bool,
+    /// The key or the literal at hand, as far as it matters.
+    word: Vec<u8>,
+    place: InsertPosition,
+    stream: bool,
+    options: StreamOptionsField,
+    /// Bytes of a `null` in place of `stream_options` that are held back.
+    null: usize,
+    asked: InjectedUsage,
+}
+
+/// The value that the bytes belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InsertPosition {
+    Elsewhere,
+    Stream,
+    Options,
+    IncludeUsage,
+    Continuous,
+}
+
+/// What the client says in `stream_options`.
+#[derive(Clone, Copy, Debug, Default)]
+struct StreamOptionsField {
+    present: bool,
+    keys: bool,
+    include: Option<bool>,
+    continuous: bool,
+}
+
+impl InjectUsage {
+    /// An editor for one body. With `continuous` running usage is asked for as well, which only some servers know.
+    pub fn new(continuous: bool) -> Self {
+        Self {
+            wants_continuous: continuous,
+            depth: 0,
+            in_string: false,
+            escaped: false,
+            before_key: false,
+            word: Vec::new(),
+            place: InsertPosition::Elsewhere,
+            stream: false,
+            options: StreamOptionsField::default(),
+            null: 0,
+            asked: InjectedUsage::default(),
+        }
+    }
+
+    /// What has been asked for; final when the body is whole.
+    pub fn injected(&self) -> InjectedUsage {
+        self.asked
+    }
+
+    /// One read of the body; `send` gets it with what is added.
+    pub fn push(&mut self, bytes: &[u8], mut send: impl FnMut(&[u8])) {
+        let mut send = |bytes: &[u8]| {
+            if !bytes.is_empty() {
+                send(bytes)
+            }
+        };
+        let (mut sent, mut at) = (0, 0);
+        while at < bytes.len() {
+            if self.in_string {
+                at += self.string(&bytes[at..]);
+                continue;
+            }
+            let byte = bytes[at];
+            if self.null > 0 {
+                if b"null".get(self.null) == Some(&byte) {
+                    (self.null, at, sent) = (self.null + 1, at + 1, at + 1);
+                    continue;
+                }
+                send(self.in_place_of_null());
+            } else if byte == b'n' && self.depth == 1 && self.place == InsertPosition::Options && self.word.is_empty() {
+                send(&bytes[sent..at]);
+                (self.null, at, sent) = (1, at + 1, at + 1);
+                continue;
+            }
+            if let Some(added) = self.byte(byte) {
+                send(&bytes[sent..at]);
+                sent = at;
+                send(added.as_bytes());
+            }
+            at += 1;
+        }
+        send(&bytes[sent..]);
+    }
+
+    /// Inside a string; how many bytes of it there are.
+    fn string(&mut self, bytes: &[u8]) -> usize {
+        if std::mem::take(&mut self.escaped) {
+            return 1;
+        }
+        let Some(stop) = memchr::memchr2(b'"', b'\\', bytes) else {
+            self.keep(bytes);
+            return bytes.len();
+        };
+        self.keep(&bytes[..stop]);
+        if bytes[stop] == b'\\' {
+            // A key with an escape is none of ours.
+            self.keep(b"\\");
+            self.escaped = true;
+        } else {
+            self.in_string = false;
+        }
+        stop + 1
+    }
+
+    /// One byte outside of strings; what is to be added before it.
+    fn byte(&mut self, byte: u8) -> Option<&'static str> {
+        match byte {
+            b'"' => {
+                self.in_string = true;
+                self.word.clear();
+                if !self.before_key {
+                    // What a string says is no literal.
+                    self.keep(b"\"");
+                }
+            }
+            b':' if self.before_key => {
+                self.before_key = false;
+                self.place = match (self.depth, self.place, &self.word[..]) {
+                    (1, _, b"stream") => InsertPosition::Stream,
+                    (1, _, b"stream_options") => InsertPosition::Options,
+                    (
+                        2,
+                        InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous,
+                        b"include_usage",
+                    ) => InsertPosition::IncludeUsage,
+                    (
+                        2,
+                        InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous,
+                        b"continuous_usage_stats",
+                    ) => InsertPosition::Continuous,
+                    (2, InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous, _) => {
+                        InsertPosition::Options
+                    }
+                    (1, ..) => InsertPosition::Elsewhere,
+                    (_, place, _) => place,
+                };
+                self.options.present |= self.place == InsertPosition::Options;
+                self.options.keys |= self.depth == 2 && self.place != InsertPosition::Elsewhere;
+                self.word.clear();
+            }
+            b'{' | b'[' => {
+                self.depth += 1;
+                self.before_key = byte == b'{' && self.depth <= 2;
+                self.word.clear();
+            }
+            b',' => {
+                self.literal();
+                self.before_key = self.depth == 1 || self.depth == 2 && self.place != InsertPosition::Elsewhere;
+            }
+            b'}' | b']' => {
+                self.literal();
+                let added = if byte == b'}' { self.closing() } else { None };
+                self.depth = self.depth.saturating_sub(1);
+                if self.depth <= 1 {
+                    self.place = InsertPosition::Elsewhere;
+                }
+                return added;
+            }
+            byte if !byte.is_ascii_whitespace() => self.keep(&[byte]),
+            _ => {}
+        }
+        None
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = MAX_WORD - self.word.len();
+        self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// A value has ended; if it is a literal that matters it is noted.
+    fn literal(&mut self) {
+        let truth = self.word == b"true";
+        match self.place {
+            InsertPosition::Stream if self.depth == 1 => self.stream = truth,
+            InsertPosition::IncludeUsage if self.depth == 2 => self.options.include = Some(truth),
+            InsertPosition::Continuous if self.depth == 2 => self.options.continuous = true,
+            _ => {}
+        }
+        self.word.clear();
+    }
+
+    /// What to add before the brace that closes an object.
+    fn closing(&mut self) -> Option<&'static str> {
+        let options = self.options;
+        match (self.depth, self.place != InsertPosition::Elsewhere) {
+            (1, _) if self.stream && !options.present => {
+                self.note(true);
+                Some(match self.wants_continuous {
+                    false => r#","stream_options":{"include_usage":true}"#,
+                    true => r#","stream_options":{"include_usage":true,"continuous_usage_stats":true}"#,
+                })
+            }
+            (2, true) if options.include.is_none() => {
+                self.note(true);
+                Some(match (options.keys, self.wants_continuous && !options.continuous) {
+                    (false, false) => r#""include_usage":true"#,
+                    (true, false) => r#","include_usage":true"#,
+                    (false, true) => r#""include_usage":true,"continuous_usage_stats":true"#,
+                    (true, true) => r#","include_usage":true,"continuous_usage_stats":true"#,
+                })
+            }
+            (2, true) if options.include == Some(true) && self.wants_continuous && !options.continuous => {
+                self.note(false);
+                Some(r#","continuous_usage_stats":true"#)
+            }
+            _ => None,
+        }
+    }
+
+    /// What goes on instead of the `null`, or of what began like one.
+    fn in_place_of_null(&mut self) -> &'static [u8] {
+        let held = std::mem::take(&mut self.null);
+        if held < 4 || !self.stream {
+            return &b"null"[..held];
+        }
+        self.note(true);
+        match self.wants_continuous {
+            false => br#"{"include_usage":true}"#,
+            true => br#"{"include_usage":true,"continuous_usage_stats":true}"#,
+        }
+    }
+
+    fn note(&mut self, usage: bool) {
+        self.asked.usage |= usage;
+        self.asked.continuous |= self.wants_continuous && !self.options.continuous;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn injected_into(continuous: bool, reads: &[&[u8]]) -> (String, InjectedUsage) {
+        let (mut ask, mut out) = (InjectUsage::new(continuous), Vec::new());
+        for read in reads {
+            ask.push(read, |bytes| out.extend_from_slice(bytes));
+        }
+        (String::from_utf8(out).unwrap(), ask.injected())
+    }
+
+    /// The body as it goes on, which must not depend on the cut.
+    fn asked(continuous: bool, body: &str) -> (String, InjectedUsage) {
+        let body = body.as_bytes();
+        let whole = injected_into(continuous, &[body]);
+        for cut in 0..=body.len() {
+            assert_eq!(injected_into(continuous, &[&body[..cut], &body[cut..]]), whole, "cut at {cut}");
+        }
+        assert_eq!(injected_into(continuous, &body.chunks(1).collect::<Vec<_>>()), whole);
+        whole
+    }
+
+    const USAGE: InjectedUsage = InjectedUsage { usage: true, continuous: false };
+    const BOTH: InjectedUsage = InjectedUsage { usage: true, continuous: true };
+
+    #[test]
+    fn a_stream_that_lacks_it_asks_for_usage_and_every_other_byte_stays() {
+        for (body, expected) in [
+            (
+                r#" {"messages":[{"a":"}\"stream_options\":{"}] , "stream" : true }
+"#,
+                r#" {"messages":[{"a":"}\"stream_options\":{"}] , "stream" : true ,"stream_options":{"include_usage":true}}
+"#,
+            ),
+            (
+                r#"{"stream":true,"stream_options":{},"n":1}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true},"n":1}"#,
+            ),
+            (
+                r#"{"stream_options":{"include_obfuscation":false },"stream":true}"#,
+                r#"{"stream_options":{"include_obfuscation":false ,"include_usage":true},"stream":true}"#,
+            ),
+            (
+                r#"{"stream":true,"stream_options": null ,"n":1}"#,
+                r#"{"stream":true,"stream_options": {"include_usage":true} ,"n":1}"#,
+            ),
+        ] {
+            assert_eq!(asked(false, body), (expected.to_owned(), USAGE));
+        }
+    }
+
+    #[test]
+    fn running_usage_is_asked_for_where_the_server_knows_it() {
+        for (body, expected, what) in [
+            (
+                r#"{"stream":true}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
+                BOTH,
+            ),
+            (
+                r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
+                r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
+                InjectedUsage { usage: false, continuous: true },
+            ),
+            (
+                r#"{"stream":true,"stream_options":{"continuous_usage_stats":false}}"#,
+                r#"{"stream":true,"stream_options":{"continuous_usage_stats":false,"include_usage":true}}"#,
+                USAGE,
+            ),
+        ] {
+            assert_eq!(asked(true, body), (expected.to_owned(), what));
+        }
+    }
+
+    #[test]
+    fn whoever_asks_declines_or_does_not_stream_is_left_alone() {
+        for body in [
+            r#"{"model":"m"}"#,
+            r#"{"stream":false}"#,
+            r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
+            r#"{"stream":true,"stream_options":{"include_usage":false}}"#,
+            r#"{"stream":true,"stream_options":nulL}"#,
+            r#"{"stream_options":null,"stream":false}"#,
+            r#"{"messages":[{"stream":true}],"stream":"true"}"#,
+            r#"[{"stream":true}]"#,
+            "{\"stream\":tru",
+            "not JSON } , : \" {",
+        ] {
+            assert_eq!(asked(false, body), (body.to_owned(), InjectedUsage::default()), "{body}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What other tools take for the first token: their definitions, as data.
+//!
+//! A rule is a list of fields; the first event that holds any of them has the peer's first token. The rules were read
+//! from the tools' sources: AIPerf 0.13.0, vLLM 0.33.0 (Python) and its Rust client, SGLang 0.5.23, GuideLLM 0.8.1,
+//! GenAI-Bench, inference-perf 0.7.0.
+
+use super::dialect::event_fields::{EventFields, FieldKind};
+
+/// Another tool.
+#[derive(Debug)]
+pub struct ToolFirstToken {
+    /// Its name for scripts.
+    pub key: &'static str,
+    /// Its name for people.
+    pub name: &'static str,
+    /// Its rule for each dialect that it speaks, by the dialect's name.
+    rules: &'static [(&'static str, FirstTokenRule)],
+}
+
+/// What makes an event the first token.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstTokenRule {
+    /// Any of these does.
+    pub any: &'static [FieldKind],
+    /// Without this the event is not looked at.
+    pub only: Option<FieldKind>,
+}
+
+const CHAT: &str = "openai.chat";
+const COMPLETIONS: &str = "openai.completions";
+const RESPONSES: &str = "openai.responses";
+const SGLANG: &str = "sglang.generate";
+
+/// The first event that holds any of these.
+const fn any(any: &'static [FieldKind]) -> FirstTokenRule {
+    FirstTokenRule { any, only: None }
+}
+
+/// Every peer.
+pub static PEERS: &[ToolFirstToken] = {
+    use FieldKind::*;
+    &[
+        ToolFirstToken {
+            key: "aiperf",
+            name: "AIPerf",
+            rules: &[
+                (
+                    CHAT,
+                    FirstTokenRule { any: &[Content, Reasoning, ReasoningContent, ToolText], only: Some(ChatChunk) },
+                ),
+                (COMPLETIONS, any(&[Text])),
+                (RESPONSES, any(&[OutputText, ReasoningText, ReasoningSummary, FunctionArguments])),
+            ],
+        },
+        ToolFirstToken {
+            key: "vllm_bench_py",
+            name: "vLLM bench",
+            rules: &[
+                (CHAT, any(&[Content, Reasoning, ToolCalls, FunctionCall, HeldBack])),
+                (COMPLETIONS, any(&[Choices])),
+                (RESPONSES, any(&[OutputText, ReasoningText])),
+            ],
+        },
+        ToolFirstToken {
+            key: "vllm_bench_rs",
+            name: "vLLM bench (Rust)",
+            rules: &[(CHAT, any(&[Choices])), (COMPLETIONS, any(&[Choices]))],
+        },
+        ToolFirstToken {
+            key: "sglang_bench",
+            name: "SGLang bench",
+            rules: &[
+                (CHAT, any(&[Content, Reasoning, ReasoningContent])),
+                (COMPLETIONS, any(&[Text])),
+                (SGLANG, any(&[Text])),
+            ],
+        },
+        ToolFirstToken {
+            key: "guidellm",
+            name: "GuideLLM",
+            rules: &[
+                (CHAT, any(&[Content, Reasoning, ReasoningContent, ToolCalls])),
+                (COMPLETIONS, any(&[Text])),
+                (RESPONSES, any(&[OutputText, ReasoningSummary, FunctionArguments])),
+            ],
+        },
+        ToolFirstToken {
+            key: "genai_bench",
+            name: "GenAI-Bench",
+            rules: &[(CHAT, any(&[Content, Reasoning, ReasoningContent]))],
+        },
+        ToolFirstToken { key: "inference_perf", name: "inference-perf", rules: &[(CHAT, any(&[Content]))] },
+    ]
+};
+
+impl ToolFirstToken {
+    /// Its rule for streams of a dialect; `None` where it does not speak it.
+    pub fn rule(&self, dialect: &str) -> Option<FirstTokenRule> {
+        self.rules.iter().find(|(spoken, _)| *spoken == dialect).map(|(_, rule)| *rule)
+    }
+}
+
+impl FirstTokenRule {
+    /// The event with the first token, counted from 0, and what makes it that.
+    pub fn first(self, events: impl IntoIterator<Item = EventFields>) -> Option<(u64, FieldKind)> {
+        (0..).zip(events).find_map(|(at, facts)| Some((at, self.field_of(facts)?)))
+    }
+
+    fn field_of(self, facts: EventFields) -> Option<FieldKind> {
+        let seen = self.only.is_none_or(|only| facts.has(only));
+        self.any.iter().copied().find(|what| seen && facts.has(*what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each peer's first event, by key, over events of a dialect.
+    fn first_tokens(dialect: &str, events: &[&str]) -> Vec<(&'static str, Option<u64>)> {
+        let facts = || events.iter().map(|event| EventFields::of(event.as_bytes()));
+        let first = |peer: &ToolFirstToken| Some((peer.key, peer.rule(dialect)?.first(facts()).map(|(at, _)| at)));
+        PEERS.iter().filter_map(first).collect()
+    }
+
+    #[test]
+    fn each_tool_has_its_own_first_token() {
+        let chunk = |delta: &str| {
+            format!(r#"{{"object":"chat.completion.chunk","choices":[{{"index":0,"delta":{{{delta}}}}}]}}"#)
+        };
+        let events = [
+            r#": {"object":"","choices":[]}"#.to_owned(),
+            chunk(r#""role":"assistant","content":"""#),
+            chunk(r#""content":"""#),
+            chunk(r#""tool_calls":[{"index":0,"id":"x"}]"#),
+            chunk(r#""tool_calls":[{"function":{"arguments":"{"}}]"#),
+            chunk(r#""reasoning_content":"a""#),
+            chunk(r#""content":"b""#),
+        ];
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
+        let expected = [
+            ("aiperf", Some(4)),
+            ("vllm_bench_py", Some(2)),
+            ("vllm_bench_rs", Some(1)),
+            ("sglang_bench", Some(5)),
+            ("guidellm", Some(3)),
+            ("genai_bench", Some(5)),
+            ("inference_perf", Some(6)),
+        ];
+        assert_eq!(first_tokens("openai.chat", &events), expected);
+        assert_eq!(first_tokens("openai.chat", &events[..1]), expected.map(|(key, _)| (key, None)));
+    }
+
+    #[test]
+    fn aiperf_looks_only_at_what_says_that_it_is_a_chunk() {
+        let events = [r#"{"object":"chunk","choices":[{"delta":{"content":"a"}}]}"#];
+        assert_eq!(first_tokens("openai.chat", &events)[..2], [("aiperf", None), ("vllm_bench_py", Some(0))]);
+    }
+
+    #[test]
+    fn a_peer_has_no_first_token_in_a_dialect_that_it_does_not_speak() {
+        let response = |kind: &str| format!(r#"{{"type":"response.{kind}.delta","delta":"a"}}"#);
+        let events = ["reasoning_text", "reasoning_summary_text", "output_text"].map(response);
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
+        let expected = [("aiperf", Some(0)), ("vllm_bench_py", Some(0)), ("guidellm", Some(1))];
+        assert_eq!(first_tokens("openai.responses", &events), expected);
+        assert_eq!(
+            first_tokens("sglang.generate", &[r#"{"text":""}"#, r#"{"text":"a"}"#]),
+            [("sglang_bench", Some(1))]
+        );
+        assert_eq!(first_tokens("anthropic.messages", &events), []);
+        let silent = [r#"{"choices":[{"text":""}]}"#, r#"{"choices":[{"text":"a"}]}"#];
+        let expected = [
+            ("aiperf", Some(1)),
+            ("vllm_bench_py", Some(0)),
+            ("vllm_bench_rs", Some(0)),
+            ("sglang_bench", Some(1)),
+            ("guidellm", Some(1)),
+        ];
+        assert_eq!(first_tokens("openai.completions", &silent), expected);
+    }
+}

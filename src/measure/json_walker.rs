@@ -1,0 +1,471 @@
+//! A walk over one JSON text that is at hand: borrowed, in one pass, without an allocation.
+//!
+//! serde_json allocates for every value nested deeper than two that it skips, and an event of a stream is mostly
+//! skipped. The walker is handed from callback to callback; each takes exactly the value that it stands before.
+//!
+//! It checks structure. Numbers and the inside of strings are taken as they stand; that all is text is checked once.
+//!
+//! A walk may record where the values stand that decide nothing but themselves: see `value_span`.
+
+use std::ops::Range;
+
+use super::value_span::{MAX_VALUES, ValueKind, ValueSpan, ValueSpans};
+
+/// Nesting beyond this is not an event that any server sends.
+const MAX_DEPTH: usize = 64;
+
+/// Stands before a value of a text. Every method that takes a value returns `None` where the text is not JSON or the
+/// value is of another kind; the walk is over then.
+#[derive(Clone, Debug)]
+pub struct JsonWalker<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    recorded: Option<ValueSpans>,
+}
+
+/// What a field shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FieldState {
+    /// `null`.
+    Null,
+    /// `""`, `[]` or `{}`.
+    Empty,
+    /// A string, and where its inside stands in the text.
+    String(Range<usize>),
+    /// Anything else.
+    Other,
+}
+
+impl FieldState {
+    /// Whether there is something to see.
+    pub fn is_content(&self) -> bool {
+        matches!(self, Self::String(_) | Self::Other)
+    }
+}
+
+impl<'a> JsonWalker<'a> {
+    /// A walk from the beginning of `bytes`, if they are text.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(bytes).ok().map(|text| Self { text, at: 0, depth: 0, recorded: None })
+    }
+
+    /// The same walk, which notes values in `spans` from here on.
+    pub(super) fn recording(self, spans: ValueSpans) -> Self {
+        Self { recorded: Some(spans), ..self }
+    }
+
+    /// What was noted, if the walk records.
+    pub(super) fn into_recorded(self) -> Option<ValueSpans> {
+        self.recorded
+    }
+
+    /// Nothing but white space may follow.
+    pub fn end(mut self) -> Option<()> {
+        self.is_at_end().then_some(())
+    }
+
+    /// Whether nothing but white space follows.
+    pub fn is_at_end(&mut self) -> bool {
+        self.white();
+        self.at == self.text.len()
+    }
+
+    /// Where the next value begins.
+    pub fn position(&mut self) -> usize {
+        self.white();
+        self.at
+    }
+
+    /// Whether the next value is an object.
+    pub fn is_object(&mut self) -> bool {
+        self.white();
+        self.next() == Some(b'{')
+    }
+
+    /// Whether the next value is an array.
+    pub fn is_array(&mut self) -> bool {
+        self.white();
+        self.next() == Some(b'[')
+    }
+
+    /// Takes an object; `each` takes the value of every key. `null` is an object without keys.
+    pub fn object(&mut self, mut each: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
+        if !self.open(b'{')? {
+            return Some(());
+        }
+        if !self.token(b'}') {
+            loop {
+                let key = self.string()?;
+                let key = self.text.get(key)?.as_bytes();
+                self.token(b':').then_some(())?;
+                each(key, self)?;
+                if !self.token(b',') {
+                    break;
+                }
+            }
+            self.token(b'}').then_some(())?;
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    /// Takes an array; `each` takes every entry. `null` is an array without entries.
+    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        if !self.open(b'[')? {
+            return Some(());
+        }
+        if !self.token(b']') {
+            loop {
+                each(self)?;
+                if !self.token(b',') {
+                    break;
+                }
+            }
+            self.token(b']').then_some(())?;
+        }
+        self.depth -= 1;
+        Some(())
+    }
+
+    /// Takes an array and counts its entries; `None` inside for `null`.
+    pub fn length(&mut self) -> Option<Option<u32>> {
+        if self.null() {
+            return Some(None);
+        }
+        let mut entries = 0;
+        self.array(|walk| {
+            entries += 1;
+            walk.skip()
+        })?;
+        Some(Some(entries))
+    }
+
+    /// As [`length`](Self::length); an array of numbers is recorded under `slot`, which stands for its length.
+    pub fn length_in(&mut self, slot: u8) -> Option<Option<u32>> {
+        let start = self.position();
+        let length = self.unrecorded(Self::length)?;
+        self.record(start..self.at, ValueKind::Numbers, slot);
+        Some(length)
+    }
+
+    /// Takes any value, and says what it shows. The caller may look at no more than that in a walk that records.
+    pub fn shown(&mut self) -> Option<FieldState> {
+        self.white();
+        let start = self.at;
+        match self.next()? {
+            b'"' => {
+                let inside = self.string()?;
+                self.record(inside.clone(), ValueKind::ShownString, 0);
+                Some(if inside.is_empty() { FieldState::Empty } else { FieldState::String(inside) })
+            }
+            b'n' => self.skip().map(|()| FieldState::Null),
+            b'[' | b'{' => {
+                self.unrecorded(Self::skip)?;
+                let empty = self.text.get(start + 1..self.at - 1)?.trim_ascii().is_empty();
+                Some(if empty { FieldState::Empty } else { FieldState::Other })
+            }
+            _ => self.skip().map(|()| FieldState::Other),
+        }
+    }
+
+    /// Takes any value; the inside of a string, escapes and all, and `None` inside for anything else.
+    pub fn text(&mut self) -> Option<Option<&'a str>> {
+        match self.unrecorded(Self::shown)? {
+            FieldState::String(inside) => self.text.get(inside).map(Some),
+            FieldState::Empty | FieldState::Null | FieldState::Other => Some(None),
+        }
+    }
+
+    /// Takes any value; a whole number from 0, and `None` inside for anything else.
+    pub fn number(&mut self) -> Option<Option<u64>> {
+        self.raw().map(whole)
+    }
+
+    /// As [`number`](Self::number); a number is recorded under `slot`, which stands for it.
+    pub fn number_in(&mut self, slot: u8) -> Option<Option<u64>> {
+        let start = self.position();
+        let number = self.number()?;
+        self.record(start..self.at, ValueKind::Number, slot);
+        Some(number)
+    }
+
+    /// Takes any value; the length of the inside of a string, and `None` inside for anything else. A string is recorded
+    /// under `slot`, which stands for its length.
+    pub fn text_length_in(&mut self, slot: u8) -> Option<Option<u64>> {
+        let start = self.position();
+        Some(match self.unrecorded(Self::shown)? {
+            FieldState::String(inside) => {
+                self.record(inside.clone(), ValueKind::String, slot);
+                Some(inside.len() as u64)
+            }
+            FieldState::Empty if self.text.as_bytes().get(start) == Some(&b'"') => {
+                self.record(start + 1..start + 1, ValueKind::String, slot);
+                Some(0)
+            }
+            FieldState::Empty => Some(0),
+            FieldState::Null | FieldState::Other => None,
+        })
+    }
+
+    /// Takes any value as it stands.
+    pub fn raw(&mut self) -> Option<&'a str> {
+        self.white();
+        let start = self.at;
+        self.unrecorded(Self::skip)?;
+        self.text.get(start..self.at)
+    }
+
+    /// Takes any value and forgets it.
+    pub fn skip(&mut self) -> Option<()> {
+        self.white();
+        let start = self.at;
+        match self.next()? {
+            b'"' => {
+                let inside = self.string()?;
+                self.record(inside, ValueKind::String, 0);
+                Some(())
+            }
+            b'{' => self.object(|key, walk| {
+                walk.record_key(key);
+                walk.skip()
+            }),
+            b'[' => {
+                let before = self.recorded.as_ref().map_or(0, Vec::len);
+                self.array(Self::skip)?;
+                self.record_numbers(start..self.at, before);
+                Some(())
+            }
+            b'-' | b'0'..=b'9' => {
+                let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+                let rest = self.rest();
+                self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
+                // The end of `-Infinity`.
+                self.word("Infinity");
+                self.record(start..self.at, ValueKind::Number, 0);
+                Some(())
+            }
+            // JSON lacks the last two, and Python writes them.
+            _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.word(word)).then_some(()),
+        }
+    }
+
+    /// Notes the value at `place`, if the walk records and the value is plainly of that kind.
+    #[inline]
+    fn record(&mut self, place: Range<usize>, kind: ValueKind, slot: u8) {
+        if self.recorded.is_some() {
+            self.note(place, kind, slot);
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, place: Range<usize>, kind: ValueKind, slot: u8) {
+        let Range { start, end } = place;
+        let is_plain = self.text.as_bytes().get(start..).and_then(|rest| kind.end(rest)) == Some(end - start);
+        if let Some(spans) = self.recorded.as_mut().filter(|spans| is_plain && spans.len() <= MAX_VALUES) {
+            spans.push(ValueSpan { start, end, kind, slot });
+        }
+    }
+
+    /// Notes a key of an object that is skipped: nobody looks at it.
+    #[inline]
+    fn record_key(&mut self, key: &[u8]) {
+        if self.recorded.is_some() {
+            let start = key.as_ptr() as usize - self.text.as_ptr() as usize;
+            self.note(start..start + key.len(), ValueKind::String, 0);
+        }
+    }
+
+    /// Notes an array of numbers as one value, in the place of all that were noted since there were `before`.
+    #[inline]
+    fn record_numbers(&mut self, place: Range<usize>, before: usize) {
+        if let Some(spans) = &mut self.recorded
+            && ValueKind::Numbers.end(&self.text.as_bytes()[place.start..]) == Some(place.len())
+        {
+            spans.truncate(before);
+            self.note(place, ValueKind::Numbers, 0);
+        }
+    }
+
+    /// Takes a value of which nothing is noted, for its reader looks at more than its kind.
+    #[inline]
+    fn unrecorded<T>(&mut self, take: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        let recorded = self.recorded.take();
+        let taken = take(self);
+        self.recorded = recorded;
+        taken
+    }
+
+    /// What has not been walked.
+    fn rest(&self) -> &'a [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or_default()
+    }
+
+    fn next(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn white(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.next() {
+            self.at += 1;
+        }
+    }
+
+    fn token(&mut self, token: u8) -> bool {
+        self.white();
+        let found = self.next() == Some(token);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn word(&mut self, word: &str) -> bool {
+        let found = self.rest().starts_with(word.as_bytes());
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    fn null(&mut self) -> bool {
+        self.white();
+        self.word("null")
+    }
+
+    /// Enters a container; `false` for `null`.
+    fn open(&mut self, token: u8) -> Option<bool> {
+        if self.null() {
+            return Some(false);
+        }
+        self.depth += 1;
+        (self.token(token) && self.depth <= MAX_DEPTH).then_some(true)
+    }
+
+    /// Takes a string; where its inside stands.
+    fn string(&mut self) -> Option<Range<usize>> {
+        self.token(b'"').then_some(())?;
+        let start = self.at;
+        loop {
+            let rest = self.rest();
+            let stop = memchr::memchr2(b'"', b'\\', rest)?;
+            if rest[stop] == b'"' {
+                let end = self.at + stop;
+                self.at = end + 1;
+                return Some(start..end);
+            }
+            self.at += stop + 2;
+        }
+    }
+}
+
+/// The whole number from 0 that a JSON number says, in whatever form: `7`, `7.0`, `7e0`.
+pub(super) fn whole(number: &str) -> Option<u64> {
+    number.parse().ok().or_else(|| as_whole_number(number.parse().ok()?))
+}
+
+/// The whole number from 0 that a float is, as far as a float tells that from its neighbours.
+pub fn as_whole_number(number: f64) -> Option<u64> {
+    (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then_some(number as u64)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_walk_takes_what_it_wants_and_skips_the_rest() {
+        let text = br#" {"a":[1,{"b":[[]]},"x\"]"],"c":{"d":"in","e":null,"f":[]},"n":42,"t":true} "#;
+        let mut walk = JsonWalker::new(text).unwrap();
+        let mut seen = Vec::new();
+        walk.object(|key, walk| {
+            match key {
+                b"a" => seen.push(format!("{:?}", walk.length()?)),
+                b"c" => walk.object(|key, walk| {
+                    seen.push(format!("{} {:?}", key[0] as char, walk.shown()?));
+                    Some(())
+                })?,
+                b"n" => seen.push(format!("{:?}", walk.number()?)),
+                _ => walk.skip()?,
+            }
+            Some(())
+        })
+        .unwrap();
+        assert_eq!(walk.end(), Some(()));
+        assert_eq!(seen, ["Some(3)", "d String(38..40)", "e Null", "f Empty", "Some(42)"]);
+    }
+
+    #[test]
+    fn a_whole_number_is_one_in_whatever_form_it_is_written() {
+        for (text, number) in [("7", Some(7)), ("7.0", Some(7)), ("0.7e1", Some(7)), ("-0.0", Some(0))] {
+            assert_eq!(JsonWalker::new(text.as_bytes()).unwrap().number(), Some(number), "{text}");
+        }
+        for text in ["7.5", "-7", "1e300", "\"7\"", "null", "[7]"] {
+            assert_eq!(JsonWalker::new(text.as_bytes()).unwrap().number(), Some(None), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_python_writes_for_no_number_is_a_value_and_no_number() {
+        for text in ["NaN", "Infinity", "-Infinity", "[NaN,-Infinity]"] {
+            let mut walk = JsonWalker::new(text.as_bytes()).unwrap();
+            assert_eq!((walk.number(), walk.end()), (Some(None), Some(())), "{text}");
+        }
+        for bad in ["Nan", "Inf", "-NaN", "infinity"] {
+            let mut walk = JsonWalker::new(bad.as_bytes()).unwrap();
+            assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_not_walked() {
+        assert!(JsonWalker::new(b"{\"a\":\"\xff\"}").is_none());
+    }
+
+    #[test]
+    fn null_is_an_empty_container_and_a_wrong_kind_ends_the_walk() {
+        assert_eq!(JsonWalker::new(b"null").unwrap().object(|_, _| None), Some(()));
+        assert_eq!(JsonWalker::new(b" null").unwrap().length(), Some(None));
+        assert_eq!(JsonWalker::new(b"7").unwrap().array(JsonWalker::skip), None);
+        assert_eq!(JsonWalker::new(b"[]").unwrap().object(|_, walk| walk.skip()), None);
+    }
+
+    #[test]
+    fn what_is_not_json_ends_the_walk() {
+        for bad in ["", "{", "{\"a\"}", "{\"a\":1,}", "[1,]", "[1 2]", "\"open", "\"\\", "tru", "{a:1}", "]"] {
+            let mut walk = JsonWalker::new(bad.as_bytes()).unwrap();
+            assert!(walk.skip().and_then(|()| walk.end()).is_none(), "{bad}");
+        }
+        assert_eq!(JsonWalker::new("[".repeat(10_000).as_bytes()).unwrap().skip(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_document_that_serde_json_writes_is_walked_to_its_end(value in json(), pretty: bool) {
+            let text = if pretty { serde_json::to_vec_pretty(&value) } else { serde_json::to_vec(&value) }.unwrap();
+            let mut walk = JsonWalker::new(&text).unwrap();
+            prop_assert_eq!(walk.raw().map(str::as_bytes), Some(&text[..]));
+            prop_assert_eq!(walk.end(), Some(()));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _walked = JsonWalker::new(&bytes).and_then(|mut walk| walk.shown().and_then(|_| walk.end()));
+        }
+    }
+
+    /// Any document.
+    pub(in crate::measure) fn json() -> impl Strategy<Value = serde_json::Value> {
+        let leaf = prop_oneof![
+            Just(serde_json::Value::Null),
+            any::<bool>().prop_map(Into::into),
+            any::<f64>().prop_filter("JSON has no infinities", |n| n.is_finite()).prop_map(Into::into),
+            any::<u64>().prop_map(Into::into),
+            ".*".prop_map(Into::into),
+        ];
+        leaf.prop_recursive(6, 40, 6, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+                proptest::collection::hash_map(".*", inner, 0..6)
+                    .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+}

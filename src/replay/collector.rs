@@ -1,0 +1,51 @@
+//! The thread of the records: each is folded, told to whoever watches, and written as a row.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+
+use super::output::{RunOutput, RunWriter};
+use super::results::CompletedRequest;
+use super::run::{CompletionCallback, Config};
+use super::summary::ReplayAccumulator;
+use super::target::TargetUrl;
+use crate::clock::Clock;
+use crate::measure::time::{Gap, Stamp};
+
+/// What is in no file yet, a kill loses.
+const FLUSH_INTERVAL: Gap = Gap::from_millis(1_000);
+
+/// Folds records and writes their rows until the last sending thread has ended.
+pub(super) fn collect(
+    records: &Receiver<Box<CompletedRequest>>,
+    fold: &Mutex<ReplayAccumulator>,
+    config: &Config,
+    begin: Stamp,
+    output: Option<RunOutput>,
+    mut watcher: Option<CompletionCallback>,
+) -> io::Result<()> {
+    let places: Vec<String> = config.targets.iter().map(TargetUrl::authority).collect();
+    let mut output = output.map(|output| output.begin(Clock::Monotonic.unix_nanos(begin))).transpose()?;
+    let (mut written, mut at) = (Ok(()), Clock::Monotonic.now());
+    loop {
+        match records.recv_timeout(FLUSH_INTERVAL.into()) {
+            Ok(done) => {
+                fold.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
+                if let Some(watcher) = &mut watcher {
+                    watcher(&done);
+                }
+                if let Some(output) = &mut output {
+                    written = written.and(output.row(done.row(begin, &places[done.target % places.len()])));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        let now = Clock::Monotonic.now();
+        if let Some(output) = output.as_mut().filter(|_| now.since(at) >= FLUSH_INTERVAL) {
+            written = written.and(output.flush());
+            at = now;
+        }
+    }
+    written.and_then(|()| output.map_or(Ok(()), RunWriter::end))
+}

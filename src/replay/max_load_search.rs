@@ -1,0 +1,320 @@
+//! The highest level of load that keeps its goals: which to measure next, from what was measured. Pure.
+//!
+//! # The way
+//! Levels double until one is missed, and halve where the first is; then the space between the highest that was met and
+//! the lowest that was missed is halved, in its logarithm, until they are [`CLOSE`] to each other. What is left below is
+//! measured once more for longer, and is the answer if it is met again; if not, the search goes on below it.
+//!
+//! # Confidence
+//! Counts of all trials of a level are added up and judged by [`kept`]. A level of which that leaves in doubt whether it
+//! is met is measured again, up to [`TRIES`] times; then what was seen decides, and the answer says so. While levels
+//! still double, one that looks met is met: a mistake there is found when it comes to the answer.
+//! A level at which more and more requests were in flight is missed, whatever its latencies were: they depend on how long
+//! it lasted. A trial that is not valid says nothing about the server and is made again; a level of which [`TRIES`] are
+//! not valid is more than this machine can send, and missed too.
+//!
+//! What was measured decides everything, so a search that was stopped goes on from its trials.
+
+use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, kept};
+
+/// How close, as a ratio, the lowest level missed is to the highest met at the end.
+pub const MAX_LEVEL_RATIO: f64 = 1.05;
+/// How often a level in doubt is measured.
+pub const MAX_TRIALS_PER_LEVEL: usize = 3;
+/// How far below the first level one is looked for.
+const MIN_START_FRACTION: f64 = 1.0 / 1_024.0;
+/// Measurements after which a search ends as it is.
+const MAX_TRIALS: usize = 64;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MaxLoadSearch {
+    /// The first level.
+    pub start: f64,
+    /// No level is above.
+    pub max_level: f64,
+    /// Whether levels are whole numbers.
+    pub integer_levels: bool,
+}
+
+/// One measurement of a level.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LevelTrial {
+    /// The level.
+    pub level: f64,
+    /// What was seen of each goal.
+    pub seen: Vec<ObservedShare>,
+    /// More and more requests were in flight.
+    pub saturated: bool,
+    /// It was sent as it should be.
+    pub valid: bool,
+    /// It was the long one.
+    pub sustained: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SearchStep {
+    /// Measure this level.
+    Measure(f64),
+    /// Measure it for longer.
+    Sustain(f64),
+    /// It is over.
+    End(SearchResult),
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SearchResult {
+    /// The highest level that was met, for long.
+    pub met: Option<f64>,
+    /// The lowest level above it that was missed; `None` where no higher one was allowed.
+    pub missed: Option<f64>,
+    /// Whether the counts leave no doubt about `met`.
+    pub confident: bool,
+}
+
+/// What is known of one level.
+#[derive(Clone, Debug)]
+struct LevelStats {
+    level: f64,
+    /// Valid ones.
+    trials: usize,
+    sustained: bool,
+    verdict: CriterionVerdict,
+}
+
+impl MaxLoadSearch {
+    /// What to do next.
+    pub fn next(&self, trials: &[LevelTrial]) -> SearchStep {
+        let known = level_stats(trials);
+        let missed = known.iter().filter(|known| known.is_missed()).map(|known| known.level).min_by(f64::total_cmp);
+        let growing = missed.is_none();
+        let below = |known: &&LevelStats| missed.is_none_or(|missed| known.level < missed);
+        let in_doubt = known.iter().filter(below).find(|known| known.is_uncertain(growing));
+        if let Some(known) = in_doubt.filter(|_| trials.len() < MAX_TRIALS) {
+            return SearchStep::Measure(known.level);
+        }
+        let met = known.iter().filter(below).max_by(|a, b| a.level.total_cmp(&b.level));
+        let next = match (met, missed) {
+            (None, None) => Some(self.start),
+            (Some(met), None) => self.round_level(met.level * 2.0).filter(|next| *next > met.level),
+            (None, Some(missed)) => match self.round_level(missed / 2.0).filter(|next| *next < missed) {
+                Some(next) => Some(next),
+                None => return SearchStep::End(SearchResult { missed: Some(missed), ..SearchResult::default() }),
+            },
+            (Some(met), Some(missed)) => self.midpoint(met.level, missed),
+        };
+        if let Some(next) = next.filter(|_| trials.len() < MAX_TRIALS) {
+            return SearchStep::Measure(next);
+        }
+        match met {
+            Some(met) if !met.sustained => SearchStep::Sustain(met.level),
+            Some(met) => SearchStep::End(SearchResult {
+                met: Some(met.level),
+                missed,
+                confident: met.verdict == CriterionVerdict::Yes,
+            }),
+            None => SearchStep::End(SearchResult { missed, ..SearchResult::default() }),
+        }
+    }
+
+    fn midpoint(&self, met: f64, missed: f64) -> Option<f64> {
+        let middle = self.round_level((met * missed).sqrt()).filter(|_| missed / met > MAX_LEVEL_RATIO)?;
+        // The whole number below the middle of 11 and 13 is 11.
+        let middle = if self.integer_levels { middle.max(met + 1.0) } else { middle };
+        (met < middle && middle < missed).then_some(middle)
+    }
+
+    /// A level as it can be asked for: three significant figures, or a whole number. `None` below the lowest.
+    fn round_level(&self, level: f64) -> Option<f64> {
+        let level = level.min(self.max_level);
+        if self.integer_levels {
+            return Some(level.floor()).filter(|level| *level >= 1.0);
+        }
+        let scale = 10_f64.powf(2.0 - level.log10().floor());
+        // Divided where the scale is a whole number, so that 0.7 is the double nearest to it.
+        let rounded =
+            if scale >= 1.0 { (level * scale).round() / scale } else { (level * scale).round() * scale.recip() };
+        Some(rounded).filter(|level| *level >= self.start * MIN_START_FRACTION)
+    }
+}
+
+impl LevelStats {
+    fn is_missed(&self) -> bool {
+        match self.verdict {
+            CriterionVerdict::No => true,
+            CriterionVerdict::Open(looks) => !looks && (self.trials >= MAX_TRIALS_PER_LEVEL || self.sustained),
+            CriterionVerdict::Yes => false,
+        }
+    }
+
+    fn is_uncertain(&self, growing: bool) -> bool {
+        match self.verdict {
+            CriterionVerdict::Open(looks) => {
+                !(looks && growing || self.sustained || self.trials >= MAX_TRIALS_PER_LEVEL)
+            }
+            CriterionVerdict::Yes | CriterionVerdict::No => false,
+        }
+    }
+}
+
+/// Every level that was measured, with all its trials together.
+fn level_stats(trials: &[LevelTrial]) -> Vec<LevelStats> {
+    let mut levels: Vec<f64> = trials.iter().map(|trial| trial.level).collect();
+    levels.sort_by(f64::total_cmp);
+    levels.dedup();
+    let of = |level: f64| {
+        let of = |valid: bool| trials.iter().filter(move |trial| trial.level == level && trial.valid == valid);
+        let (valid, void): (Vec<&LevelTrial>, Vec<&LevelTrial>) = (of(true).collect(), of(false).collect());
+        let long = void.iter().filter(|trial| trial.sustained).count();
+        let unsendable = long >= MAX_TRIALS_PER_LEVEL || valid.is_empty() && void.len() >= MAX_TRIALS_PER_LEVEL;
+        let kept = match () {
+            () if unsendable || valid.iter().any(|trial| trial.saturated) => CriterionVerdict::No,
+            () if valid.is_empty() => CriterionVerdict::Open(false),
+            () => worst(&valid),
+        };
+        LevelStats { level, trials: valid.len(), sustained: valid.iter().any(|trial| trial.sustained), verdict: kept }
+    };
+    levels.into_iter().map(of).collect()
+}
+
+/// The worst of all goals.
+fn worst(trials: &[&LevelTrial]) -> CriterionVerdict {
+    let goals = trials.iter().map(|trial| trial.seen.len()).min().unwrap_or(0);
+    let mut worst = CriterionVerdict::Yes;
+    for goal in 0..goals {
+        let sum = |of: fn(&ObservedShare) -> f64| trials.iter().map(|trial| of(&trial.seen[goal])).sum();
+        let share = trials[0].seen[goal].share;
+        worst = match (worst, kept(sum(|seen| seen.good), sum(|seen| seen.of), share)) {
+            (CriterionVerdict::No, _) | (_, CriterionVerdict::No) => CriterionVerdict::No,
+            (CriterionVerdict::Open(a), CriterionVerdict::Open(b)) => CriterionVerdict::Open(a && b),
+            (CriterionVerdict::Open(looks), CriterionVerdict::Yes)
+            | (CriterionVerdict::Yes, CriterionVerdict::Open(looks)) => CriterionVerdict::Open(looks),
+            (CriterionVerdict::Yes, CriterionVerdict::Yes) => CriterionVerdict::Yes,
+        };
+    }
+    worst
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_distr::{Binomial, Distribution as _};
+
+    use super::*;
+    use crate::trace::rng::rng;
+
+    fn trial(level: f64, good: u32, of: u32) -> LevelTrial {
+        let seen = vec![ObservedShare { good: good.into(), of: of.into(), share: 0.95 }];
+        LevelTrial { level, seen, saturated: false, valid: true, sustained: false }
+    }
+
+    /// Searches where exactly the levels up to `limit` are met, and gives all steps.
+    fn searched(search: MaxLoadSearch, limit: f64) -> (Vec<f64>, SearchResult) {
+        let (mut trials, mut levels) = (Vec::new(), Vec::new());
+        loop {
+            let (level, sustained) = match search.next(&trials) {
+                SearchStep::End(found) => return (levels, found),
+                SearchStep::Measure(level) => (level, false),
+                SearchStep::Sustain(level) => (level, true),
+            };
+            levels.push(level);
+            let good = if level <= limit { 1_000 } else { 500 };
+            trials.push(LevelTrial { sustained, ..trial(level, good, 1_000) });
+        }
+    }
+
+    const RATES: MaxLoadSearch = MaxLoadSearch { start: 1.0, max_level: 1e6, integer_levels: false };
+    const SLOTS: MaxLoadSearch = MaxLoadSearch { start: 1.0, max_level: 64.0, integer_levels: true };
+
+    #[test]
+    fn levels_double_until_one_is_missed_and_then_the_space_between_is_halved() {
+        let (levels, found) = searched(RATES, 10.0);
+        assert_eq!(levels, [1.0, 2.0, 4.0, 8.0, 16.0, 11.3, 9.51, 10.4, 9.95, 9.95]);
+        assert_eq!(found, SearchResult { met: Some(9.95), missed: Some(10.4), confident: true });
+        let (levels, found) = searched(SLOTS, 11.0);
+        assert_eq!(levels, [1.0, 2.0, 4.0, 8.0, 16.0, 11.0, 13.0, 12.0, 11.0]);
+        assert_eq!((found.met, found.missed), (Some(11.0), Some(12.0)));
+    }
+
+    #[test]
+    fn where_the_first_level_is_missed_lower_ones_are_tried_down_to_the_lowest() {
+        let (levels, found) = searched(RATES, 0.3);
+        assert_eq!(levels[..3], [1.0, 0.5, 0.25]);
+        assert!((0.28..=0.3).contains(&found.met.unwrap()), "{found:?}");
+        let (levels, found) = searched(RATES, 0.0);
+        assert_eq!((levels.len(), found.met), (11, None));
+        assert_eq!(searched(SLOTS, 0.0), (vec![1.0], SearchResult { missed: Some(1.0), ..SearchResult::default() }));
+    }
+
+    #[test]
+    fn where_everything_is_met_the_highest_level_allowed_is_the_answer() {
+        let (levels, found) = searched(SLOTS, f64::MAX);
+        assert_eq!(levels, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0]);
+        assert_eq!(found, SearchResult { met: Some(64.0), missed: None, confident: true });
+    }
+
+    #[test]
+    fn a_level_in_doubt_is_measured_again_and_then_what_was_seen_decides() {
+        let mut trials = vec![trial(1.0, 100, 100), trial(2.0, 93, 100)];
+        assert_eq!(SLOTS.next(&trials), SearchStep::Measure(2.0));
+        trials.push(trial(2.0, 94, 100));
+        assert_eq!(SLOTS.next(&trials), SearchStep::Measure(2.0));
+        trials.push(trial(2.0, 94, 100));
+        assert_eq!(SLOTS.next(&trials), SearchStep::Sustain(1.0), "281 of 300 is less than 95 %");
+        trials[3] = trial(2.0, 100, 100);
+        assert_eq!(SLOTS.next(&trials), SearchStep::Measure(4.0), "287 of 300 is more");
+    }
+
+    #[test]
+    fn a_level_that_cannot_be_kept_up_is_missed_and_an_answer_that_does_not_last_is_none() {
+        let saturated = LevelTrial { saturated: true, ..trial(2.0, 1_000, 1_000) };
+        let mut trials = vec![trial(1.0, 1_000, 1_000), saturated];
+        assert_eq!(SLOTS.next(&trials), SearchStep::Sustain(1.0));
+        trials.push(LevelTrial { sustained: true, ..trial(1.0, 0, 1_000) });
+        assert_eq!(SLOTS.next(&trials), SearchStep::End(SearchResult { missed: Some(1.0), ..SearchResult::default() }));
+    }
+
+    #[test]
+    fn what_was_not_sent_as_it_should_be_says_nothing_until_it_never_is() {
+        let void = |level: f64| LevelTrial { valid: false, ..trial(level, 0, 1_000) };
+        let mut trials = vec![trial(1.0, 1_000, 1_000), void(2.0), void(2.0)];
+        assert_eq!(SLOTS.next(&trials), SearchStep::Measure(2.0));
+        trials.push(void(2.0));
+        assert_eq!(SLOTS.next(&trials), SearchStep::Sustain(1.0), "two are more than can be sent");
+        trials.extend([void(1.0), void(1.0)].map(|void| LevelTrial { sustained: true, ..void }));
+        assert_eq!(SLOTS.next(&trials), SearchStep::Sustain(1.0));
+        trials.push(LevelTrial { sustained: true, ..trial(1.0, 1_000, 1_000) });
+        assert_eq!(
+            SLOTS.next(&trials),
+            SearchStep::End(SearchResult { met: Some(1.0), missed: Some(2.0), confident: true })
+        );
+    }
+
+    /// Good shares fall with the load: 95 % are good at a rate of 20.
+    #[test]
+    fn a_noisy_curve_is_searched_to_within_the_interval_it_gives() {
+        let share = |rate: f64| 1.0 / (1.0 + (rate / 20.0_f64).powi(8) / 19.0);
+        let (mut right, mut trials_of_all) = (0, 0);
+        for seed in 0..200 {
+            let (mut random, mut trials) = (rng(seed), Vec::new());
+            let found = loop {
+                let (level, sustained) = match RATES.next(&trials) {
+                    SearchStep::End(found) => break found,
+                    SearchStep::Measure(level) => (level, false),
+                    SearchStep::Sustain(level) => (level, true),
+                };
+                let seen = (level * if sustained { 60.0 } else { 30.0 }).round() as u32;
+                let good = Binomial::new(seen.into(), share(level)).unwrap().sample(&mut random) as u32;
+                trials.push(LevelTrial { sustained, ..trial(level, good, seen) });
+            };
+            trials_of_all += trials.len();
+            let (met, missed) = (found.met.unwrap(), found.missed.unwrap());
+            assert!(missed / met <= MAX_LEVEL_RATIO * 1.01, "{met} {missed}");
+            // What 95 % means can itself be told only to within the noise: a step on either side of the interval.
+            right += u32::from(met / MAX_LEVEL_RATIO <= 20.0 && 20.0 <= missed * MAX_LEVEL_RATIO);
+        }
+        assert!(right >= 190, "{right} of 200");
+        assert!(trials_of_all / 200 <= 20, "{trials_of_all}");
+    }
+}

@@ -1,0 +1,33 @@
+//! What waits for its moment, in queues in which the earliest comes first.
+
+use std::cmp::Ordering;
+
+use crate::measure::time::Stamp;
+
+/// Something and its moment.
+pub(super) struct TimerEntry<T> {
+    pub(super) at: Stamp,
+    /// Of the request: of one moment the lower comes first.
+    pub(super) number: u64,
+    pub(super) item: T,
+}
+
+impl<T> PartialEq for TimerEntry<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<T> Eq for TimerEntry<T> {}
+
+impl<T> PartialOrd for TimerEntry<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for TimerEntry<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}

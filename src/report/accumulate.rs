@@ -1,0 +1,398 @@
+//! Adds requests up: counts, and every value of every number of the successes. Pure.
+//!
+//! # Memory
+//! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
+//! slice and its group where those are asked for, three times as much with both. Groups and slices are limited in number.
+//!
+//! * A gap takes at most 9 bytes, for itself and its latency: ten million take 90 MB.
+//! * A request takes at most [`MAX_REQUEST_BYTES`] besides, mostly half of that: some of its times are longer than 4.29 s.
+
+use std::collections::BTreeMap;
+
+use super::InFlightStats;
+use super::definitions::Definitions;
+use super::fidelity::FidelityAccumulator;
+use super::metric::ReportMetric;
+use super::request_view::RequestView;
+use super::saturation::LoadSample;
+use crate::measure::dialect;
+use crate::measure::record::Outcome;
+use crate::measure::samples::{Samples, push};
+use crate::measure::slo::{SloVerdicts, Slos, Verdict};
+use crate::measure::time::{Gap, Stamp, extend_span};
+
+/// Groups that are told apart; what comes later is of the last, `(others)`.
+pub const MAX_GROUPS: usize = 256;
+/// Slices that are told apart.
+pub const MAX_SLICES: u64 = 10_000;
+/// What a request takes beside its gaps, in bytes: a dozen values, and its place in the curve of the load.
+pub const MAX_REQUEST_BYTES: usize = 128;
+/// Parts of the curve of the load.
+const LOAD_CURVE_POINTS: usize = 60;
+/// The name of an outcome that a row does not tell.
+pub const UNKNOWN_OUTCOME: &str = "unknown";
+
+/// How requests are added up.
+#[derive(Debug, Default)]
+pub struct AccumulatorSettings {
+    /// What the numbers mean.
+    pub definitions: Definitions,
+    /// What goodput is counted by.
+    pub slos: Slos,
+    /// The length of a slice of time.
+    pub slice: Option<Gap>,
+    /// What requests are grouped by.
+    pub by: Vec<GroupBy>,
+}
+
+/// What requests can be grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    /// The model asked for.
+    Model,
+    /// The answer's status.
+    Status,
+    /// What became of the request.
+    Outcome,
+    /// The dialect.
+    Dialect,
+    /// The server.
+    Server,
+}
+
+impl GroupBy {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Model, Self::Status, Self::Outcome, Self::Dialect, Self::Server];
+
+    /// The name to ask for it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Status => "status",
+            Self::Outcome => "outcome",
+            Self::Dialect => "dialect",
+            Self::Server => "server",
+        }
+    }
+
+    fn of(self, request: &RequestView) -> String {
+        let text = match self {
+            Self::Model => request.model.clone(),
+            Self::Status => request.status.map(|status| status.to_string()),
+            Self::Outcome => request.outcome.map(|outcome| outcome.name().to_owned()),
+            Self::Dialect => request.dialect.clone(),
+            Self::Server => request.upstream.clone(),
+        };
+        text.unwrap_or_else(|| "-".to_owned())
+    }
+}
+
+/// Requests that met one SLO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SloCounts {
+    /// Requests that met it.
+    pub met: u64,
+    /// Requests that it counts.
+    pub counted: u64,
+    /// Output tokens of those that met it.
+    pub tokens: u64,
+}
+
+/// What some requests come to.
+#[derive(Clone, Debug, Default)]
+pub struct RequestStats {
+    /// Requests by what became of them.
+    pub outcomes: BTreeMap<&'static str, u64>,
+    /// Answers by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Every value, in the order of [`Metric::ALL`].
+    pub samples: [Samples; ReportMetric::ALL.len()],
+    /// By SLO, in their order.
+    pub goodput: Vec<SloCounts>,
+    /// Successes by who counted their output tokens.
+    pub sources: BTreeMap<&'static str, u64>,
+    /// Prompt tokens of successes that a cache had.
+    pub cached: u64,
+    /// Successes without any output, of requests that ask for text.
+    pub without_output: u64,
+    /// Gaps that were not kept.
+    pub lost_gaps: u64,
+    /// Of streams whose events do not tell their tokens, the tokens that came, and the events.
+    pub missing_event_tokens: (u64, u64),
+    /// From the first beginning to the last end.
+    pub window: Option<(Stamp, Stamp)>,
+    /// When requests were sent and how many others were in flight then, for the curve of the load.
+    pub load_samples: Vec<LoadSample>,
+}
+
+impl RequestStats {
+    /// All requests.
+    pub fn requests(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    /// Requests with a whole answer.
+    pub fn successes(&self) -> u64 {
+        self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
+    }
+
+    /// The requests of another run too. Its window and its load are left out: two runs have no time in common.
+    pub fn merge(&mut self, other: &Self) {
+        for (outcome, count) in &other.outcomes {
+            *self.outcomes.entry(*outcome).or_default() += count;
+        }
+        for (status, count) in &other.statuses {
+            *self.statuses.entry(*status).or_default() += count;
+        }
+        for (source, count) in &other.sources {
+            *self.sources.entry(*source).or_default() += count;
+        }
+        self.samples.iter_mut().zip(&other.samples).for_each(|(all, more)| all.extend(more));
+        self.goodput.resize(self.goodput.len().max(other.goodput.len()), SloCounts::default());
+        for (all, more) in self.goodput.iter_mut().zip(&other.goodput) {
+            all.met += more.met;
+            all.counted += more.counted;
+            all.tokens += more.tokens;
+        }
+        self.cached += other.cached;
+        self.without_output += other.without_output;
+        self.lost_gaps += other.lost_gaps;
+        self.add_missing_event_tokens(other.missing_event_tokens);
+    }
+
+    /// A file may tell any number of tokens.
+    fn add_missing_event_tokens(&mut self, (tokens, events): (u64, u64)) {
+        self.missing_event_tokens =
+            (self.missing_event_tokens.0.saturating_add(tokens), self.missing_event_tokens.1 + events);
+    }
+
+    /// The load; `None` where no request tells how many were in flight.
+    pub fn in_flight(&self) -> Option<InFlightStats> {
+        let times = || self.load_samples.iter().map(|sent| sent.at.as_nanos());
+        let open = || self.load_samples.iter().map(|sent| sent.others_in_flight.saturating_add(1));
+        let (first, last, max) = (times().min()?, times().max()?, open().max()?);
+        let mut parts = [(0_u64, 0_u64); LOAD_CURVE_POINTS];
+        for (sent, open) in self.load_samples.iter().zip(open()) {
+            let place =
+                u128::from(sent.at.as_nanos() - first) * LOAD_CURVE_POINTS as u128 / (u128::from(last - first) + 1);
+            let (sum, of) = &mut parts[place as usize];
+            (*sum, *of) = (*sum + u64::from(open), *of + 1);
+        }
+        let sum: u64 = parts.iter().map(|(sum, _)| sum).sum();
+        let mut before = 0.0;
+        let mean = |(sum, of): &(u64, u64)| {
+            before = if *of > 0 { *sum as f64 / *of as f64 } else { before };
+            before
+        };
+        Some(InFlightStats {
+            seconds: (last - first) as f64 / 1e9,
+            mean: sum as f64 / self.load_samples.len() as f64,
+            max,
+            over_time: parts.iter().map(mean).collect(),
+        })
+    }
+
+    /// When the first of them was sent, of those that tell how many were in flight.
+    pub fn first_sent(&self) -> Option<Stamp> {
+        self.load_samples.iter().map(|sent| sent.at).min()
+    }
+
+    fn add(&mut self, request: &RequestView, settings: &AccumulatorSettings, verdicts: &[Option<bool>]) {
+        let definitions = settings.definitions;
+        *self.outcomes.entry(request.outcome.map_or(UNKNOWN_OUTCOME, Outcome::name)).or_default() += 1;
+        if let Some(status) = request.status {
+            *self.statuses.entry(status).or_default() += 1;
+        }
+        let begin = if definitions.use_planned_time() { request.started() } else { request.sent };
+        self.window = Some(extend_span(self.window, begin, request.ended.unwrap_or(begin)));
+        if let Some(in_flight) = request.in_flight {
+            let took = request.ended.map(|ended| ended.since(request.sent));
+            push(&mut self.load_samples, LoadSample::new(request.sent, in_flight, took));
+        }
+        if let Some(planned) = request.planned {
+            self.samples[ReportMetric::Lag as usize].push(request.sent.since(planned).as_nanos());
+        }
+        let tokens = definitions.tokens(request).unwrap_or(0);
+        self.goodput.resize(verdicts.len(), SloCounts::default());
+        for (good, verdict) in self.goodput.iter_mut().zip(verdicts) {
+            let met = *verdict == Some(true);
+            good.met += u64::from(met);
+            good.counted += u64::from(verdict.is_some());
+            good.tokens += if met { tokens } else { 0 };
+        }
+        if !request.succeeded() {
+            return;
+        }
+        if let Some(count) = request.tokens {
+            *self.sources.entry(count.source.name()).or_default() += 1;
+        }
+        self.cached += request.cached.unwrap_or(0);
+        self.without_output += u64::from(request.has_no_output());
+        self.lost_gaps += request.lost_gaps;
+        // Other tools' ITL counts no event's tokens, or all of a reply's.
+        if let Some(untold) = request.missing_event_tokens().filter(|_| definitions == Definitions::Streamgauge) {
+            self.add_missing_event_tokens(untold);
+        }
+        definitions.measure(request, |metric, value| self.samples[metric as usize].push(value));
+    }
+}
+
+/// Adds requests up.
+#[derive(Debug, Default)]
+pub struct Accumulator {
+    /// How requests are added up.
+    pub settings: AccumulatorSettings,
+    /// All requests.
+    pub total: RequestStats,
+    /// By number of the slice of time in which they began.
+    pub slices: BTreeMap<u64, RequestStats>,
+    /// By the values of the keys.
+    pub groups: BTreeMap<Vec<String>, RequestStats>,
+    /// All requests beside their plan.
+    pub fidelity: FidelityAccumulator,
+    /// Those of a warm-up, which are in nothing else.
+    pub warm_up: RequestStats,
+}
+
+/// There are more slices than are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("slices of {0} are more than {MAX_SLICES}: make them longer")]
+pub struct TooManySlices(Gap);
+
+impl Accumulator {
+    /// Nothing yet.
+    pub fn new(settings: AccumulatorSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// One request more of the warm-up.
+    pub fn add_warm_up(&mut self, request: &RequestView) {
+        self.warm_up.add(request, &self.settings, &verdicts(request, &self.settings));
+    }
+
+    /// One request more.
+    ///
+    /// # Errors
+    /// When it is of a slice too many.
+    pub fn add(&mut self, request: &RequestView) -> Result<(), TooManySlices> {
+        let verdicts = verdicts(request, &self.settings);
+        self.total.add(request, &self.settings, &verdicts);
+        self.fidelity.add(request);
+        if let Some(length) = self.settings.slice {
+            let number = request.started().as_nanos() / length.as_nanos().max(1);
+            if number >= MAX_SLICES {
+                return Err(TooManySlices(length));
+            }
+            self.slices.entry(number).or_default().add(request, &self.settings, &verdicts);
+        }
+        if !self.settings.by.is_empty() {
+            let mut key: Vec<String> = self.settings.by.iter().map(|key| key.of(request)).collect();
+            if !self.groups.contains_key(&key) && self.groups.len() >= MAX_GROUPS - 1 {
+                key = vec!["(others)".to_owned(); key.len()];
+            }
+            self.groups.entry(key).or_default().add(request, &self.settings, &verdicts);
+        }
+        Ok(())
+    }
+}
+
+/// For each SLO whether the request met it; `None` where it is not for the request. A user waits from the planned
+/// moment, so that is where objectives begin if the definitions know it.
+fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option<bool>> {
+    let (definitions, slos) = (settings.definitions, &settings.slos);
+    let start = if definitions.use_planned_time() { request.started() } else { request.sent };
+    let times = definitions.times(request, start);
+    let limits = slos.gap_limits().iter();
+    let over = limits.map(|limit| request.events.iter().filter(|event| event.latency().0 > *limit).count() as u64);
+    let over: Vec<u64> = over.collect();
+    let route = request.dialect.as_deref().and_then(dialect::named).map_or("", |dialect| dialect.route);
+    let judged = SloVerdicts {
+        route: Some(route),
+        model: request.model.as_deref().unwrap_or(""),
+        outcome: request.outcome.unwrap_or(Outcome::Failed),
+        // A row says what was asked for. An answer that came whole all the same has no token that was seen to come.
+        streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),
+        ttft: times.ttft,
+        ttfo: times.ttfo,
+        tpot: times.tpot.or(times.mean_itl).or_else(|| definitions.tpot_when_missing()),
+        e2e: times.e2e.unwrap_or_default(),
+        gap_count: request.events.len() as u64,
+        gaps_over: &over,
+    };
+    let judged: Vec<(&str, Verdict)> = slos.judge(judged).map(|(slo, verdict)| (slo.name(), verdict)).collect();
+    let of = |name: &str| judged.iter().find(|(judged, _)| *judged == name).map(|(_, verdict)| verdict);
+    slos.iter()
+        .map(|slo| match of(slo.name()) {
+            None | Some(Verdict::Excluded) => None,
+            Some(verdict) => Some(*verdict == Verdict::Met),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::gaps::pack;
+    use crate::capture::row::{Timing, TraceEntry};
+    use crate::measure::timeline::TokenEvent;
+
+    fn bytes(fold: &Accumulator) -> usize {
+        let samples: usize = fold.total.samples.iter().map(Samples::bytes).sum();
+        samples + fold.total.load_samples.capacity() * size_of::<LoadSample>()
+    }
+
+    #[test]
+    fn a_gap_takes_at_most_9_bytes() {
+        let events: Vec<_> = (0..1_000_000).map(|gap| TokenEvent::new(Gap::from_nanos(gap * 1_000), Some(1))).collect();
+        let row = TraceEntry {
+            stream: Some(true),
+            outcome: Some(Outcome::Success),
+            timing: Timing { first_token: Some(1), gaps: Some(pack(&events)), ..Timing::default() },
+            ..TraceEntry::default()
+        };
+        let request = RequestView::from_row(row, 0, None).unwrap();
+        let mut fold = Accumulator::default();
+        (0..10).for_each(|_| fold.add(&request).unwrap());
+        assert_eq!(fold.total.samples[ReportMetric::Itl as usize].len(), 10_000_000);
+        assert!(bytes(&fold) <= 90_100_000, "{}", bytes(&fold));
+    }
+
+    #[test]
+    fn a_request_takes_no_more_than_is_said() {
+        use crate::measure::record::CountSource;
+        // Everything that can be known of a run's request, in times that are long and in times that are short.
+        let of = |unit: u64| {
+            let events = [TokenEvent::new(Gap::from_nanos(unit), Some(300))];
+            let timing = Timing {
+                sent: Some(unit),
+                evidence: Some(2 * unit),
+                first_token: Some(2 * unit),
+                first_output: Some(2 * unit),
+                ended: Some(4 * unit),
+                first_tokens: Some(300),
+                gaps: Some(pack(&events)),
+                ..Timing::default()
+            };
+            let mut row = TraceEntry {
+                at: 3 * unit,
+                planned: Some(unit),
+                stream: Some(true),
+                status: Some(200),
+                outcome: Some(Outcome::Success),
+                output_tokens: Some(600),
+                output_source: Some(CountSource::Usage),
+                in_flight: Some(9),
+                timing,
+                ..TraceEntry::default()
+            };
+            row.prompt.tokens = Some(5_000);
+            let request = RequestView::from_row(row, 0, None).unwrap();
+            let mut fold = Accumulator::default();
+            (0..100_000).for_each(|_| fold.add(&request).unwrap());
+            assert!(fold.total.samples.iter().all(|samples| samples.len() >= 100_000), "every number is known");
+            bytes(&fold).div_ceil(100_000)
+        };
+        let (short, long) = (of(10_000_000), of(5_000_000_000));
+        assert!(short <= 90 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
+    }
+}

@@ -1,0 +1,132 @@
+//! What AIPerf's summary says of one metric, and how it is written.
+
+use serde_json::{Value, json};
+
+use super::super::tool_column::ToolColumn;
+use super::super::tool_fields::ToolFields;
+
+/// Its percentiles.
+pub(super) const PERCENTILES: [u32; 9] = [1, 5, 10, 25, 50, 75, 90, 95, 99];
+
+/// The first line of its CSV.
+pub(super) fn csv_header() -> String {
+    let percentiles: String = PERCENTILES.iter().map(|percent| format!("p{percent},")).collect();
+    format!("Metric,avg,min,max,sum,{percentiles}std")
+}
+
+/// The figures of one metric; what it has none of is left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct MetricSummary {
+    pub(super) avg: Option<f64>,
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
+    pub(super) sum: Option<f64>,
+    /// In the order of [`PERCENTILES`].
+    pub(super) percentiles: [Option<f64>; PERCENTILES.len()],
+    pub(super) std: Option<f64>,
+    pub(super) count: Option<usize>,
+}
+
+impl MetricSummary {
+    /// Of a number of all requests together.
+    pub(super) fn single(value: f64) -> Self {
+        Self { avg: Some(value), ..Self::default() }
+    }
+
+    /// Of numbers of single requests.
+    pub(super) fn of(column: &ToolColumn) -> Self {
+        let stats = column.stats();
+        Self {
+            avg: Some(stats.mean()),
+            min: Some(stats.min()),
+            max: Some(stats.max()),
+            sum: Some(stats.sum()),
+            percentiles: PERCENTILES.map(|percent| Some(stats.percentile(percent.into()))),
+            std: Some(stats.std()),
+            count: Some(stats.count()),
+        }
+    }
+
+    /// Of numbers of single requests, where each that failed has taken for ever. Its percentiles are values that occurred,
+    /// the nearest ones.
+    pub(super) fn with_failures(column: &ToolColumn, failures: usize) -> Self {
+        let stats = column.stats();
+        let count = stats.count() + failures;
+        let nearest = |percent: u32| {
+            let rank = ((count - 1) as f64 * f64::from(percent) / 100.0).round_ties_even() as usize;
+            if rank < stats.count() { stats.value_at_rank(rank) } else { f64::INFINITY }
+        };
+        Self {
+            avg: Some(f64::INFINITY),
+            min: Some(stats.min()),
+            max: Some(f64::INFINITY),
+            sum: Some(f64::INFINITY),
+            percentiles: PERCENTILES.map(|percent| Some(nearest(percent))),
+            std: None,
+            count: Some(count),
+        }
+    }
+
+    /// Whether it is more than one number.
+    pub(super) fn has_percentiles(&self) -> bool {
+        self.percentiles.iter().any(Option::is_some)
+    }
+
+    /// As an object; what is not finite is null.
+    pub(super) fn json(&self, unit: &str) -> Value {
+        let mut fields = ToolFields::default();
+        fields.put("unit", json!(unit));
+        let mut put = |name: &str, value: Option<f64>| {
+            if let Some(value) = value {
+                fields.put(name, json!(value));
+            }
+        };
+        put("avg", self.avg);
+        PERCENTILES.iter().zip(self.percentiles).for_each(|(percent, value)| put(&format!("p{percent}"), value));
+        put("min", self.min);
+        put("max", self.max);
+        put("std", self.std);
+        if let Some(count) = self.count {
+            fields.put("count", json!(count));
+        }
+        if let Some(sum) = self.sum {
+            fields.put("sum", json!(sum));
+        }
+        json!(fields)
+    }
+
+    /// As the cells of a line after its name.
+    pub(super) fn csv(&self) -> String {
+        let cell = |value: &Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
+        let before = [self.avg, self.min, self.max, self.sum];
+        let all = before.iter().chain(&self.percentiles).chain([&self.std]);
+        all.map(cell).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// A metric's name in the CSV.
+pub(super) fn csv_name(header: &str, unit: &str) -> String {
+    if ["count", "requests"].contains(&unit) { header.to_owned() } else { format!("{header} ({unit})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_has_taken_for_ever() {
+        let told = MetricSummary::with_failures(&ToolColumn((1..=8).map(f64::from).collect()), 2);
+        assert_eq!(
+            (told.min, told.max, told.avg, told.count),
+            (Some(1.0), Some(f64::INFINITY), Some(f64::INFINITY), Some(10))
+        );
+        // Of places 0 to 9 that of p50 is 4.5, which rounds to 4, and that of p90 8.1.
+        assert_eq!((told.percentiles[4], told.percentiles[6]), (Some(5.0), Some(f64::INFINITY)));
+        assert_eq!(told.json("ms")["p90"], Value::Null);
+        assert!(
+            told.csv().starts_with("inf,1.00,inf,inf,1.00,1.00,2.00,3.00,5.00,8.00,inf,inf,inf,"),
+            "{}",
+            told.csv()
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! Pictures in characters, and numbers for people. What is drawn is always written beside it as a number too.
+
+use super::metric::MetricUnit;
+use crate::measure::samples::SortedSamples;
+use crate::measure::time::Gap;
+
+/// Bins of a picture, if the values are close to each other.
+const EVEN_BINS: f64 = 12.0;
+/// The greatest value divided by the least from which bins grow with the value.
+const LOG_SCALE_RATIO: f64 = 20.0;
+/// Eighths of a block, from none to a whole one.
+const BLOCK_EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The same in ASCII: the more of it, the more ink.
+const ASCII_SHADES: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
+
+/// A bar of so many eighths of a column; in ASCII of whole ones.
+pub fn bar(eighths: usize, plain: bool) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    if plain { "#".repeat(eighths.div_ceil(8)) } else { "█".repeat(eighths / 8) + PARTS[eighths % 8] }
+}
+
+/// Values as columns, `height` lines from the top down; the greatest is `most`.
+pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<String> {
+    let marks = if plain { ASCII_SHADES } else { BLOCK_EIGHTHS };
+    let line = |line: u64| {
+        let column = |value: &f64| {
+            let eighths = (value / most * height as f64 * 8.0).round() as u64;
+            marks[eighths.saturating_sub(line * 8).min(8) as usize]
+        };
+        values.iter().map(column).collect()
+    };
+    (0..height).rev().map(line).collect()
+}
+
+/// Points (x, y, mark) in a field of that size, from the top line down; what lies furthest right and highest is on its
+/// edge, and zero on the other. A y over a wide range is in its logarithm, from the least one on.
+pub fn scatter(points: &[(f64, f64, char)], width: usize, height: usize) -> Vec<String> {
+    let most = |of: fn(&(f64, f64, char)) -> f64| points.iter().map(of).fold(0.0, f64::max);
+    let (right, top) = (most(|point| point.0), most(|point| point.1));
+    let least = points.iter().map(|point| point.1).fold(top, f64::min);
+    let share = |y: f64| if needs_log_scale(least, top) { (y / least).ln() / (top / least).ln() } else { y / top };
+    let place = |share: f64, room: usize| (share.clamp(0.0, 1.0) * (room - 1) as f64).round() as usize;
+    let mut field = vec![vec![' '; width]; height];
+    for (x, y, mark) in points {
+        field[height - 1 - place(share(*y), height)][place(x / right, width)] = *mark;
+    }
+    field.into_iter().map(|line| line.into_iter().collect()).collect()
+}
+
+/// Whether values are so far apart that a picture has room only for their logarithm.
+pub fn needs_log_scale(least: f64, most: f64) -> bool {
+    least > 0.0 && most > least * LOG_SCALE_RATIO
+}
+
+/// Values by size: up to and including each edge, from the first bin that has any to the last. Edges are round numbers of
+/// the outer unit.
+pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, u64)> {
+    let inside = unit.to_display(1.0);
+    let (least, most) = (unit.to_display(sorted.min() as f64), unit.to_display(sorted.max() as f64));
+    let mut edge = if most <= least * LOG_SCALE_RATIO {
+        BinEdges::even(least, most, unit)
+    } else {
+        BinEdges::growing(least.max(inside))
+    };
+    let (mut bins, mut before) = (Vec::new(), 0);
+    loop {
+        let upper = edge.next();
+        let up_to = sorted.up_to((upper / inside).round() as u64);
+        // Between gaps of a read and gaps of a model lie many powers of ten with nothing in them: one line says so.
+        if edge.grows && up_to == before && bins.last().is_some_and(|(_, count)| *count == 0) {
+            bins.pop();
+        }
+        if up_to > 0 {
+            bins.push((upper, up_to - before));
+        }
+        before = up_to;
+        if before == sorted.count() {
+            return bins;
+        }
+    }
+}
+
+/// Edges of bins, one after the other.
+struct BinEdges {
+    /// The edge is this many steps.
+    steps: u64,
+    step: f64,
+    grows: bool,
+}
+
+impl BinEdges {
+    /// Edges that are shown as different numbers (see [`value`]).
+    fn even(least: f64, most: f64, unit: MetricUnit) -> Self {
+        let shown = match unit {
+            MetricUnit::Time => 10_f64.powf(most.log10().floor() - 2.0).max(1e-3),
+            MetricUnit::Tokens | MetricUnit::Rate if most < 100.0 => 0.1,
+            MetricUnit::Tokens | MetricUnit::Rate => 1.0,
+        };
+        let mut growing = Self::growing(((most - least) / EVEN_BINS).max(shown));
+        let step = growing.next();
+        Self { steps: (least / step).ceil() as u64, step, grows: false }
+    }
+
+    /// 1, 2, 5, 10, …, from the first that is no less than `least`.
+    fn growing(least: f64) -> Self {
+        let mut edge = Self { steps: 1, step: 10_f64.powf(least.log10().floor()), grows: true };
+        while edge.value() < least {
+            edge.next();
+        }
+        edge
+    }
+
+    fn value(&self) -> f64 {
+        // Powers of ten below one are no sums of powers of two: round what is wrong in the last places.
+        let value = self.steps as f64 * self.step;
+        (value * 1e9).round() / 1e9
+    }
+
+    fn next(&mut self) -> f64 {
+        let value = self.value();
+        match (self.grows, self.steps) {
+            (false, _) => self.steps += 1,
+            (true, 1) => self.steps = 2,
+            (true, 2) => self.steps = 5,
+            (true, _) => (self.steps, self.step) = (1, self.step * 10.0),
+        }
+        value
+    }
+}
+
+/// A value of the outer unit with three significant figures.
+pub fn format_value(value: f64, unit: MetricUnit) -> String {
+    match unit {
+        MetricUnit::Time => Gap::from_nanos((value * 1e6).round() as u64).to_string(),
+        MetricUnit::Tokens if value.fract() == 0.0 => with_thousands(value as u64),
+        MetricUnit::Tokens | MetricUnit::Rate if value < 100.0 => format!("{value:.1}"),
+        MetricUnit::Tokens | MetricUnit::Rate => with_thousands(value.round() as u64),
+    }
+}
+
+/// Whole numbers with a comma between thousands.
+pub fn with_thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Whether a character is not printed as itself: controls, marks that turn the direction of writing, those without width.
+pub fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(c, '\u{e0000}'..='\u{e007f}')
+}
+
+/// Text that holds names from files, which may hold anything.
+pub fn replace_unprintable(text: &str) -> String {
+    text.chars().map(|c| if is_unprintable(c) { '?' } else { c }).collect()
+}
+
+/// A name from a file, as a table has room for it.
+pub fn table_cell(name: &str) -> String {
+    replace_unprintable(name).chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::samples::Samples;
+
+    fn of(millis: &[f64]) -> Vec<(f64, u64)> {
+        let mut samples = Samples::default();
+        millis.iter().for_each(|millis| samples.push((millis * 1e6) as u64));
+        histogram_bins(samples.sorted().unwrap(), MetricUnit::Time)
+    }
+
+    #[test]
+    fn bins_have_round_edges_and_hold_every_value_once() {
+        assert_eq!(
+            of(&[10.5, 11.0, 12.0, 14.0, 34.0]),
+            [
+                (12.0, 3),
+                (14.0, 1),
+                (16.0, 0),
+                (18.0, 0),
+                (20.0, 0),
+                (22.0, 0),
+                (24.0, 0),
+                (26.0, 0),
+                (28.0, 0),
+                (30.0, 0),
+                (32.0, 0),
+                (34.0, 1)
+            ]
+        );
+        assert_eq!(of(&[0.3, 3.0, 40.0]), [(0.5, 1), (2.0, 0), (5.0, 1), (20.0, 0), (50.0, 1)]);
+        assert_eq!(of(&[0.0, 0.0]), [(0.0, 2)]);
+        assert_eq!(of(&[0.0, 1.0]).iter().map(|(_, count)| count).sum::<u64>(), 2);
+        assert_eq!(of(&[20.0]), [(20.0, 1)]);
+    }
+
+    #[test]
+    fn no_two_edges_of_a_histogram_are_shown_as_the_same_number() {
+        for (least, most, unit) in [
+            (104.12, 104.93, MetricUnit::Time),
+            (999.1, 1_002.0, MetricUnit::Time),
+            (0.01, 0.011, MetricUnit::Time),
+            (5.01, 5.09, MetricUnit::Rate),
+            (99.9, 101.3, MetricUnit::Rate),
+            (1_999.0, 2_001.0, MetricUnit::Tokens),
+        ] {
+            let mut samples = Samples::default();
+            let inside = |outside: f64| (outside / unit.to_display(1.0)).round() as u64;
+            (0..=20).for_each(|part| samples.push(inside(least + (most - least) * f64::from(part) / 20.0)));
+            let bins = histogram_bins(samples.sorted().unwrap(), unit);
+            let mut shown: Vec<String> = bins.iter().map(|(edge, _)| format_value(*edge, unit)).collect();
+            let edges = shown.len();
+            shown.dedup();
+            assert_eq!((shown.len(), bins.iter().map(|(_, count)| count).sum::<u64>()), (edges, 21), "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn columns_are_drawn_in_eighths_of_a_line() {
+        assert_eq!(columns(&[0.0, 1.0, 2.0], 2.0, 2, false), ["  █", " ██"]);
+        assert_eq!(columns(&[0.5, 1.0], 1.0, 1, false), ["▄█"]);
+        assert_eq!(columns(&[0.2, 0.5, 1.0], 1.0, 1, true), [":=#"]);
+        assert_eq!((bar(9, false), bar(9, true)), ("█▏".to_owned(), "##".to_owned()));
+    }
+
+    #[test]
+    fn points_are_drawn_at_their_place() {
+        let even = [(0.0, 1.0, 'a'), (5.0, 5.0, 'b'), (10.0, 10.0, 'c')];
+        assert_eq!(scatter(&even, 5, 3), ["    c", "  b  ", "a    "]);
+        let wide = [(1.0, 1.0, 'a'), (2.0, 10.0, 'b'), (2.0, 100.0, 'c')];
+        assert_eq!(scatter(&wide, 3, 3), ["  c", "  b", " a "]);
+        assert_eq!(scatter(&[(0.0, 0.0, 'a')], 2, 1), ["a "], "nothing but zero");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(format_value(1_234.0, MetricUnit::Tokens), "1,234");
+        assert_eq!(format_value(3.5, MetricUnit::Tokens), "3.5");
+        assert_eq!(format_value(12.345, MetricUnit::Time), "12.3ms");
+        assert_eq!(format_value(1_234.5, MetricUnit::Rate), "1,235");
+    }
+}

@@ -1,0 +1,110 @@
+//! How true a run was, in words and tables that every format for people shares.
+
+use super::super::Report;
+use super::super::ascii_plot::{format_value, with_thousands};
+use super::super::distribution::MetricDistribution;
+use super::super::metric::{MetricUnit, ReportMetric};
+use super::super::text::{header_row, row};
+use super::{AbortCounts, Fidelity, PrefixFidelity, RateFidelity, ThinkTimes};
+use crate::measure::length_histogram::DurationHistogram;
+
+/// Numbers of a run beside those of the trace that it was made from: (production's, the run's).
+const PRODUCTION_METRICS: [(ReportMetric, ReportMetric); 4] = [
+    (ReportMetric::Ttft, ReportMetric::TtftFromPlanned),
+    (ReportMetric::Itl, ReportMetric::Itl),
+    (ReportMetric::Tpot, ReportMetric::Tpot),
+    (ReportMetric::E2e, ReportMetric::E2eFromPlanned),
+];
+
+/// Figures by name; none where nothing was planned.
+pub(in crate::report) fn lines(report: &Report) -> Vec<(&'static str, String)> {
+    let Some(fidelity) = &report.fidelity else { return Vec::new() };
+    let Fidelity { arrival_error, rate, isl, osl, prefix, think, aborts } = fidelity;
+    let lines = [
+        ("arrivals", arrival_error.as_ref().map(arrivals)),
+        ("rate", rate.as_ref().map(rates)),
+        ("in flight", in_flight(report)),
+        ("ISL", isl.map(|of| of.to_string())),
+        ("OSL", osl.map(|of| of.to_string())),
+        ("prefixes", prefix.map(prefixes)),
+        ("think time", think.map(think_times)),
+        ("aborts", aborts.map(abort_counts)),
+    ];
+    lines.into_iter().filter_map(|(name, told)| Some((name, told?))).collect()
+}
+
+/// Requests planned and sent over time, where there is more than one window.
+pub(in crate::report) fn over_time(report: &Report) -> Option<&RateFidelity> {
+    report.fidelity.as_ref()?.rate.as_ref().filter(|rate| rate.planned.len().max(rate.sent.len()) > 1)
+}
+
+/// Latencies of production and of the run, one below the other; the first row is the head.
+pub(in crate::report) fn production_table(report: &Report, shown: &[f64]) -> Option<Vec<Vec<String>>> {
+    let production = &report.production.as_ref()?.summary;
+    let pair = |(theirs, ours): &(ReportMetric, ReportMetric)| {
+        let (theirs, replayed) = (production.metric(*theirs)?, report.whole.metric(*ours)?);
+        let name = ours.label(true);
+        Some([row(&format!("{}, production", theirs.metric.label(false)), theirs, shown), row(name, replayed, shown)])
+    };
+    let rows: Vec<Vec<String>> = PRODUCTION_METRICS.iter().filter_map(pair).flatten().collect();
+    (!rows.is_empty()).then(|| std::iter::once(header_row(shown)).chain(rows).collect())
+}
+
+fn arrivals(error: &MetricDistribution) -> String {
+    let time = |time: f64| format_value(time, MetricUnit::Time);
+    let percentiles = error.percentiles.iter().map(|(percent, of)| format!("p{percent} {}", time(*of)));
+    let percentiles: Vec<String> = percentiles.collect();
+    format!("later than planned by {}, at most {}", percentiles.join(", "), time(error.max))
+}
+
+fn rates(rate: &RateFidelity) -> String {
+    let told = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    format!(
+        "{} requests/s planned, {} sent; {} of requests in another window of {} s",
+        told(rate.planned_per_second),
+        told(rate.sent_per_second),
+        percent(rate.moved_share),
+        rate.window_s
+    )
+}
+
+fn in_flight(report: &Report) -> Option<String> {
+    let ours = report.in_flight.as_ref()?;
+    let theirs = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
+    let theirs = theirs
+        .map(|of| format!("; in production {:.1} on average, {} at most", of.mean, with_thousands(of.max.into())));
+    // None of them knows what the others have open.
+    let apart = if report.sources.len() > 1 { " at each source by itself" } else { "" };
+    let (max, theirs) = (with_thousands(ours.max.into()), theirs.unwrap_or_default());
+    Some(format!("{:.1} on average, {max} at most{apart}{theirs}", ours.mean))
+}
+
+fn prefixes(prefix: PrefixFidelity) -> String {
+    let cached = prefix.cached_share.map_or("the server tells no cached tokens".to_owned(), |share| {
+        format!("{} from the server's cache", percent(share))
+    });
+    format!(
+        "{} of prompt tokens sent before, in {} of {} blocks; {cached}",
+        percent(prefix.offered_share),
+        with_thousands(prefix.repeated_blocks),
+        with_thousands(prefix.blocks)
+    )
+}
+
+fn think_times(think: ThinkTimes) -> String {
+    let told = |of: DurationHistogram| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| format_value(of, MetricUnit::Time));
+    let ([p50, p90, max], [real_p50, real_p90, real_max]) = (told(think.planned), told(think.achieved));
+    format!(
+        "p50 {p50}, p90 {p90}, at most {max} planned; p50 {real_p50}, p90 {real_p90}, at most {real_max} achieved, of {}",
+        with_thousands(think.planned.count)
+    )
+}
+
+fn abort_counts(aborts: AbortCounts) -> String {
+    let tokens = aborts.tokens.map_or(String::new(), |tokens| format!("; tokens {tokens}"));
+    format!("{} planned, {} done{tokens}", with_thousands(aborts.planned), with_thousands(aborts.done))
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}

@@ -1,0 +1,52 @@
+//! A sweep for programs and pull requests: CSV in the five columns of a report, and Markdown.
+
+use super::super::csv::{field, summary};
+use super::super::markdown::{bullet_list, escaped, pipe_table};
+use super::super::text::sentence;
+use super::Sweep;
+use super::text::{differences, lines, table, warning_text};
+
+/// As CSV: the scope is `level=rate-4`, or `level=rate-4;target=A`.
+pub fn csv(sweep: &Sweep) -> String {
+    let mut text = "scope,metric,unit,stat,value\n".to_owned();
+    for point in &sweep.levels {
+        let target = point.target.map_or(String::new(), |target| format!(";target={target}"));
+        let scope = format!("level={}{target}", point.level.name);
+        let mut line = |metric: &str, unit: &str, value: String| {
+            text += &format!("{},{metric},{unit},level,{value}\n", field(&scope))
+        };
+        if let Some(rate) = point.level.rate {
+            line("offered", "1/s", rate.to_string());
+        }
+        if let Some(slots) = point.level.concurrency {
+            line("concurrency", "requests", slots.to_string());
+        }
+        if let Some(meets) = point.meets {
+            line("meets SLO", "1", u8::from(meets).to_string());
+        }
+        if let Some(growth) = point.growth {
+            line("growth", "1/s", growth.per_second.to_string());
+        }
+        line("valid", "1", u8::from(point.not_valid.is_empty()).to_string());
+        line("front", "1", u8::from(point.front).to_string());
+        line("knee", "1", u8::from(point.knee).to_string());
+        summary(&mut text, &scope, &point.summary);
+    }
+    for of in &sweep.differences {
+        let scope = field(&format!("level={};B against A", of.level));
+        text += &format!("{scope},{},1,{},{}\n", of.metric, of.stat, of.change);
+    }
+    text
+}
+
+/// As Markdown.
+pub fn markdown(sweep: &Sweep) -> String {
+    let mut text = bullet_list(lines(sweep));
+    text += &pipe_table(&table(sweep));
+    text.extend(differences(sweep).map(|table| pipe_table(&table)));
+    for doubt in &sweep.warnings {
+        let told = escaped(&sentence(&warning_text(doubt)));
+        text += &format!("\n> **Warning:** {told} *Advice:* {}.\n", escaped(doubt.warning.advice));
+    }
+    text
+}

@@ -1,0 +1,108 @@
+//! One run of a sweep, added up.
+
+use std::path::{Path, PathBuf};
+
+use super::super::accumulate::{Accumulator, AccumulatorSettings, RequestStats};
+use super::super::metric::ReportMetric;
+use super::super::saturation::{LoadGrowth, request_growth};
+use super::super::secs;
+use super::super::source::{ReportSource, SourceError, SourceReader, read};
+use crate::measure::slo::criteria::{Criteria, ObservedShare};
+use crate::measure::slo::{Slo, Slos};
+
+/// Why there is no report of a sweep.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// A run cannot be read.
+    #[error(transparent)]
+    Run(#[from] SourceError),
+    /// An objective of a run cannot be read, or two have one name.
+    #[error("{}: {reason}", path.display())]
+    Slo {
+        /// The run.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// One run, added up.
+#[derive(Debug)]
+pub struct LevelResult {
+    pub(super) figures: RequestStats,
+    pub(super) seconds: f64,
+    pub(super) slos: Slos,
+    pub(super) source: ReportSource,
+    /// Whether the load grew.
+    pub growth: Option<LoadGrowth>,
+}
+
+/// Adds up a run, judged by these objectives, or by its own where there are none.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
+    let opened = SourceReader::open(run)?;
+    let wrong = |reason: String| SweepError::Slo { path: run.to_owned(), reason };
+    let own = || opened.source.slos.iter().map(|text| text.parse()).collect::<Result<Vec<Slo>, _>>();
+    let list = if slos.is_empty() { own().map_err(|error| wrong(error.to_string()))? } else { slos.to_vec() };
+    let slos = Slos::new(list).map_err(wrong)?;
+    let mut fold = Accumulator::new(AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() });
+    let source = read(vec![opened], &mut fold)?.remove(0);
+    let figures = fold.total;
+    let (first, last) = figures.window.unwrap_or_default();
+    let growth = request_growth(&figures.load_samples, fold.warm_up.first_sent()).filter(|_| !source.closed_loop);
+    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, source, growth })
+}
+
+impl LevelResult {
+    /// What was seen of each goal.
+    pub fn goal_results(&mut self, goals: &Criteria) -> Vec<ObservedShare> {
+        goal_results(&mut self.figures, &self.slos, goals)
+    }
+
+    /// Why the run is not valid.
+    pub fn not_valid(&self) -> &[String] {
+        &self.source.not_valid
+    }
+
+    /// Requests that were answered in full, per second.
+    pub fn successes_per_second(&self) -> f64 {
+        if self.seconds > 0.0 { self.figures.successes() as f64 / self.seconds } else { 0.0 }
+    }
+}
+
+/// What was seen of each goal: requests of those of the SLOs that are one, and of limits on gaps the share of good gaps
+/// among the requests that have any, and those without a whole answer.
+pub(super) fn goal_results(figures: &mut RequestStats, slos: &Slos, goals: &Criteria) -> Vec<ObservedShare> {
+    let of_requests = slos.iter().zip(&figures.goodput).filter_map(|(slo, good)| {
+        Some(ObservedShare { good: good.met as f64, of: good.counted as f64, share: goals.share_of(slo.name())? })
+    });
+    let mut seen: Vec<ObservedShare> = of_requests.collect();
+    let with_gaps = figures.samples[ReportMetric::WorstGap as usize].len() as f64;
+    let without_answer = (figures.requests() - figures.successes()) as f64;
+    for (limit, share) in goals.gaps() {
+        let gaps = figures.samples[ReportMetric::Itl as usize].sorted();
+        let within = gaps.map_or(0.0, |gaps| gaps.up_to(limit.as_nanos()) as f64 / gaps.count() as f64);
+        seen.push(ObservedShare { good: within * with_gaps, of: with_gaps + without_answer, share });
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::accumulate::UNKNOWN_OUTCOME;
+
+    #[test]
+    fn of_gaps_as_much_is_seen_as_requests_have_any_and_those_without_an_answer_have_no_good_ones() {
+        let mut figures = RequestStats::default();
+        // Three requests with 10 gaps, of which 9 are up to 5 ms, a success of one token, and a failure.
+        (1..=9).chain([50]).for_each(|gap| figures.samples[ReportMetric::Itl as usize].push(gap * 500_000));
+        (0..3).for_each(|_| figures.samples[ReportMetric::WorstGap as usize].push(1));
+        figures.outcomes = [("success", 4), (UNKNOWN_OUTCOME, 1)].into();
+        let goals = "itl.p99<=5ms".parse().unwrap();
+        let seen = goal_results(&mut figures, &Slos::default(), &goals);
+        assert_eq!(seen, [ObservedShare { good: 0.9 * 3.0, of: 4.0, share: 0.99 }]);
+    }
+}

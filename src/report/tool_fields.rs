@@ -1,0 +1,41 @@
+//! What the files of other tools have in common: objects in an order, the words of a failure, Python's way of a time. Pure.
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::request_view::RequestView;
+use crate::measure::record::Outcome;
+
+/// Why a request has no whole answer, as other tools' files tell it.
+pub(super) fn failure_text(request: &RequestView) -> String {
+    let outcome = request.outcome.map_or("unknown", Outcome::name);
+    request.status.map_or(outcome.to_owned(), |status| format!("{outcome}: status {status}"))
+}
+
+/// `2026-11-21T00:41:51.697509`, without a zone, as Python writes it.
+pub(super) fn python_timestamp(unix_ns: u64, moment: fn(u64) -> String) -> String {
+    let text = moment(unix_ns);
+    let part = |range| text.get(range).unwrap_or_default();
+    let micros = unix_ns % 1_000_000_000 / 1_000;
+    let (year, month, day) = (part(0..4), part(4..6), part(6..8));
+    format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
+}
+
+/// An object whose fields stay in their order.
+#[derive(Debug, Default)]
+pub(super) struct ToolFields(Vec<(String, Value)>);
+
+impl ToolFields {
+    pub(super) fn put(&mut self, name: &str, value: Value) {
+        self.0.push((name.to_owned(), value));
+    }
+}
+
+impl Serialize for ToolFields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        map.end()
+    }
+}

@@ -1,0 +1,154 @@
+//! Where replies and the engine meet: jobs in, tokens out, and the task that paces the steps.
+//!
+//! The engine is behind one lock that is taken once per request and once per step, never per token; tokens go to each
+//! reply through its own [`Feed`].
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
+
+use super::engine::{Engine, EngineFinish, EngineJob, EngineOutput, QueueFull};
+use super::options::SimOptions;
+use super::stats::SimStats;
+use super::token_queue::{TokenQueue, lock};
+use crate::clock::{Clock, Pacer};
+use crate::measure::time::Stamp;
+
+/// The engine and everybody who waits for it.
+#[derive(Debug)]
+pub(super) struct EngineDriver {
+    state: Mutex<DriverState>,
+    /// There is something to do earlier than the pacing task knows.
+    earlier: Notify,
+}
+
+#[derive(Debug)]
+struct DriverState {
+    engine: Engine,
+    /// The reply of each sequence, and which of its choices the sequence is.
+    feeds: HashMap<u64, (Arc<TokenQueue>, u32)>,
+    /// What the pacing task waits for.
+    awaits: Option<Stamp>,
+    /// Room for the outputs of one step.
+    outputs: Vec<EngineOutput>,
+}
+
+/// Sequences that run for one reply. Dropped before they have ended, they are aborted.
+#[derive(Debug)]
+pub(super) struct JobHandle {
+    hub: Arc<EngineDriver>,
+    seqs: Range<u64>,
+    over: bool,
+}
+
+impl JobHandle {
+    /// All sequences have ended by themselves.
+    pub(super) fn ended(&mut self) {
+        self.over = true;
+    }
+
+    /// Gives the sequences up.
+    pub(super) fn abort(&mut self, why: EngineFinish) {
+        if !std::mem::replace(&mut self.over, true) {
+            self.hub.abort(self.seqs.clone(), why);
+        }
+    }
+}
+
+impl Drop for JobHandle {
+    fn drop(&mut self) {
+        self.abort(EngineFinish::Abort);
+    }
+}
+
+impl EngineDriver {
+    pub(super) fn new(options: &SimOptions) -> Self {
+        let state =
+            DriverState { engine: Engine::new(options), feeds: HashMap::new(), awaits: None, outputs: Vec::new() };
+        Self { state: Mutex::new(state), earlier: Notify::new() }
+    }
+
+    /// Submits all the sequences of one reply, the choices of `feed` in order.
+    ///
+    /// # Errors
+    /// [`Refusal`] when the engine's queue is full.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        jobs: Vec<EngineJob>,
+        feed: &Arc<TokenQueue>,
+    ) -> Result<JobHandle, QueueFull> {
+        let seqs = {
+            let mut state = lock(&self.state);
+            let seqs = state.engine.submit(Clock::Monotonic.now(), jobs)?;
+            for (choice, seq) in (0..).zip(seqs.clone()) {
+                state.feeds.insert(seq, (feed.clone(), choice));
+            }
+            self.wake_driver(&state);
+            seqs
+        };
+        Ok(JobHandle { hub: self.clone(), seqs, over: false })
+    }
+
+    fn abort(&self, seqs: Range<u64>, why: EngineFinish) {
+        let mut state = lock(&self.state);
+        for seq in seqs.clone() {
+            state.feeds.remove(&seq);
+        }
+        state.engine.abort(seqs, why);
+        self.wake_driver(&state);
+    }
+
+    /// Wakes the pacing task if it sleeps past what is due.
+    fn wake_driver(&self, state: &DriverState) {
+        if state.engine.due().is_some_and(|due| state.awaits.is_none_or(|awaits| due < awaits)) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Shows the counters to `read`.
+    pub(super) fn stats<T>(&self, read: impl FnOnce(&SimStats) -> T) -> T {
+        read(lock(&self.state).engine.stats())
+    }
+
+    /// Paces the engine for as long as it is polled.
+    ///
+    /// # Errors
+    /// When the kernel refuses the timer.
+    pub(super) async fn drive(&self) -> io::Result<()> {
+        let mut pacer = Pacer::new()?;
+        loop {
+            let Some(next) = self.step() else {
+                self.earlier.notified().await;
+                continue;
+            };
+            if Clock::Monotonic.now() >= next {
+                // Steps this short come due while they are computed: without this nobody else would ever run.
+                tokio::task::yield_now().await;
+            }
+            tokio::select! {
+                biased;
+                on_time = pacer.until(next) => on_time?,
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+
+    fn step(&self) -> Option<Stamp> {
+        let mut state = lock(&self.state);
+        let DriverState { engine, feeds, awaits, outputs } = &mut *state;
+        *awaits = engine.step(Clock::Monotonic.now(), outputs);
+        for output in outputs.drain(..) {
+            if output.finished.is_some() {
+                if let Some((feed, choice)) = feeds.remove(&output.seq) {
+                    feed.push(choice, &output);
+                }
+            } else if let Some((feed, choice)) = feeds.get(&output.seq) {
+                feed.push(*choice, &output);
+            }
+        }
+        *awaits
+    }
+}

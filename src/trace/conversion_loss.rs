@@ -1,0 +1,71 @@
+//! What a conversion could not keep, counted by name, so that it can be said.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Names that are kept apart; a file of hostile names shares one count beyond that.
+const MAX_NAMES: usize = 64;
+/// Characters of a name that are kept.
+const MAX_NAME_CHARS: usize = 90;
+
+/// Counts by name. A clone counts into the same.
+#[derive(Clone, Debug, Default)]
+pub struct ConversionLosses(Rc<RefCell<BTreeMap<String, u64>>>);
+
+impl ConversionLosses {
+    /// Counts one.
+    pub fn count(&self, name: &str) {
+        self.add(name, 1);
+    }
+
+    /// Counts `n`.
+    pub fn add(&self, name: &str, n: u64) {
+        if n == 0 {
+            return;
+        }
+        let mut counts = self.0.borrow_mut();
+        if let Some(count) = counts.get_mut(name) {
+            *count = count.saturating_add(n);
+            return;
+        }
+        let printable = |c: &char| !c.is_control();
+        let name: String = name.chars().filter(printable).take(MAX_NAME_CHARS).collect();
+        let name = if counts.len() < MAX_NAMES { name } else { "(others)".to_owned() };
+        let count = counts.entry(name).or_default();
+        *count = count.saturating_add(n);
+    }
+
+    /// Every name with its count, in order of names.
+    pub fn list(&self) -> Vec<(String, u64)> {
+        self.0.borrow().iter().map(|(name, count)| (name.clone(), *count)).collect()
+    }
+
+    /// A line that says what was lost, and to what; `None` where nothing was.
+    pub fn summary(&self, to: &str) -> Option<String> {
+        let list: Vec<String> = self.list().iter().map(|(name, count)| format!("{name} ({count})")).collect();
+        (!list.is_empty()).then(|| format!("note: {to}: {}", list.join(", ")))
+    }
+
+    /// A line that says what an input has and a row cannot hold, or what of it could not be read.
+    pub fn unconverted_note(&self) -> Option<String> {
+        self.summary("not taken over")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_their_number_are_bounded() {
+        let losses = ConversionLosses::default();
+        for name in 0..1_000 {
+            losses.count(&format!("\u{1b}{name:0>100}"));
+        }
+        let list = losses.list();
+        assert_eq!(list.len(), MAX_NAMES.min(list.len()));
+        assert!(list.iter().all(|(name, _)| name.chars().count() <= MAX_NAME_CHARS && !name.contains('\u{1b}')));
+        assert_eq!(list.iter().map(|(_, count)| count).sum::<u64>(), 1_000);
+    }
+}

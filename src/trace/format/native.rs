@@ -1,0 +1,126 @@
+//! Our own format: what the proxy's capture writes.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::super::entry_fields::EntryFields;
+use super::super::{Error, Trace, TraceProblem};
+use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
+use crate::capture::reader::{ReadError, TraceReader};
+use crate::capture::row::{TraceEntry, TraceHeader};
+
+pub(super) const FORMAT: TraceFormat = TraceFormat {
+    name: "streamgauge",
+    aliases: &[],
+    about: "our own: everything below, and everything that a capture knows",
+    time_unit: "nanoseconds",
+    detected_by: "a first row with `streamgauge_trace`",
+    detect: |source| match source {
+        InputSource::Folder(path) => TraceReader::open(path).is_ok(),
+        InputSource::Stream(_) => has_keys(source, &["streamgauge_trace"], &[]),
+    },
+    read: Some(read),
+    write: Some(write),
+    unsupported_reason: "",
+    fields: EntryFields::ALL,
+    has_wall_clock: true,
+    delta_fields: Some(EntryFields::NONE),
+};
+
+/// Bytes of the first rows, in which fields are looked for that nobody knows: a newer version may have some, and who
+/// writes rows may misspell one.
+const UNKNOWN_FIELDS_SAMPLE_BYTES: usize = 1 << 20;
+
+fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
+    let losses = ConversionLosses::default();
+    // A file of frames by its path, so that what is behind a damaged one is read as well; others as they come.
+    let (path, reader) = match source {
+        InputSource::Folder(path) => (path.clone(), TraceReader::open(&path)),
+        InputSource::Stream(stream) => {
+            let path = PathBuf::from(&stream.name);
+            let reader = match stream.in_frames && stream.folder.is_some() {
+                true => TraceReader::open(&path),
+                false => TraceReader::from_stream(&path, stream.into_reader()),
+            };
+            (path, reader)
+        }
+    };
+    let file = path.display().to_string();
+    let mut reader = reader.map_err(|error| to_trace_error(error, &file))?;
+    let header = reader.header().clone();
+    if let Some((from, to)) = options.times {
+        reader.set_time_range(from..to);
+    }
+    let (lost, mut failing) = (losses.clone(), false);
+    let (mut damaged, mut looked_at) = (0, 0);
+    let entries = std::iter::from_fn(move || {
+        let row = if failing { None } else { reader.next() };
+        for damage in &reader.damage()[damaged..] {
+            lost.count(&damage.what);
+        }
+        damaged = reader.damage().len();
+        if let Some(Ok(row)) = row.as_ref().filter(|_| looked_at < UNKNOWN_FIELDS_SAMPLE_BYTES) {
+            looked_at += reader.last_line().len();
+            let line = serde_json::from_slice(reader.last_line()).unwrap_or_default();
+            count_unknown(&line, serde_json::to_value(row).ok().as_ref(), "", &lost);
+        }
+        failing = row.as_ref().is_some_and(Result::is_err);
+        row.map(|row| row.map_err(|error| to_trace_error(error, &file)))
+    });
+    Ok(Trace { header, entries: Box::new(entries), losses })
+}
+
+/// Counts what a line says and the row that was made of it does not.
+fn count_unknown(line: &Value, row: Option<&Value>, path: &str, losses: &ConversionLosses) {
+    match (line, row) {
+        (Value::Object(fields), _) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                count_unknown(value, row.and_then(|row| row.get(name)), &path, losses);
+            }
+        }
+        (Value::Array(line), Some(Value::Array(row))) => {
+            line.iter().zip(row).for_each(|(line, row)| count_unknown(line, Some(row), path, losses));
+        }
+        // A row leaves out what is not there.
+        (Value::Null, _) | (_, Some(_)) => {}
+        (Value::Array(list), None) if list.is_empty() => {}
+        // The reader drops the abort of a client that had its whole reply.
+        _ if path == "abort_tokens" => {}
+        _ => losses.count(&format!("{path}, as far as the first rows have it")),
+    }
+}
+
+/// The reader's words, with the place in front as with other formats.
+fn to_trace_error(error: ReadError, file: &str) -> Error {
+    match error {
+        ReadError::Line { path, line, reason } => TraceProblem::new(format!("not a row of a trace: {reason}"))
+            .with_remedy("take the line out, or write the trace again")
+            .at_line(&path.display().to_string(), Some(line)),
+        other => {
+            let what = other.to_string();
+            // Most begin with the name already.
+            TraceProblem::new(what.strip_prefix(&format!("{file} ")).unwrap_or(&what)).at_line(file, None)
+        }
+    }
+}
+
+struct NativeWriter(TraceOutput);
+
+fn write(header: &TraceHeader, mut out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
+    super::write_line(&mut out, header).map_err(|error| TraceProblem::new(error.to_string()))?;
+    Ok(Box::new(NativeWriter(out)))
+}
+
+impl FormatWriter for NativeWriter {
+    fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
+        super::write_line(&mut self.0, entry)
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {
+        self.0.flush()?;
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,56 @@
+//! How many different things there are, exactly while they are few, and estimated in fixed memory beyond.
+//!
+//! Of the hashes of things only those below a bound are kept; when they are too many, the bound is halved. What is kept
+//! is then a fair sample of all different things, and stays the same sample whatever comes.
+
+use std::collections::HashSet;
+
+use crate::measure::locality_hash::BuildLocalityHasher;
+use crate::measure::prefix_cache::mix;
+
+/// Hashes that are kept.
+const MAX_HASHES: usize = 1 << 18;
+
+#[derive(Debug, Default)]
+pub(super) struct CardinalityEstimator {
+    kept: HashSet<u64, BuildLocalityHasher>,
+    halvings: u32,
+}
+
+impl CardinalityEstimator {
+    pub(super) fn add(&mut self, id: u64) {
+        let hash = mix(id, 0x6469_7374);
+        if hash > u64::MAX >> self.halvings {
+            return;
+        }
+        self.kept.insert(hash);
+        while self.kept.len() > MAX_HASHES {
+            self.halvings += 1;
+            let bound = u64::MAX >> self.halvings;
+            self.kept.retain(|hash| *hash <= bound);
+        }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        (self.kept.len() as u64) << self.halvings
+    }
+
+    pub(super) fn is_estimate(&self) -> bool {
+        self.halvings > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_counted_and_many_are_estimated_within_a_percent() {
+        let mut distinct = CardinalityEstimator::default();
+        (0..1_000).chain(0..1_000).for_each(|id| distinct.add(id));
+        assert_eq!((distinct.count(), distinct.is_estimate()), (1_000, false));
+        (0..2_000_000).for_each(|id| distinct.add(id));
+        assert!(distinct.is_estimate() && distinct.kept.len() <= MAX_HASHES);
+        assert!((1_980_000..2_020_000).contains(&distinct.count()), "{}", distinct.count());
+    }
+}

@@ -1,0 +1,31 @@
+//! What is drawn: from a seed alone, the same on every machine and in every version. Pure.
+
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
+use rand_pcg::Pcg64Mcg;
+
+/// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
+pub fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// The random numbers of a seed: the same on every machine, and in every version.
+pub fn rng(seed: u64) -> Pcg64Mcg {
+    Pcg64Mcg::new(u128::from(mix(seed)) << 64 | u128::from(mix(!seed)))
+}
+
+/// A number between 0 and 1 for a row, alike in every process.
+pub fn uniform(seed: u64, number: u64) -> f64 {
+    (mix(seed ^ mix(number)) >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A number for a name, alike in every process: FNV-1a, and mixed.
+pub fn name_hash(name: &str) -> u64 {
+    let mut hasher = FnvHasher::default();
+    hasher.write(name.as_bytes());
+    mix(hasher.finish())
+}
