@@ -46,10 +46,6 @@ const MEASURE_MAY_USE: [(&str, &str); 8] = [
 const IMPURE: [&str; 6] = ["env", "fs", "net", "os", "process", "thread"];
 const LOCKS_AND_CLOCKS: [&str; 6] = ["Mutex", "RwLock", "Condvar", "mpsc", "Instant", "SystemTime"];
 
-/// Lines outside of tests, comments and all: what a reader reads.
-const LONG: usize = 400;
-const WHY_LONG: &str = "past 400 lines";
-
 const TOP_LEVEL: [&str; 8] =
     ["Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "src", "dashboards", "deploy", "tests"];
 
@@ -205,19 +201,6 @@ fn unsafe_code(files: &[Source]) -> Vec<String> {
     let roots = files.iter().filter(|file| ["src/lib.rs", "src/main.rs"].contains(&&*file.path));
     let open = roots.filter(|file| !file.text.contains("#![forbid(unsafe_code)]"));
     open.map(|file| format!("{}: does not forbid unsafe code: #![forbid(unsafe_code)]", file.path)).collect()
-}
-
-fn long_files(files: &[Source]) -> Vec<String> {
-    let why = |file: &Source| file.text.lines().any(|line| line.starts_with("//!") && line.contains(WHY_LONG));
-    let long = files.iter().filter(|file| file.length() > LONG && !why(file));
-    long.map(|file| {
-        format!(
-            "{}: {} lines without its tests; split it, or say on its front page why it is {WHY_LONG}",
-            file.path,
-            file.length()
-        )
-    })
-    .collect()
 }
 
 fn top_level(paths: &[String]) -> Vec<String> {
@@ -445,16 +428,6 @@ fn only_dialects_know_the_fields_of_servers() {
 fn unsafe_code_is_forbidden() {
     assert_eq!(unsafe_code(&[Source::new("src/lib.rs", "#![deny(unsafe_code)]")]).len(), 1);
     holds(unsafe_code(&sources()));
-}
-
-#[test]
-fn a_long_file_says_why() {
-    let lines = "// a line\n".repeat(LONG);
-    assert!(long_files(&[Source::new("src/a.rs", &*lines)]).is_empty());
-    assert!(long_files(&[Source::new("src/a.rs", format!("{lines}#[cfg(test)]\nmod tests {{\n\n}}\n"))]).is_empty());
-    assert_eq!(long_files(&[Source::new("src/a.rs", format!("{lines}//\n"))]).len(), 1);
-    assert!(long_files(&[Source::new("src/a.rs", format!("//! It is past 400 lines because.\n{lines}"))]).is_empty());
-    holds(long_files(&sources()));
 }
 
 #[test]

@@ -264,10 +264,10 @@ mod tests {
             (gauges.upstream(), gauges.upstream_failure()),
             (UpstreamHealth::Unreachable, Some("refused".to_owned()))
         );
-        assert_eq!(exported().as_deref(), Some("Level(0)"));
+        assert_eq!(exported().as_deref(), Some("Gauge(0)"));
         gauges.set_upstream(Ok(()));
         assert_eq!((gauges.upstream(), gauges.upstream_failure()), (UpstreamHealth::Reachable, None));
-        assert_eq!(exported().as_deref(), Some("Level(1)"));
+        assert_eq!(exported().as_deref(), Some("Gauge(1)"));
     }
 
     #[test]
@@ -286,6 +286,6 @@ mod tests {
             .collect();
         let expected =
             [("GET", 0), ("POST", 1), (OTHER_VALUE, 1), ("waiting", 1), ("streaming", 0), ("idle", 0), ("active", 1)];
-        assert_eq!(levels, expected.map(|(name, level)| (name.into(), format!("Level({level})"))));
+        assert_eq!(levels, expected.map(|(name, level)| (name.into(), format!("Gauge({level})"))));
     }
 }

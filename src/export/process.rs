@@ -40,7 +40,7 @@ mod tests {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         observe(&mut snapshot, "1.2.3", 5_500_000_000);
         let data = |id| format!("{:?}", snapshot.points(id)[0].data);
-        assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Level(1)".into(), "Seconds(5.5)".into()));
+        assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Gauge(1)".into(), "Seconds(5.5)".into()));
         let PointValue::Gauge(bytes) = snapshot.points(Id::ProcessMemory)[0].data else { panic!() };
         assert!((1 << 20..1 << 34).contains(&bytes), "{bytes}");
         let PointValue::Gauge(files) = snapshot.points(Id::ProcessFiles)[0].data else { panic!() };

@@ -143,11 +143,11 @@ mod tests {
             schema.pointer(path).unwrap().as_object().unwrap().keys().cloned().collect()
         };
         let nested = [
-            ("params", "Params"),
-            ("prompt", "Prompt"),
+            ("params", "RequestParams"),
+            ("prompt", "PromptShape"),
             ("timing", "Timing"),
-            ("wanted", "Wanted"),
-            ("transfer", "Transfer"),
+            ("wanted", "RequestTargets"),
+            ("transfer", "TransferStats"),
         ];
         let mut expected: Vec<String> = properties("/properties");
         expected.retain(|name| name != "at" && nested.iter().all(|(field, _)| field != name));

@@ -14,8 +14,6 @@ pub(crate) struct Source {
     pub(crate) named: Vec<(Vec<String>, usize)>,
     /// Modules that are declared here for tests only.
     pub(crate) test_modules: Vec<String>,
-    /// The lines of code that is only compiled for tests: (first, last).
-    test_lines: Vec<(usize, usize)>,
 }
 
 /// A word, a punctuation mark or a literal, and its line.
@@ -30,14 +28,7 @@ impl Source {
         let (path, text) = (path.into(), text.into());
         let stream: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
         let module = module(&path);
-        let mut source = Self {
-            path,
-            text,
-            tokens: Vec::new(),
-            named: Vec::new(),
-            test_modules: Vec::new(),
-            test_lines: Vec::new(),
-        };
+        let mut source = Self { path, text, tokens: Vec::new(), named: Vec::new(), test_modules: Vec::new() };
         source.walk(&stream.into_iter().collect::<Vec<_>>(), &module);
         source
     }
@@ -60,12 +51,6 @@ impl Source {
             let literal = token.text.trim_start_matches(['b', 'r', 'c']).trim_matches('#');
             Some((literal.strip_prefix('"')?.strip_suffix('"')?, token.line))
         })
-    }
-
-    /// Lines outside of tests.
-    pub(crate) fn length(&self) -> usize {
-        let tests: usize = self.test_lines.iter().map(|(first, last)| last + 1 - first).sum();
-        self.text.lines().count() - tests
     }
 
     fn walk(&mut self, trees: &[TokenTree], module: &[String]) {
@@ -104,9 +89,6 @@ impl Source {
     fn leave_out(&mut self, item: &[TokenTree]) {
         let name = item.windows(3).find(|three| is(&three[0], "mod") && is(&three[2], ";"));
         self.test_modules.extend(name.map(|three| three[1].to_string()));
-        if let (Some(first), Some(last)) = (item.first(), item.last()) {
-            self.test_lines.push((first.span().start().line, last.span().end().line));
-        }
     }
 }
 

@@ -38,15 +38,15 @@ mod parquet {
         name: "parquet",
         aliases: &[],
         about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
-        times: "nanoseconds",
-        by: "its name",
-        recognise: |_| false,
+        time_unit: "nanoseconds",
+        detected_by: "its name",
+        detect: |_| false,
         read: None,
         write: None,
-        but: "this program was built without the cargo feature `parquet`",
+        unsupported_reason: "this program was built without the cargo feature `parquet`",
         fields: EntryFields::ALL,
-        clock: true,
-        delta: Some(EntryFields::NONE),
+        has_wall_clock: true,
+        delta_fields: Some(EntryFields::NONE),
     };
 }
 

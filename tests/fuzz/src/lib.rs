@@ -8,13 +8,13 @@
 #[path = "../../../src/capture"]
 pub mod capture {
     pub mod blocks;
-    mod compact;
-    pub mod format;
     pub mod frame;
     pub mod gaps;
-    mod lines;
+    mod line_reader;
     pub mod reader;
-    pub mod scrapes;
+    pub mod row;
+    mod row_serializer;
+    pub mod server_metrics;
     pub mod writer;
 }
 #[path = "../../../src/config/mod.rs"]
@@ -39,8 +39,8 @@ pub mod net {
 #[path = "../../../src/replay"]
 pub mod replay {
     pub mod scrape {
-        pub mod names;
-        pub mod text;
+        pub mod exposition;
+        pub mod metric_names;
     }
 }
 #[path = "../../../src/trace/mod.rs"]

@@ -5,16 +5,16 @@
 use std::fs;
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::capture::format::Entry;
 use streamgauge_fuzz::capture::gaps;
-use streamgauge_fuzz::capture::reader::Reader;
+use streamgauge_fuzz::capture::reader::TraceReader;
+use streamgauge_fuzz::capture::row::TraceEntry;
 use streamgauge_fuzz::capture::writer::TraceWriter;
 
 fuzz_target!(|file: &[u8]| {
     let path = std::env::temp_dir().join(format!("streamgauge-fuzz-{}", std::process::id()));
     fs::write(&path, file).expect("a temporary file");
-    let Ok(mut reader) = Reader::open(&path) else { return };
-    let rows: Vec<Entry> = reader.by_ref().flatten().collect();
+    let Ok(mut reader) = TraceReader::open(&path) else { return };
+    let rows: Vec<TraceEntry> = reader.by_ref().flatten().collect();
     for packed in rows.iter().filter_map(|row| row.timing.gaps.as_ref()) {
         if let Ok(events) = gaps::unpack(packed) {
             assert_eq!(gaps::unpack(&gaps::pack(&events)), Ok(events));
@@ -23,6 +23,6 @@ fuzz_target!(|file: &[u8]| {
     let mut writer = TraceWriter::new(Vec::new(), reader.header()).expect("memory");
     rows.iter().for_each(|row| writer.write(row).expect("a row that was read"));
     fs::write(&path, writer.finish().expect("memory")).expect("a temporary file");
-    let again: Vec<Entry> = Reader::open(&path).expect("a trace").map(|row| row.expect("a row")).collect();
+    let again: Vec<TraceEntry> = TraceReader::open(&path).expect("a trace").map(|row| row.expect("a row")).collect();
     assert_eq!(again, rows);
 });

@@ -9,8 +9,8 @@
 use std::io::{Read, Write};
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::measure::budget::WorkBudget;
-use streamgauge_fuzz::measure::framing::coding::{Decoder, Undecodable};
+use streamgauge_fuzz::measure::framing::coding::{DecodeError, Decoder};
+use streamgauge_fuzz::measure::work_budget::WorkBudget;
 use streamgauge_fuzz::memory;
 use streamgauge_fuzz::split::ways;
 
@@ -41,7 +41,7 @@ fn hostile(encoding: &str, bytes: &[u8]) {
         });
         // How the bytes are cut decides where the budget ends.
         (
-            read.or_else(|lost| if lost == Undecodable::OutOfBudget { Ok(()) } else { Err(lost) }),
+            read.or_else(|lost| if lost == DecodeError::OutOfBudget { Ok(()) } else { Err(lost) }),
             budget.is_exhausted(),
             text,
         )

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::config::{ConfigError, Loaded, Source, Typed};
+use streamgauge_fuzz::config::{ConfigError, ConfigSource, LoadedConfig, RawSettings};
 
 /// A file of this process's own.
 static FILE: LazyLock<PathBuf> =
@@ -26,8 +26,8 @@ fuzz_target!(|text: &[u8]| {
     }
 });
 
-fn load(file: &Path, text: &[u8]) -> Result<Loaded, ConfigError> {
+fn load(file: &Path, text: &[u8]) -> Result<LoadedConfig, ConfigError> {
     std::fs::write(file, text).expect("a temporary file can be written");
     let needed = [("STREAMGAUGE_UPSTREAM".to_owned(), "http://127.0.0.1:8000".to_owned())];
-    Source::new(Typed::default(), Some(file.to_owned()), needed).load()
+    ConfigSource::new(RawSettings::default(), Some(file.to_owned()), needed).load()
 }

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use streamgauge_fuzz::measure::dialect::{Delta, Dialect, TABLE};
 use streamgauge_fuzz::measure::framing::Event;
-use streamgauge_fuzz::measure::observer::{ResponseHead, StreamObserver, Watch};
+use streamgauge_fuzz::measure::observer::{EventObserver, ResponseHead, StreamObserver};
 use streamgauge_fuzz::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge_fuzz::measure::shape::RequestShape;
 use streamgauge_fuzz::measure::time::Stamp;
@@ -39,7 +39,7 @@ fuzz_target!(|body: &[u8]| {
 #[derive(Default)]
 struct Meanings(Vec<String>);
 
-impl Watch for Meanings {
+impl EventObserver for Meanings {
     fn event(&mut self, index: u64, event: &Event<'_>) {
         self.0.push(format!("event {index}, {} bytes", event.data.len()));
     }

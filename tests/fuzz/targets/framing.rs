@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::measure::framing::{Event, Sse};
+use streamgauge_fuzz::measure::framing::{Event, SseFramer};
 use streamgauge_fuzz::split::same;
 
 #[derive(Debug, Default, PartialEq)]
@@ -15,7 +15,7 @@ struct Seen {
 
 fuzz_target!(|bytes: &[u8]| {
     let seen = same(bytes, |pieces| {
-        let (mut sse, mut seen) = (Sse::new(), Seen::default());
+        let (mut sse, mut seen) = (SseFramer::new(), Seen::default());
         for piece in pieces {
             let note = |event: Event<'_>| seen.events.push((event.name.to_vec(), event.data.to_vec()));
             sse.push(piece, note).expect("no event here is too large");

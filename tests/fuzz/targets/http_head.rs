@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::net::http1::coming::end_of_head;
-use streamgauge_fuzz::net::http1::head::{MAX_FIELDS, Version};
-use streamgauge_fuzz::net::http1::{Framing, Head, Known};
+use streamgauge_fuzz::net::http1::head::{HttpVersion, MAX_FIELDS};
+use streamgauge_fuzz::net::http1::head_scan::end_of_head;
+use streamgauge_fuzz::net::http1::{Framing, Head, KnownHeader};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some(end) = end_of_head(bytes, 0) else { return };
@@ -38,7 +38,7 @@ fn request(head: &Head, bytes: &[u8]) {
     let line = written.len();
     written.extend(fields_of(head));
     assert_eq!(&written[line..], after_first_line(bytes), "every line goes on as it came");
-    if head.get(Known::Host).is_none() {
+    if head.get(KnownHeader::Host).is_none() {
         // A client of HTTP/1.0 need not say; what goes on is HTTP/1.1, and says.
         let host = [b"Host: ", head.authority().unwrap_or(b"a"), b"\r\n"].concat();
         written.splice(line..line, host);
@@ -46,9 +46,9 @@ fn request(head: &Head, bytes: &[u8]) {
     let mut again = Head::default();
     again.parse_request(&written).expect("what was written can be read");
     assert_eq!((again.method(), again.target(), again.path()), (head.method(), head.target(), head.path()));
-    assert!(again.end_to_end().eq(head.end_to_end()) || head.get(Known::Host).is_none());
+    assert!(again.end_to_end().eq(head.end_to_end()) || head.get(KnownHeader::Host).is_none());
     // The version written is our own.
-    if head.version() == Version::Http11 {
+    if head.version() == HttpVersion::Http11 {
         assert_eq!(again.request_framing(), head.request_framing());
         assert_eq!((again.keeps_alive(), again.upgrade()), (head.keeps_alive(), head.upgrade()));
     }
@@ -102,7 +102,10 @@ fn unambiguous(head: &Head, bytes: &[u8], framing: Option<Framing>) {
     }
     assert!(head.end_to_end().count() <= MAX_FIELDS);
     for (name, value, known) in head.end_to_end() {
-        assert!(!matches!(known, Known::Connection | Known::TransferEncoding | Known::Te | Known::Upgrade));
+        assert!(!matches!(
+            known,
+            KnownHeader::Connection | KnownHeader::TransferEncoding | KnownHeader::Te | KnownHeader::Upgrade
+        ));
         assert!(!name.is_empty() && name.iter().all(u8::is_ascii_graphic) && !name.contains(&b':'));
         assert_eq!(value, value.trim_ascii());
     }

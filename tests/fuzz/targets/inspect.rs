@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::inspection::{Exchange, inspect};
+use streamgauge_fuzz::inspection::{RecordedExchange, inspect};
 use streamgauge_fuzz::measure::dialect::TABLE;
 use streamgauge_fuzz::measure::shape::RequestShape;
 use streamgauge_fuzz::split::same;
@@ -17,7 +17,7 @@ fuzz_target!(|input: &[u8]| {
     for dialect in TABLE {
         for content_type in ["text/event-stream", "application/json; charset=utf-8", dialect.content_type] {
             let head = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
-            let exchange = Exchange { head, request, content_type, content_encoding: "" };
+            let exchange = RecordedExchange { head, request, content_type, content_encoding: "" };
             same(body, |pieces| {
                 let (inspection, seen, unread) = inspect(&exchange, pieces.iter().copied());
                 let json = serde_json::to_string(&inspection).expect("an answer can be printed");

@@ -5,14 +5,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value};
-use streamgauge_fuzz::measure::json::{Shown, Walk};
+use streamgauge_fuzz::measure::json_walker::{FieldState, JsonWalker};
 
 /// The walk goes no deeper; serde_json does.
 const MAX_DEPTH: usize = 64;
 
 fuzz_target!(|bytes: &[u8]| {
     let parsed = serde_json::from_slice::<Value>(bytes).ok().filter(|value| depth(value) <= MAX_DEPTH);
-    let Some(mut walk) = Walk::new(bytes) else {
+    let Some(mut walk) = JsonWalker::new(bytes) else {
         assert_eq!(parsed, None, "what is JSON is text");
         return;
     };
@@ -30,7 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
     let skipped = skip.skip().and_then(|()| skip.end()).is_some();
     let shown = show.shown().and_then(|shown| show.end().map(|()| shown));
     assert_eq!(skipped, shown.is_some(), "what can be skipped can be shown");
-    if let Some(Shown::String(inside)) = shown {
+    if let Some(FieldState::String(inside)) = shown {
         assert_eq!((bytes[inside.start - 1], bytes[inside.end]), (b'"', b'"'));
     }
 });
@@ -53,14 +53,14 @@ struct Plain {
 }
 
 impl Plain {
-    fn value(mut self, bytes: &[u8], walk: &mut Walk<'_>) -> Option<Self> {
+    fn value(mut self, bytes: &[u8], walk: &mut JsonWalker<'_>) -> Option<Self> {
         self.value = self.take(bytes, walk)?;
         self.text.extend_from_slice(&bytes[self.copied..]);
         Some(self)
     }
 
     /// Takes one value; `None` inside where serde_json would not.
-    fn take(&mut self, bytes: &[u8], walk: &mut Walk<'_>) -> Option<Option<Value>> {
+    fn take(&mut self, bytes: &[u8], walk: &mut JsonWalker<'_>) -> Option<Option<Value>> {
         let start = walk.position();
         match bytes.get(start)? {
             b'{' => {

@@ -4,14 +4,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::export::prometheus::negotiate::{Format, accepts_gzip, negotiate};
+use streamgauge_fuzz::export::prometheus::negotiate::{ScrapeFormat, accepts_gzip, negotiate};
 
 fuzz_target!(|accept: &str| {
     let format = negotiate(accept);
     let named = match format {
-        Format::Text => "",
-        Format::OpenMetrics => "application/openmetrics-text",
-        Format::Protobuf => "application/vnd.google.protobuf",
+        ScrapeFormat::Text => "",
+        ScrapeFormat::OpenMetrics => "application/openmetrics-text",
+        ScrapeFormat::Protobuf => "application/vnd.google.protobuf",
     };
     assert!(accept.to_ascii_lowercase().contains(named));
     assert_eq!(negotiate(&format!("image/png,{accept}")), format);

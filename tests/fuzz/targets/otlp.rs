@@ -4,13 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::config::otlp::Otlp;
+use streamgauge_fuzz::config::otlp::OtlpConfig;
 
 const SECRET: &str = "canary in a header";
 
 fuzz_target!(|text: &str| {
     let variables: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
-    let (otlp, warnings) = Otlp::of_environment(|name| {
+    let (otlp, warnings) = OtlpConfig::from_environment(|name| {
         let (_, text) = variables.iter().find(|(known, _)| *known == name)?;
         Some(if name.ends_with("_HEADERS") { format!("{text}{SECRET}") } else { (*text).to_owned() })
     });

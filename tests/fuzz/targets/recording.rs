@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::recording::Recording;
+use streamgauge_fuzz::recording::RecordedResponse;
 
 fuzz_target!(|text: &[u8]| {
-    let Ok(recording) = Recording::parse(text) else { return };
+    let Ok(recording) = RecordedResponse::parse(text) else { return };
     assert!(recording.reads.is_sorted_by_key(|(at, _)| *at));
     let body: usize = recording.reads.iter().map(|(_, read)| read.len()).sum();
     assert!(body <= text.len());

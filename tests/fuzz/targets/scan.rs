@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::measure::json::Walk;
-use streamgauge_fuzz::measure::scan::{Document, Fields, JsonScan, Scalar};
+use streamgauge_fuzz::measure::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
+use streamgauge_fuzz::measure::json_walker::JsonWalker;
 use streamgauge_fuzz::split::same;
 
 /// (path, element of the outermost array, scalar)
@@ -24,12 +24,12 @@ enum Owned {
 #[derive(Default)]
 struct Everything(Found);
 
-impl Fields for Everything {
+impl ScanFields for Everything {
     fn wants(&self, _: &[u8]) -> bool {
         true
     }
 
-    fn leads(&self, _: &[u8]) -> bool {
+    fn is_prefix_of_wanted(&self, _: &[u8]) -> bool {
         true
     }
     fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
@@ -46,16 +46,16 @@ impl Fields for Everything {
 
 fuzz_target!(|bytes: &[u8]| {
     let (found, document) = same(bytes, |pieces| {
-        let (mut scan, mut all) = (JsonScan::default(), Everything::default());
+        let (mut scan, mut all) = (JsonScanner::default(), Everything::default());
         for piece in pieces {
             scan.push(piece, &mut all);
         }
         (all.0, scan.document())
     });
     if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
-        assert_eq!(document, Document::Whole);
+        assert_eq!(document, DocumentState::Whole);
         // What serde_json only skips need not be text. A number that is the whole document ends with the document.
-        let walk = Walk::new(bytes).filter(|_| matches!(bytes.trim_ascii().first(), Some(b'{' | b'[')));
+        let walk = JsonWalker::new(bytes).filter(|_| matches!(bytes.trim_ascii().first(), Some(b'{' | b'[')));
         let mut walked = Vec::new();
         if let Some(mut walk) = walk
             && flatten(&mut walk, &mut Vec::new(), None, &mut walked).is_some()
@@ -78,7 +78,7 @@ fn fits(found: &(Vec<u8>, u32, Owned), walked: &(Vec<u8>, u32, Owned)) -> bool {
 }
 
 /// The scalars whose path is short enough to be named.
-fn flatten(walk: &mut Walk<'_>, path: &mut Vec<String>, element: Option<u32>, found: &mut Found) -> Option<()> {
+fn flatten(walk: &mut JsonWalker<'_>, path: &mut Vec<String>, element: Option<u32>, found: &mut Found) -> Option<()> {
     let index = element.unwrap_or(0);
     if walk.is_object() {
         return walk.object(|key, walk| {
@@ -92,7 +92,7 @@ fn flatten(walk: &mut Walk<'_>, path: &mut Vec<String>, element: Option<u32>, fo
     if raw.starts_with('[') {
         path.push("[]".to_owned());
         let mut at = 0;
-        Walk::new(raw.as_bytes())?.array(|walk| {
+        JsonWalker::new(raw.as_bytes())?.array(|walk| {
             flatten(walk, path, element.or(Some(at)), found)?;
             at += 1;
             Some(())

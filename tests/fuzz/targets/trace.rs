@@ -5,27 +5,27 @@
 use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::trace::format::{Options, TABLE, convert, recognised};
+use streamgauge_fuzz::trace::format::{FORMATS, ReadOptions, convert, detect};
 use streamgauge_fuzz::trace::info::info;
-use streamgauge_fuzz::trace::input::{Source, Stream};
+use streamgauge_fuzz::trace::input::{InputSource, InputStream};
 
-fn source(data: &[u8]) -> Option<Source> {
-    Stream::new("fuzz", Box::new(Cursor::new(data.to_vec()))).ok().map(Source::Stream)
+fn source(data: &[u8]) -> Option<InputSource> {
+    InputStream::new("fuzz", Box::new(Cursor::new(data.to_vec()))).ok().map(InputSource::Stream)
 }
 
 fuzz_target!(|data: &[u8]| {
-    let options = Options::default();
+    let options = ReadOptions::default();
     // Each format reads what is taken for any of them.
-    for format in TABLE {
+    for format in FORMATS {
         let Some((read, source)) = format.read.zip(source(data)) else { continue };
         if let Ok(mut trace) = read(source, &options) {
             info(&mut trace, Some(64)).ok();
         }
     }
-    // What is recognised is written in every format.
-    for target in TABLE.iter().filter(|format| format.write.is_some()) {
+    // What is detect is written in every format.
+    for target in FORMATS.iter().filter(|format| format.write.is_some()) {
         let Some(source) = source(data) else { return };
-        let Some(read) = recognised(&source).ok().and_then(|format| format.read) else { return };
+        let Some(read) = detect(&source).ok().and_then(|format| format.read) else { return };
         if let Ok(mut trace) = read(source, &options) {
             convert(&mut trace, target, Box::new(std::io::sink())).ok();
         }
