@@ -1,11 +1,95 @@
-//! Readers of every format, written from the formats and not from the writers. All of them give the same [`Table`].
+//! Readers of every format that share no code with the writers. All of them return the same [`Table`].
 
 use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{ResourceMetrics, metric, number_data_point};
 use prost::Message;
-use streamgauge::export::prometheus::protobuf::MetricFamily;
+
+/// `io.prometheus.client`, with the fields that are read here: the numbers are those of
+/// <https://github.com/prometheus/client_model/blob/master/io/prometheus/client/metrics.proto>.
+mod client_model {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct MetricFamily {
+        #[prost(string, tag = "1")]
+        pub(super) name: String,
+        #[prost(message, repeated, tag = "4")]
+        pub(super) metric: Vec<Metric>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Metric {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) label: Vec<LabelPair>,
+        #[prost(message, optional, tag = "2")]
+        pub(super) gauge: Option<Number>,
+        #[prost(message, optional, tag = "3")]
+        pub(super) counter: Option<Number>,
+        #[prost(message, optional, tag = "7")]
+        pub(super) histogram: Option<Histogram>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct LabelPair {
+        #[prost(string, tag = "1")]
+        pub(super) name: String,
+        #[prost(string, tag = "2")]
+        pub(super) value: String,
+    }
+
+    /// `Gauge` and `Counter`, whose values have one number.
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Number {
+        #[prost(double, tag = "1")]
+        pub(super) value: f64,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Histogram {
+        #[prost(uint64, tag = "1")]
+        pub(super) sample_count: u64,
+        #[prost(double, tag = "2")]
+        pub(super) sample_sum: f64,
+        #[prost(message, repeated, tag = "3")]
+        pub(super) bucket: Vec<Bucket>,
+        #[prost(sint32, tag = "5")]
+        pub(super) schema: i32,
+        #[prost(uint64, tag = "7")]
+        pub(super) zero_count: u64,
+        #[prost(message, repeated, tag = "12")]
+        pub(super) positive_span: Vec<BucketSpan>,
+        #[prost(sint64, repeated, tag = "13")]
+        pub(super) positive_delta: Vec<i64>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Bucket {
+        #[prost(uint64, tag = "1")]
+        pub(super) cumulative_count: u64,
+        #[prost(double, tag = "2")]
+        pub(super) upper_bound: f64,
+        #[prost(message, optional, tag = "3")]
+        pub(super) exemplar: Option<Exemplar>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct BucketSpan {
+        #[prost(sint32, tag = "1")]
+        pub(super) offset: i32,
+        #[prost(uint32, tag = "2")]
+        pub(super) length: u32,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Exemplar {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) label: Vec<LabelPair>,
+        #[prost(double, tag = "2")]
+        pub(super) value: f64,
+    }
+}
 
 /// Labels of a series, without `le`.
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -110,7 +194,7 @@ fn sample(line: &str) -> (String, Labels, &str) {
 pub(crate) fn protobuf(mut bytes: &[u8]) -> Table {
     let mut table = Table::new();
     while !bytes.is_empty() {
-        let family = MetricFamily::decode_length_delimited(&mut bytes).unwrap();
+        let family = client_model::MetricFamily::decode_length_delimited(&mut bytes).unwrap();
         for metric in family.metric {
             let labels = metric.label.into_iter().map(|label| (label.name, label.value)).collect();
             let value = metric.counter.map(|counter| counter.value).or(metric.gauge.map(|gauge| gauge.value));
@@ -118,6 +202,7 @@ pub(crate) fn protobuf(mut bytes: &[u8]) -> Table {
             if let Some(histogram) = metric.histogram {
                 series.value = histogram.sample_sum;
                 series.count = histogram.sample_count;
+                assert_eq!(histogram.schema, 3, "the indexes below are of eight buckets per octave");
                 for bucket in histogram.bucket {
                     let bound = bucket.upper_bound.to_bits();
                     series.buckets.insert(bound, bucket.cumulative_count);

@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use socket2::SockRef;
-use streamgauge::net::http1::{BodyDecoder, Framing};
 
 use super::PATIENCE;
+use super::body::{BodyReader, Part};
 use super::upstream::field;
 
-/// See the module.
+/// A connection to the proxy.
 pub struct Client {
     pub stream: TcpStream,
     seen: Vec<u8>,
@@ -80,25 +80,19 @@ impl Client {
     /// The body that belongs to a head.
     pub fn body_of(&mut self, head: String) -> Response {
         let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let framing = if field(&head, "transfer-encoding").is_some() {
-            Framing::Chunked
+        let mut reader = if field(&head, "transfer-encoding").is_some() {
+            BodyReader::Chunked(Part::Size)
         } else if matches!(status, 100..=199 | 204 | 304) {
-            Framing::Length(0)
+            BodyReader::Length(0)
         } else {
             field(&head, "content-length")
-                .map_or(Framing::UntilClose, |length| Framing::Length(length.parse().unwrap()))
+                .map_or(BodyReader::UntilClose, |length| BodyReader::Length(length.parse().unwrap()))
         };
-        let mut decoder = BodyDecoder::new(framing);
         let mut response = Response { head, ..Response::default() };
-        loop {
-            let used = decoder.decode(&self.seen, |payload| response.body.extend_from_slice(payload)).unwrap();
-            self.seen.drain(..used);
-            if decoder.is_done() {
-                break;
-            }
+        while !reader.read(&mut self.seen, &mut response) {
             match self.more() {
                 Ok(0) => {
-                    response.truncated = !decoder.ends_with_close();
+                    response.truncated = !matches!(reader, BodyReader::UntilClose);
                     break;
                 }
                 Ok(_) => {}
@@ -108,10 +102,6 @@ impl Client {
                     break;
                 }
             }
-        }
-        if let Some(trailers) = decoder.trailers() {
-            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            response.trailers = trailers.end_to_end().map(|(name, value, _)| (text(name), text(value))).collect();
         }
         response
     }

@@ -8,6 +8,7 @@
     reason = "tests stop where they cannot go on, and may wait"
 )]
 
+pub mod body;
 pub mod captured;
 pub mod client;
 pub mod frames;
