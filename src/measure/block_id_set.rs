@@ -1,55 +1,54 @@
-//! A set of ids, thirty-two neighbours to a place.
+//! A set of block ids that stores 32 adjacent ids in one table slot.
 //!
-//! Public traces number their blocks in the order of first appearance: the new ids of a prompt follow each other, and so
-//! do those that a later one shares with it. Neighbours are then found with one look into memory, which is most of what
-//! a large table costs, and take twelve bytes together; so does an id that has no neighbours.
+//! Public traces number blocks in order of first appearance, so a prompt's new ids are adjacent. So are the ids that
+//! a later prompt shares with it. One memory access finds all adjacent ids; memory accesses dominate the cost of a
+//! large table. A slot takes 12 bytes, also for an id without neighbours.
 
 use super::prefix_cache::mix;
 
-/// Lowest bits of an id, by which neighbours differ; the others are its key.
+/// Low bits of an id, which select its bit within a slot. The remaining bits are the slot's key.
 const BITS: u32 = u32::BITS.ilog2();
-/// Places of a group, next to each other in memory: neighbouring keys begin in the same group, so that the new ids of a
-/// row are mostly where the row before has fetched them from memory.
+/// Slots per group, contiguous in memory. Adjacent keys start probing in the same group, so the previous lookup has
+/// usually loaded it into cache.
 const GROUP: usize = 8;
-/// A table with fewer places is half free: a fuller one is slow to tell that a key is not there.
+/// Below this many slots, half of the table stays free, because lookups of absent keys are slow in a full table.
 const SMALL: usize = 1 << 20;
-/// No key.
+/// Marks an empty slot.
 const FREE: u64 = u64::MAX;
 const MIN_CAPACITY_IDS: usize = 1 << 10;
 
-/// Ids, in an open table with linear probing.
+/// An open-addressing table with linear probing.
 #[derive(Clone, Debug)]
 pub(super) struct BlockIdSet {
-    /// A power of two of places, of which at least an eighth is [`FREE`].
+    /// The slot count is a power of two; at least an eighth of the slots are [`FREE`].
     groups: Vec<IdGroup>,
     taken: usize,
     len: usize,
-    /// The place that was asked for last, and its key.
+    /// The most recently used slot and its key.
     last: (usize, u64),
 }
 
-/// Keys with what belongs to them, for one fetch from memory.
+/// Keys and their members, laid out together so that one memory access loads both.
 #[derive(Clone, Debug)]
 struct IdGroup {
     keys: [u64; GROUP],
-    /// Which of the ids with each key are in the set.
+    /// One bitmap per key: bit `i` is set if the id with low bits `i` is in the set.
     members: [u32; GROUP],
 }
 
 const EMPTY: IdGroup = IdGroup { keys: [FREE; GROUP], members: [0; GROUP] };
 
-/// Ids of one key that follow each other.
+/// Consecutive ids that share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IdRun {
-    /// What neighbours have in common.
     pub(super) key: u64,
     bit: u32,
-    /// Ids, one at least.
+    /// At least 1.
     pub(super) length: usize,
 }
 
 impl IdRun {
-    /// The first id, and the neighbours after it that follow each other; `None` without any.
+    /// The leading ids that are consecutive and share a key; `None` if `ids` is empty.
     #[inline]
     pub(super) fn of(ids: &[u64]) -> Option<Self> {
         let first = ids.first()?;
@@ -70,17 +69,16 @@ impl Default for BlockIdSet {
 }
 
 impl BlockIdSet {
-    /// Ids.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Places that they take.
+    /// Slots in use.
     pub(super) const fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Takes neighbours in that follow each other: how many of them were there before the first that is new.
+    /// Inserts a run and returns how many of its leading ids were already present.
     #[inline]
     pub(super) fn insert(&mut self, run: &IdRun) -> usize {
         if self.last.1 != run.key {
@@ -95,18 +93,19 @@ impl BlockIdSet {
         known.min(run.length)
     }
 
-    /// Ids of whose keys it is true.
+    /// Counts the ids whose key satisfies `of`.
     pub(super) fn count(&self, of: impl Fn(u64) -> bool) -> usize {
         let places = self.groups.iter().flat_map(|group| group.keys.iter().zip(&group.members));
         places.filter(|(key, _)| of(**key)).map(|(_, members)| members.count_ones() as usize).sum()
     }
 
-    /// Keeps those of whose keys it is true, in the same table: another one would be as large again.
+    /// Keeps the ids whose key satisfies `keep`. Works in place, because a second table would double the memory.
     pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         (self.len, self.taken, self.last.1) = (0, 0, FREE);
         let places = self.places();
         let first = (0..places).find(|at| self.key(*at) == FREE).unwrap_or(0);
-        // From a free place on, each goes to the first that is free from its own on: at most to where it was.
+        // Starting after a free slot, each key moves to the first free slot of its probe sequence, which is never
+        // past its old one.
         for at in (first..places).chain(0..first) {
             let (key, members) = self.at(at);
             let (key, members) = (std::mem::replace(key, FREE), std::mem::take(members));
@@ -137,7 +136,7 @@ impl BlockIdSet {
         (*at, *of_it) = (key, members);
     }
 
-    /// The place that has this key, or gets it.
+    /// Returns the slot of this key, and inserts the key if it is absent.
     fn place(&mut self, key: u64) -> usize {
         let places = self.places();
         if self.taken >= if places < SMALL { places / 2 } else { places / 8 * 7 } {
@@ -151,7 +150,7 @@ impl BlockIdSet {
         at
     }
 
-    /// The place that has this key, or would.
+    /// Returns the slot of this key, or the slot where it would be inserted.
     fn find(&self, key: u64) -> usize {
         let (mask, group) = (self.places() - 1, GROUP as u64);
         let mut at = (mix(key / group, 0) / group * group + key % group) as usize & mask;
@@ -161,7 +160,6 @@ impl BlockIdSet {
         at
     }
 
-    /// Into a table of so many places.
     fn resize(&mut self, places: usize) {
         for group in std::mem::replace(&mut self.groups, vec![EMPTY; places / GROUP]) {
             for (key, members) in group.keys.into_iter().zip(group.members).filter(|(_, members)| *members != 0) {
@@ -221,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Whether it is new.
+    /// Returns true if the id is new.
     fn insert(set: &mut BlockIdSet, id: u64) -> bool {
         IdRun::of(&[id]).is_some_and(|run| set.insert(&run) == 0)
     }

@@ -1,17 +1,16 @@
-//! A list that holds so many and no more, and takes memory by what it is used for.
+//! A vector with a fixed maximum length that allocates only when needed.
 //!
-//! Most streams are short, and a few are very long. So the first few are held in place, the value that finds that room
-//! taken makes room for all, and from then on nothing is allocated.
+//! Most streams are short and a few are very long. The first [`INLINE_ITEMS`] values are stored inline. The next
+//! value allocates the full capacity, and no later value allocates.
 
 use smallvec::SmallVec;
 
-/// Values that are held in place.
+/// Values stored inline.
 const INLINE_ITEMS: usize = 8;
 
-/// A few in place, more elsewhere.
 pub(super) type SmallList<T> = SmallVec<[T; INLINE_ITEMS]>;
 
-/// At most `MOST` values.
+/// A vector of at most `MOST` values.
 #[derive(Debug)]
 pub(super) struct BoundedVec<T, const MOST: usize>(SmallList<T>);
 
@@ -22,7 +21,7 @@ impl<T, const MOST: usize> Default for BoundedVec<T, MOST> {
 }
 
 impl<T: Copy, const MOST: usize> BoundedVec<T, MOST> {
-    /// Adds a value; `false` if there is no room.
+    /// Appends a value; returns `false` if the vector is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         let held = self.0.len();
         if held == MOST {
@@ -35,12 +34,11 @@ impl<T: Copy, const MOST: usize> BoundedVec<T, MOST> {
         true
     }
 
-    /// Values held.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Takes what is held; the room stays.
+    /// Removes and returns all values; the capacity stays.
     pub(super) fn take(&mut self) -> Box<[T]> {
         let taken = self.0[..].into();
         self.0.clear();

@@ -1,7 +1,7 @@
-//! How far what came is from what was to come: numbers in pairs, and arrivals over time.
+//! Deviation between two traces: paired numbers, and arrivals over time.
 //!
-//! The KS distance (Kolmogorov-Smirnov) is the largest difference of the two distribution functions: 0 where they are
-//! alike, 1 where they have nothing in common.
+//! The KS (Kolmogorov-Smirnov) distance is the largest difference between two distribution functions: 0 for equal
+//! distributions, 1 for disjoint ones.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde::Serialize;
 use super::length_histogram::LengthHistogram;
 
 const SECOND: u64 = 1_000_000_000;
-/// Seconds that are counted each by itself: 194 days, in 34 MB. BurstGPT has 121.
+/// Seconds with a counter of their own: 194 days, in 34 MB. BurstGPT covers 121 days.
 const MAX_SECONDS: usize = 1 << 24;
-/// Parts of the longer span in which arrivals are counted.
+/// Windows into which the longer span is divided.
 const PARTS: usize = 24;
 
-/// How far one number is from the other.
+/// Deviation of the numbers `b` from their counterparts `a`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Deviation {
-    /// Pairs of which both are known.
+    /// Pairs in which both numbers are known.
     pub compared: u64,
-    /// Share of them that are alike.
+    /// Share of pairs with equal numbers, 0 to 1.
     pub exact_share: f64,
     /// The mean of `b - a`, in tokens.
     pub mean_error: f64,
@@ -40,7 +40,7 @@ impl fmt::Display for Deviation {
     }
 }
 
-/// Adds pairs up.
+/// Accumulates pairs.
 #[derive(Clone, Debug, Default)]
 pub struct DeviationStats {
     compared: u64,
@@ -50,7 +50,7 @@ pub struct DeviationStats {
 }
 
 impl DeviationStats {
-    /// One pair more; nothing where one of it is unknown.
+    /// Adds a pair; ignores it if either number is unknown.
     pub fn take(&mut self, a: Option<u64>, b: Option<u64>) {
         let (Some(a), Some(b)) = (a, b) else { return };
         self.compared += 1;
@@ -59,7 +59,7 @@ impl DeviationStats {
         self.absolute += u128::from(a.abs_diff(b));
     }
 
-    /// What they come to, with the distance of these distributions; `None` where one has no number.
+    /// Returns the deviation, with the KS distance of these distributions; `None` if either histogram is empty.
     pub fn finish(&self, a: &LengthHistogram, b: &LengthHistogram) -> Option<Deviation> {
         let ks = a.ks(b)?;
         let mean = |sum: f64| if self.compared > 0 { sum / self.compared as f64 } else { 0.0 };
@@ -73,19 +73,19 @@ impl DeviationStats {
     }
 }
 
-/// Arrivals, counted by second of their line of time.
+/// Arrivals counted per second.
 #[derive(Clone, Debug, Default)]
 pub struct SecondsDeviation {
     counts: Vec<u16>,
-    /// Arrivals beyond those that a count has room for, by second.
+    /// Arrivals per second beyond the range of a `u16` counter.
     more: HashMap<usize, u64>,
     bounds: Option<(u64, u64)>,
-    /// Whether there is a second beyond those that are counted.
+    /// True if an arrival came at or after [`MAX_SECONDS`], and was not counted.
     beyond: bool,
 }
 
 impl SecondsDeviation {
-    /// One arrival more, in nanoseconds of the line.
+    /// Adds an arrival at `at`, in nanoseconds since the start of the trace.
     pub fn take(&mut self, at: u64) {
         let (first, last) = self.bounds.unwrap_or((at, at));
         self.bounds = Some((first.min(at), last.max(at)));
@@ -103,18 +103,18 @@ impl SecondsDeviation {
         }
     }
 
-    /// From the first to the last.
+    /// Seconds from the first arrival to the last.
     pub fn span_s(&self) -> f64 {
         self.bounds.map_or(0.0, |(first, last)| (last - first) as f64 / 1e9)
     }
 
-    /// The second of the first arrival.
     fn first(&self) -> Option<usize> {
         usize::try_from(self.bounds?.0 / SECOND).ok()
     }
 
-    /// Arrivals in windows of so many seconds, from the second of the first to that of the last, but for a last window
-    /// that is not whole; `None` without any, and where some are not counted. They are not kept: there may be millions.
+    /// Arrivals per window of `seconds`, starting at the second of the first arrival. The last window is omitted if
+    /// it is incomplete. `None` without arrivals, or if some were not counted. An iterator, because there may be
+    /// millions of windows.
     pub fn windows(&self, seconds: usize) -> Option<impl Iterator<Item = u64> + Clone> {
         let first = self.first()?;
         let whole = self.counts.len().saturating_sub(first) / seconds;
@@ -131,22 +131,22 @@ impl SecondsDeviation {
     }
 }
 
-/// Arrivals in windows of equal length, from the second of the first one on.
+/// Arrivals in windows of equal length, starting at the second of the first arrival.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RateDeviation {
-    /// Seconds of a window.
+    /// Window length in seconds.
     pub window_s: u64,
-    /// Requests of the first in each.
+    /// Requests of the first trace per window.
     pub a: Vec<u64>,
-    /// Requests of the second.
+    /// Requests of the second trace per window.
     pub b: Vec<u64>,
-    /// Share of the requests that are in another window: half the sum of the windows' differences over the mean number
-    /// of requests. 0 is alike.
+    /// Share of requests that fall into a different window: half the sum of the per-window differences, divided by
+    /// the mean number of requests. 0 means equal.
     pub moved_share: f64,
 }
 
 impl RateDeviation {
-    /// Both on one line of time.
+    /// Compares both traces on a common time axis.
     pub fn of(a: &SecondsDeviation, b: &SecondsDeviation) -> Self {
         let window = (a.span_s().max(b.span_s()) / PARTS as f64).ceil().max(1.0) as usize;
         let first = a.first().into_iter().chain(b.first()).min().unwrap_or_default();
@@ -176,7 +176,7 @@ mod tests {
     fn windows_begin_for_both_at_the_first_arrival_of_either() {
         let moved = RateDeviation::of(&of(&[60_000, 60_500, 61_000]), &of(&[61_200, 61_300, 61_400]));
         assert_eq!(moved, RateDeviation { window_s: 1, a: vec![2, 1], b: vec![0, 3], moved_share: 4.0 / 6.0 });
-        // 48 s in 24 windows of 2 s.
+        // 48 s in 24 windows of 2 s each.
         let long = RateDeviation::of(&of(&[0, 48_000]), &of(&[0, 48_000]));
         assert_eq!((long.window_s, long.a.len(), long.moved_share), (2, 25, 0.0));
         assert_eq!(RateDeviation::of(&of(&[]), &of(&[])), RateDeviation { window_s: 1, ..RateDeviation::default() });

@@ -1,23 +1,23 @@
-//! Whose fault it is that a request failed.
+//! Attributes a failed request to the upstream, the proxy or the client.
 
 use super::record::{Ending, Outcome, RequestRecord};
 
-/// Whose fault it is that a request failed.
+/// The component that caused a request to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureOrigin {
-    /// The server cannot be reached, breaks off, or reports an error.
+    /// The server is unreachable, breaks off, or reports an error.
     Upstream,
-    /// A limit of ours, or our stopping.
+    /// The proxy hit one of its limits or was shutting down.
     Proxy,
-    /// The client asks for what cannot be had, or leaves before the end.
+    /// The client sent an unacceptable request or disconnected before the end.
     Client,
 }
 
 impl FailureOrigin {
-    /// All origins, in the order of their numbers.
+    /// All origins, ordered by discriminant.
     pub const ALL: [Self; 3] = [Self::Upstream, Self::Proxy, Self::Client];
 
-    /// The name under which the origin is exported.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Upstream => "upstream",
@@ -28,10 +28,10 @@ impl FailureOrigin {
 }
 
 impl RequestRecord {
-    /// Whose fault the failure is; `None` if the request did not fail.
+    /// The origin of the failure; `None` if the request did not fail.
     ///
-    /// A local reply knows its origin. Otherwise a status counts before the way the bytes stopped: a client that leaves
-    /// in the middle of a 503 is not why the request failed.
+    /// A local reply has its own origin. Otherwise the status takes precedence over the ending: a client that
+    /// disconnects during a 503 did not cause the failure.
     pub fn failure_origin(&self) -> Option<FailureOrigin> {
         match (self.outcome, self.ending, self.status) {
             _ if self.local_reply.is_some() => self.local_reply,

@@ -1,28 +1,28 @@
-//! What other tools take for the first token: their definitions, as data.
+//! First-token definitions of other benchmark tools, as data.
 //!
-//! A rule is a list of fields; the first event that holds any of them has the peer's first token. The rules were read
-//! from the tools' sources: AIPerf 0.13.0, vLLM 0.33.0 (Python) and its Rust client, SGLang 0.5.23, GuideLLM 0.8.1,
-//! GenAI-Bench, inference-perf 0.7.0.
+//! A rule is a list of fields; the first event with any of them is the tool's first token. The rules follow the
+//! sources of AIPerf 0.13.0, vLLM 0.33.0 (Python) and its Rust client, SGLang 0.5.23, GuideLLM 0.8.1, GenAI-Bench and
+//! inference-perf 0.7.0.
 
 use super::dialect::event_fields::{EventFields, FieldKind};
 
-/// Another tool.
+/// One benchmark tool.
 #[derive(Debug)]
 pub struct ToolFirstToken {
-    /// Its name for scripts.
+    /// Machine-readable name.
     pub key: &'static str,
-    /// Its name for people.
+    /// Display name.
     pub name: &'static str,
-    /// Its rule for each dialect that it speaks, by the dialect's name.
+    /// Its rule per dialect name.
     rules: &'static [(&'static str, FirstTokenRule)],
 }
 
-/// What makes an event the first token.
+/// Condition for the first-token event.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstTokenRule {
-    /// Any of these does.
+    /// Fields of which any one suffices.
     pub any: &'static [FieldKind],
-    /// Without this the event is not looked at.
+    /// Field without which the tool ignores the event.
     pub only: Option<FieldKind>,
 }
 
@@ -31,12 +31,12 @@ const COMPLETIONS: &str = "openai.completions";
 const RESPONSES: &str = "openai.responses";
 const SGLANG: &str = "sglang.generate";
 
-/// The first event that holds any of these.
+/// Accepts the first event with any of these fields.
 const fn any(any: &'static [FieldKind]) -> FirstTokenRule {
     FirstTokenRule { any, only: None }
 }
 
-/// Every peer.
+/// All tools.
 pub static PEERS: &[ToolFirstToken] = {
     use FieldKind::*;
     &[
@@ -94,14 +94,14 @@ pub static PEERS: &[ToolFirstToken] = {
 };
 
 impl ToolFirstToken {
-    /// Its rule for streams of a dialect; `None` where it does not speak it.
+    /// The tool's rule for a dialect; `None` if it does not support that dialect.
     pub fn rule(&self, dialect: &str) -> Option<FirstTokenRule> {
         self.rules.iter().find(|(spoken, _)| *spoken == dialect).map(|(_, rule)| *rule)
     }
 }
 
 impl FirstTokenRule {
-    /// The event with the first token, counted from 0, and what makes it that.
+    /// The index of the first-token event, from 0, and the field that decided.
     pub fn first(self, events: impl IntoIterator<Item = EventFields>) -> Option<(u64, FieldKind)> {
         (0..).zip(events).find_map(|(at, facts)| Some((at, self.field_of(facts)?)))
     }
@@ -116,7 +116,7 @@ impl FirstTokenRule {
 mod tests {
     use super::*;
 
-    /// Each peer's first event, by key, over events of a dialect.
+    /// The first-token index per tool key, for events of a dialect.
     fn first_tokens(dialect: &str, events: &[&str]) -> Vec<(&'static str, Option<u64>)> {
         let facts = || events.iter().map(|event| EventFields::of(event.as_bytes()));
         let first = |peer: &ToolFirstToken| Some((peer.key, peer.rule(dialect)?.first(facts()).map(|(at, _)| at)));

@@ -1,24 +1,23 @@
-//! Where in a JSON document a scan is, by name.
+//! The current path of a scan in a JSON document.
 
-/// Keys and array marks deeper than this are walked but not named.
+/// Deeper keys and array marks are scanned without a name.
 const MAX_NAMED_DEPTH: usize = 6;
-/// Room for the joined keys of a path, in bytes; a longer path is walked but not named.
+/// Maximum length of a path, in bytes; a longer path is scanned without a name.
 const MAX_PATH: usize = 96;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct JsonPath {
     text: [u8; MAX_PATH],
     len: usize,
     /// Length of `text` before the step at each named depth.
     marks: [u8; MAX_NAMED_DEPTH + 1],
-    /// The outermost array's depth, and the element it is at.
+    /// Depth of the outermost array, and its current element.
     array: Option<(usize, u32)>,
-    /// The depth from which on the path could not be named.
+    /// Depth from which the path has no name.
     lost: Option<usize>,
 }
 
-/// What is entered.
+/// A step into a value.
 pub(super) enum PathStep<'a> {
     Key(&'a [u8]),
     Array,
@@ -31,22 +30,21 @@ impl Default for JsonPath {
 }
 
 impl JsonPath {
-    /// Whether it could be named.
+    /// Whether the current path has a name.
     pub(super) fn has_a_name(&self) -> bool {
         self.lost.is_none()
     }
 
-    /// The element of the outermost array; 0 without one.
+    /// Element index of the outermost array; 0 without one.
     pub(super) fn index(&self) -> u32 {
         self.array.map_or(0, |(_, index)| index)
     }
 
-    /// The path by name, as in `usage.prompt_tokens` or `choices[].finish_reason`; `None` where it could not be named.
+    /// The path, as in `usage.prompt_tokens` or `choices[].finish_reason`; `None` if it has no name.
     pub(super) fn named(&self) -> Option<&[u8]> {
         self.has_a_name().then(|| &self.text[..self.len])
     }
 
-    /// Goes into a value.
     pub(super) fn enter(&mut self, depth: usize, step: PathStep<'_>) {
         if self.lost.is_some() {
             return;
@@ -72,12 +70,11 @@ impl JsonPath {
         self.len = end;
     }
 
-    /// Nobody asks for anything in the value that was entered at `depth`: what is in it has no names.
+    /// Drops the names below `depth`, because no caller wants a value there.
     pub(super) fn lose(&mut self, depth: usize) {
         self.lost = Some(depth);
     }
 
-    /// Comes out of it.
     pub(super) fn leave(&mut self, depth: usize) {
         if self.lost.is_some_and(|lost| lost < depth) {
             return;
@@ -91,7 +88,7 @@ impl JsonPath {
         }
     }
 
-    /// Goes on to the next element of an array.
+    /// Advances to the next element of an array.
     pub(super) fn next(&mut self, depth: usize) {
         if let Some((array, index)) = &mut self.array
             && *array == depth

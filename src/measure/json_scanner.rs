@@ -1,9 +1,9 @@
-//! One JSON document, read as it passes: no tree, no copy of the body, memory fixed at [`JsonScan`]'s own size.
+//! Scans one JSON document as it streams through: no tree, no copy of the body, memory fixed at the size of
+//! [`JsonScanner`].
 //!
-//! Request bodies carry `model` after a `messages` array of any size, replies carry `usage` after an embedding of
-//! megabytes. The scanner walks the bytes once, keeps the path it is at, and hands the scalars that its
-//! [`Fields`] wants to it. It checks structure, not everything that a parser would (numbers and escapes are left to
-//! whoever reads the value).
+//! Request bodies have `model` after a `messages` array of any size; replies have `usage` after megabytes of
+//! embeddings. The scanner reads the bytes once, tracks the path, and passes on the scalars that its [`ScanFields`]
+//! wants. It checks structure only. Consumers validate numbers and escapes when they read a value.
 
 use std::borrow::Cow;
 
@@ -11,30 +11,30 @@ use super::json_path::{JsonPath, PathStep};
 use super::json_walker::whole;
 use super::work_budget::{OutOfBudget, WorkBudget, price};
 
-/// Room for one wanted scalar, in bytes. Model names are the longest things wanted.
+/// Buffer for one wanted scalar, in bytes. Model names are the longest.
 const MAX_VALUE: usize = 256;
-/// Room made at first: keys and most values.
+/// Initial buffer size: enough for keys and most values.
 const USUAL_VALUE: usize = 64;
-/// Bytes that are walked before they are paid for.
+/// Bytes to scan before the budget is charged.
 const PIECE: usize = 16 << 10;
-/// Nesting beyond this is not a document that any server sends.
+/// Maximum nesting depth; real documents stay far below.
 const MAX_DEPTH: usize = 128;
 
-/// What a caller wants from a document. Paths are as the document has them, such as `usage.prompt_tokens` or
-/// `choices[].finish_reason`: what they are of need not be text.
+/// The scalars that a caller wants. Paths have the form `usage.prompt_tokens` or `choices[].finish_reason`, as bytes,
+/// because keys need not be valid UTF-8.
 pub trait ScanFields {
-    /// Whether the scalar at `path` is worth keeping while it arrives.
+    /// Whether to collect the scalar at `path`.
     fn wants(&self, path: &[u8]) -> bool;
-    /// Whether a scalar further in than `path`, a container, may be. What is in any other is walked without a name.
+    /// Whether a wanted scalar may be inside the container at `path`. Other containers are scanned without names.
     fn is_prefix_of_wanted(&self, path: &[u8]) -> bool;
-    /// A wanted scalar. `index` is the element of the outermost array on the path, 0 without one.
+    /// Receives a wanted scalar. `index` is the element of the outermost array on the path; 0 without one.
     fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>);
 }
 
-/// A JSON value that is not an array or an object.
+/// A JSON value other than array and object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar<'a> {
-    /// A string as it stood between its quotes, escapes and all; cut at 256 bytes.
+    /// The bytes between a string's quotes, escapes included; cut at 256 bytes.
     String(&'a [u8]),
     /// A number as written.
     Number(&'a str),
@@ -45,7 +45,7 @@ pub enum Scalar<'a> {
 }
 
 impl<'a> Scalar<'a> {
-    /// The number as a count; `None` for anything that is not a whole number from 0.
+    /// The number as a count; `None` unless it is a non-negative whole number.
     pub fn as_u64(self) -> Option<u64> {
         match self {
             Self::Number(text) => whole(text),
@@ -69,7 +69,7 @@ impl<'a> Scalar<'a> {
         }
     }
 
-    /// The string with its escapes undone.
+    /// The string without escapes.
     pub fn to_text(self) -> Option<Cow<'a, str>> {
         let Self::String(raw) = self else { return None };
         if memchr::memchr(b'\\', raw).is_none() {
@@ -80,7 +80,7 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// What came of a key or of a wanted scalar in reads that are over, up to [`MAX_VALUE`]: nothing, most of the time.
+/// Bytes of a key or of a wanted scalar from earlier reads, at most [`MAX_VALUE`]; usually empty.
 #[derive(Debug, Default)]
 struct HeldBytes(Vec<u8>);
 
@@ -93,7 +93,7 @@ impl HeldBytes {
         self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// All of it, of which `last` is the end. A value that came in one read is not copied.
+    /// Returns the whole value, whose final bytes are `last`. A value within one read is not copied.
     fn whole<'a>(&'a mut self, last: &'a [u8]) -> &'a [u8] {
         if self.0.is_empty() {
             return &last[..last.len().min(MAX_VALUE)];
@@ -103,24 +103,24 @@ impl HeldBytes {
     }
 }
 
-/// How far a document has come.
+/// Progress of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentState {
-    /// Nothing but white space so far.
+    /// Only white space so far.
     Empty,
-    /// Inside.
+    /// Incomplete.
     Open,
-    /// The whole value has been read.
+    /// Complete.
     Whole,
-    /// The bytes are not one JSON document.
+    /// Not a single valid JSON document.
     Broken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScanState {
-    /// A value must come; `true` if the array that was just opened may close instead.
+    /// A value must follow; `true` if the array that was just opened may close instead.
     Value(bool),
-    /// A key must come; `true` if the object that was just opened may close instead.
+    /// A key must follow; `true` if the object that was just opened may close instead.
     Key(bool),
     InKey,
     Colon,
@@ -132,7 +132,7 @@ enum ScanState {
     Broken,
 }
 
-/// The scanner. See the module.
+/// Scans one document; the module documentation gives its limits.
 #[derive(Debug)]
 pub struct JsonScanner {
     state: ScanState,
@@ -140,7 +140,7 @@ pub struct JsonScanner {
     escaped: bool,
     wanted: bool,
     depth: usize,
-    /// Bit `d` is set when the container at depth `d` is an object.
+    /// Bit `d` is set if the container at depth `d` is an object.
     objects: u128,
     path: JsonPath,
     value: HeldBytes,
@@ -162,7 +162,7 @@ impl Default for JsonScanner {
 }
 
 impl JsonScanner {
-    /// How far the document has come.
+    /// Progress of the document.
     pub fn document(&self) -> DocumentState {
         match self.state {
             ScanState::Broken => DocumentState::Broken,
@@ -173,7 +173,7 @@ impl JsonScanner {
         }
     }
 
-    /// Walks one read; returns how many steps that took: brackets, commas, runs of text.
+    /// Scans one read; returns the number of steps (brackets, commas, runs of text).
     pub fn push(&mut self, bytes: &[u8], fields: &mut impl ScanFields) -> usize {
         let (mut at, mut steps) = (0, 0);
         while at < bytes.len() {
@@ -188,10 +188,10 @@ impl JsonScanner {
         steps
     }
 
-    /// As [`push`](Self::push), paid for in pieces.
+    /// Scans one read like [`push`](Self::push), and charges the budget piece by piece.
     ///
     /// # Errors
-    /// Where the budget is exhausted: what comes after that is not walked.
+    /// If the budget is exhausted; the remaining bytes are not scanned.
     pub fn push_paid(
         &mut self,
         bytes: &[u8],
@@ -205,7 +205,7 @@ impl JsonScanner {
         Ok(())
     }
 
-    /// Walks inside a string up to its closing quote; returns how many bytes that took.
+    /// Scans a string up to its closing quote; returns the bytes consumed.
     fn string(&mut self, bytes: &[u8], fields: &mut impl ScanFields) -> usize {
         if std::mem::take(&mut self.escaped) {
             self.keep(&bytes[..1]);
@@ -233,7 +233,7 @@ impl JsonScanner {
         stop + 1
     }
 
-    /// Walks inside a number or a literal up to its end; returns how many bytes that took.
+    /// Scans a number or a literal up to its end; returns the bytes consumed.
     fn word(&mut self, bytes: &[u8], fields: &mut impl ScanFields) -> usize {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
         let Some(stop) = bytes.iter().position(|byte| !is_part(byte)) else {
@@ -245,7 +245,7 @@ impl JsonScanner {
         stop
     }
 
-    /// Takes one byte outside of values; returns how many that were.
+    /// Processes one byte outside of values; returns the bytes consumed.
     fn byte(&mut self, byte: u8, fields: &impl ScanFields) -> usize {
         if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
             return 1;
@@ -254,7 +254,7 @@ impl JsonScanner {
             (ScanState::Value(_), b'{') => self.open(true, fields),
             (ScanState::Value(_), b'[') => self.open(false, fields),
             (ScanState::Value(_), b'"') => self.begin(fields, ScanState::InString),
-            // JSON lacks NaN and Infinity; Python writes them.
+            // JSON lacks NaN and Infinity, but Python writes them.
             (ScanState::Value(_), b'0'..=b'9' | b'-' | b't' | b'f' | b'n' | b'N' | b'I') => {
                 self.state = self.begin(fields, ScanState::InWord);
                 return 0;
@@ -301,7 +301,7 @@ impl JsonScanner {
         }
     }
 
-    /// The scalar ends with `bytes`.
+    /// Emits the scalar that ends with `bytes`.
     fn emit(&mut self, bytes: &[u8], fields: &mut impl ScanFields, scalar: impl Fn(&[u8]) -> Option<Scalar<'_>>) {
         if !self.wanted {
             return;
@@ -345,7 +345,7 @@ impl JsonScanner {
     }
 }
 
-/// A string that may have been cut at [`MAX_VALUE`], without the half of a character or of an escape at its end.
+/// Removes a partial character or escape from the end of a string that may have been cut at [`MAX_VALUE`].
 fn clean(value: &[u8]) -> &[u8] {
     if value.len() < MAX_VALUE {
         return value;
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(scan(&[long.as_bytes()]), (vec!["last 0 7".into()], DocumentState::Whole));
     }
 
-    /// Asks for one field far in, and for elements of an array that may be numbers or objects.
+    /// Wants one deeply nested field, and elements of an array that may be numbers or objects.
     struct Two(Vec<String>);
 
     const WANTED: [(&str, ()); 2] = [("a.b[].c", ()), ("n[]", ())];
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_long_string_is_cut_where_it_is_still_text() {
-        // (what is repeated after some letters, what it says)
+        // (unit to repeat after some letters, its decoded form)
         for (unit, says) in [("é", "é"), ("\\n", "\n"), ("\\u00e9", "é"), ("\\ud83d\\ude00", "😀"), ("\\\\", "\\")]
         {
             for letters in 0..unit.len() {

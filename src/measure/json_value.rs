@@ -1,5 +1,5 @@
-//! A whole JSON document as a tree that borrows its texts from the bytes: half of what serde_json's own costs, whose every
-//! text and key is a copy and every object a tree of its own.
+//! A JSON document as a tree that borrows its strings from the input. It costs half as much as serde_json's `Value`,
+//! which copies every string and key and builds a tree per object.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,25 +7,25 @@ use std::fmt;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-/// Room made for an object's fields when the first comes. Eight are 448 bytes, of which the allocator keeps no blocks: it
-/// asks itself for some bytes more, which are of the next size, and takes the long way every time.
+/// Initial capacity for an object's fields. Eight fields are 448 bytes, for which the allocator has no size class of
+/// its own: with its overhead the block falls into the next class and takes the slow path.
 const FIELDS: usize = 6;
-/// The same for an array's items.
+/// Initial capacity for an array's items.
 const ITEMS: usize = 4;
 
-/// A value. What is valid is what serde_json says.
+/// A value. serde_json decides what is valid.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum JsonValue<'a> {
     Null,
     Bool(bool),
     Number(Number),
-    /// Borrowed where it has no escapes.
+    /// Borrowed unless the string has escapes.
     String(Cow<'a, str>),
     Array(Vec<Self>),
     Object(JsonObject<'a>),
 }
 
-/// The fields of an object as they stand in the document; of two with one key the last counts.
+/// Fields in document order; of duplicate keys the last counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct JsonObject<'a>(Vec<(Cow<'a, str>, JsonValue<'a>)>);
 
@@ -38,12 +38,12 @@ impl<'a> JsonObject<'a> {
         self.0.iter_mut().rfind(|field| field.0 == key).map(|field| &mut field.1)
     }
 
-    /// From the last field to the first: of two with one key, that comes first which counts.
+    /// Iterates from the last field to the first, so that the valid one of duplicate keys comes first.
     pub(super) fn last_first(&self) -> impl Iterator<Item = (&str, &JsonValue<'a>)> {
         self.0.iter().rev().map(|(key, value)| (&**key, value))
     }
 
-    /// Brings the fields into the order of their keys, each of which stays once. Only who walks an object needs that.
+    /// Sorts the fields by key and removes duplicates. Only needed before a walk over the whole object.
     pub(super) fn sort(&mut self) {
         self.0.sort_by(|one, other| one.0.cmp(&other.0));
         self.0.dedup_by(|later, kept| {
@@ -61,7 +61,7 @@ impl<'a> JsonObject<'a> {
 }
 
 impl<'a> JsonValue<'a> {
-    /// Whether it says no more than if it were not there.
+    /// Whether the value is equivalent to an absent one.
     pub(super) fn is_nothing(&self) -> bool {
         match self {
             Self::Null => true,
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::measure::json_walker::tests::json;
 
-    /// What serde_json would have made of it.
+    /// Converts to serde_json's `Value`, for comparison.
     fn copied(value: &JsonValue<'_>) -> serde_json::Value {
         match value {
             JsonValue::Null => serde_json::Value::Null,

@@ -1,21 +1,21 @@
-//! A walk over one JSON text that is at hand: borrowed, in one pass, without an allocation.
+//! Walks one complete JSON text: borrowed, in one pass, without an allocation.
 //!
-//! serde_json allocates for every value nested deeper than two that it skips, and an event of a stream is mostly
-//! skipped. The walker is handed from callback to callback; each takes exactly the value that it stands before.
+//! serde_json allocates for every skipped value nested deeper than two levels, and most of a stream's event is
+//! skipped. Each callback receives the walker and must consume exactly the value at its position.
 //!
-//! It checks structure. Numbers and the inside of strings are taken as they stand; that all is text is checked once.
+//! The walker checks structure. It does not validate numbers or the inside of strings; UTF-8 is validated once.
 //!
-//! A walk may record where the values stand that decide nothing but themselves: see `value_span`.
+//! A walk can record the positions of values that affect only themselves (`value_span`).
 
 use std::ops::Range;
 
 use super::value_span::{MAX_VALUES, ValueKind, ValueSpan, ValueSpans};
 
-/// Nesting beyond this is not an event that any server sends.
+/// Maximum nesting depth; real events stay far below.
 const MAX_DEPTH: usize = 64;
 
-/// Stands before a value of a text. Every method that takes a value returns `None` where the text is not JSON or the
-/// value is of another kind; the walk is over then.
+/// A position before a value of a text. Methods that take a value return `None` if the text is not JSON or the value
+/// has another kind; the walk must then end.
 #[derive(Clone, Debug)]
 pub struct JsonWalker<'a> {
     text: &'a str,
@@ -24,54 +24,54 @@ pub struct JsonWalker<'a> {
     recorded: Option<ValueSpans>,
 }
 
-/// What a field shows.
+/// Content of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldState {
     /// `null`.
     Null,
     /// `""`, `[]` or `{}`.
     Empty,
-    /// A string, and where its inside stands in the text.
+    /// A non-empty string, with the range of its inside in the text.
     String(Range<usize>),
     /// Anything else.
     Other,
 }
 
 impl FieldState {
-    /// Whether there is something to see.
+    /// Whether the field has visible content.
     pub fn is_content(&self) -> bool {
         matches!(self, Self::String(_) | Self::Other)
     }
 }
 
 impl<'a> JsonWalker<'a> {
-    /// A walk from the beginning of `bytes`, if they are text.
+    /// Starts a walk; `None` if `bytes` are not UTF-8.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
         std::str::from_utf8(bytes).ok().map(|text| Self { text, at: 0, depth: 0, recorded: None })
     }
 
-    /// The same walk, which notes values in `spans` from here on.
+    /// Records values in `spans` from here on.
     pub(super) fn recording(self, spans: ValueSpans) -> Self {
         Self { recorded: Some(spans), ..self }
     }
 
-    /// What was noted, if the walk records.
+    /// The recorded values; `None` if the walk does not record.
     pub(super) fn into_recorded(self) -> Option<ValueSpans> {
         self.recorded
     }
 
-    /// Nothing but white space may follow.
+    /// `None` unless only white space remains.
     pub fn end(mut self) -> Option<()> {
         self.is_at_end().then_some(())
     }
 
-    /// Whether nothing but white space follows.
+    /// Whether only white space remains.
     pub fn is_at_end(&mut self) -> bool {
         self.white();
         self.at == self.text.len()
     }
 
-    /// Where the next value begins.
+    /// Offset of the next value.
     pub fn position(&mut self) -> usize {
         self.white();
         self.at
@@ -89,7 +89,7 @@ impl<'a> JsonWalker<'a> {
         self.next() == Some(b'[')
     }
 
-    /// Takes an object; `each` takes the value of every key. `null` is an object without keys.
+    /// Takes an object; `each` must take the value of every key. `null` counts as an empty object.
     pub fn object(&mut self, mut each: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<()> {
         if !self.open(b'{')? {
             return Some(());
@@ -110,7 +110,7 @@ impl<'a> JsonWalker<'a> {
         Some(())
     }
 
-    /// Takes an array; `each` takes every entry. `null` is an array without entries.
+    /// Takes an array; `each` must take every entry. `null` counts as an empty array.
     pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         if !self.open(b'[')? {
             return Some(());
@@ -141,7 +141,7 @@ impl<'a> JsonWalker<'a> {
         Some(Some(entries))
     }
 
-    /// As [`length`](Self::length); an array of numbers is recorded under `slot`, which stands for its length.
+    /// [`length`](Self::length) that records an array of numbers under `slot`, whose value is the array's length.
     pub fn length_in(&mut self, slot: u8) -> Option<Option<u32>> {
         let start = self.position();
         let length = self.unrecorded(Self::length)?;
@@ -149,7 +149,7 @@ impl<'a> JsonWalker<'a> {
         Some(length)
     }
 
-    /// Takes any value, and says what it shows. The caller may look at no more than that in a walk that records.
+    /// Takes any value and returns its state. In a recording walk the caller must not read the value's text.
     pub fn shown(&mut self) -> Option<FieldState> {
         self.white();
         let start = self.at;
@@ -169,7 +169,7 @@ impl<'a> JsonWalker<'a> {
         }
     }
 
-    /// Takes any value; the inside of a string, escapes and all, and `None` inside for anything else.
+    /// Takes any value. Returns the inside of a string with its escapes; `None` inside for other kinds.
     pub fn text(&mut self) -> Option<Option<&'a str>> {
         match self.unrecorded(Self::shown)? {
             FieldState::String(inside) => self.text.get(inside).map(Some),
@@ -177,12 +177,12 @@ impl<'a> JsonWalker<'a> {
         }
     }
 
-    /// Takes any value; a whole number from 0, and `None` inside for anything else.
+    /// Takes any value. Returns a non-negative whole number; `None` inside for anything else.
     pub fn number(&mut self) -> Option<Option<u64>> {
         self.raw().map(whole)
     }
 
-    /// As [`number`](Self::number); a number is recorded under `slot`, which stands for it.
+    /// [`number`](Self::number) that records a number under `slot`, with the number as the slot's value.
     pub fn number_in(&mut self, slot: u8) -> Option<Option<u64>> {
         let start = self.position();
         let number = self.number()?;
@@ -190,8 +190,8 @@ impl<'a> JsonWalker<'a> {
         Some(number)
     }
 
-    /// Takes any value; the length of the inside of a string, and `None` inside for anything else. A string is recorded
-    /// under `slot`, which stands for its length.
+    /// Takes any value. Returns the byte length of a string's inside; `None` inside for other kinds. Records a string
+    /// under `slot`, whose value is that length.
     pub fn text_length_in(&mut self, slot: u8) -> Option<Option<u64>> {
         let start = self.position();
         Some(match self.unrecorded(Self::shown)? {
@@ -208,7 +208,7 @@ impl<'a> JsonWalker<'a> {
         })
     }
 
-    /// Takes any value as it stands.
+    /// Takes any value and returns its source text.
     pub fn raw(&mut self) -> Option<&'a str> {
         self.white();
         let start = self.at;
@@ -216,7 +216,7 @@ impl<'a> JsonWalker<'a> {
         self.text.get(start..self.at)
     }
 
-    /// Takes any value and forgets it.
+    /// Takes any value and discards it.
     pub fn skip(&mut self) -> Option<()> {
         self.white();
         let start = self.at;
@@ -240,17 +240,17 @@ impl<'a> JsonWalker<'a> {
                 let number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
                 let rest = self.rest();
                 self.at += rest.iter().position(|byte| !number(byte)).unwrap_or(rest.len());
-                // The end of `-Infinity`.
+                // The rest of `-Infinity`.
                 self.word("Infinity");
                 self.record(start..self.at, ValueKind::Number, 0);
                 Some(())
             }
-            // JSON lacks the last two, and Python writes them.
+            // JSON lacks NaN and Infinity, but Python writes them.
             _ => ["true", "false", "null", "NaN", "Infinity"].iter().any(|word| self.word(word)).then_some(()),
         }
     }
 
-    /// Notes the value at `place`, if the walk records and the value is plainly of that kind.
+    /// Records the value at `place`, if the walk records and the value is plainly of this kind.
     #[inline]
     fn record(&mut self, place: Range<usize>, kind: ValueKind, slot: u8) {
         if self.recorded.is_some() {
@@ -267,7 +267,7 @@ impl<'a> JsonWalker<'a> {
         }
     }
 
-    /// Notes a key of an object that is skipped: nobody looks at it.
+    /// Records a key of a skipped object, because its name has no effect.
     #[inline]
     fn record_key(&mut self, key: &[u8]) {
         if self.recorded.is_some() {
@@ -276,7 +276,7 @@ impl<'a> JsonWalker<'a> {
         }
     }
 
-    /// Notes an array of numbers as one value, in the place of all that were noted since there were `before`.
+    /// Records an array of numbers as one value, replacing the entries after the first `before`.
     #[inline]
     fn record_numbers(&mut self, place: Range<usize>, before: usize) {
         if let Some(spans) = &mut self.recorded
@@ -287,7 +287,7 @@ impl<'a> JsonWalker<'a> {
         }
     }
 
-    /// Takes a value of which nothing is noted, for its reader looks at more than its kind.
+    /// Takes a value without recording, because its reader uses more than its kind.
     #[inline]
     fn unrecorded<T>(&mut self, take: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         let recorded = self.recorded.take();
@@ -296,7 +296,7 @@ impl<'a> JsonWalker<'a> {
         taken
     }
 
-    /// What has not been walked.
+    /// The remaining text.
     fn rest(&self) -> &'a [u8] {
         self.text.as_bytes().get(self.at..).unwrap_or_default()
     }
@@ -338,7 +338,7 @@ impl<'a> JsonWalker<'a> {
         (self.token(token) && self.depth <= MAX_DEPTH).then_some(true)
     }
 
-    /// Takes a string; where its inside stands.
+    /// Takes a string; returns the range of its inside.
     fn string(&mut self) -> Option<Range<usize>> {
         self.token(b'"').then_some(())?;
         let start = self.at;
@@ -355,12 +355,12 @@ impl<'a> JsonWalker<'a> {
     }
 }
 
-/// The whole number from 0 that a JSON number says, in whatever form: `7`, `7.0`, `7e0`.
+/// The non-negative whole number that a JSON number denotes in any notation: `7`, `7.0`, `7e0`.
 pub(super) fn whole(number: &str) -> Option<u64> {
     number.parse().ok().or_else(|| as_whole_number(number.parse().ok()?))
 }
 
-/// The whole number from 0 that a float is, as far as a float tells that from its neighbours.
+/// The non-negative whole number equal to a float, within the range where floats represent integers exactly.
 pub fn as_whole_number(number: f64) -> Option<u64> {
     (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then_some(number as u64)
 }
@@ -451,7 +451,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Any document.
+    /// Generates arbitrary documents.
     pub(in crate::measure) fn json() -> impl Strategy<Value = serde_json::Value> {
         let leaf = prop_oneof![
             Just(serde_json::Value::Null),

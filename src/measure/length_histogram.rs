@@ -1,4 +1,4 @@
-//! Lengths in tokens, counted by value: percentiles are exact up to 131,071 and within 1 in 65,536 above.
+//! Lengths in tokens, counted by value. Percentiles are exact up to 131,071, and within 1 in 65,536 above.
 
 use std::collections::HashMap;
 
@@ -9,34 +9,34 @@ use super::samples::percentile;
 
 /// Significant bits of a length.
 const BITS: u32 = 17;
-/// Significant bits of a time: percentiles are within 1 in 8,192.
+/// Significant bits of a duration: percentiles are within 1 in 8,192.
 const TIME_BITS: u32 = 14;
 
-/// How long requests are.
+/// Distribution of request lengths.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LengthSummary {
-    /// Requests whose length is known.
+    /// Requests with a known length.
     pub requests: u64,
-    /// Tokens of all of them.
+    /// Sum of all lengths, in tokens.
     pub sum: u64,
-    /// Tokens per request.
+    /// Mean length, in tokens.
     pub mean: f64,
-    /// Half of them are at most this long; likewise below. By the rule of [`crate::measure::spread`].
+    /// 50th percentile in tokens, by the rule of [`crate::measure::samples`].
     #[serde(serialize_with = "plain_number")]
     pub p50: f64,
-    /// 90 %.
+    /// 90th percentile in tokens.
     #[serde(serialize_with = "plain_number")]
     pub p90: f64,
-    /// 99 %.
+    /// 99th percentile in tokens.
     #[serde(serialize_with = "plain_number")]
     pub p99: f64,
-    /// The shortest.
+    /// Smallest length, in tokens.
     pub min: u64,
-    /// The longest.
+    /// Largest length, in tokens.
     pub max: u64,
 }
 
-/// A number without a fraction where it has none.
+/// Serializes whole numbers without a fraction.
 fn plain_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if value.fract() == 0.0 && *value < 9e15 {
         serializer.serialize_u64(*value as u64)
@@ -45,27 +45,27 @@ fn plain_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::E
     }
 }
 
-/// Times, in milliseconds.
+/// Distribution of durations, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct DurationHistogram {
-    /// How many.
+    /// Number of durations.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_ms: f64,
-    /// Half of them are at most this long; likewise below.
+    /// 50th percentile.
     pub p50_ms: f64,
-    /// 90 %.
+    /// 90th percentile.
     pub p90_ms: f64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
+    /// Maximum.
     pub max_ms: f64,
 }
 
 /// Counts of lengths.
 #[derive(Clone, Debug)]
 pub struct LengthHistogram {
-    /// Significant bits that are kept of a length.
+    /// Significant bits to keep.
     bits: u32,
     counts: HashMap<u64, u64, BuildLocalityHasher>,
     requests: u64,
@@ -80,7 +80,7 @@ impl Default for LengthHistogram {
 }
 
 impl LengthHistogram {
-    /// Of times in nanoseconds, whose percentiles are within 1 in 8,192.
+    /// Creates a histogram for durations in nanoseconds, with percentiles within 1 in 8,192.
     pub fn of_times() -> Self {
         Self::with_bits(TIME_BITS)
     }
@@ -89,7 +89,7 @@ impl LengthHistogram {
         Self { bits, counts: HashMap::default(), requests: 0, sum: 0, bounds: None }
     }
 
-    /// One more.
+    /// Counts one length.
     pub fn take(&mut self, length: u64) {
         let drop = (u64::BITS - length.leading_zeros()).saturating_sub(self.bits);
         *self.counts.entry(length >> drop << drop).or_default() += 1;
@@ -99,7 +99,7 @@ impl LengthHistogram {
         self.bounds = Some((min.min(length), max.max(length)));
     }
 
-    /// What they come to; `None` without any.
+    /// Summarizes the lengths; `None` if there are none.
     pub fn distribution(&self) -> Option<LengthSummary> {
         let (min, max) = self.bounds?;
         let sorted = self.sorted();
@@ -111,7 +111,7 @@ impl LengthHistogram {
             });
             at.map_or(max, |(length, _)| *length) as f64
         };
-        // A length that lost its lowest bits may be below the shortest.
+        // A length without its lowest bits may be below the minimum.
         let (shortest, longest) = (min as f64, max as f64);
         let percentile = |percent| percentile(self.requests, percent, nth).unwrap_or_default().clamp(shortest, longest);
         Some(LengthSummary {
@@ -126,7 +126,7 @@ impl LengthHistogram {
         })
     }
 
-    /// The same of nanoseconds.
+    /// Summarizes durations in nanoseconds; `None` if there are none.
     pub fn times(&self) -> Option<DurationHistogram> {
         let of = self.distribution()?;
         let millis = |nanos: f64| nanos / 1e6;
@@ -140,14 +140,14 @@ impl LengthHistogram {
         })
     }
 
-    /// Every length with its count, the shortest first.
+    /// Lengths and their counts, ascending.
     fn sorted(&self) -> Vec<(u64, u64)> {
         let mut sorted: Vec<(u64, u64)> = self.counts.iter().map(|(length, count)| (*length, *count)).collect();
         sorted.sort_unstable();
         sorted
     }
 
-    /// The largest difference of the two distribution functions (Kolmogorov-Smirnov); absent where one has no length.
+    /// KS distance: the largest difference of the two distribution functions. `None` if either histogram is empty.
     pub fn ks(&self, other: &Self) -> Option<f64> {
         if self.requests == 0 || other.requests == 0 {
             return None;
@@ -165,7 +165,8 @@ impl LengthHistogram {
         Some(most)
     }
 
-    /// Requests up to and including each power of two, from the first that has any to the last; zero by itself.
+    /// Request counts per power of two (inclusive upper bound), from the first non-empty bucket to the last; zero has
+    /// its own.
     pub fn histogram(&self) -> Vec<(u64, u64)> {
         let bin = |length: u64| match length {
             0 => 0,
@@ -216,7 +217,7 @@ mod tests {
         };
         assert_eq!(of(&[1, 2, 3, 4]).ks(&of(&[4, 3, 2, 1])), Some(0.0));
         assert_eq!(of(&[1, 2]).ks(&of(&[3, 4])), Some(1.0));
-        // Up to 2: two of four, and all of two.
+        // Up to length 2: half of the first, all of the second.
         assert_eq!(of(&[1, 2, 3, 4]).ks(&of(&[1, 2])), Some(0.5));
         assert_eq!(of(&[1]).ks(&of(&[])), None);
     }

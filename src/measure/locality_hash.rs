@@ -1,13 +1,13 @@
-//! A hash for tables of numbers that come in runs: ids of blocks in the order of their first appearance, lengths.
+//! A hash for tables of numbers that occur in runs: block ids in order of first appearance, lengths.
 //!
-//! Eight numbers that follow each other stand next to each other in the table, so that a run is found with few reads of
-//! memory, which are most of what a large table costs. It is no guard against numbers that were chosen to collide.
+//! Eight consecutive numbers map to adjacent table entries, so a run needs few memory accesses; those dominate the
+//! cost of a large table. The hash does not resist numbers chosen to collide.
 
 use std::hash::{BuildHasher, Hasher};
 
 use super::prefix_cache::mix;
 
-/// Makes hashers that keep what is near each other near.
+/// Builds hashers that keep adjacent numbers adjacent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildLocalityHasher;
 
@@ -19,7 +19,7 @@ impl BuildHasher for BuildLocalityHasher {
     }
 }
 
-/// The hash of one number.
+/// Hash of one number.
 #[derive(Debug)]
 pub struct LocalityHasher(u64);
 
@@ -32,7 +32,7 @@ impl Hasher for LocalityHasher {
         bytes.iter().for_each(|byte| self.write_u64(self.0.rotate_left(8) ^ u64::from(*byte)));
     }
 
-    /// A table takes the place from the lowest bits, and tells neighbours apart by the highest.
+    /// The table takes the position from the lowest bits, and distinguishes neighbours by the highest bits.
     fn write_u64(&mut self, number: u64) {
         let run = mix(number >> 3, 0);
         self.0 = (run << 3 | number & 7) ^ (number << 61);
@@ -51,7 +51,7 @@ mod tests {
         for number in [0, 8, 1 << 20, u64::MAX - 7] {
             assert!((0..8).all(|at| place(number + at) & 0xffff == place(number) & 0xffff | at), "{number}");
         }
-        // Whatever their distance, some thousand numbers take nearly as many places as if they had been thrown.
+        // At any stride, some thousand numbers take nearly as many positions as random ones.
         for shift in 3..52 {
             let places: HashSet<u64> = (0..4_096_u64).map(|at| place(at << shift) >> 3 & 0xffff).collect();
             assert!(places.len() > 3_800, "every 2^{shift}: {}", places.len());

@@ -1,8 +1,7 @@
-//! Brings what another core wrote into this one's cache, several things at a time. Pure.
+//! Prefetches records that another core wrote into this core's cache, several at a time. Pure.
 //!
-//! Whoever reads a record that another thread has made waits some 100 ns for each of its lines, one after the other: that
-//! was a quarter of what counting and capturing a short request cost. What is asked for of several records before any of it
-//! is needed comes at once.
+//! A thread that reads another thread's record waits about 100 ns per cache line, one line after the other. That was
+//! a quarter of the cost of counting and capturing a short request. Requests for several records in advance overlap.
 
 use std::hint::black_box;
 
@@ -10,23 +9,23 @@ use smallvec::SmallVec;
 
 use super::record::RequestRecord;
 
-/// Things that are fetched together: 32 KiB of records and short bodies.
+/// Items per batch: 32 KiB of records and short bodies.
 const TOGETHER: usize = 16;
 
-/// What lies in the memory of another core.
+/// A value in another core's memory.
 pub trait Prefetch {
-    /// Reads something of each of its lines of 64 bytes that will be needed, and forgets it.
+    /// Touches each 64-byte cache line that will be needed.
     fn fetch(&mut self);
 }
 
-/// Takes up to 16 of what comes, fetched.
+/// Collects up to 16 items and prefetches them.
 pub fn together<T: Prefetch>(from: impl Iterator<Item = T>) -> SmallVec<[T; TOGETHER]> {
     let mut together: SmallVec<_> = from.take(TOGETHER).collect();
     together.iter_mut().for_each(Prefetch::fetch);
     together
 }
 
-/// Fetches what is counted and written of a record.
+/// Prefetches the fields of a record that counting and capturing read.
 pub fn record(record: &RequestRecord) {
     black_box((record.times, record.usage, record.choices.len(), record.fault.is_some()));
     black_box((record.output_tokens, record.events, record.tokens_reported, record.ending));

@@ -1,14 +1,14 @@
-//! Paths that several servers share: the keys of the request's body tell them apart.
+//! Paths that several servers share; the keys of the request body tell the servers apart.
 
 use super::{Dialect, RequestField, lmdeploy_generate, sglang_generate, tgi_stream, triton_generate};
 use crate::measure::json_scanner::Scalar;
 use crate::measure::shape::RequestShape;
 
-/// A shared path.
+/// A path that several dialects share.
 #[derive(Debug)]
 pub struct AmbiguousPath {
     matches: fn(path: &str) -> bool,
-    /// Keys at the top of the body, and whose they are. The first that comes decides.
+    /// Top-level keys of the body and the dialect that each identifies. The first key that occurs decides.
     keys: &'static [(&'static str, &'static Dialect)],
 }
 
@@ -33,12 +33,12 @@ static SHARED: &[AmbiguousPath] = &[
     AmbiguousPath { matches: |path| path == "/", keys: &[("inputs", &tgi_stream::DIALECT)] },
 ];
 
-/// Fields that may come before the one that decides.
+/// Fields that may precede the deciding key.
 const REQUEST: &[(&str, RequestField)] =
     &[("model", RequestField::Model), ("stream", RequestField::Stream), ("max_tokens", RequestField::MaxTokens)];
 
 impl AmbiguousPath {
-    /// The shared path that this request path (without query) is.
+    /// Returns the shared path that matches this request path (without query).
     pub fn for_path(path: &str) -> Option<&'static Self> {
         SHARED.iter().find(|shared| (shared.matches)(path))
     }
@@ -65,12 +65,12 @@ impl AmbiguousPath {
     }
 }
 
-/// What stands at `path`, if that is in the table.
+/// Returns the table's entry for `path`.
 pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &[u8]) -> Option<T> {
     table.iter().find(|(known, _)| known.as_bytes() == path).map(|(_, field)| *field)
 }
 
-/// Whether the table has anything at `path` or further in.
+/// Whether the table has an entry at `path` or below it.
 pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &[u8]) -> bool {
     table.iter().any(|(known, _)| {
         known.as_bytes().strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'.' | b'[', ..]))

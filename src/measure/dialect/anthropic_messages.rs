@@ -1,9 +1,12 @@
-//! `POST …/v1/messages`, as Anthropic defined it and as vLLM, SGLang, llama.cpp, LMDeploy, Ollama, Dynamo and mistral.rs
-//! speak it.
+//! `POST …/v1/messages`, as defined by Anthropic and served by vLLM, SGLang, llama.cpp, LMDeploy, Ollama, Dynamo and
+//! mistral.rs.
 //!
-//! Generated text is a non-empty `text`, `thinking` or `partial_json` of a block's delta. Pings, block starts (a tool's
-//! name has no delta of its own), signatures and citations are not tokens, and unknown types are passed over. The usage
-//! of `message_start` has a placeholder for the output; that of `message_delta` is cumulative, and the last one counts.
+//! Generated text is a non-empty `text`, `thinking` or `partial_json` of a block's delta. Pings, signatures and
+//! citations are not tokens, and unknown types are ignored. Block starts are not tokens either, because a tool's name
+//! has no delta of its own.
+//!
+//! The usage of `message_start` has a placeholder for the output. The usage of `message_delta` is cumulative, so the
+//! last one counts.
 
 use super::document_reply::{is_report, sum};
 use super::fault::ErrorObject;
@@ -55,7 +58,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("error.type", ReplyField::ErrorKind),
 ];
 
-/// An error reply of ours; the classes are those of Anthropic's documentation.
+/// Error reply from the proxy, with the error classes of Anthropic's documentation.
 fn error_body(status: u16, message: &str) -> String {
     let kind = match status {
         413 => "request_too_large",
@@ -67,7 +70,7 @@ fn error_body(status: u16, message: &str) -> String {
     serde_json::json!({"type": "error", "error": {"type": kind, "message": message}}).to_string()
 }
 
-/// Counts as the events give them, each the latest.
+/// The latest value of each count in the stream's events.
 #[derive(Clone, Copy, Default)]
 struct AnthropicUsage {
     input: Option<u64>,
@@ -97,21 +100,19 @@ impl AnthropicUsage {
     }
 }
 
-/// The state of one stream.
 #[derive(Default)]
 pub(super) struct AnthropicMessagesReader {
     counts: AnthropicUsage,
     skeleton: Skeleton<OutputKind>,
 }
 
-/// What matters of one event.
 #[derive(Default)]
 struct AnthropicEvent<'a> {
     kind: Option<&'a str>,
     id: Option<&'a str>,
     model: Option<&'a str>,
     delta: AnthropicBlock<'a>,
-    /// It has counts.
+    /// The event has counts.
     counts: bool,
     fault: Option<ErrorObject<'a>>,
 }
@@ -147,7 +148,7 @@ impl<'a> AnthropicBlock<'a> {
 }
 
 impl AnthropicEvent<'_> {
-    /// What it shows, if it says by itself what it is and nothing else.
+    /// The output kind, if the event has nothing else that matters.
     fn steady(&self) -> Option<OutputKind> {
         let shows_text_only = self.kind == Some("content_block_delta") && self.fault.is_none() && !self.counts;
         self.delta.output.filter(|_| shows_text_only)

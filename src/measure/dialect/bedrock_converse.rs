@@ -1,7 +1,7 @@
 //! Bedrock's `/model/M/converse-stream` and `/converse`; the model is in the path.
 //!
-//! Frames of an Amazon event stream, named by their headers; an exception is a frame too. A padding `p` in each makes
-//! sizes say nothing.
+//! Frames are an Amazon event stream; a frame's headers name its event. An exception is a frame too. Each payload has
+//! a padding field `p`, so sizes carry no information.
 
 use super::document_reply::{is_report, sum};
 use super::fault::{ErrorObject, tell_plain};
@@ -37,7 +37,7 @@ pub(super) const DIALECT: Dialect = Dialect {
 
 pub(super) const CONTENT_TYPE: &str = "application/vnd.amazon.eventstream";
 
-/// The model, and whether to stream, are in the path.
+/// Reads the model and the streaming mode, which are both in the path.
 pub(super) fn path(shape: &mut RequestShape, path: &str) {
     shape.model = segment_of(path, "/model/", '/');
     shape.stream = Some(path.ends_with("-stream"));
@@ -63,7 +63,7 @@ pub(super) fn error_body(_: u16, message: &str) -> String {
     serde_json::json!({"message": message}).to_string()
 }
 
-/// Has no state: every event stands for itself.
+/// Stateless: every event is independent.
 pub(super) struct BedrockConverseReader;
 
 impl DialectReader for BedrockConverseReader {
@@ -77,7 +77,7 @@ impl DialectReader for BedrockConverseReader {
     }
 }
 
-/// An exception: its name is its class, and its payload has a message or is one.
+/// Reports an exception. Its name is the error class; its payload contains the message or is the message.
 pub(super) fn exception(event: &Event<'_>, sink: &mut dyn DeltaSink) {
     let mut message = None;
     let read = JsonWalker::new(event.data).and_then(|mut walk| {
@@ -97,7 +97,7 @@ pub(super) fn exception(event: &Event<'_>, sink: &mut dyn DeltaSink) {
     }
 }
 
-/// Tells what an event means: its keys say what the frame's name says.
+/// Reads an event by its keys, which match the frame's event name.
 pub(super) fn read(data: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
     let (mut shown, mut reason, mut usage) = (None, None, None);
     let mut walk = JsonWalker::new(data)?;
@@ -125,7 +125,7 @@ fn event<'a>(
     usage: &mut Option<Usage>,
 ) -> Option<()> {
     match key {
-        // Inside `invoke` some models wrap an event in its name.
+        // Within `invoke`, some models wrap an event in an object with the event's name.
         b"contentBlockDelta" | b"messageStop" | b"metadata" if walk.is_object() => {
             walk.object(|key, walk| event(key, walk, shown, reason, usage))
         }
@@ -154,7 +154,7 @@ fn event<'a>(
     }
 }
 
-/// Whether an object shows something under `name`.
+/// Whether the object has content under `name`.
 fn inside(walk: &mut JsonWalker<'_>, name: &[u8]) -> Option<bool> {
     let mut shows = false;
     walk.object(|key, walk| {
@@ -164,7 +164,7 @@ fn inside(walk: &mut JsonWalker<'_>, name: &[u8]) -> Option<bool> {
     Some(shows)
 }
 
-/// Usage. `inputTokens` leaves out what came from the cache or went into it; the total has it all.
+/// Reads the usage. `inputTokens` excludes cache reads and writes; the total includes them.
 fn counts(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let (mut usage, mut total, mut cache_write) = (Usage::default(), None, None);
     walk.object(|key, walk| {

@@ -1,9 +1,11 @@
-//! Bedrock's `/model/M/invoke-with-response-stream` and `/invoke`: events of the model's own vendor, in base64, in the
-//! frames of an Amazon event stream. The last one has Bedrock's own counts.
+//! Bedrock's `/model/M/invoke-with-response-stream` and `/invoke`.
 //!
-//! Anthropic's, OpenAI's and Converse's events are read as their dialects say; of the others (Llama, Titan, Mistral,
-//! Cohere) the names of the text and of the reason. Mistral's chat and DeepSeek have OpenAI's choices with names of their
-//! own in them.
+//! Each frame of the Amazon event stream contains an event of the model's vendor in base64. The last event has
+//! Bedrock's own counts.
+//!
+//! Anthropic, OpenAI and Converse events are read by their own dialects. For Llama, Titan, Mistral and Cohere, this
+//! file knows only the fields for text and finish reason. Mistral's chat and DeepSeek use OpenAI's choices with
+//! different field names.
 
 use super::anthropic_messages::AnthropicMessagesReader;
 use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
@@ -43,7 +45,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("top_p", RequestField::TopP),
 ];
 
-/// Anthropic's and Llama's; the other vendors' replies do not count.
+/// Fields of Anthropic's and Llama's replies; the other vendors' replies have no counts.
 const REPLY: &[(&str, ReplyField)] = &[
     ("id", ReplyField::Id),
     ("model", ReplyField::Model),
@@ -59,7 +61,7 @@ const REPLY: &[(&str, ReplyField)] = &[
 ];
 
 struct BedrockInvokeReader {
-    /// The vendor's event, decoded.
+    /// The vendor's event, decoded from base64.
     plain: Vec<u8>,
     anthropic: AnthropicMessagesReader,
     openai: OpenAiStream,
@@ -118,8 +120,8 @@ impl DialectReader for BedrockInvokeReader {
     }
 }
 
-/// A choice as OpenAI has it; Mistral's chat calls the delta a `message` and DeepSeek has a `text`, and both say
-/// `stop_reason`, which beside a `finish_reason` is something else.
+/// Reads a choice in OpenAI's layout. Mistral's chat names the delta `message`, and DeepSeek has a `text`. Both use
+/// `stop_reason`, which beside a `finish_reason` has a different meaning.
 fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
     let (mut choice, mut stopped) = (OpenAiChoice::default(), None);
     walk.object(|key, walk| match key {
@@ -143,7 +145,7 @@ enum ModelFamily {
     Other,
 }
 
-/// What a vendor's event is, and what the ones that have no dialect of their own mean.
+/// The vendor of an event, and the fields of vendors without a dialect of their own.
 struct VendorEvent<'a> {
     family: ModelFamily,
     shows: bool,
@@ -171,7 +173,7 @@ impl<'a> VendorEvent<'a> {
                 };
                 walk.skip()
             }
-            // Mistral has them in a list.
+            // Mistral wraps its outputs in a list.
             b"outputs" => walk.array(|walk| walk.object(|key, walk| vendor.field(key, walk))),
             _ => vendor.field(key, walk),
         })?;
@@ -189,7 +191,7 @@ impl<'a> VendorEvent<'a> {
     }
 }
 
-/// Bedrock's counts. `inputTokenCount` leaves out what came from the cache or went into it.
+/// Reads Bedrock's counts. `inputTokenCount` excludes cache reads and writes.
 fn metrics(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     let (mut usage, mut cache_write) = (Usage::default(), None);
     walk.object(|key, walk| {
@@ -206,7 +208,7 @@ fn metrics(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     Some(usage)
 }
 
-/// Undoes base64 into `plain`.
+/// Decodes base64 into `plain`.
 fn decode(text: &[u8], plain: &mut Vec<u8>) -> Option<()> {
     plain.clear();
     let text = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);

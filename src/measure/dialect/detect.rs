@@ -1,22 +1,22 @@
-//! A dialect by the shape of its events, for paths that tell nothing or too little.
+//! Detects the dialect from the shape of events, for paths that do not identify it.
 //!
-//! Events that fit several dialects (Azure's first has an empty `object`) are passed over until one decides. Until then
-//! nothing is counted, and a stream in which none decides is plain HTTP.
+//! Events that fit several dialects (Azure's first has an empty `object`) are skipped until one decides. Nothing is
+//! counted before that. A stream without a decisive event is plain HTTP.
 
 use super::{Delta, DeltaSink, Dialect, DialectReader, named};
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
 use crate::measure::shape::RequestShape;
 
-/// Events that are looked at before a stream is taken for something else than generated text.
+/// Events to inspect before the stream is treated as plain HTTP.
 const MAX_DETECTION_EVENTS: u32 = 64;
 
-/// A reader that finds out.
+/// Returns a reader that detects the dialect.
 pub(in crate::measure) fn reader(shape: &RequestShape) -> Box<dyn DialectReader> {
     Box::new(UndetectedReader { shape: shape.clone(), looked_at: 0, usual: None, reader: None })
 }
 
-/// A reader for a path that is usually the dialect `usual`, until an event tells of another.
+/// Returns a reader for a path that usually has the dialect `usual`; a decisive event can switch it.
 pub(super) fn unless_told(
     shape: &RequestShape,
     usual: &'static str,
@@ -27,7 +27,7 @@ pub(super) fn unless_told(
 
 struct UndetectedReader {
     shape: RequestShape,
-    /// Events looked at; [`MOST_LOOKED_AT`] once one has decided.
+    /// Events inspected; [`MAX_DETECTION_EVENTS`] after one has decided.
     looked_at: u32,
     usual: Option<&'static str>,
     reader: Option<Box<dyn DialectReader>>,
@@ -51,7 +51,7 @@ impl DialectReader for UndetectedReader {
     }
 }
 
-/// The dialect of an event, if its shape decides.
+/// Returns the dialect of an event if its shape is decisive.
 fn by_shape(event: &Event<'_>) -> Option<&'static Dialect> {
     let name = match event.name {
         b"messageStart" | b"contentBlockStart" | b"contentBlockDelta" => Some("bedrock.converse"),

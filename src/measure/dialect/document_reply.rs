@@ -1,62 +1,62 @@
-//! A reply that is one JSON document: what its fields tell, by where they stand.
+//! Fields of a reply that is one JSON document.
 
 use super::{ChoiceCounters, Delta, DeltaSink, believed, finish_reason};
 use crate::measure::json_scanner::Scalar;
 use crate::measure::record::{FinishReason, Usage};
 use crate::measure::shape::RequestShape;
 
-/// What one field tells.
+/// Meaning of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyField {
-    /// The reply's id.
+    /// Id of the reply.
     Id,
-    /// The model.
+    /// Model that the reply names.
     Model,
-    /// Why a choice is finished; the choice is the element of the outermost array.
+    /// Finish reason of a choice; the choice is the element index of the outermost array.
     Finish,
-    /// The state of the whole reply, which may be such a reason.
+    /// Status of the whole reply, which may be a finish reason.
     Status,
-    /// Prompt tokens; several fields add up.
+    /// Prompt tokens; several fields are added.
     Input,
-    /// Prompt tokens, where no [`Input`](Self::Input) tells.
+    /// Prompt tokens, used only if no [`Input`](Self::Input) field occurs.
     InputElse,
-    /// Prompt tokens from a cache; the first of several fields counts, and elements of a list add up.
+    /// Cached prompt tokens. Of several fields the first counts; list elements are added.
     Cached,
-    /// Prompt tokens from a cache that [`Input`](Self::Input) leaves out.
+    /// Cached prompt tokens that [`Input`](Self::Input) excludes.
     CachedBeside,
-    /// Output tokens; several fields add up.
+    /// Output tokens; several fields are added.
     Output,
-    /// Output tokens of a choice, by the server's running counter.
+    /// Output tokens of a choice from the server's running counter.
     Total,
-    /// One generated id.
+    /// One generated token id.
     Token,
-    /// Output tokens that were reasoning; the first of several fields counts, and elements of a list add up.
+    /// Reasoning tokens. Of several fields the first counts; list elements are added.
     Reasoning,
-    /// Reasoning that [`Output`](Self::Output) leaves out.
+    /// Reasoning tokens that [`Output`](Self::Output) excludes.
     ReasoningBeside,
-    /// An error's message: with it the reply is an error.
+    /// Message of an error; its presence makes the reply an error.
     Error,
-    /// A message, if the reply is an error.
+    /// Message of an error, ignored in any other reply.
     Message,
-    /// The class of an error.
+    /// Class of an error, ignored in any other reply.
     Kind,
-    /// The code of an error.
+    /// Code of an error, ignored in any other reply.
     Code,
-    /// The class of an error: with it the reply is one.
+    /// Class of an error; its presence makes the reply an error.
     ErrorKind,
-    /// The code of an error: with it the reply is one.
+    /// Code of an error; its presence makes the reply an error.
     ErrorCode,
-    /// The reply is an error if this says `error`.
+    /// The value `error` makes the reply an error.
     Mark,
 }
 
-/// One document.
+/// Accumulates the fields of one document.
 #[derive(Debug, Default)]
 pub(in crate::measure) struct Document {
-    /// Answers asked for to each prompt: in a list of them they share its tokens.
+    /// Answers per prompt (`n`). Entries of a list share their prompt's tokens.
     answers: Option<u64>,
     usage: Usage,
-    /// The element that the last count of cached tokens, and of reasoning, was for.
+    /// List element of the latest cached-token count, and of the latest reasoning count.
     cached_of: Option<u32>,
     reasoning_of: Option<u32>,
     input_else: Option<u64>,
@@ -69,12 +69,11 @@ pub(in crate::measure) struct Document {
 }
 
 impl Document {
-    /// A reply to a request of this shape.
     pub(in crate::measure) fn new(shape: &RequestShape) -> Self {
         Self { answers: shape.choices, ..Self::default() }
     }
 
-    /// The field at `path`; `index` is the element of the outermost array.
+    /// Takes the field at `path`; `index` is the element of the outermost array.
     pub(in crate::measure) fn scalar(
         &mut self,
         field: ReplyField,
@@ -82,7 +81,7 @@ impl Document {
         scalar: Scalar<'_>,
         sink: &mut dyn DeltaSink,
     ) {
-        // Words of an error stay as they stand: whoever shows them undoes their escapes.
+        // Error texts stay escaped; the consumer unescapes them.
         let text = || match scalar {
             Scalar::Number(number) => Some(number.to_owned()),
             Scalar::String(raw) => Some(String::from_utf8_lossy(raw).into_owned()),
@@ -101,7 +100,7 @@ impl Document {
                 let raw = scalar.to_text().unwrap_or_default();
                 match finish_reason(&raw) {
                     None => {}
-                    // What a state says beside that is told by another field.
+                    // Another field reports the status's other values.
                     Some(FinishReason::Other) if field == ReplyField::Status => self.failed |= raw == "failed",
                     Some(reason) => sink.delta(index, Delta::Finish(reason, &raw)),
                 }
@@ -137,12 +136,11 @@ impl Document {
         }
     }
 
-    /// Generated ids in the document.
     pub(in crate::measure) fn listed(&self) -> u64 {
         self.listed
     }
 
-    /// The document has ended.
+    /// Reports the document's counts and errors at its end.
     pub(in crate::measure) fn end(&self, sink: &mut dyn DeltaSink) {
         let Usage { input, output, .. } = self.usage;
         let usage = Usage { input: believed(input.or(self.input_else)), output: believed(output), ..self.usage };
@@ -156,10 +154,11 @@ impl Document {
     }
 }
 
-/// Adds up the counts that a stream gives of each choice by itself, each the latest. Answers to one prompt share it.
+/// Adds up counts that a stream reports per choice, using the latest value of each. Answers to one prompt share its
+/// prompt tokens.
 #[derive(Debug)]
 pub(super) struct PerChoiceCounts {
-    /// Answers to each prompt.
+    /// Answers per prompt.
     answers: u32,
     input: ChoiceCounters,
     cached: ChoiceCounters,
@@ -168,19 +167,18 @@ pub(super) struct PerChoiceCounts {
 }
 
 impl PerChoiceCounts {
-    /// Those of a reply to a request of this shape.
     pub(super) fn new(shape: &RequestShape) -> Self {
         let answers = shape.choices.and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
         let counters = ChoiceCounters::default;
         Self { answers, input: counters(), cached: counters(), output: counters(), reasoning: counters() }
     }
 
-    /// Whether the size of this choice's prompt is known.
     pub(super) fn know_prompt(&self, choice: u32) -> bool {
         self.input.get(choice / self.answers) > 0
     }
 
-    /// The counts of the whole reply, now that a choice has these. What this one does not tell is left out.
+    /// Stores the counts of one choice and returns the counts of the whole reply. Counts that this choice does not
+    /// report are omitted.
     pub(super) fn add(&mut self, choice: u32, own: Usage) -> Usage {
         let prompt = choice / self.answers;
         let total = |counters: &mut ChoiceCounters, of, count: Option<u64>| {
@@ -198,19 +196,19 @@ impl PerChoiceCounts {
     }
 }
 
-/// Adds an element's count, unless it has had one.
+/// Adds an element's count, unless the element already has one.
 fn first_of(of: &mut Option<u32>, element: u32, total: &mut Option<u64>, count: Option<u64>) {
     if count.is_some() && *of != Some(element) {
         (*of, *total) = (Some(element), sum(*total, count));
     }
 }
 
-/// Whether usage says anything: some servers put zeros on every event.
+/// Whether the usage has a non-zero count: some servers put zeros on every event.
 pub(super) fn is_report(usage: &Usage) -> bool {
     usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
 }
 
-/// Two counts together, where there are any.
+/// Adds two optional counts; `None` if both are absent.
 pub(super) fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.saturating_add(other)),

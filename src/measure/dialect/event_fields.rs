@@ -1,52 +1,52 @@
-//! What an event of OpenAI's APIs holds, field by field, as far as anybody's rule for the first token asks.
+//! Fields of events in OpenAI's APIs, as far as any tool's first-token rule needs them.
 //!
-//! A [`Delta`](super::Delta) says what an event means to us; other tools look at other fields. [`Facts`] are four bytes
-//! without text, so that they can be kept. Gathering them parses the event in full: it is for looking at single
-//! streams, not for the proxy's way.
+//! A [`Delta`](super::Delta) has this program's reading of an event; other tools check other fields. [`EventFields`]
+//! takes four bytes and holds no text, so it can be stored per event. Collecting the fields parses the event in full,
+//! so only `inspect` and reports do it, never the proxy.
 
 use serde_json::Value;
 
-/// Something that an event may hold. Of several choices the first in the event is looked at, as all tools do.
+/// A field that an event may contain. With several choices only the first in the event counts, as in all tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// A choice, whatever is in it.
+    /// A non-empty list of choices.
     Choices,
-    /// The mark of a chunk of a chat.
+    /// The object type of a chat chunk.
     ChatChunk,
     /// A role.
     Role,
-    /// A content that is not empty.
+    /// Non-empty content.
     Content,
-    /// An empty content without a role: a token whose text is held back.
+    /// Empty content without a role: a token whose text the server holds back.
     HeldBack,
     /// Text in the field `reasoning`.
     Reasoning,
     /// Text in the field `reasoning_content`.
     ReasoningContent,
-    /// An entry of the list of tool calls.
+    /// A non-empty list of tool calls.
     ToolCalls,
     /// A tool's name or arguments.
     ToolText,
-    /// A function call, as it was before tools.
+    /// A function call, the predecessor of tool calls.
     FunctionCall,
     /// Text of a completion.
     Text,
-    /// A delta of a response's text.
+    /// A text delta of the Responses API.
     OutputText,
-    /// A delta of a response's reasoning.
+    /// A reasoning delta of the Responses API.
     ReasoningText,
-    /// A delta of a response's summary of its reasoning.
+    /// A reasoning-summary delta of the Responses API.
     ReasoningSummary,
-    /// A delta of a function's arguments in a response.
+    /// A function-arguments delta of the Responses API.
     FunctionArguments,
     /// A usage report.
     Usage,
-    /// A usage report of nothing but zeros.
+    /// A usage report that contains only zeros.
     ZeroUsage,
 }
 
 impl FieldKind {
-    /// In words, to follow "an event with".
+    /// Returns a description that fits after "an event with".
     pub const fn words(self) -> &'static str {
         match self {
             Self::Choices => "any choice",
@@ -70,12 +70,12 @@ impl FieldKind {
     }
 }
 
-/// All that one event holds.
+/// The set of fields in one event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventFields(u32);
 
 impl EventFields {
-    /// What an event of this payload holds; nothing where it is not a JSON object.
+    /// Reads the fields of an event; the set is empty if the payload is not a JSON object.
     pub fn of(data: &[u8]) -> Self {
         let event: Value = serde_json::from_slice(data).unwrap_or_default();
         let mut facts = Self::default();
@@ -92,7 +92,7 @@ impl EventFields {
         facts
     }
 
-    /// Whether it is among them.
+    /// Whether the event has this field.
     pub const fn has(self, what: FieldKind) -> bool {
         self.0 & (1 << what as u32) != 0
     }

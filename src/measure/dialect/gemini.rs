@@ -1,8 +1,8 @@
-//! Gemini's `:streamGenerateContent` and `:generateContent`, by Google AI and by Vertex; the model is in the path.
+//! Gemini's `:streamGenerateContent` and `:generateContent` of Google AI and Vertex; the model is in the path.
 //!
-//! A part with `thought` is reasoning. `usageMetadata` comes with every event and is cumulative: its growth is the tokens
-//! of an event, the last one counts. A blocked prompt is a reply without candidates. Without `alt=sse` the stream is one
-//! JSON array; an error in an event stream may be bare JSON.
+//! A part with `thought` is reasoning. Every event has a cumulative `usageMetadata`: its growth is the event's token
+//! count, and the last one is the total. A blocked prompt has no candidates. Without `alt=sse` the stream is one JSON
+//! array. Errors in an event stream may be bare JSON.
 
 use super::document_reply::sum;
 use super::fault::ErrorObject;
@@ -41,7 +41,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("generationConfig.frequencyPenalty", RequestField::FrequencyPenalty),
     ("generationConfig.presencePenalty", RequestField::PresencePenalty),
     ("generationConfig.seed", RequestField::Seed),
-    // Protocol Buffers take a field by its own name, too.
+    // Protocol Buffers also accept a field's original name.
     ("generation_config.max_output_tokens", RequestField::MaxTokens),
     ("generation_config.candidate_count", RequestField::Choices),
     ("generation_config.temperature", RequestField::Temperature),
@@ -51,7 +51,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("generation_config.seed", RequestField::Seed),
 ];
 
-/// Candidates of one event beyond its first; more than anybody asks for, and each takes memory.
+/// Candidates per event beyond the first. Real requests stay far below this limit, and each candidate takes memory.
 const MAX_CANDIDATES: usize = 128;
 
 const REPLY: &[(&str, ReplyField)] = &[
@@ -66,7 +66,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("error.message", ReplyField::Error),
     ("error.status", ReplyField::ErrorKind),
     ("error.code", ReplyField::ErrorCode),
-    // Where a stream was asked for as an array.
+    // For streams sent as a JSON array.
     ("[].error.message", ReplyField::Error),
     ("[].error.status", ReplyField::ErrorKind),
     ("[].error.code", ReplyField::ErrorCode),
@@ -85,16 +85,15 @@ fn error_body(status: u16, message: &str) -> String {
 #[derive(Default)]
 struct GeminiReader {
     generated: u64,
-    /// Output has come since the last count, so that the next one's growth is that of several events.
+    /// Output has arrived since the last count, so the next count covers several events.
     uncounted: bool,
     identified: bool,
 }
 
-/// What matters of one event.
 #[derive(Default)]
 struct GeminiChunk<'a> {
     first: Option<GeminiCandidate<'a>>,
-    /// Most events have one candidate; more cost an allocation.
+    /// Most events have one candidate; further candidates allocate.
     more: Vec<GeminiCandidate<'a>>,
     usage: Option<Usage>,
     id: Option<&'a str>,
@@ -155,7 +154,7 @@ impl<'a> GeminiCandidate<'a> {
                 b"content" => walk.object(|key, walk| match key {
                     b"parts" => walk.array(|walk| {
                         let shown = part(walk)?;
-                        // Output goes before reasoning where an event has both.
+                        // Output takes precedence over reasoning in an event that has both.
                         if candidate.output.is_none_or(|kind| kind == OutputKind::Reasoning) {
                             candidate.output = shown.or(candidate.output);
                         }
@@ -171,7 +170,7 @@ impl<'a> GeminiCandidate<'a> {
     }
 }
 
-/// What one part shows.
+/// The output kind of one part.
 fn part(walk: &mut JsonWalker<'_>) -> Option<Option<OutputKind>> {
     let (mut kind, mut thought) = (None, false);
     walk.object(|key, walk| {
@@ -229,7 +228,7 @@ impl GeminiReader {
         self.uncounted |= uncounted;
         for candidate in parts.first.iter().chain(&parts.more) {
             if let Some(kind) = candidate.output {
-                // The count is that of all candidates together: it is told once.
+                // The count covers all candidates, so it is reported once.
                 sink.delta(candidate.index, Delta::Output { kind, tokens: grown.take() });
             }
             if let Some(raw) = candidate.finish
@@ -259,7 +258,7 @@ impl GeminiReader {
         let mut whole = walk.clone();
         whole.skip()?;
         whole.end()?;
-        // A bare error may stand in a list.
+        // A bare error may be wrapped in a list.
         if walk.is_array() {
             return walk.array(|walk| GeminiChunk::read(walk).map(|parts| self.emit_metadata(&parts, sink)));
         }

@@ -1,11 +1,11 @@
-//! The paths on which engines and their frontends tell whether they are well: what kubelets and balancers ask for.
+//! Health-check paths of engines and frontends, requested by kubelets and load balancers.
 
-/// Paths that are asked with GET or HEAD, with who answers them. Exact ones: a path with a model's name in it is none,
-/// and `/` and `/api/version`, which Ollama's users ask for, are asked for other reasons too.
+/// Paths for GET and HEAD, by server. Matches are exact, so a path with a model name never matches. `/` and
+/// `/api/version` are excluded, because Ollama users request them for other reasons.
 const PATHS: [&str; 16] = [
     // vLLM, SGLang, TGI, TEI, llama.cpp, LMDeploy, TensorRT-LLM, Dynamo.
     "/health",
-    // SGLang and TensorRT-LLM: generates a token.
+    // SGLang and TensorRT-LLM. Generates one token.
     "/health_generate",
     // llama.cpp.
     "/v1/health",
@@ -23,7 +23,7 @@ const PATHS: [&str; 16] = [
     "/health/liveliness",
     "/health/liveness",
     "/health/readiness",
-    // LocalAI, and what follows Kubernetes' own components.
+    // LocalAI, and servers that follow the Kubernetes components.
     "/healthz",
     "/readyz",
     "/livez",
@@ -31,7 +31,7 @@ const PATHS: [&str; 16] = [
     "/-/healthz",
 ];
 
-/// The same of gRPC, which is asked with POST.
+/// gRPC health methods, called with POST.
 const CALLS: [&str; 5] = [
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
@@ -40,7 +40,7 @@ const CALLS: [&str; 5] = [
     "/inference.GRPCInferenceService/ModelReady",
 ];
 
-/// The path of a health probe, if this request is one.
+/// Returns the health-check path if this request is one.
 pub fn probe(method: &str, path: &str) -> Option<&'static str> {
     let known: &[&str] = match method {
         "GET" | "HEAD" => &PATHS,

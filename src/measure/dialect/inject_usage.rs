@@ -1,44 +1,44 @@
-//! Asking for usage on a client's behalf, in OpenAI's dialects: a request body that streams and does not ask for its
-//! usage gets `stream_options.include_usage` as it passes, and every other byte stays.
+//! Adds `stream_options.include_usage` to a streaming request body of OpenAI's dialects that does not ask for usage.
+//! Every other byte stays.
 //!
-//! What the server then reports is hidden from the client by [`HideUsage`](super::hide_usage::HideUsage).
+//! [`StripUsage`](super::strip_usage::StripUsage) removes the resulting usage from the reply.
 
-/// The request field by which a dialect shows that its usage can be asked for.
+/// A dialect with this request field supports usage injection.
 pub const FIELD: &str = "stream_options.include_usage";
 
-/// Longest key or literal that matters, in bytes.
+/// Longest key or literal to compare, in bytes.
 const MAX_WORD: usize = 24;
 
-/// What was asked for in the client's stead.
+/// Options that the proxy added to the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InjectedUsage {
-    /// The final report.
+    /// The final usage report.
     pub usage: bool,
-    /// The running one on every event.
+    /// Usage on every event.
     pub continuous: bool,
 }
 
-/// Edits one request body. See the module.
+/// Edits one request body as it streams through.
 #[derive(Debug)]
 pub struct InjectUsage {
-    /// Whether to ask for running usage too.
+    /// Also request usage on every event.
     wants_continuous: bool,
     depth: u32,
     in_string: bool,
     escaped: bool,
-    /// A string that begins now is a key.
+    /// The next string is a key.
     before_key: bool,
-    /// The key or the literal at hand, as far as it matters.
+    /// The current key or literal, up to [`MAX_WORD`] bytes.
     word: Vec<u8>,
     place: InsertPosition,
     stream: bool,
     options: StreamOptionsField,
-    /// Bytes of a `null` in place of `stream_options` that are held back.
+    /// Held-back bytes of a `null` in place of `stream_options`.
     null: usize,
     asked: InjectedUsage,
 }
 
-/// The value that the bytes belong to.
+/// The object that contains the current bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InsertPosition {
     Elsewhere,
@@ -48,7 +48,7 @@ enum InsertPosition {
     Continuous,
 }
 
-/// What the client says in `stream_options`.
+/// The client's `stream_options`.
 #[derive(Clone, Copy, Debug, Default)]
 struct StreamOptionsField {
     present: bool,
@@ -58,7 +58,7 @@ struct StreamOptionsField {
 }
 
 impl InjectUsage {
-    /// An editor for one body. With `continuous` running usage is asked for as well, which only some servers know.
+    /// With `continuous`, also requests usage on every event, which only some servers support.
     pub fn new(continuous: bool) -> Self {
         Self {
             wants_continuous: continuous,
@@ -75,12 +75,12 @@ impl InjectUsage {
         }
     }
 
-    /// What has been asked for; final when the body is whole.
+    /// Returns the added options; final after the last byte of the body.
     pub fn injected(&self) -> InjectedUsage {
         self.asked
     }
 
-    /// One read of the body; `send` gets it with what is added.
+    /// Processes one read of the body; passes its bytes and the additions to `send`.
     pub fn push(&mut self, bytes: &[u8], mut send: impl FnMut(&[u8])) {
         let mut send = |bytes: &[u8]| {
             if !bytes.is_empty() {
@@ -115,7 +115,7 @@ impl InjectUsage {
         send(&bytes[sent..]);
     }
 
-    /// Inside a string; how many bytes of it there are.
+    /// Processes bytes inside a string; returns how many belong to it.
     fn string(&mut self, bytes: &[u8]) -> usize {
         if std::mem::take(&mut self.escaped) {
             return 1;
@@ -126,7 +126,7 @@ impl InjectUsage {
         };
         self.keep(&bytes[..stop]);
         if bytes[stop] == b'\\' {
-            // A key with an escape is none of ours.
+            // No relevant key contains an escape.
             self.keep(b"\\");
             self.escaped = true;
         } else {
@@ -135,14 +135,14 @@ impl InjectUsage {
         stop + 1
     }
 
-    /// One byte outside of strings; what is to be added before it.
+    /// Processes one byte outside of strings; returns the text to insert before it.
     fn byte(&mut self, byte: u8) -> Option<&'static str> {
         match byte {
             b'"' => {
                 self.in_string = true;
                 self.word.clear();
                 if !self.before_key {
-                    // What a string says is no literal.
+                    // The content of a string is never a literal.
                     self.keep(b"\"");
                 }
             }
@@ -200,7 +200,7 @@ impl InjectUsage {
         self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// A value has ended; if it is a literal that matters it is noted.
+    /// Evaluates a literal at its end.
     fn literal(&mut self) {
         let truth = self.word == b"true";
         match self.place {
@@ -212,7 +212,7 @@ impl InjectUsage {
         self.word.clear();
     }
 
-    /// What to add before the brace that closes an object.
+    /// Returns the text to insert before an object's closing brace.
     fn closing(&mut self) -> Option<&'static str> {
         let options = self.options;
         match (self.depth, self.place != InsertPosition::Elsewhere) {
@@ -240,7 +240,7 @@ impl InjectUsage {
         }
     }
 
-    /// What goes on instead of the `null`, or of what began like one.
+    /// Returns the replacement for `null`, or the held-back bytes if the word is not `null`.
     fn in_place_of_null(&mut self) -> &'static [u8] {
         let held = std::mem::take(&mut self.null);
         if held < 4 || !self.stream {
@@ -271,7 +271,7 @@ mod tests {
         (String::from_utf8(out).unwrap(), ask.injected())
     }
 
-    /// The body as it goes on, which must not depend on the cut.
+    /// Returns the edited body, which must not depend on how the input is split.
     fn asked(continuous: bool, body: &str) -> (String, InjectedUsage) {
         let body = body.as_bytes();
         let whole = injected_into(continuous, &[body]);

@@ -1,10 +1,10 @@
 //! llama.cpp's own `/completion`, `/completions` (without `/v1`) and `/infill`.
 //!
-//! `tokens_predicted` is cumulative and counts the end of the text too; it jumps where text was held back, so that its
-//! growth is the tokens of an event. Progress of the prompt is no token. The last event says `stop: true`, usually
-//! without text. A request can remove any field of the reply (`response_fields`).
+//! `tokens_predicted` is cumulative and includes the end-of-text token. It jumps after text was held back, so its
+//! growth is an event's token count. Prompt progress is not a token. The last event has `stop: true`, usually without
+//! text. A request can remove any field of the reply (`response_fields`).
 //!
-//! A gateway that takes `/v1` off the path makes OpenAI's `/completions` look like this one: then the events tell.
+//! A gateway that strips `/v1` makes OpenAI's `/completions` look like this path; the events then decide.
 
 use super::document_reply::PerChoiceCounts;
 use super::fault::ErrorObject;
@@ -44,7 +44,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("seed", RequestField::Seed),
 ];
 
-/// One answer is an object, several are a list.
+/// One answer is an object; several answers are a list.
 const REPLY: &[(&str, ReplyField)] = &[
     ("model", ReplyField::Model),
     ("stop_type", ReplyField::Finish),
@@ -78,18 +78,17 @@ impl LlamacppCompletionReader {
     }
 }
 
-/// The values of an event that mean something and may vary: slots of its skeleton.
+/// Slots of the skeleton: values that matter and may vary between events.
 const INDEX: u8 = 1;
 const IDS: u8 = 2;
 const PREDICTED: u8 = 3;
 const EVALUATED: u8 = 4;
 const CACHED: u8 = 5;
 
-/// What matters of one event.
 #[derive(Clone, Copy, Debug, Default)]
 struct LlamacppChunk<'a> {
     index: u32,
-    /// Whether its content shows something, if it has one.
+    /// Whether the content is non-empty; `None` without the field.
     content: Option<bool>,
     ids: Option<u32>,
     probabilities: Option<u32>,
@@ -136,7 +135,7 @@ impl<'a> LlamacppChunk<'a> {
         walk.is_at_end().then_some(parts)
     }
 
-    /// What the next events may share of it, unless it is the last.
+    /// Returns the state that later events may share; `None` for the last event.
     fn steady(&self) -> Option<LlamacppChunk<'static>> {
         let &Self { index, content, ids, probabilities, predicted, evaluated, cached, progress, .. } = self;
         let steady = LlamacppChunk {
@@ -153,7 +152,7 @@ impl<'a> LlamacppChunk<'a> {
         (!self.stop && self.fault.is_none()).then_some(steady)
     }
 
-    /// An event that differs from this one in the value of `slot`.
+    /// Applies the value of `slot` in an event that otherwise matches the learned one.
     fn put(&mut self, slot: u8, value: Option<u64>) {
         let count = believed(value);
         match slot {
@@ -195,7 +194,7 @@ impl LlamacppCompletionReader {
             sink.delta(choice, Delta::Total(total));
             total.saturating_sub(self.predicted.set(choice, total).unwrap_or(0))
         });
-        // The last event may list all tokens of the answer again: the counter goes before the lists.
+        // The last event may repeat all tokens of the answer, so the counter takes precedence over the lists.
         let listed = [parts.ids, parts.probabilities].into_iter().flatten().find(|entries| *entries > 0);
         let tokens = grown.map(TokenIncrement::growth).or(listed.filter(|_| !parts.stop).map(TokenIncrement::listed));
         let shows = parts.content == Some(true);

@@ -1,5 +1,5 @@
-//! LMDeploy's own `/generate`: the reply of SGLang's ([`sglang_generate`](super::sglang_generate)), in which text and ids
-//! are always increments, to a request that has `max_tokens` at its top.
+//! LMDeploy's own `/generate`. The request has `max_tokens` at the top level. The reply matches SGLang's
+//! ([`sglang_generate`](super::sglang_generate)), but text and ids are always increments.
 
 use super::sglang_generate::{REPLY, SglangGenerateReader};
 use super::{Dialect, RequestField, USUAL};

@@ -1,21 +1,20 @@
-//! Dialects: what an event of a server's stream means.
+//! Dialects: the meaning of each event in a server's stream.
 //!
-//! **Adding a dialect is one file, one row of [`TABLE`] and its vectors under `tests/data/vectors`:** nothing else is
-//! touched, and a test holds the three together. A dialect knows the names of its request's and reply's JSON fields
-//! (they stand nowhere else) and says what each event means in the vocabulary of [`Delta`]; it does not time, count or
-//! decide.
+//! **A new dialect needs one file, one row of [`TABLE`] and its vectors under `tests/data/vectors`.** A test keeps
+//! the three together. A dialect knows the JSON field names of its requests and replies; no other file does. It
+//! reports each event's meaning as [`Delta`]s; it does not time, count or decide.
 //!
 //! # Which dialect a request speaks
-//! 1. What the configuration says of its path: [`Routes`] (`routes`, `--route '/custom/*=openai.chat'`).
-//! 2. The end of its path, since prefixes such as `/openai` are common: [`for_path`].
-//! 3. Where several servers share a path (`/generate`, `/`), the keys of the request's body: [`Shared`].
-//! 4. For a path that is still unknown, and for `/completions` that may have lost its `/v1`, the first decisive event of
-//!    a reply that is a stream (`recognize.rs`).
+//! 1. A configured route for the path: [`Routes`] (`routes`, `--route '/custom/*=openai.chat'`).
+//! 2. The end of the path, because prefixes such as `/openai` are common: [`for_path`].
+//! 3. The keys of the request body, where several servers share a path (`/generate`, `/`): [`AmbiguousPath`].
+//! 4. The first decisive event of a streamed reply, for an unknown path and for `/completions` that may have lost its
+//! `/v1` (`detect.rs`).
 //!
-//! Only POST and PUT ask for generation. A request without a dialect is plain HTTP: forwarded, and measured by its first
-//! byte, its duration and its bytes. WebSockets are such: their bytes are counted and not read.
+//! Only POST and PUT request generation. A request without a dialect is plain HTTP: the proxy forwards it and
+//! measures first byte, duration and bytes. WebSockets are plain HTTP: their bytes are counted and not read.
 //!
-//! Whether the reply is a stream, and of which framing, its content type says.
+//! The content type of the reply decides whether it is a stream, and with which framing.
 //!
 //! # The dialects
 //!
@@ -39,7 +38,7 @@
 //! | `bedrock.converse` | `/model/…/converse-stream`, `…/converse` | `messageStop` | unknown |
 //! | `bedrock.invoke` | `/model/…/invoke-with-response-stream`, `…/invoke` | the vendor's | the vendor's |
 //!
-//! The file is past 400 lines, for it is the table: what every dialect has to say, and the row of each.
+//! The file exceeds 400 lines because it is the table: the interface of a dialect, and one row per dialect.
 
 mod ambiguous_path;
 mod anthropic_messages;
@@ -92,47 +91,46 @@ use super::shape::RequestShape;
 use super::string_cache::shared;
 use super::text_collector::TextFields;
 
-/// One row of the table.
 #[derive(Debug)]
 pub struct Dialect {
-    /// The dialect's name.
+    /// Name, as used in configuration and traces.
     pub name: &'static str,
     /// `gen_ai.operation.name`.
     pub operation: &'static str,
-    /// The route it is counted under.
+    /// The route label of its metrics.
     pub route: &'static str,
-    /// The content type of its streams.
+    /// Content type of its streams.
     pub content_type: &'static str,
-    /// What the server calls its final count of output tokens, where `inspect` says who counted.
+    /// The server's name for its final count of output tokens; `inspect` shows it as the source.
     pub final_count: &'static str,
-    /// Whether a request path (without query) speaks it.
+    /// Whether a request path (without query) has this dialect.
     matches: fn(path: &str) -> bool,
-    /// Notes what the path tells of a request: its model, that a stream is asked for.
+    /// Reads the request properties that the path carries: the model, or that the reply is a stream.
     pub(super) path: fn(&mut RequestShape, path: &str),
-    /// Where the fields of a request's JSON body stand that shape the work.
+    /// JSON paths of the request fields that affect the work.
     pub(super) request: &'static [(&'static str, RequestField)],
-    /// The keys of a request's JSON body that make its prompt: tools, system, what was said, in this order.
+    /// Top-level keys of the request body that form its prompt, in this order: tools, system, messages.
     prompt: &'static [&'static str],
-    /// The keys that name what the server has kept and puts in front of that.
+    /// Keys that name content stored on the server, which the server prepends to the prompt.
     kept: &'static [&'static str],
-    /// Notes what one message of a request's body tells, where that body is gRPC.
+    /// Reads one message of a gRPC request body; `None` for other bodies.
     pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
-    /// A reader for one stream.
+    /// Creates the reader of one reply stream.
     pub(super) reader: fn(&RequestShape) -> Box<dyn DialectReader>,
-    /// Where things stand in a reply that is one JSON document.
+    /// JSON paths in a reply that is one JSON document.
     pub(super) reply: &'static [(&'static str, ReplyField)],
-    /// The end of the body is the end of the stream, and nothing else marks it.
+    /// Only the end of the body marks the end of the stream.
     pub(super) ends_with_body: bool,
-    /// Its streams may be one JSON array, and errors in its event streams bare JSON.
+    /// Streams may be one JSON array, and errors in event streams may be bare JSON.
     pub(super) loose_json: bool,
-    /// Where its events have generated text, for a tokenizer to count; `None` where they are not JSON, or count
-    /// themselves.
+    /// Paths of generated text in its events, for a local tokenizer. `None` if the events are not JSON or carry exact
+    /// counts.
     pub(super) text: Option<&'static TextFields>,
-    /// The body of an error reply of ours, in the dialect's own shape: (status, message) to JSON.
+    /// Builds the JSON body of the proxy's error replies from status and message, in the dialect's format.
     pub error_body: fn(u16, &str) -> String,
 }
 
-/// What most dialects have in common; a row says what is different.
+/// Defaults for the rows of the table.
 const USUAL: Dialect = Dialect {
     name: "",
     operation: "text_completion",
@@ -168,7 +166,7 @@ impl PartialEq for Dialect {
 
 impl Eq for Dialect {}
 
-/// Every dialect. The first row that matches a path wins.
+/// All dialects. The first row that matches a path wins.
 pub static TABLE: &[Dialect] = &[
     openai_chat::DIALECT,
     openai_completions::DIALECT,
@@ -186,71 +184,71 @@ pub static TABLE: &[Dialect] = &[
     bedrock_converse::DIALECT,
     bedrock_invoke::DIALECT,
     rerank::DIALECT,
-    // Told from others by what is asked, or by the reply: see `Shared`.
+    // These share paths; the request keys or the reply decide (`AmbiguousPath`).
     sglang_generate::DIALECT,
     lmdeploy_generate::DIALECT,
 ];
 
-/// The dialect of a request path, without its query.
+/// Returns the dialect of a request path (without query).
 pub fn for_path(path: &str) -> Option<&'static Dialect> {
     TABLE.iter().find(|dialect| (dialect.matches)(path))
 }
 
-/// The dialect of that name.
+/// Returns the dialect with this name.
 pub fn named(name: &str) -> Option<&'static Dialect> {
     TABLE.iter().find(|dialect| dialect.name == name)
 }
 
-/// What one server event means to us. An event may mean several things.
+/// One meaning of a server event. An event may have several.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delta<'a> {
-    /// Generated text that a user could see, or generated ids where there is no text.
+    /// Generated text that a user could see, or generated ids if the server sends no text.
     Output {
-        /// What kind of text.
+        /// The kind of text.
         kind: OutputKind,
-        /// How many tokens, where the event tells.
+        /// Token count, if the event carries one.
         tokens: Option<TokenIncrement>,
     },
-    /// Proof that a token exists, without text.
+    /// Proof of a token without text.
     Evidence {
-        /// How many tokens, where the event tells.
+        /// Token count, if the event carries one.
         tokens: Option<TokenIncrement>,
     },
-    /// The event is known to hold no token.
+    /// The event certainly contains no token.
     NoToken,
-    /// All tokens of the choice so far, by the server's running counter.
+    /// Tokens of the choice so far, from the server's running counter.
     Total(u64),
-    /// The server's counts. All-zero reports never get here.
+    /// The server's counts, never all-zero.
     Usage(Usage),
-    /// The choice is finished, in the server's own word.
+    /// The choice is finished; the text is the server's own reason.
     Finish(FinishReason, &'a str),
     /// The server reports an error.
     Fault {
-        /// Its message, to be shown by `inspect` and kept nowhere: the inside of a JSON string, escapes and all.
+        /// Message, as the inside of a JSON string with its escapes. Only `inspect` shows it; it is never stored.
         message: Option<&'a str>,
-        /// Its class, in the same form.
+        /// Error class, escaped like the message.
         kind: Option<&'a str>,
-        /// Its code, a JSON value: a number, or a string in its quotes.
+        /// Error code as a JSON value: a number, or a quoted string.
         code: Option<&'a str>,
     },
-    /// The id of the reply.
+    /// Id of the reply.
     Id(&'a str),
     /// The model that the reply names.
     Model(&'a str),
-    /// The path did not tell the dialect; this event does.
+    /// The dialect, detected from this event because the path did not identify it.
     Dialect(&'static Dialect),
-    /// The dialect's terminal event.
+    /// The terminal event of the dialect.
     Done,
-    /// It could not be understood.
+    /// The event is unreadable.
     Malformed,
 }
 
-/// What kind of generated text.
+/// Kind of generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// Content of the answer.
     Text,
-    /// Reasoning shown before it.
+    /// Reasoning before the answer.
     Reasoning,
     /// A tool's name or arguments.
     Tool,
@@ -260,7 +258,7 @@ pub enum OutputKind {
     Audio,
 }
 
-/// A finish reason in the server's word, in the one vocabulary. Empty means not finished.
+/// Maps a server's finish reason to the common vocabulary; `None` if the text is empty (not finished).
 pub fn finish_reason(raw: &str) -> Option<FinishReason> {
     Some(match raw {
         "" => return None,
@@ -291,47 +289,46 @@ pub fn finish_reason(raw: &str) -> Option<FinishReason> {
     })
 }
 
-/// Tokens of one event, and where that number comes from.
+/// Tokens of one event, with the source of the count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenIncrement {
-    /// The tokens.
+    /// Token count.
     pub tokens: u32,
-    /// [`CountSource::ContinuousUsage`], [`CountSource::Ids`], or [`CountSource::Chunks`] where the dialect has one token
-    /// in each event.
+    /// [`CountSource::ContinuousUsage`] or [`CountSource::Ids`]; [`CountSource::Chunks`] if the dialect has one token
+    /// per event.
     pub source: CountSource,
 }
 
 impl TokenIncrement {
-    /// So many more by a running counter.
+    /// From the growth of a running counter.
     fn growth(tokens: u64) -> Self {
         Self { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), source: CountSource::ContinuousUsage }
     }
 
-    /// So many entries of a list.
+    /// From the length of a list.
     fn listed(tokens: u32) -> Self {
         Self { tokens, source: CountSource::Ids }
     }
 }
 
-/// A count of tokens as a server wrote it. What nobody can have generated is no count: believed once, it would stand
-/// in every sum for good.
+/// Rejects implausibly large counts: a single one would distort every sum for good.
 pub(super) fn believed(count: Option<u64>) -> Option<u64> {
     count.filter(|count| *count < 1 << 32)
 }
 
-/// Takes any value; a [`believed`] count, and `None` inside for anything else.
+/// Takes any value; `None` inside unless it is a [`believed`] count.
 fn count(walk: &mut JsonWalker<'_>) -> Option<Option<u64>> {
     walk.number().map(believed)
 }
 
-/// A running count for each choice, the first [`Counters::MOST`] of them.
+/// A running count for each of the first [`MAX_CHOICES`](Self::MAX_CHOICES) choices.
 #[derive(Debug, Default)]
 pub(super) struct ChoiceCounters(Vec<(u32, u64)>);
 
 impl ChoiceCounters {
     const MAX_CHOICES: usize = 128;
 
-    /// Sets a choice's count; returns the one before.
+    /// Stores a choice's count; returns the previous one.
     pub(super) fn set(&mut self, choice: u32, count: u64) -> Option<u64> {
         if let Some((_, before)) = self.0.iter_mut().find(|(index, _)| *index == choice) {
             return Some(std::mem::replace(before, count));
@@ -342,44 +339,43 @@ impl ChoiceCounters {
         None
     }
 
-    /// A choice's count; 0 before it has one.
+    /// The count of a choice; 0 if there is none.
     pub(super) fn get(&self, choice: u32) -> u64 {
         self.0.iter().find(|(index, _)| *index == choice).map_or(0, |(_, count)| *count)
     }
 
-    /// All counts together.
     pub(super) fn sum(&self) -> u64 {
         self.0.iter().map(|(_, count)| count).sum()
     }
 }
 
-/// Takes what an event means. `choice` is 0 where the dialect has no choices.
+/// Receives the meanings of events. `choice` is 0 if the dialect has no choices.
 pub trait DeltaSink {
-    /// One meaning of the event in hand.
+    /// Receives one meaning of the current event.
     fn delta(&mut self, choice: u32, delta: Delta<'_>);
 }
 
 /// Reads the reply of one request.
 pub trait DialectReader: Send {
-    /// One event of a stream.
+    /// Reads one event of a stream.
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink);
 
-    /// Whether an event that the body's end cut short counts as whole.
+    /// Whether an event that lacks its end marker at the end of the body is nevertheless complete.
     fn is_whole(&self, data: &[u8]) -> bool {
         data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
     }
 }
 
-/// Reads the streams of dialects that have none.
+/// The reader for dialects without streams.
 struct NoopReader;
 
 impl DialectReader for NoopReader {
     fn event(&mut self, _: &Event<'_>, _: &mut dyn DeltaSink) {}
 }
 
-/// The text of a path's segment behind `before` (and in front of `after`, if it is there), its escapes undone.
+/// The unescaped path segment after `before`, up to `after` if that character occurs.
 fn segment_of(path: &str, before: &str, after: char) -> Option<Arc<str>> {
-    // A path is short: a searcher costs more to make than this.
+    // Paths are short: building a substring searcher costs more than this scan.
     let at = path.as_bytes().windows(before.len()).rposition(|here| here == before.as_bytes())?;
     let segment = path.get(at + before.len()..)?.split(['/', after]).next().filter(|segment| !segment.is_empty())?;
     let mut bytes = Vec::with_capacity(segment.len());
@@ -402,7 +398,7 @@ fn segment_of(path: &str, before: &str, after: char) -> Option<Arc<str>> {
     Some(shared(&String::from_utf8_lossy(&bytes)))
 }
 
-/// Longest model taken from a path, in bytes.
+/// Longest model name taken from a path, in bytes.
 const MAX_MODEL: usize = 256;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! What Ollama's two dialects share: lines of JSON, the last of which says `done` and has the counts.
+//! Common parts of Ollama's two dialects: JSON lines, of which the last has `done` and the counts.
 //!
-//! A line may hold several tokens: log probabilities, where they were asked for, tell how many; else only `eval_count` is
-//! exact. The `done` line is a trailer and no token, unless it has text. An error is a line of its own and the last.
+//! A line may contain several tokens. If the client requested log probabilities, their number is exact; otherwise
+//! only `eval_count` is. The `done` line is not a token unless it has text. An error is a separate line and the last
+//! one.
 
 use super::document_reply::is_report;
 use super::fault::ErrorObject;
@@ -16,7 +17,7 @@ use crate::measure::shape::RequestShape;
 pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
 pub(super) const FINAL_COUNT: &str = "eval_count";
 
-/// Ollama streams unless it is told not to.
+/// Ollama streams by default.
 pub(super) fn path(shape: &mut RequestShape, _: &str) {
     shape.stream = Some(true);
 }
@@ -45,13 +46,11 @@ pub(super) fn error_body(_: u16, message: &str) -> String {
     serde_json::json!({"error": message}).to_string()
 }
 
-/// The state of one stream.
 #[derive(Default)]
 pub(super) struct OllamaReader {
     identified: bool,
 }
 
-/// What matters of one line.
 #[derive(Default)]
 struct OllamaChunk<'a> {
     model: Option<&'a str>,
@@ -60,7 +59,7 @@ struct OllamaChunk<'a> {
     text: Option<FieldState>,
     thinking: bool,
     tools: bool,
-    /// Log probabilities, one per token.
+    /// Length of the log-probability list, which has one entry per token.
     logprobs: Option<u32>,
     done: bool,
     reason: Option<&'a str>,
@@ -90,7 +89,7 @@ impl<'a> OllamaChunk<'a> {
         Some(parts)
     }
 
-    /// What a message shows, or the line itself where it is the message.
+    /// Reads the content fields of a message, or of the line itself in `/api/generate`.
     fn shown(&mut self, key: &[u8], walk: &mut JsonWalker<'a>) -> Option<()> {
         match key {
             b"role" => self.role = walk.shown()? != FieldState::Null,

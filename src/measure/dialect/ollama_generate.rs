@@ -1,4 +1,4 @@
-//! Ollama's `/api/generate`: see [`ollama`](super::ollama).
+//! Ollama's `/api/generate`, read by [`ollama`](super::ollama).
 
 use super::{Dialect, USUAL, ollama};
 use crate::measure::text_collector::TextFields;

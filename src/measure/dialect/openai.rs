@@ -1,6 +1,6 @@
-//! What the OpenAI dialects share: the envelope of an event, usage, errors, and the fields of a request.
+//! Common parts of the OpenAI dialects: the event envelope, usage, errors and request fields.
 //!
-//! An event is walked once and only what matters is looked at, so that a server's extra or odd field cannot make it
+//! Each event is walked once and only the relevant fields are read. An extra or odd field cannot make an event
 //! unreadable, and nothing is copied or unescaped.
 
 use super::document_reply::PerChoiceCounts;
@@ -15,51 +15,49 @@ use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 use crate::measure::shape::RequestShape;
 
-/// Choices of one event beyond its first; more than anybody asks for, and each takes memory.
+/// Choices per event beyond the first. Real requests stay far below this limit, and each choice takes memory.
 const MAX_CHOICES: usize = 128;
 
-/// The envelope of one event.
 #[derive(Default)]
 struct OpenAiChunk<'a> {
     id: Option<&'a str>,
     model: Option<&'a str>,
     first: Option<OpenAiChoice<'a>>,
-    /// Engines send one choice per event; more cost an allocation.
+    /// Engines send one choice per event; further choices allocate.
     more: Vec<OpenAiChoice<'a>>,
     usage: Option<UsageCounts>,
     fault: Option<ErrorObject<'a>>,
     error_type: Option<&'a str>,
-    /// vLLM, when ids were asked for: the length of the prompt, on the first event.
+    /// Prompt length on the first event, sent by vLLM if the request asks for ids.
     prompt: Option<u32>,
 }
 
-/// One choice of an event, in terms that chat and completions share.
+/// One choice of an event, in the terms common to chat and completions.
 #[derive(Default)]
 pub(super) struct OpenAiChoice<'a> {
     pub(super) index: u32,
-    /// Generated text.
     pub(super) output: Option<OutputKind>,
     /// Proof of a token without text.
     pub(super) evidence: bool,
     pub(super) finish: Option<&'a str>,
-    /// Generated ids.
+    /// Number of generated ids.
     pub(super) ids: Option<u32>,
-    /// Log probabilities, one per token.
+    /// Length of the log-probability list, which has one entry per token.
     pub(super) logprobs: Option<u32>,
-    /// The length of its prompt: completions have it here.
+    /// Prompt length; completions report it per choice.
     prompt: Option<u32>,
 }
 
 impl<'a> OpenAiChoice<'a> {
-    /// Takes a field that the dialects share; anything else is skipped.
+    /// Takes a field common to the dialects; skips any other.
     pub(super) fn field(&mut self, key: &[u8], walk: &mut JsonWalker<'a>) -> Option<()> {
         match key {
             b"index" => self.index = index(walk.number_in(INDEX)?),
             b"finish_reason" => self.finish = walk.text()?,
-            // vLLM says `token_ids`, LMDeploy `output_ids`.
+            // vLLM uses `token_ids`, LMDeploy `output_ids`.
             b"token_ids" | b"output_ids" if walk.is_array() => self.ids = walk.length_in(IDS)?,
             b"prompt_token_ids" if walk.is_array() => self.prompt = walk.length()?,
-            // Chat has them under `content` (and `refusal`), completions list the `tokens`.
+            // Chat nests them under `content` and `refusal`; completions have a list `tokens`.
             b"logprobs" if walk.is_object() => walk.object(|key, walk| {
                 match key {
                     b"content" | b"refusal" | b"tokens" if walk.is_array() => {
@@ -74,13 +72,13 @@ impl<'a> OpenAiChoice<'a> {
         Some(())
     }
 
-    /// Its tokens: by its ids, else by how far the running counter has grown, else by the log probabilities.
+    /// Token count from the ids, else from the growth of the running counter, else from the log probabilities.
     fn counted(&self, growth: Option<TokenIncrement>) -> Option<TokenIncrement> {
         self.ids.map(TokenIncrement::listed).or(growth).or(self.logprobs.map(TokenIncrement::listed))
     }
 }
 
-/// Reads one choice of a dialect.
+/// Reads one choice in a dialect's format.
 pub(super) type ReadChoice = for<'a> fn(&mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>>;
 
 impl<'a> OpenAiChunk<'a> {
@@ -88,7 +86,7 @@ impl<'a> OpenAiChunk<'a> {
         let mut chunk = Self::default();
         walk.object(|key, walk| {
             match key {
-                // vLLM's token API says `request_id`.
+                // vLLM's token API uses `request_id`.
                 b"id" | b"request_id" => chunk.id = walk.text()?,
                 b"model" => chunk.model = walk.text()?,
                 b"choices" => walk.array(|walk| {
@@ -111,7 +109,8 @@ impl<'a> OpenAiChunk<'a> {
         walk.is_at_end().then_some(chunk)
     }
 
-    /// What the next events share of it with this one, if it shows a token of one choice and nothing that comes once.
+    /// Returns the state that later events may share, if this event has one token-bearing choice and no once-only
+    /// fields.
     fn steady(&self) -> Option<SteadyChunk> {
         let only = self.first.as_ref().filter(|_| self.more.is_empty())?;
         let &OpenAiChoice { index, output, evidence, finish, ids, logprobs, prompt } = only;
@@ -121,7 +120,7 @@ impl<'a> OpenAiChunk<'a> {
     }
 }
 
-/// What matters of an event that shows a token of one choice, without what is told of a stream once.
+/// The relevant fields of an event with one token-bearing choice, without the once-only fields of a stream.
 #[derive(Clone, Copy, Debug)]
 struct SteadyChunk {
     index: u32,
@@ -133,7 +132,7 @@ struct SteadyChunk {
 }
 
 impl SteadyChunk {
-    /// An event that differs from this one in the value of `slot`.
+    /// Applies the value of `slot` in an event that otherwise matches the learned one.
     fn put(&mut self, slot: u8, value: Option<u64>) {
         match slot {
             INDEX => self.index = index(value),
@@ -142,7 +141,7 @@ impl SteadyChunk {
         }
     }
 
-    /// Whether there is no doubt what it shows: with an empty list of ids that is decided by other fields.
+    /// Whether the effect is certain: with an empty list of ids, other fields decide.
     fn is_sure(&self) -> bool {
         self.ids != Some(0)
     }
@@ -154,25 +153,23 @@ impl SteadyChunk {
     }
 }
 
-/// The number of a choice, 0 where it is none.
+/// A choice index; 0 if the value is not one.
 fn index(number: Option<u64>) -> u32 {
     number.and_then(|index| u32::try_from(index).ok()).unwrap_or(0)
 }
 
-/// The values of an event that mean something and may vary: slots of its skeleton, beside those of [`Counts`].
+/// Slots of the skeleton: values that matter and may vary between events, in addition to those of [`UsageCounts`].
 const INDEX: u8 = 1;
 const IDS: u8 = 2;
 
-/// The state of one stream.
 pub(super) struct OpenAiStream {
-    /// Usage stands on every event, because it was asked for or as a choice has shown: it is a counter, from zero.
+    /// Usage is a running counter from zero: the request asked for continuous usage, or a choice has reported twice.
     continuous: bool,
-    /// Cumulative completion tokens that each choice has reported.
+    /// Cumulative completion tokens per choice.
     reported: ChoiceCounters,
-    /// Choices that are finished.
     finished: Vec<u32>,
     shares: PerChoiceCounts,
-    /// The log probabilities may be the prompt's, and count nothing.
+    /// The log probabilities may cover the echoed prompt, so they are not counted.
     echoes: bool,
     skeleton: Skeleton<SteadyChunk>,
     identified: bool,
@@ -191,16 +188,15 @@ impl OpenAiStream {
         }
     }
 
-    /// The same where what was asked to be echoed comes with the first tokens: of completions.
+    /// For completions, where an echoed prompt arrives with the first tokens.
     pub(super) fn with_prompt(shape: &RequestShape) -> Self {
         Self { echoes: shape.echo, ..Self::new(shape) }
     }
 
-    /// One event.
     pub(super) fn event(&mut self, event: &Event<'_>, choice: ReadChoice, sink: &mut dyn DeltaSink) {
         match event.name {
             b"" | b"message" | b"error" => {}
-            // Side channels (tool dispatch, ids, progress) repeat or announce; they are not tokens.
+            // Side channels (tool dispatch, ids, progress) repeat or announce content; they contain no tokens.
             _ => return,
         }
         let is_error = event.name == b"error";
@@ -229,7 +225,7 @@ impl OpenAiStream {
         let named = || is_error.then(|| ErrorObject::named(event.data));
         if let Some(fault) = chunk.fault.or_else(named) {
             fault.of_kind(chunk.error_type).emit(sink);
-            // The empty text beside an error belongs to no token.
+            // Empty text beside an error is not a token.
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.evidence = false);
         }
         self.prompt(&chunk, sink);
@@ -249,7 +245,7 @@ impl OpenAiStream {
         }
     }
 
-    /// What the ids of the prompts tell.
+    /// Reports the prompt length from the prompt's ids.
     fn prompt(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
         let of_choices = chunk.first.iter().chain(&chunk.more).map(|choice| (choice.index, choice.prompt));
         for (choice, length) in of_choices.chain([(0, chunk.prompt)]) {
@@ -296,10 +292,10 @@ impl OpenAiStream {
             }
         }
         if let Some(usage) = usage {
-            // Beside a choice stand its own counts, and after its end those of the whole reply.
+            // Usage beside a choice covers that choice; usage after the last choice's end covers the whole reply.
             let usage = if single && !all_over { self.shares.add(only.index, usage) } else { usage };
             match (!all_over && self.continuous, finished || all_over) {
-                // A running counter is not the total; it does tell the prompt's size.
+                // A running counter is not the total, but it does contain the prompt length.
                 (true, _) => sink.delta(0, Delta::Usage(Usage { output: None, reasoning: None, ..usage })),
                 (false, true) => sink.delta(0, Delta::Usage(usage)),
                 (false, false) => {}
@@ -307,25 +303,25 @@ impl OpenAiStream {
         }
     }
 
-    /// How far the choice's own counter has grown, where usage may be read as a counter at all: if it was asked for
-    /// on every event, or if the same choice has reported before. One event with both text and usage proves nothing;
-    /// several servers put the final usage there.
+    /// Growth of the choice's own counter. Usage counts as a running counter only if the request asked for it on
+    /// every event, or if this choice has reported before. A single event with both text and usage proves nothing,
+    /// because several servers put the final usage there.
     fn growth(&mut self, choice: u32, total: u64) -> Option<TokenIncrement> {
         let before = self.reported.set(choice, total).or(self.continuous.then_some(0));
         Some(TokenIncrement::growth(total.saturating_sub(before?)))
     }
 }
 
-/// Azure's deployment is its model.
+/// Azure's deployment name is the model.
 pub(super) fn path(shape: &mut RequestShape, path: &str) {
     shape.model = segment_of(path, "/deployments/", '/');
 }
 
-/// The request fields that shape the work.
+/// Request fields that affect the work.
 pub(super) const REQUEST: &[(&str, RequestField)] = &[
     ("model", RequestField::Model),
     ("stream", RequestField::Stream),
-    // Where both stand the newer name wins, as it does in vLLM.
+    // If both are present the newer name wins, as in vLLM.
     ("max_completion_tokens", RequestField::MaxTokens),
     ("max_tokens", RequestField::MaxTokensElse),
     ("n", RequestField::Choices),
@@ -339,7 +335,7 @@ pub(super) const REQUEST: &[(&str, RequestField)] = &[
     ("echo", RequestField::Echo),
 ];
 
-/// A reply in one JSON document.
+/// Fields of a reply in one JSON document.
 pub(super) const REPLY: &[(&str, ReplyField)] = &[
     ("id", ReplyField::Id),
     ("model", ReplyField::Model),
@@ -354,9 +350,9 @@ pub(super) const REPLY: &[(&str, ReplyField)] = &[
     ("error.message", ReplyField::Error),
     ("error.type", ReplyField::ErrorKind),
     ("error.code", ReplyField::ErrorCode),
-    // TGI.
+    // TGI's error class.
     ("error_type", ReplyField::Kind),
-    // Older releases of vLLM put the error itself in the reply.
+    // Older vLLM releases put the error itself at the top level.
     ("object", ReplyField::Mark),
     ("message", ReplyField::Message),
     ("type", ReplyField::Kind),

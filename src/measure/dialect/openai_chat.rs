@@ -1,9 +1,9 @@
-//! `POST …/chat/completions`, as OpenAI defined it and as vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM, LMDeploy, Ollama,
-//! Dynamo, mistral.rs, transformers, Azure, DeepSeek and OpenRouter speak it.
+//! `POST …/chat/completions`, as defined by OpenAI and served by vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM,
+//! LMDeploy, Ollama, Dynamo, mistral.rs, transformers, Azure, DeepSeek and OpenRouter.
 //!
-//! A role proves nothing: some servers send it on every event, some with the first text. Only emptiness decides.
-//! Generated text is a non-empty `content`, `reasoning`, `reasoning_content`, tool name or arguments, `refusal` or
-//! `audio`; an empty `content` without a role is a token whose text is held back.
+//! A role proves nothing, because some servers send it on every event and others with the first text. Only emptiness
+//! decides. Generated text is a non-empty `content`, `reasoning`, `reasoning_content`, tool name or arguments,
+//! `refusal` or `audio`. An empty `content` without a role is a token whose text is held back.
 
 use super::openai::{self, OpenAiChoice, OpenAiStream};
 use super::{DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
@@ -59,7 +59,7 @@ fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
     Some(choice)
 }
 
-/// Takes what a choice shows in its delta.
+/// Takes the delta of a choice.
 pub(super) fn delta(choice: &mut OpenAiChoice<'_>, walk: &mut JsonWalker<'_>) -> Option<()> {
     let delta = ChatDelta::read(walk)?;
     choice.evidence = delta.holds_back();
@@ -67,7 +67,7 @@ pub(super) fn delta(choice: &mut OpenAiChoice<'_>, walk: &mut JsonWalker<'_>) ->
     Some(())
 }
 
-/// What a delta shows.
+/// Content fields of one delta.
 #[derive(Default)]
 struct ChatDelta {
     role: bool,
@@ -85,7 +85,8 @@ impl ChatDelta {
             match key {
                 b"role" => delta.role = walk.raw()? != "null",
                 b"content" => delta.content = some(walk.shown()?),
-                // vLLM and Ollama say `reasoning`, most others `reasoning_content`; some send both, one of them empty.
+                // vLLM and Ollama use `reasoning`, most others `reasoning_content`. Some send both and leave one
+                // empty.
                 b"reasoning" | b"reasoning_content" => {
                     let shown = walk.shown()?;
                     if shown.is_content() || delta.reasoning.is_none() {
@@ -111,7 +112,7 @@ impl ChatDelta {
         !self.role && self.content.is_some()
     }
 
-    /// What kind of text the delta shows. Output wins over reasoning when an event has both.
+    /// The output kind of the delta. Output takes precedence over reasoning in an event that has both.
     fn output(&self) -> Option<OutputKind> {
         let shows = |shown: &Option<FieldState>| shown.as_ref().is_some_and(FieldState::is_content);
         if shows(&self.content) {
@@ -132,7 +133,7 @@ fn some(shown: FieldState) -> Option<FieldState> {
     (shown != FieldState::Null).then_some(shown)
 }
 
-/// Whether a tool call shows a name or arguments. Custom tools have an `input` instead.
+/// Whether a tool call has a name or arguments. Custom tools have `input` instead of arguments.
 fn tool_call(walk: &mut JsonWalker<'_>) -> Option<bool> {
     let mut shows = false;
     walk.object(|key, walk| {

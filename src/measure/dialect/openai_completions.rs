@@ -1,8 +1,8 @@
-//! `POST …/completions`: one prompt (or several) in, text out.
+//! `POST …/completions`: one or several prompts in, text out.
 //!
-//! There is no role event: the first event is normally the first token, and `"text":""` in a choice is a token whose
-//! text is held back. The choice index runs over prompts and outputs together. A prompt that is echoed comes with the
-//! first token, and so do its log probabilities.
+//! There is no role event: the first event is normally the first token. `"text":""` in a choice is a token whose text
+//! is held back. The choice index runs over prompts and outputs together. An echoed prompt and its log probabilities
+//! arrive with the first token.
 
 use super::openai::{self, OpenAiChoice, OpenAiStream};
 use super::{DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
@@ -43,7 +43,7 @@ fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {
     Some(choice)
 }
 
-/// Takes what a choice shows as its text.
+/// Takes the `text` of a choice.
 pub(super) fn text(choice: &mut OpenAiChoice<'_>, walk: &mut JsonWalker<'_>) -> Option<()> {
     let shown = walk.shown()?;
     choice.evidence = shown != FieldState::Null;

@@ -1,4 +1,4 @@
-//! `POST …/embeddings`: no stream and no output tokens; the usage says what went in.
+//! `POST …/embeddings`: no stream and no output tokens; the usage has the input tokens.
 
 use super::{Dialect, ReplyField, RequestField, USUAL, openai};
 

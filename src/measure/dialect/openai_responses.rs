@@ -1,7 +1,7 @@
-//! `POST …/responses`: named events, of which only those that end in `.delta` hold generated text.
+//! `POST …/responses`: named events; only those that end in `.delta` contain generated text.
 //!
-//! Their `.done` events repeat it. What hosted tools say (searches, images, the output of a shell) was not generated.
-//! There is one terminal event, which has the usage; some servers append `[DONE]`.
+//! Their `.done` events repeat it. Output of hosted tools (searches, images, a shell) is not generated text. One
+//! terminal event has the usage; some servers append `[DONE]`.
 
 use super::document_reply::is_report;
 use super::fault::{self, ErrorObject};
@@ -56,7 +56,6 @@ struct ResponsesReader {
     identified: bool,
 }
 
-/// What matters of one event.
 #[derive(Default)]
 struct ResponsesEvent<'a> {
     kind: Option<&'a str>,
@@ -68,7 +67,7 @@ struct ResponsesEvent<'a> {
     code: Option<&'a str>,
 }
 
-/// The reply as an event tells of it.
+/// The response object inside an event.
 #[derive(Default)]
 struct ResponseObject<'a> {
     id: Option<&'a str>,
@@ -149,7 +148,7 @@ fn usage(walk: &mut JsonWalker<'_>) -> Option<Usage> {
     Some(usage)
 }
 
-/// What kind of text the deltas of this type hold; `None` for types that hold none.
+/// The output kind of delta events with this type; `None` for other types.
 fn output_kind(kind: &str) -> Option<OutputKind> {
     let what = kind.strip_prefix("response.")?.strip_suffix(".delta")?;
     let hosted = ["web_search", "file_search", "image_generation", "shell_call_output", "code_interpreter_call_output"];

@@ -1,11 +1,11 @@
-//! The usage object of OpenAI's events: its counts, each in a slot that a skeleton may leave open.
+//! The usage object of OpenAI's events. Each count has a slot, so that a skeleton can treat it as variable.
 
 use super::believed;
 use super::document_reply::is_report;
 use crate::measure::json_walker::JsonWalker;
 use crate::measure::record::Usage;
 
-/// Slots of the counts. Lower ones are the event's own.
+/// Slots of the counts. Lower slots belong to the event.
 const INPUT: u8 = 3;
 const OUTPUT: u8 = 4;
 const CACHED: u8 = 5;
@@ -13,7 +13,7 @@ const CACHE_HITS: u8 = 6;
 const REASONING: u8 = 7;
 const REASONING_BESIDE: u8 = 8;
 
-/// The counts of a usage object, as they stand.
+/// The raw counts of a usage object, by slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UsageCounts([Option<u64>; 6]);
 
@@ -24,13 +24,12 @@ impl UsageCounts {
         }
     }
 
-    /// Takes a count.
     fn read(&mut self, slot: u8, walk: &mut JsonWalker<'_>) -> Option<()> {
         self.set(slot, walk.number_in(slot)?);
         Some(())
     }
 
-    /// Takes a count of the details. One that is none leaves an earlier one in place.
+    /// Takes a count of a details object; keeps an earlier value if this one is not a count.
     fn read_detail(&mut self, slot: u8, walk: &mut JsonWalker<'_>) -> Option<()> {
         let before = *self;
         self.read(slot, walk)?;
@@ -38,7 +37,7 @@ impl UsageCounts {
         Some(())
     }
 
-    /// What they report, unless they say nothing: some servers put zeros on every event.
+    /// The usage; `None` if all counts are zero, which some servers send on every event.
     pub(super) fn report(self) -> Option<Usage> {
         let [input, output, cached, cache_hits, reasoning, reasoning_beside] = self.0;
         let usage = Usage { input, output, cached: cached.or(cache_hits), reasoning: reasoning.or(reasoning_beside) };
@@ -46,7 +45,7 @@ impl UsageCounts {
     }
 }
 
-/// A usage object.
+/// Takes a usage object.
 pub(super) fn usage(walk: &mut JsonWalker<'_>) -> Option<UsageCounts> {
     let mut counts = UsageCounts::default();
     walk.object(|key, walk| match key {
@@ -60,9 +59,9 @@ pub(super) fn usage(walk: &mut JsonWalker<'_>) -> Option<UsageCounts> {
             b"reasoning_tokens" => counts.read_detail(REASONING, walk),
             _ => walk.skip(),
         }),
-        // SGLang, at top level.
+        // SGLang has it at the top level.
         b"reasoning_tokens" => counts.read(REASONING_BESIDE, walk),
-        // DeepSeek.
+        // DeepSeek's name.
         b"prompt_cache_hit_tokens" => counts.read(CACHE_HITS, walk),
         _ => walk.skip(),
     })?;

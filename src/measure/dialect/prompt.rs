@@ -1,18 +1,20 @@
-//! The prompt of a request, walked in one order whatever the JSON looks like, and what else changes its cost.
+//! Walks the prompt of a request in a canonical order, and reads further parameters that affect its cost.
 //!
-//! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then what was said. What a
-//! server has kept and puts in front is not in the request; the names that the request has for it stand there instead.
-//! White space, escapes and the order of keys do not change the walk, nor whether a content is a text or begins with a
-//! part that is that text; a role, the order of messages and their content do. What is walked is handed to a
-//! [`PromptSink`] piece by piece and kept nowhere. Only JSON is walked: the prompt of a gRPC request is a tensor whose
-//! name and type are the model's own, and is not read.
+//! A dialect lists the keys of its prompt ([`Dialect::prompt`](super::Dialect)): tools, system, then messages.
+//! Content stored on the server is not in the request; the request's names for it take its place.
 //!
-//! It is past 400 lines with its tests, which have a request of every dialect.
+//! The walk does not depend on white space, escapes or key order. A content string and a content list that begins
+//! with that string as a text part give equal walks. Roles, the order of messages and their content do matter.
+//!
+//! Each piece goes to a [`PromptSink`]; nothing is stored. Only JSON is walked: the prompt of a gRPC request is a
+//! tensor whose name and type depend on the model.
+//!
+//! The file exceeds 400 lines with its tests, which cover a request of every dialect.
 
 use super::Dialect;
 use crate::measure::json_value::{JsonObject, JsonValue};
 
-/// Marks between the pieces: bytes that UTF-8 never has.
+/// Separators between pieces: bytes that never occur in UTF-8.
 mod mark {
     pub(super) const FIELD: u8 = 0xf8;
     pub(super) const ITEM: u8 = 0xf9;
@@ -23,61 +25,61 @@ mod mark {
     pub(super) const END: u8 = 0xff;
 }
 
-/// What a part that is not text is.
+/// Media type of a part that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// An image.
     Image,
     /// Sound.
     Audio,
-    /// Moving images.
+    /// Video.
     Video,
     /// A document.
     File,
 }
 
-/// Where a part that is not text is.
+/// Location of a part that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptPlace<'a> {
-    /// In the request, as base64.
+    /// Base64 data in the request.
     Inline(&'a str),
-    /// Somewhere else.
+    /// A reference to data outside of the request.
     Elsewhere(&'a str),
 }
 
-/// Takes a prompt: text, keys and words, parted by marks.
+/// Receives a prompt as text, keys and words, separated by marks.
 pub trait PromptSink {
-    /// What parts the others: begins with a byte that UTF-8 never has, and is told from all text by that.
+    /// A separator. It begins with a byte that never occurs in UTF-8, so it cannot be confused with text.
     fn mark(&mut self, mark: &[u8]);
-    /// The next text: of a message, or the key of a field.
+    /// The text of a message, or the key of a field.
     fn text(&mut self, text: &str);
-    /// The next value that is not text: a number (a token's id, where a prompt is given in tokens), a truth, nothing.
+    /// A value that is not text: a number (also a token id of a tokenized prompt), a Boolean or `null`.
     fn word(&mut self, word: &str);
-    /// A part that is not text. Its content has to have a say in what comes after it.
+    /// A part that is not text. Implementations must include its content in any hash of what follows.
     fn part(&mut self, medium: Medium, place: PromptPlace<'_>);
-    /// A message of the conversation has been walked.
+    /// The end of a message of the conversation.
     fn message_ends(&mut self);
 }
 
-/// What a request asks for that its shape does not tell.
+/// Request parameters beyond its shape.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptExtras {
-    /// Least number of generated tokens.
+    /// Minimum number of generated tokens.
     pub min_tokens: Option<u64>,
-    /// Whether generation goes on past its natural end.
+    /// Whether generation continues past the end-of-sequence token.
     pub ignore_eos: Option<bool>,
-    /// Whether log probabilities are wanted.
+    /// Whether the request asks for log probabilities.
     pub logprobs: Option<bool>,
-    /// Whether tools are offered.
+    /// Whether the request offers tools.
     pub tools: Option<bool>,
-    /// Whether the output has to follow a schema.
+    /// Whether the output must follow a schema.
     pub structured: Option<bool>,
 }
 
-/// The JSON body of one request.
+/// The parsed JSON body of one request.
 pub struct RequestBody<'a>(JsonObject<'a>);
 
-/// Where sampling parameters stand besides the top.
+/// Objects below the top level that may contain sampling parameters.
 const NESTED: [&str; 8] = [
     "parameters",
     "sampling_params",
@@ -88,23 +90,23 @@ const NESTED: [&str; 8] = [
     "text",
     "output_config",
 ];
-/// Names the answer that a request goes on from, of which the server has kept what was said before.
+/// Names the response to continue from; the server has stored the conversation up to it.
 pub(super) const GOES_ON_FROM: &str = "previous_response_id";
-/// Fields of what a server has kept are numbered from here.
+/// Numbers from here on mark fields of stored content.
 const KEPT: u8 = 0x80;
-/// Where a conversation stands, message by message. Tools and system prompts may be lists as well, and are nobody's turn.
+/// Lists of conversation messages. Tools and system prompts may be lists too, but are not turns.
 const SAID: [&str; 3] = ["messages", "contents", "input"];
-/// Says what a cache should do with a message, and moves from turn to turn.
+/// Cache instructions, which clients move from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
 impl<'a> RequestBody<'a> {
-    /// Reads a body; `None` if it is no JSON object.
+    /// Parses a body; `None` if it is not a JSON object.
     pub fn read(body: &'a [u8]) -> Option<Self> {
-        // At once: of bytes serde_json would look at each text by itself.
+        // Validates UTF-8 once: from bytes, serde_json would validate each string by itself.
         serde_json::from_str(std::str::from_utf8(body).ok()?).ok().map(Self)
     }
 
-    /// Walks the prompt; false if there is none.
+    /// Walks the prompt; returns false if there is none.
     pub fn prompt(&mut self, dialect: &Dialect, sink: &mut impl PromptSink) -> bool {
         let mut found = false;
         for (number, key) in (KEPT..).zip(dialect.kept).chain((0..).zip(dialect.prompt)) {
@@ -128,23 +130,24 @@ impl<'a> RequestBody<'a> {
         found
     }
 
-    /// The id of the answer that it goes on from, where the server has kept that.
+    /// The id of the response to continue from, if the server stores responses.
     pub fn previous_response_id(&self, dialect: &Dialect) -> Option<&str> {
         if dialect.keeps_answers() { self.0.get(GOES_ON_FROM)?.as_str() } else { None }
     }
 
-    /// What else is asked for.
+    /// Reads the parameters beyond the shape.
     pub fn extras(&self) -> PromptExtras {
         let some = |value: &JsonValue<'_>| match value {
             JsonValue::Null => false,
             JsonValue::Array(list) => !list.is_empty(),
             JsonValue::Object(map) => map.get("type").and_then(JsonValue::as_str) != Some("text"),
             JsonValue::Bool(value) => *value,
-            // Old clients of Ollama always send a `format`, and those of llama.cpp a `grammar`; the other is Gemini's word.
+            // Old Ollama clients always send a `format`, and those of llama.cpp a `grammar`; `response_mime_type` is
+            // Gemini's.
             JsonValue::String(text) => !matches!(&**text, "" | "text/plain"),
             JsonValue::Number(_) => true,
         };
-        // Most bodies have none of the places below the top.
+        // Most bodies have none of the nested objects.
         let some_nested = self.0.last_first().any(|(_, value)| value.as_object().is_some());
         let places: &[&str] = if some_nested { &NESTED } else { &[] };
         let nested = places.iter().filter_map(|place| self.0.get(place)?.as_object());
@@ -153,7 +156,7 @@ impl<'a> RequestBody<'a> {
             for (key, value) in place.last_first() {
                 let Some((what, rank)) = asked(key) else { continue };
                 let slot = &mut found[what as usize];
-                // Of two spellings the one that is listed first, of two places the top.
+                // The earlier spelling in the list and the top-level object take precedence.
                 if slot.is_none_or(|(better, _)| rank < better) {
                     *slot = Some((rank, value));
                 }
@@ -161,7 +164,7 @@ impl<'a> RequestBody<'a> {
         }
         let logprobs = found[CostParam::Logprobs as usize];
         let found = |what: CostParam| found[what as usize].map(|(_, value): (u8, _)| value);
-        // `logprobs: 0` asks for those of the tokens themselves; of the alternatives 0 are none.
+        // `logprobs: 0` requests those of the generated tokens; `top_logprobs: 0` requests none.
         let no_alternatives = |(rank, value): (u8, &JsonValue<'_>)| rank > 0 && value.as_u64() == Some(0);
         PromptExtras {
             min_tokens: found(CostParam::MinTokens).and_then(JsonValue::as_u64),
@@ -172,7 +175,7 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The string or number at a path of keys, as in `metadata.user_id`.
+    /// The string or number at a dotted path such as `metadata.user_id`.
     pub fn text(&self, path: &str) -> Option<String> {
         let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
         let mut value = self.0.get(first)?;
@@ -188,7 +191,7 @@ impl<'a> RequestBody<'a> {
 }
 
 impl Dialect {
-    /// Whether its servers keep answers, from which a request may go on.
+    /// Whether servers of this API store responses that a request can continue from.
     pub fn keeps_answers(&self) -> bool {
         self.kept.contains(&GOES_ON_FROM)
     }
@@ -203,7 +206,7 @@ enum CostParam {
     Structured,
 }
 
-/// What a key asks for, and which of its spellings that is: the lower counts where there are two.
+/// Returns the parameter that a key sets, and the rank of this spelling; the lowest rank wins.
 fn asked(key: &str) -> Option<(CostParam, u8)> {
     Some(match key {
         "min_tokens" => (CostParam::MinTokens, 0),
@@ -240,7 +243,7 @@ fn asked(key: &str) -> Option<(CostParam, u8)> {
     })
 }
 
-/// Walks one value. `medium` is what the objects around it say that it is, `key` what it stands under.
+/// Walks one value. `medium` is the media type declared by the enclosing objects; `key` is the value's key.
 fn walk(value: &mut JsonValue<'_>, medium: Option<Medium>, key: &str, sink: &mut impl PromptSink) {
     match value {
         JsonValue::String(text) => emit_text(text, medium, key, sink),
@@ -263,7 +266,7 @@ fn walk(value: &mut JsonValue<'_>, medium: Option<Medium>, key: &str, sink: &mut
                 sink.mark(&[mark::VALUE]);
                 walk(value, named(key).or(medium), key, sink);
             };
-            // Who speaks comes before what is said: a prefix then is one of the conversation.
+            // The role precedes the content, so that a prefix of the walk is a prefix of the conversation.
             if let Some(role) = map.get_mut("role") {
                 field("role", role);
             }
@@ -288,8 +291,8 @@ fn emit_text(text: &str, medium: Option<Medium>, key: &str, sink: &mut impl Prom
     }
 }
 
-/// The text of a part that is nothing else. Servers take it for the same text by itself, and clients write either: to
-/// mark what a cache should keep they have to make a part of it, which they do to the latest messages only.
+/// Returns the text of a part that contains nothing else. Servers treat it like a plain string. Clients use both
+/// forms: a cache instruction needs a part, and clients put it on the latest messages only.
 fn only_text<'a>(part: &'a JsonValue<'_>) -> Option<&'a str> {
     let part = part.as_object()?;
     let kind = part.get("type")?.as_str()?;
@@ -297,7 +300,7 @@ fn only_text<'a>(part: &'a JsonValue<'_>) -> Option<&'a str> {
     if others || !matches!(kind, "text" | "input_text") { None } else { part.get("text")?.as_str() }
 }
 
-/// Whether an item of a list says what a cache should do, and nothing else.
+/// Whether a list item contains only a cache instruction.
 fn is_for_cache(item: &JsonValue<'_>) -> bool {
     let Some(object) = item.as_object() else { return false };
     let mut fields = object.last_first();
@@ -310,7 +313,7 @@ fn word(word: &str, sink: &mut impl PromptSink) {
     sink.word(word);
 }
 
-/// What a key, or the name of a type, says of what stands under it.
+/// The media type that a key or a type name implies.
 fn named(key: &str) -> Option<Medium> {
     Some(match key {
         "image" | "images" | "image_url" | "input_image" | "image_data" | "image_embeds" => Medium::Image,
@@ -321,7 +324,7 @@ fn named(key: &str) -> Option<Medium> {
     })
 }
 
-/// What an object says that it is: by its type of content, else by what it stands in, else by its own type.
+/// The media type of an object: from its content type, else from its enclosing object, else from its own type.
 fn declared(map: &JsonObject<'_>, around: Option<Medium>) -> Option<Medium> {
     let of = |key: &str| map.get(key).and_then(JsonValue::as_str);
     if of("type") == Some("text") {
@@ -340,14 +343,14 @@ fn of_type(content_type: &str) -> Medium {
     }
 }
 
-/// Whether a string is a part that is not text, and where that is.
+/// Whether a string is a part that is not text, and its location.
 fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, PromptPlace<'a>)> {
     if let Some((content_type, data)) = text.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) {
         return Some((of_type(content_type), PromptPlace::Inline(data)));
     }
     let medium = medium?;
     match key {
-        // SGLang takes either in the same place.
+        // SGLang accepts data and URLs in the same field.
         "image_data" | "audio_data" | "video_data" if text.contains("://") => {
             Some((medium, PromptPlace::Elsewhere(text)))
         }
@@ -432,7 +435,7 @@ mod tests {
         };
         let text = chat(r#""Hi""#);
         assert_eq!(chat(r#"[{"type":"text","text":"Hi"}]"#), text);
-        // Whoever has the latest messages cached makes parts of them alone.
+        // Clients that cache the latest messages convert only those into parts.
         assert_eq!(chat(r#"[{"text":"Hi","type":"text","cache_control":{"type":"ephemeral"}}]"#), text);
         assert_eq!(chat(r#"[{"type":"input_text","text":"Hi"}]"#), text);
         let two = chat(r#"[{"type":"text","text":"Hi"},{"type":"text","text":"Ho"}]"#);

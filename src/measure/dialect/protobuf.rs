@@ -1,34 +1,32 @@
-//! A walk over one protobuf message: its fields as they stand, borrowed, without a schema and without an allocation.
+//! Walks the fields of one protobuf message in order: borrowed, without a schema, without an allocation.
 
-/// The value of a field, by its wire type.
+/// A field's value by wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProtobufValue<'a> {
-    /// A number.
     Varint(u64),
     /// Text, bytes, or a message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes, which nothing here wants.
+    /// Four or eight bytes; no dialect needs them.
     Fixed,
 }
 
 impl<'a> ProtobufValue<'a> {
-    /// The bytes; none of another type.
+    /// The bytes; empty for other wire types.
     pub(super) fn bytes(self) -> &'a [u8] {
         if let Self::Bytes(bytes) = self { bytes } else { b"" }
     }
 
-    /// The text, if it is text.
     pub(super) fn text(self) -> Option<&'a str> {
         std::str::from_utf8(self.bytes()).ok().filter(|text| !text.is_empty())
     }
 }
 
-/// The fields of a message, (number, value). The last item is `None` where the message does not end with a field's end.
+/// The fields of a message as (number, value). The last item is `None` if the message is truncated.
 pub(super) fn fields(message: &[u8]) -> ProtobufFields<'_> {
     ProtobufFields(Some(message))
 }
 
-/// See [`fields`].
+/// Iterator returned by [`fields`].
 pub(super) struct ProtobufFields<'a>(Option<&'a [u8]>);
 
 impl<'a> Iterator for ProtobufFields<'a> {

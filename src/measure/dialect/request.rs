@@ -1,42 +1,42 @@
-//! What the fields of a request's JSON body tell.
+//! Fields of a request's JSON body.
 
 use crate::measure::json_scanner::Scalar;
 use crate::measure::shape::RequestShape;
 use crate::measure::string_cache::shared;
 
-/// What one field tells.
+/// Meaning of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestField {
-    /// The model. A model in the path goes before it: that is what the server looks at.
+    /// The model. A model in the path takes precedence, because servers use that one.
     Model,
-    /// Whether to stream.
+    /// Whether the reply is a stream.
     Stream,
     /// Limit on generated tokens.
     MaxTokens,
-    /// The same by another name, which counts where the first is missing.
+    /// Another name for the token limit, used if [`MaxTokens`](Self::MaxTokens) is absent.
     MaxTokensElse,
-    /// Choices.
+    /// Number of choices.
     Choices,
     /// Sampling temperature.
     Temperature,
     /// Nucleus sampling mass.
     TopP,
-    /// Penalty on tokens by how often they came before.
+    /// Frequency penalty.
     FrequencyPenalty,
-    /// Penalty on tokens that came before.
+    /// Presence penalty.
     PresencePenalty,
     /// Sampling seed.
     Seed,
-    /// The final usage report.
+    /// Whether the client asks for the final usage report.
     IncludeUsage,
-    /// Usage on every event.
+    /// Whether the client asks for usage on every event.
     ContinuousUsage,
-    /// The prompt before the answer.
+    /// Whether the answer begins with the prompt.
     Echo,
 }
 
 impl RequestField {
-    /// Notes the field's value.
+    /// Stores the field's value in `shape`.
     pub(in crate::measure) fn note(self, shape: &mut RequestShape, scalar: Scalar<'_>) {
         match self {
             Self::Model => shape.model = shape.model.take().or_else(|| Some(shared(&scalar.to_text()?))),

@@ -1,5 +1,5 @@
-//! `POST …/rerank`, as Jina and Cohere defined it and as vLLM, SGLang, llama.cpp and TEI serve it: no stream and no output
-//! tokens; the usage says what went in.
+//! `POST …/rerank`, as defined by Jina and Cohere and served by vLLM, SGLang, llama.cpp and TEI. No stream and no
+//! output tokens; the usage has the input tokens.
 
 use super::{Dialect, ReplyField, RequestField, USUAL};
 

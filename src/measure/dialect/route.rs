@@ -1,4 +1,4 @@
-//! What the configuration says of paths: a dialect for each pattern, before anything else is looked at.
+//! Configured routes, which map path patterns to dialects and take precedence over the table.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 use super::{Dialect, TABLE, for_path, named};
 use crate::measure::slo::glob;
 
-/// One pattern of paths and its dialect, written `/custom/*=openai.chat`.
+/// A path pattern and its dialect, written `/custom/*=openai.chat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// A path in which `*` stands for any run of characters.
+    /// A path in which `*` matches any run of characters.
     pattern: String,
     dialect: &'static Dialect,
 }
@@ -33,7 +33,7 @@ impl FromStr for Route {
     }
 }
 
-/// What was typed, as far as an error should show it.
+/// The user's text, shortened for an error message.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect::<String>().escape_debug().to_string()
 }
@@ -44,22 +44,22 @@ impl fmt::Display for Route {
     }
 }
 
-/// The routes in force; the first that fits counts.
+/// The configured routes; the first match wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes(Vec<Route>);
 
 impl Routes {
-    /// These routes, in their order.
+    /// Creates the list; order is precedence.
     pub fn new(routes: Vec<Route>) -> Self {
         Self(routes)
     }
 
-    /// Each of them.
+    /// Iterates over the routes in order.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         self.0.iter()
     }
 
-    /// The dialect of a request path, without its query: by a route, else by its end.
+    /// Returns the dialect of a request path (without query): from a route, else from the path's end.
     pub fn dialect(&self, path: &str) -> Option<&'static Dialect> {
         let route = self.0.iter().find(|route| glob(&route.pattern, path));
         route.map(|route| route.dialect).or_else(|| for_path(path))

@@ -1,11 +1,14 @@
-//! SGLang's own `/generate`, which Dynamo serves too; LMDeploy's differs in what is asked
+//! SGLang's own `/generate`, which Dynamo serves too. LMDeploy's requests differ
 //! ([`lmdeploy_generate`](super::lmdeploy_generate)).
 //!
 //! `completion_tokens` is cumulative. Text and ids are cumulative too, or increments
-//! (`--incremental-streaming-output`, Dynamo, LMDeploy): as many ids as tokens so far, or fewer, tells which. The text
-//! alone does not, and the first event is the same either way. An event may add tokens and no text, and outputs in
-//! between may be skipped. Several prompts, or several answers to one, are told apart by `index`. A server without a
-//! tokenizer (`--skip-tokenizer-init`) sends no text: there the ids are the answer.
+//! (`--incremental-streaming-output`, Dynamo, LMDeploy). They are cumulative if there are as many ids as tokens so
+//! far, and increments if there are fewer. The text alone does not decide, and the first event is the same in both
+//! modes.
+//!
+//! An event may add tokens without text, and the server may skip outputs. `index` separates several prompts or
+//! several answers. A server without a tokenizer (`--skip-tokenizer-init`) sends no text: the ids are then the
+//! answer.
 
 use super::document_reply::PerChoiceCounts;
 use super::fault::ErrorObject;
@@ -41,7 +44,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("sampling_params.presence_penalty", RequestField::PresencePenalty),
 ];
 
-/// One prompt is answered with an object, several with a list.
+/// One prompt gets an object, several get a list.
 pub(super) const REPLY: &[(&str, ReplyField)] = &[
     ("meta_info.id", ReplyField::Id),
     ("meta_info.finish_reason", ReplyField::Finish),
@@ -62,9 +65,8 @@ pub(super) const REPLY: &[(&str, ReplyField)] = &[
     ("error.code", ReplyField::ErrorCode),
 ];
 
-/// The state of one stream.
 pub(super) struct SglangGenerateReader {
-    /// Whether text and ids are increments, once an event has told.
+    /// Whether text and ids are increments; `None` until an event decides.
     increments: Option<bool>,
     tokens: ChoiceCounters,
     text: ChoiceCounters,
@@ -82,13 +84,13 @@ impl SglangGenerateReader {
         Self { increments: None, tokens, text, ids, shares, skeleton, identified: false }
     }
 
-    /// A stream whose text and ids are known to be increments.
+    /// For streams whose text and ids are always increments.
     pub(super) fn of_increments(shape: &RequestShape) -> Self {
         Self { increments: Some(true), ..Self::new(shape) }
     }
 }
 
-/// The values of an event that mean something and may vary: slots of its skeleton.
+/// Slots of the skeleton: values that matter and may vary between events.
 const INDEX: u8 = 1;
 const TEXT: u8 = 2;
 const IDS: u8 = 3;
@@ -97,11 +99,10 @@ const TOKENS: u8 = 5;
 const CACHED: u8 = 6;
 const REASONING: u8 = 7;
 
-/// What matters of one event.
 #[derive(Clone, Copy, Debug, Default)]
 struct SglangChunk<'a> {
     index: u32,
-    /// Bytes of the text, escapes and all; `None` of a server that has no tokenizer and so no text.
+    /// Bytes of the text, escapes included; `None` from a server without a tokenizer, which sends no text.
     text: Option<u64>,
     ids: Option<u32>,
     id: Option<&'a str>,
@@ -130,7 +131,7 @@ impl<'a> SglangChunk<'a> {
         walk.is_at_end().then_some(parts)
     }
 
-    /// What the next events may share of it, unless it ends something.
+    /// Returns the state that later events may share; `None` if the event ends a choice or the stream.
     fn steady(&self) -> Option<SglangChunk<'static>> {
         let &Self { index, text, ids, id: _, finish, prompt, tokens, cached, reasoning, fault } = self;
         let parts =
@@ -138,7 +139,7 @@ impl<'a> SglangChunk<'a> {
         (finish.is_none() && fault.is_none()).then_some(parts)
     }
 
-    /// An event that differs from this one in the value of `slot`.
+    /// Applies the value of `slot` in an event that otherwise matches the learned one.
     fn put(&mut self, slot: u8, value: Option<u64>) {
         let count = believed(value);
         match slot {
@@ -177,7 +178,7 @@ impl<'a> SglangChunk<'a> {
 }
 
 impl SglangGenerateReader {
-    /// The tokens of an event, and whether it shows text, or ids where there is none.
+    /// The token count of an event, and whether it has text (or ids, from a server without text).
     fn growth(&mut self, parts: &SglangChunk<'_>) -> (Option<TokenIncrement>, bool) {
         let (before, listed) = (self.tokens.get(parts.index), parts.ids.map(u64::from));
         if let (None, Some(total), Some(listed)) = (self.increments, parts.tokens, listed) {
@@ -242,7 +243,7 @@ impl SglangGenerateReader {
         } else if tokens.is_some_and(|counted| counted.tokens > 0) {
             sink.delta(parts.index, Delta::Evidence { tokens });
         }
-        // The output is a running counter.
+        // The output count is a running counter.
         let own = Usage { input: parts.prompt, cached: parts.cached, output: None, reasoning: parts.reasoning };
         let usage = self.shares.add(parts.index, own);
         if usage.input.unwrap_or(0) > 0 {

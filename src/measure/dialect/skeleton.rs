@@ -1,37 +1,38 @@
-//! Steady events are nearly free.
+//! Makes steady events nearly free to parse.
 //!
-//! The events of one stream differ from the one before in a few values: the text, and with some servers numbers and
-//! short arrays (running usage, times, log probabilities, token ids). After a full parse, the bytes of an event around
-//! those values (its *skeleton*) and what was read from it are kept. An event that has the same bytes, and around them
-//! values of the same kinds, would be read the same way: it is not parsed, and only the numbers that mean something to
-//! the dialect are read from it. What an event says of the stream is decided afterwards, by the same code in both cases.
+//! Consecutive events of a stream differ in few values: the text, and with some servers numbers and short arrays
+//! (running usage, times, log probabilities, token ids). After a full parse, the reader stores the event's *skeleton*
+//! (the bytes around those values) and the parse result. An event with an equal skeleton and values of equal kinds
+//! would give an equal result, so it is not parsed. Only the numbers that matter to the dialect are read from it.
+//! Both cases then run the same code to update the stream's state.
 //!
-//! Correct first: any other difference, and anything that is not plainly a value of its kind, is a mismatch, and a
-//! mismatch is parsed in full. A value is left open once it has differed between two events of the same skeleton.
+//! Correctness comes first: any other difference is a mismatch, as is anything that is not plainly a value of its
+//! kind. A mismatch is parsed in full. A value becomes open after it has differed between two events with equal
+//! skeletons.
 //!
 //! # Cost
-//! Learning costs about what a parse does. [`Credit`] bounds it: where events never match, one in 64 is learned. Memory
-//! is one event of at most [`MAX_EVENT`] bytes and its [`MAX_VALUES`] values, twice.
+//! Learning costs about as much as a parse. [`SkeletonCredit`] bounds it: if events never match, one in 64 is
+//! learned. Memory is two events of at most [`MAX_EVENT`] bytes, each with at most [`MAX_VALUES`] values.
 
 use crate::measure::json_walker::JsonWalker;
 use crate::measure::value_span::{MAX_VALUES, ValueKind, ValueSpans};
 
-/// The longest event that is learned, in bytes.
+/// Longest event to learn, in bytes.
 const MAX_EVENT: usize = 8 << 10;
-/// Keys of one object of an event that is learned.
+/// Keys per object in an event to learn.
 const MAX_KEYS: usize = 32;
 
-/// The bytes that an event must have for its meaning to be known, and the meaning `M`.
+/// The bytes that identify an event's meaning, and the meaning `M`.
 #[derive(Debug)]
 pub(super) struct Skeleton<M> {
-    /// The event that was learned.
+    /// The learned event.
     event: Vec<u8>,
     /// Its values.
     values: ValueSpans,
-    /// Those that may differ.
+    /// Values that may differ.
     open: ValueSpans,
     meaning: Option<M>,
-    /// Memory for the values of the next event.
+    /// Reusable memory for the values of the next event.
     spare: ValueSpans,
     credit: SkeletonCredit,
 }
@@ -50,8 +51,8 @@ impl<M> Default for Skeleton<M> {
 }
 
 impl<M> Skeleton<M> {
-    /// The meaning of `data`, if only open values differ from the event that was learned. `put` is told what stands in
-    /// each open value that has a slot.
+    /// Returns the meaning of `data` if it differs from the learned event only in open values. Calls `put` with each
+    /// open value that has a slot.
     #[inline]
     pub(super) fn meaning_of(&mut self, data: &[u8], mut put: impl FnMut(&mut M, u8, Option<u64>)) -> Option<&M> {
         let meaning = self.meaning.as_mut()?;
@@ -60,7 +61,7 @@ impl<M> Skeleton<M> {
             rest = rest.strip_prefix(self.event.get(from..value.start)?)?;
             let (inside, behind) = rest.split_at_checked(value.kind.end(rest)?)?;
             if value.slot != 0 {
-                // What a mismatch leaves behind here is overwritten before it is told.
+                // If a later value mismatches, these updates stay behind, but the next match overwrites them before use.
                 put(meaning, value.slot, value.kind.reading(inside));
             }
             (rest, from) = (behind, value.end);
@@ -72,7 +73,7 @@ impl<M> Skeleton<M> {
         Some(meaning)
     }
 
-    /// A walk over an event that has to be parsed. [`parsed`](Self::parsed) takes it back.
+    /// Starts the full parse of an event; [`parsed`](Self::parsed) ends it.
     pub(super) fn walk<'a>(&mut self, data: &'a [u8]) -> Option<JsonWalker<'a>> {
         let walk = JsonWalker::new(data)?;
         if !self.credit.may_learn() || data.len() > MAX_EVENT {
@@ -83,7 +84,7 @@ impl<M> Skeleton<M> {
         Some(walk.recording(spans))
     }
 
-    /// `data` was parsed by `walk`; it is learned where it has a `meaning` that the next events may share.
+    /// Ends the parse of `data`; learns the event if it has a `meaning` that later events may share.
     pub(super) fn parsed(&mut self, data: &[u8], walk: JsonWalker<'_>, meaning: Option<M>) {
         let Some(values) = walk.into_recorded() else { return };
         self.spare = values;
@@ -114,7 +115,7 @@ impl<M> Skeleton<M> {
         self.meaning = Some(meaning);
     }
 
-    /// Whether `data`, whose values are in `spare`, differs from the event that was learned in values only.
+    /// Whether `data`, with its values in `spare`, differs from the learned event only in values.
     fn has_skeleton_of(&self, data: &[u8]) -> bool {
         if self.meaning.is_none() || self.values.len() != self.spare.len() {
             return false;
@@ -131,8 +132,8 @@ impl<M> Skeleton<M> {
     }
 }
 
-/// What may be spent on learning, in 64ths of the price of one event. Events that were recognized earn it; so do, more
-/// slowly, those that were not, for a stream may settle late.
+/// Credit for learning, in 64ths of the cost of one event. Recognized events earn it; unrecognized events earn it
+/// more slowly, because a stream may settle late.
 #[derive(Debug)]
 struct SkeletonCredit(u16);
 
@@ -148,7 +149,7 @@ impl SkeletonCredit {
         self.earn(Self::PRICE / 4);
     }
 
-    /// An event was not recognized: whether it may be learned.
+    /// Records an unrecognized event; returns whether it may be learned.
     fn may_learn(&mut self) -> bool {
         self.earn(1);
         self.0 >= Self::PRICE
@@ -159,7 +160,7 @@ impl SkeletonCredit {
     }
 }
 
-/// Whether no object of a text has a key twice: the later of two would stand for both, however the earlier one varied.
+/// Whether no object has a duplicate key: the later duplicate would decide, however the earlier one varied.
 fn are_keys_unique(data: &[u8]) -> bool {
     fn walk_value(walk: &mut JsonWalker<'_>) -> Option<()> {
         if walk.is_array() {
@@ -188,7 +189,7 @@ mod tests {
 
     const NUMBER: u8 = 1;
 
-    /// Reads `n` as a number that means something, `text` as one that is shown, and nothing else.
+    /// Reads `n` as a number that matters and `text` as content; ignores everything else.
     fn read(skeleton: &mut Skeleton<Option<u64>>, event: &str) -> bool {
         let known = skeleton.meaning_of(event.as_bytes(), |meaning, _, number| *meaning = number).copied();
         let mut walk = skeleton.walk(event.as_bytes()).unwrap();
@@ -211,7 +212,7 @@ mod tests {
         false
     }
 
-    /// Which of the events are recognized.
+    /// Returns which events are recognized.
     fn recognized(events: &[&str]) -> Vec<bool> {
         let mut skeleton = Skeleton::default();
         events.iter().map(|event| read(&mut skeleton, event)).collect()
@@ -277,7 +278,7 @@ mod tests {
             assert!(!read(&mut skeleton, &event));
             learned += usize::from(skeleton.credit.0 < before);
         }
-        // The first earning finds the credit full.
+        // The first credit is lost because the balance is already full.
         assert_eq!(learned, 16 + 6_400 / 64 - 1);
     }
 }

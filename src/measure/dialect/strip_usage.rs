@@ -1,5 +1,5 @@
-//! Hiding from a client the usage that was asked for in its stead ([`AskUsage`](super::ask_usage::AskUsage)): the event
-//! that reports it is taken out of the reply, and running usage out of every event.
+//! Removes from a reply the usage that the proxy requested ([`InjectUsage`](super::inject_usage::InjectUsage)). The
+//! final usage event is dropped, and continuous usage is cut out of every event.
 
 use std::ops::Range;
 
@@ -7,27 +7,27 @@ use super::inject_usage::InjectedUsage;
 use crate::measure::framing::MAX_EVENT;
 use crate::measure::json_walker::{FieldState, JsonWalker};
 
-/// Edits one reply. See the module.
+/// Edits one reply as it streams through.
 ///
-/// Holds an unfinished event back until it is whole: no client makes anything of it before that either.
+/// Holds back an incomplete event until it is complete; no client can use it earlier anyway.
 #[derive(Debug)]
 pub struct StripUsage {
     asked: InjectedUsage,
-    /// The beginning of an event.
+    /// The start of an incomplete event.
     held: Vec<u8>,
-    /// Where its last line begins: what comes before is not looked at again.
+    /// Start of the incomplete event's last line; earlier bytes are not searched again.
     line: usize,
-    /// An event was too large to be looked at; everything goes through from there on.
+    /// An event was too large, so the rest of the stream passes unchanged.
     given_up: bool,
 }
 
 impl StripUsage {
-    /// Hides what was asked for.
+    /// Creates an editor that removes what `asked` added.
     pub fn new(asked: InjectedUsage) -> Self {
         Self { asked, held: Vec::new(), line: 0, given_up: false }
     }
 
-    /// Edits what one read brought: `payload` is replaced by what the client may see. `last` if the body ends here.
+    /// Replaces `payload`, the bytes of one read, by the bytes for the client. `last` marks the end of the body.
     pub fn edit(&mut self, payload: &mut Vec<u8>, last: bool) {
         if self.given_up {
             return;
@@ -69,7 +69,7 @@ impl StripUsage {
         }
     }
 
-    /// The pieces of an event, its blank line included, that the client may see.
+    /// The ranges of an event (including its blank line) to send to the client.
     fn shown(&self, event: &[u8]) -> [Option<Range<usize>>; 2] {
         let whole = [Some(0..event.len()), None];
         let Some((data, at)) = data_of(event) else { return whole };
@@ -92,11 +92,10 @@ impl StripUsage {
     }
 }
 
-/// The usage in an event.
 struct UsageEvent {
-    /// It has no choices: it is there for the usage alone.
+    /// The event has no choices: its only content is the usage.
     alone: bool,
-    /// Where the member stands, with one comma.
+    /// Range of the `usage` member with one comma.
     member: Option<Range<usize>>,
 }
 
@@ -117,7 +116,7 @@ impl UsageEvent {
             Some(())
         })?;
         walk.end()?;
-        // With the comma before it, or where it comes first with the one after.
+        // Includes the preceding comma, or the following one if the member is first.
         let member = member.filter(|_| reports).map(|member: Range<usize>| match member.start {
             0 => {
                 let open = memchr::memchr(b'{', data).map_or(0, |at| at + 1);
@@ -130,11 +129,11 @@ impl UsageEvent {
     }
 }
 
-/// The length of the first event in `bytes`, its blank line included. Lines before `line`, where one begins, are known
-/// not to end it. At the end of a body a CR cannot be followed by its LF any more.
+/// Length of the first event in `bytes`, including its blank line. Lines before `line`, a line start, are known not
+/// to end it. At the end of a body no LF can follow a CR.
 ///
 /// # Errors
-/// Where the event is not whole: the beginning of its last line, from which to look on when more has come.
+/// Returns the start of the last line if the event is incomplete; the next search continues there.
 fn block(bytes: &[u8], mut line: usize, last: bool) -> Result<usize, usize> {
     loop {
         let end = line + memchr::memchr2(b'\n', b'\r', &bytes[line..]).ok_or(line)?;
@@ -150,7 +149,7 @@ fn block(bytes: &[u8], mut line: usize, last: bool) -> Result<usize, usize> {
     }
 }
 
-/// The value of an event's `data` and where it stands; `None` unless it has exactly one such line.
+/// The value of an event's `data` and its position; `None` unless the event has exactly one such line.
 fn data_of(event: &[u8]) -> Option<(&[u8], usize)> {
     let (mut found, mut at) = (None, 0);
     for line in event.split(|byte| matches!(byte, b'\n' | b'\r')) {

@@ -1,7 +1,7 @@
 //! Text Generation Inference's own `/generate_stream`, and `/` and `/generate` with `inputs`.
 //!
-//! Exactly one token in each event: a special one (the end of the text) is a token without text. `generated_text` repeats
-//! the whole answer and marks the end; `details` come with it if they were asked for. Errors come under a status of 200.
+//! Each event has exactly one token; a special one (such as end of text) is a token without text. `generated_text`
+//! repeats the whole answer and marks the end. `details` accompany it on request. Errors arrive with status 200.
 
 use super::document_reply::is_report;
 use super::fault::ErrorObject;
@@ -37,7 +37,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("parameters.seed", RequestField::Seed),
 ];
 
-/// `/generate` answers with an object, `/` with a list of one.
+/// `/generate` returns an object, `/` a list of one.
 const REPLY: &[(&str, ReplyField)] = &[
     ("details.finish_reason", ReplyField::Finish),
     ("details.generated_tokens", ReplyField::Output),
@@ -60,10 +60,9 @@ fn error_body(status: u16, message: &str) -> String {
 
 struct TgiReader;
 
-/// What matters of one event.
 #[derive(Default)]
 struct TgiEvent<'a> {
-    /// The token: whether it shows text.
+    /// The token: whether it has text.
     token: Option<bool>,
     ended: bool,
     finish: Option<&'a str>,

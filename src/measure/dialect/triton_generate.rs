@@ -1,8 +1,8 @@
 //! Triton's `/v2/models/M/generate_stream` and `/generate`; the model is in the path.
 //!
-//! With the vLLM backend `text_output` is an increment, a list of them with several answers. The backend adds
-//! `finish_reason` and counts if they were asked for. Other backends may send what they like: each event with text is
-//! taken for one. The end of the body is the end.
+//! The vLLM backend sends `text_output` increments, as a list if there are several answers. It adds `finish_reason`
+//! and counts on request. Other backends may send anything; each event with text counts as an event of unknown token
+//! count. Only the end of the body marks the end.
 
 use super::document_reply::sum;
 use super::fault::ErrorObject;
@@ -32,7 +32,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..USUAL
 };
 
-/// The `stream` among the parameters is the backend's; the path says what the server does.
+/// The `stream` parameter is for the backend; the path decides whether the server streams.
 const REQUEST: &[(&str, RequestField)] = &[
     ("parameters.max_tokens", RequestField::MaxTokens),
     ("max_tokens", RequestField::MaxTokensElse),
@@ -52,7 +52,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("error", ReplyField::Error),
 ];
 
-/// A finish reason in the backend's word. The one for vLLM writes a reason that is not there yet as Python's `None`.
+/// Maps a finish reason of the backend. The vLLM backend writes a missing reason as Python's `None`.
 pub(super) fn finished(raw: &str) -> Option<FinishReason> {
     finish_reason(raw).filter(|_| raw != "None")
 }
@@ -65,9 +65,9 @@ struct TritonGenerateReader {
 }
 
 impl TritonGenerateReader {
-    /// Everything in an event, told as it comes; `None` for what is not JSON. Output comes last.
+    /// Reads an event and reports its deltas, output last; `None` if it is not JSON.
     fn read(&mut self, data: &[u8], sink: &mut dyn DeltaSink) -> Option<()> {
-        // Rubbish at the end would otherwise be found after half has been told.
+        // Validates the whole event first, so that trailing garbage cannot cause a partial report.
         let mut whole = JsonWalker::new(data)?;
         whole.skip()?;
         whole.end()?;
@@ -130,7 +130,7 @@ impl TritonGenerateReader {
         match counted {
             Some(TokenIncrement { tokens: 1.., .. }) => sink.delta(0, Delta::Evidence { tokens: counted }),
             Some(_) => sink.delta(0, Delta::NoToken),
-            // The empty text beside an error belongs to no token.
+            // Empty text beside an error is not a token.
             None if held_back && !shows && fault.is_none() => sink.delta(0, Delta::Evidence { tokens: None }),
             None => {}
         }
@@ -140,7 +140,7 @@ impl TritonGenerateReader {
     }
 }
 
-/// Takes a value, or every entry of a list of them, one for each choice.
+/// Takes a value, or each entry of a list with one entry per choice.
 fn each<'a>(walk: &mut JsonWalker<'a>, mut take: impl FnMut(u32, &mut JsonWalker<'a>) -> Option<()>) -> Option<()> {
     if !walk.is_array() {
         return take(0, walk);

@@ -1,10 +1,10 @@
 //! Triton's and KServe's gRPC `ModelStreamInfer`.
 //!
-//! Several requests share one stream, told apart by their ids; each message is one step of one of them. The figures are
-//! those of the merged sequence: gaps are between any two messages, also of requests that follow each other. Text is in a
-//! tensor of strings, `text_output` where one is so called; a step that has other tensors only is a token without text
-//! that could be seen. The last message of a request may say so (`triton_final_response`) and have no outputs: then it is
-//! no token.
+//! Several requests share one stream and are told apart by their ids; each message is one step of one request. Times
+//! are those of the merged sequence: a gap lies between any two messages, also of different requests.
+//!
+//! Text is in a string tensor, `text_output` if one has that name. A step with only other tensors is a token without
+//! visible text. A request's last message may have `triton_final_response` and no outputs; it is then no token.
 //!
 //! Field numbers are those of KServe's `grpc_service.proto`.
 
@@ -30,43 +30,42 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..USUAL
 };
 
-/// Requests that are told apart on one stream.
+/// Requests told apart per stream.
 const MAX_REQUESTS: usize = 128;
 
-/// A `ModelInferRequest`.
+/// Reads a `ModelInferRequest`.
 fn request(shape: &mut RequestShape, message: &[u8]) {
     if let Some(Some((1, model))) = fields(message).find(|field| matches!(field, None | Some((1, _)))) {
         shape.model = shape.model.take().or_else(|| model.text().map(shared));
     }
 }
 
-/// The state of one stream.
 #[derive(Default)]
 struct TritonGrpcReader {
-    /// The requests seen, by a hash of their ids, and whether each has had its last response.
+    /// Requests so far: a hash of the id, and whether the last response has arrived.
     requests: Vec<(u64, bool)>,
     identified: bool,
 }
 
-/// What matters of one `ModelInferResponse`.
+/// The relevant fields of one `ModelInferResponse`.
 #[derive(Default)]
 struct TritonResponse<'a> {
     model: Option<&'a str>,
     id: &'a [u8],
     last: bool,
     outputs: usize,
-    /// Which output is the text, and which the finish reason.
+    /// The outputs that contain the text and the finish reason.
     text: Option<TritonOutput<'a>>,
     finish: Option<TritonOutput<'a>>,
 }
 
-/// A tensor of strings.
+/// A string tensor.
 #[derive(Clone, Copy)]
 struct TritonOutput<'a> {
-    /// Which one it is.
+    /// Its index among the outputs.
     place: usize,
     is_text_output: bool,
-    /// The `contents`; empty where they are among the raw ones.
+    /// The `contents` field; empty if the contents are in `raw_output_contents`.
     contents: &'a [u8],
 }
 
@@ -109,7 +108,7 @@ impl<'a> TritonResponse<'a> {
     }
 }
 
-/// Whether a parameter, an entry of the map, is the mark of the last response.
+/// Whether a parameter (a map entry) marks the last response.
 fn is_final(entry: &[u8]) -> Option<bool> {
     let (mut named, mut set) = (false, false);
     for field in fields(entry) {
@@ -127,7 +126,7 @@ fn is_final(entry: &[u8]) -> Option<bool> {
 }
 
 impl<'a> TritonOutput<'a> {
-    /// Every string of the tensor. `message` is the whole response, for those among its raw contents.
+    /// Calls `each` with every string of the tensor. `message` is the whole response, which has the raw contents.
     fn each(self, message: &'a [u8], mut each: impl FnMut(&'a [u8])) -> Option<()> {
         let mut in_contents = false;
         for field in fields(self.contents) {
@@ -151,7 +150,7 @@ impl<'a> TritonOutput<'a> {
 }
 
 impl TritonGrpcReader {
-    /// The number of a request on this stream.
+    /// Returns the index of a request on this stream.
     fn number(&mut self, id: &[u8]) -> usize {
         let mut hasher = DefaultHasher::new();
         id.hash(&mut hasher);
@@ -176,7 +175,7 @@ impl TritonGrpcReader {
         }
         let (mut strings, mut shows) = (0, false);
         if let Some(text) = response.text {
-            // Malformed contents are found before anything is told.
+            // Checks the contents before any report.
             text.each(message, |_| ())?;
             text.each(message, |string| {
                 if !string.is_empty() {

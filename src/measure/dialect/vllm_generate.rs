@@ -1,7 +1,7 @@
 //! vLLM's `/inference/v1/generate`: token ids in, token ids out. Dynamo serves it too.
 //!
-//! The envelope is that of OpenAI's completions. The ids of each event are increments, and exact; where no text was asked
-//! for they are the answer.
+//! The envelope is that of OpenAI's completions. The ids of each event are increments and exact; without text they
+//! are the answer.
 
 use super::openai::{OpenAiChoice, OpenAiStream};
 use super::{DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL};
@@ -33,7 +33,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
 ];
 
-/// Without a usage the ids count.
+/// Without a usage, the ids are counted.
 const REPLY: &[(&str, ReplyField)] = &[
     ("request_id", ReplyField::Id),
     ("model", ReplyField::Model),

@@ -1,5 +1,7 @@
-//! Amazon's event stream (`application/vnd.amazon.eventstream`): the length of the frame, the length of its headers and
-//! a checksum of both, the headers, the payload, a checksum of all that; numbers are big endian and 32 bits wide.
+//! Amazon's event stream (`application/vnd.amazon.eventstream`).
+//!
+//! A frame has its length, the length of its headers and a checksum of both; then the headers and the payload; then a
+//! checksum of everything before. Numbers are 32-bit big endian.
 
 use flate2::Crc;
 
@@ -7,15 +9,15 @@ use super::length_prefixed::{LengthPrefix, LengthPrefixed};
 use super::{Event, FramingError, PayloadKind};
 use crate::measure::work_budget::WorkBudget;
 
-/// Reads the frames of an Amazon event stream.
+/// Reads Amazon event-stream frames.
 pub type EventStreamFramer = LengthPrefixed<EventStreamPrefix>;
 
-/// Lengths, their checksum, and the checksum at the end.
+/// Bytes of both lengths, their checksum, and the final checksum.
 const PRELUDE: usize = 12;
 const CHECKSUM: usize = 4;
 
-/// One frame. Its event is named by `:event-type`, or by `:exception-type` or `:error-code` where it is an exception;
-/// the payload of an error without one is its `:error-message`.
+/// One frame. `:event-type` names its event; for an exception, `:exception-type` or `:error-code` does. An error
+/// without a payload has its `:error-message` as payload.
 #[derive(Debug, Default)]
 pub struct EventStreamPrefix;
 
@@ -60,13 +62,13 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-/// Walks the headers; `each` gets those that are strings.
+/// Calls `each` with every string header.
 fn each_header<'a>(mut headers: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) -> Option<()> {
     while let Some(length) = headers.split_off_first() {
         let name = headers.split_off(..usize::from(*length))?;
         let kind = *headers.split_off_first()?;
         let length = match kind {
-            // True, false; integers by width; bytes and strings; a time; a UUID.
+            // Header types: true, false; integers by width; bytes and strings; timestamp; UUID.
             0 | 1 => 0,
             2 => 1,
             3 => 2,
@@ -88,7 +90,7 @@ fn each_header<'a>(mut headers: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8
 mod tests {
     use super::*;
 
-    /// A frame with these string headers, and one of another type before them.
+    /// Builds a frame with these string headers, preceded by one of another type.
     fn frame(headers: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
         let mut block = b"\x01t\x08\0\0\0\0\0\0\0\0".to_vec();
         for (name, value) in headers {

@@ -1,7 +1,8 @@
-//! gRPC messages in HTTP/2 DATA: one byte that says whether the message is compressed, its length in four bytes (big
-//! endian), the message. Where a message begins has nothing to do with where a DATA frame does.
+//! gRPC messages in HTTP/2 DATA: a compression flag (one byte), the length (four bytes, big endian), the message.
+//! Message boundaries are independent of DATA frames.
 //!
-//! Each message is compressed by itself, as the `grpc-encoding` of its head says; one decoder does for all of a stream.
+//! Each message is compressed separately with the `grpc-encoding` of the headers. One decoder serves all messages of
+//! a stream.
 
 use super::coding::EachAlone;
 use super::length_prefixed::{LengthPrefix, LengthPrefixed};
@@ -11,14 +12,14 @@ use crate::measure::work_budget::WorkBudget;
 /// Reads gRPC messages.
 pub type GrpcFramer = LengthPrefixed<GrpcPrefix>;
 
-/// The five bytes before a message, and how to read one that is compressed.
+/// The five-byte message prefix, and the decoder for compressed messages.
 #[derive(Debug, Default)]
 pub struct GrpcPrefix {
     coding: EachAlone,
 }
 
 impl GrpcFramer {
-    /// A reader of messages with this `grpc-encoding`; empty where the head has none.
+    /// Creates a reader for this `grpc-encoding`; empty if the header is absent.
     pub fn encoded(encoding: &[u8]) -> Self {
         Self::of(GrpcPrefix { coding: EachAlone::new(encoding) })
     }
@@ -132,7 +133,7 @@ mod tests {
     fn messages_that_unfold_without_measure_end_the_reading() {
         let bomb = framed(true, &gzipped(&vec![0; 2 << 20]));
         assert_eq!(messages("gzip", &[&bomb]).1, Err(FramingError::TooLarge), "one");
-        // Each is small enough; together they are not.
+        // Each message is within the limit, but their sum exceeds the budget.
         let small = framed(true, &gzipped(&[0; 1 << 19]));
         let (seen, read) = messages("gzip", &[&small.repeat(100)]);
         assert!(seen.len() < 40 && read == Err(FramingError::OutOfBudget), "{} {read:?}", seen.len());

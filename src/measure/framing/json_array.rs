@@ -1,9 +1,9 @@
-//! JSON values by their brackets: the elements of one array that is sent piece by piece (Gemini without `alt=sse`), and
-//! JSON that stands among the lines of an event stream without a `data:` before it (Gemini's errors).
+//! Splits JSON by its brackets: the elements of an array that arrives in pieces (Gemini without `alt=sse`), and JSON
+//! between the lines of an event stream without a `data:` prefix (Gemini's errors).
 
 use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
-/// Follows one object or array to its closing bracket.
+/// Tracks one object or array to its closing bracket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BracketDepth {
     depth: usize,
@@ -12,12 +12,12 @@ pub(super) struct BracketDepth {
 }
 
 impl BracketDepth {
-    /// Whether a value has begun and is not closed.
+    /// Whether a value has started and not yet closed.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0
     }
 
-    /// Walks up to the bracket that closes the value; how many bytes that took, `None` if it is not among them.
+    /// Scans for the closing bracket; returns the bytes consumed, or `None` if the bracket is not in `bytes`.
     pub(super) fn close(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -48,8 +48,8 @@ impl BracketDepth {
     }
 }
 
-/// Reads the objects of one array, or one object alone. Memory: one object at most ([`MAX_EVENT`]), and nothing at all
-/// while they arrive whole.
+/// Reads the objects of one array, or a single object. Memory: at most one object ([`MAX_EVENT`]), and nothing while
+/// objects arrive in one read.
 #[derive(Debug, Default)]
 pub struct JsonArrayFramer {
     brackets: BracketDepth,
@@ -58,10 +58,10 @@ pub struct JsonArrayFramer {
 }
 
 impl JsonArrayFramer {
-    /// Feeds one read; `each` is called for every object that it completes, in order.
+    /// Processes one read; calls `each` for every completed object, in order.
     ///
     /// # Errors
-    /// Once an object has outgrown [`MAX_EVENT`] or something else stands in its place, and for every read after that.
+    /// If an object exceeds [`MAX_EVENT`] or another value takes its place. All later reads fail too.
     pub fn push(&mut self, bytes: &[u8], each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
         match self.lost {
             Some(lost) => Err(lost),
@@ -69,7 +69,7 @@ impl JsonArrayFramer {
         }
     }
 
-    /// Whether one has begun and is not whole.
+    /// Whether an object has started and is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         !self.carry.is_empty()
     }

@@ -1,27 +1,28 @@
-//! Frames that begin with their length, cut out of reads that know nothing of them.
+//! Splits reads into frames that start with their length; reads need not match frame boundaries.
 
 use super::{Event, FramingError, MAX_EVENT};
 use crate::measure::work_budget::WorkBudget;
 
-/// How a frame begins, and what is in it.
+/// Parses the start of a frame and its content.
 pub trait LengthPrefix: Default {
-    /// Bytes of the shortest frame.
+    /// Size of the shortest frame, in bytes.
     const MIN_PREFIX_BYTES: usize;
 
-    /// The length of the whole frame whose first [`LEAST`](Self::LEAST) bytes are `head`.
+    /// The length of the whole frame, from its first [`MIN_PREFIX_BYTES`](Self::MIN_PREFIX_BYTES) bytes.
     ///
     /// # Errors
-    /// When no frame begins so: where the next one would begin is then unknown.
+    /// If `head` is not the start of a frame; the start of the next frame is then unknown.
     fn length(head: &[u8]) -> Result<usize, FramingError>;
 
-    /// The event in a whole frame.
+    /// The event in a complete frame.
     ///
     /// # Errors
-    /// When the frame is not what it says.
+    /// If the frame's content is invalid.
     fn event<'a>(&'a mut self, frame: &'a [u8], budget: &mut WorkBudget) -> Result<Event<'a>, FramingError>;
 }
 
-/// Reads such frames. Memory: one frame at most ([`MAX_EVENT`]), and nothing at all while frames arrive whole.
+/// Reads length-prefixed frames. Memory: at most one frame ([`MAX_EVENT`]), and nothing while frames arrive in one
+/// read.
 #[derive(Debug, Default)]
 pub struct LengthPrefixed<P> {
     carry: Vec<u8>,
@@ -30,15 +31,15 @@ pub struct LengthPrefixed<P> {
 }
 
 impl<P: LengthPrefix> LengthPrefixed<P> {
-    /// A reader of frames of which more is known than that they begin so.
+    /// For prefixes that need parameters.
     pub(super) fn of(prefix: P) -> Self {
         Self { carry: Vec::new(), lost: None, prefix }
     }
 
-    /// Feeds one read; `each` is called for every event that it completes, in order.
+    /// Processes one read; calls `each` for every completed event, in order.
     ///
     /// # Errors
-    /// Once a frame is too large or is none, and for every read after that.
+    /// If a frame is invalid or exceeds [`MAX_EVENT`]. All later reads fail too.
     pub fn push(
         &mut self,
         bytes: &[u8],
@@ -53,7 +54,7 @@ impl<P: LengthPrefix> LengthPrefixed<P> {
         }
     }
 
-    /// Whether one has begun and is not whole.
+    /// Whether a frame has started and is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         !self.carry.is_empty()
     }

@@ -1,19 +1,19 @@
 //! Framing: bytes in, borrowed events out.
 //!
-//! A framer knows where one event ends and the next begins, and nothing of what an event means (that is
-//! [`dialect`](super::dialect)). It is fed whatever the transport delivered, cut anywhere, and gives the same events
-//! for every cut. It never fails: bytes that cannot be an event make none, and an event larger than
-//! [`MAX_EVENT`] ends the reading of that stream, never its forwarding.
+//! A framer finds the boundaries of events; their meaning is the task of [`dialect`](super::dialect). Its input may
+//! be split anywhere, and every split gives the same events. Bytes that cannot be an event are skipped. An event
+//! larger than [`MAX_EVENT`] ends the reading of that stream, never its forwarding.
 //!
-//! * [`Sse`]: the WHATWG event stream (LF, CRLF, CR; comments; `data` in several lines).
-//! * [`Lines`], which are NDJSON.
-//! * [`Elements`]: the elements of one JSON array that is sent piece by piece.
-//! * [`EventStream`], [`Grpc`]: frames that begin with their length.
-//! * [`coding`]: `Content-Encoding` undone on the copy, in front of a framer; gRPC's `grpc-encoding` within one.
+//! * [`SseFramer`]: the WHATWG event stream (LF, CRLF, CR; comments; multi-line `data`).
+//! * [`NdjsonFramer`]: NDJSON.
+//! * [`JsonArrayFramer`]: the elements of one JSON array that arrives in pieces.
+//! * [`EventStreamFramer`], [`GrpcFramer`]: length-prefixed frames.
+//! * [`coding`]: decodes `Content-Encoding` on the copy, before a framer, and `grpc-encoding` within one.
 //!
-//! [`Framer`] is one of them, chosen by the response's content type.
+//! [`Framer`] is one of them, selected by the response's content type.
 //!
-//! A reply that is one JSON document needs no framer: [`scan`](super::scan) reads it as it passes.
+//! A reply that is one JSON document needs no framer: [`json_scanner`](super::json_scanner) reads it as it streams
+//! through.
 
 pub mod coding;
 mod eventstream;
@@ -31,41 +31,41 @@ pub use sse::SseFramer;
 
 use super::work_budget::{OutOfBudget, WorkBudget, price};
 
-/// The largest event that is understood, in bytes. Log probabilities and inlined images make events of hundreds of
-/// kilobytes; a stream whose event grows past this is forwarded but no longer read.
+/// Largest event to parse, in bytes. Log probabilities and inlined images make events of hundreds of kilobytes. If an
+/// event exceeds this, the stream is forwarded but no longer read.
 pub const MAX_EVENT: usize = 1 << 20;
 
-/// One dispatched event, borrowed from the read it came in or from the framer's carry buffer.
+/// One event, borrowed from the current read or from the framer's carry buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The `event:` field, or the name that a frame's headers give; empty when the stream gave none.
+    /// The `event:` field, or the name in a frame's headers; empty without one.
     pub name: &'a [u8],
-    /// The payload, without the framing.
+    /// The payload without framing.
     pub data: &'a [u8],
-    /// What the framing says of the payload.
+    /// The payload's kind according to the framing.
     pub mark: PayloadKind,
 }
 
-/// What the framing says of a payload, beside its name.
+/// Kind of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PayloadKind {
-    /// Nothing.
+    /// An ordinary event.
     #[default]
     Plain,
-    /// It is an exception (Amazon event stream).
+    /// An exception (Amazon event stream).
     Exception,
 }
 
-/// Why nothing after this point is understood.
+/// Reason why nothing after this point can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramingError {
-    /// An event outgrew [`MAX_EVENT`].
+    /// An event exceeds [`MAX_EVENT`].
     TooLarge,
-    /// The bytes are not framed as they should be, and where the next event begins is unknown.
+    /// The framing is invalid, so the start of the next event is unknown.
     Malformed,
-    /// An event is compressed in a way that is not known, or does not follow it.
+    /// An event's compression is unknown or invalid.
     Coding,
-    /// Reading more would cost too much.
+    /// Further reading would exceed the work budget.
     OutOfBudget,
 }
 
@@ -91,10 +91,10 @@ pub enum Framer {
 }
 
 impl Framer {
-    /// Feeds one read; `each` is called for every event that it completes and the budget can pay for, in order.
+    /// Processes one read; calls `each` in order for every completed event that the budget covers.
     ///
     /// # Errors
-    /// Once the bytes cannot be followed or paid for, and for every read after that.
+    /// If the framing is invalid or the budget is exhausted. All later reads fail too.
     pub fn push(
         &mut self,
         bytes: &[u8],
@@ -117,8 +117,8 @@ impl Framer {
         if budget.is_exhausted() { Err(FramingError::OutOfBudget) } else { Ok(()) }
     }
 
-    /// The body ended cleanly: the event that its end cut short, if it is `complete` for all that. A frame that says
-    /// how long it is, and is shorter, never is.
+    /// Ends a cleanly closed body. Returns an event that lacks its end marker if `complete` accepts it. A frame
+    /// shorter than its own length is never returned.
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         match self {
             Self::Sse(sse) => sse.finish(complete),
@@ -127,7 +127,7 @@ impl Framer {
         }
     }
 
-    /// Whether a frame has begun that says how long it is, and is not whole.
+    /// Whether a length-prefixed frame has started and is incomplete.
     pub fn is_inside_frame(&self) -> bool {
         match self {
             Self::Sse(_) | Self::Lines(_) => false,
@@ -137,7 +137,7 @@ impl Framer {
         }
     }
 
-    /// Comment lines seen so far.
+    /// Comment lines so far.
     pub fn comments(&self) -> u64 {
         if let Self::Sse(sse) = self { sse.comments() } else { 0 }
     }

@@ -1,8 +1,9 @@
-//! NDJSON (`application/x-ndjson`): one JSON value in each line. Blank lines are none; the last line needs no line end.
+//! NDJSON (`application/x-ndjson`): one JSON value per line. Blank lines are skipped; the last line may lack its line
+//! end.
 
 use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
-/// Reads lines. Memory: one line at most ([`MAX_EVENT`]), and nothing at all while lines arrive whole.
+/// Reads lines. Memory: at most one line ([`MAX_EVENT`]), and nothing while lines arrive in one read.
 #[derive(Debug, Default)]
 pub struct NdjsonFramer {
     carry: Vec<u8>,
@@ -10,10 +11,10 @@ pub struct NdjsonFramer {
 }
 
 impl NdjsonFramer {
-    /// Feeds one read; `each` is called for every line that it completes, in order.
+    /// Processes one read; calls `each` for every completed line, in order.
     ///
     /// # Errors
-    /// [`Unframed::TooLarge`] once a line has outgrown [`MAX_EVENT`], and for every read after that.
+    /// [`FramingError::TooLarge`] if a line exceeds [`MAX_EVENT`]. All later reads fail too.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
         if self.too_large {
             return Err(FramingError::TooLarge);
@@ -39,7 +40,7 @@ impl NdjsonFramer {
         Ok(())
     }
 
-    /// The body ended cleanly: a last line without its end counts if it is `complete`.
+    /// Ends a cleanly closed body. Returns a last line without line end if `complete` accepts it.
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         event(&self.carry).filter(|event| complete(event.data))
     }

@@ -1,66 +1,66 @@
-//! The WHATWG event stream (`text/event-stream`), read from bytes.
+//! The WHATWG event stream (`text/event-stream`), parsed as bytes.
 //!
-//! Line ends are LF, CRLF or a lone CR; a CR at the end of one read and the LF of the next are one line end. U+2028,
-//! U+2029 and U+0085 are text. Bytes are compared, never decoded: a character may be cut between two reads.
+//! Line ends are LF, CRLF or a lone CR; a CR and an LF in separate reads form one line end. U+2028, U+2029 and U+0085
+//! are text. Bytes are compared and never decoded, because a read may end within a character.
 
 use super::json_array::BracketDepth;
 use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
-/// Reads server-sent events. Memory: one event at most ([`MAX_EVENT`]), and nothing at all while events arrive whole.
+/// Reads server-sent events. Memory: at most one event ([`MAX_EVENT`]), and nothing while events arrive in one read.
 #[derive(Debug, Default)]
 pub struct SseFramer {
-    /// An unfinished line, carried from one read to the next.
+    /// An incomplete line, carried over to the next read.
     line: Vec<u8>,
-    /// The `data` of the unfinished event where it is not one slice of the current read.
+    /// `data` of the incomplete event, if it is not one slice of the current read.
     data: Vec<u8>,
     name: Vec<u8>,
     has_data: bool,
     started: bool,
-    /// The last byte seen was a CR: an LF that follows belongs to it.
+    /// The last byte was a CR, so a following LF belongs to it.
     after_cr: bool,
     too_large: bool,
     comments: u64,
-    /// JSON outside the grammar, where that is looked for.
+    /// State for JSON outside of the SSE grammar; `None` if that is not enabled.
     bare: Option<Box<BareJson>>,
 }
 
-/// JSON that stands in the stream without a `data:` before its lines, as Gemini sends errors.
+/// JSON without a `data:` prefix; Gemini sends errors in this form.
 #[derive(Debug, Default)]
 struct BareJson {
     text: Vec<u8>,
     brackets: BracketDepth,
 }
 
-/// Where the `data` of the event under construction stands.
+/// Location of the current event's `data`.
 #[derive(Clone, Copy)]
 enum DataField<'a> {
     None,
     /// One line of the current read.
     Borrowed(&'a [u8]),
-    /// In `Sse::data`.
+    /// In `SseFramer::data`.
     Carried,
 }
 
 impl SseFramer {
-    /// A framer at the start of a body.
+    /// Creates a framer for a new body.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A framer that takes JSON without a `data:` before its lines for an event too.
+    /// Creates a framer that also accepts JSON without a `data:` prefix as an event.
     pub fn with_bare_json() -> Self {
         Self { bare: Some(Box::default()), ..Self::default() }
     }
 
-    /// Comment lines seen so far.
+    /// Comment lines so far.
     pub fn comments(&self) -> u64 {
         self.comments
     }
 
-    /// Feeds one read; `each` is called for every event that it completes, in order.
+    /// Processes one read; calls `each` for every completed event, in order.
     ///
     /// # Errors
-    /// [`Unframed::TooLarge`] once an event has outgrown [`MAX_EVENT`], and for every read after that.
+    /// [`FramingError::TooLarge`] if an event exceeds [`MAX_EVENT`]. All later reads fail too.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
         if self.too_large {
             return Err(FramingError::TooLarge);
@@ -85,7 +85,7 @@ impl SseFramer {
             if self.line.is_empty() {
                 data = self.line_of(rest, data, &mut each);
             } else {
-                // The carry is lent out while its line is read, and comes back empty with its capacity.
+                // The carry buffer is moved out while its line is read, and returns empty with its capacity.
                 let mut line = std::mem::take(&mut self.line);
                 line.extend_from_slice(rest);
                 let after = self.line_of(&line, data, &mut each);
@@ -120,8 +120,8 @@ impl SseFramer {
         Ok(())
     }
 
-    /// The body ended cleanly. The standard drops an event that lacks its blank line; here it counts if it is whole
-    /// (`complete` says so), because peers count it and servers that forget the last line end exist.
+    /// Ends a cleanly closed body. The standard drops an event without its blank line. Here the event counts if
+    /// `complete` accepts it, because other tools count it and some servers omit the last line end.
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         let unfinished = std::mem::take(&mut self.line);
         let mut data = if self.has_data { DataField::Carried } else { DataField::None };
@@ -142,7 +142,7 @@ impl SseFramer {
         complete(&self.data).then_some(Event { name: &self.name, data: &self.data, mark: PayloadKind::Plain })
     }
 
-    /// One line without its end. Returns where the event's data stands afterwards.
+    /// Processes one line without its end; returns the new location of the event's data.
     fn line_of<'l>(
         &mut self,
         mut line: &'l [u8],
@@ -204,14 +204,14 @@ impl SseFramer {
         }
     }
 
-    /// Takes a line that belongs to bare JSON; whether that is whole now. `None` for a line of the grammar.
+    /// Takes a line of bare JSON and returns whether the value is now complete; `None` for a line of the SSE grammar.
     #[cold]
     fn bare_line(&mut self, line: &[u8]) -> Option<bool> {
         let bare = self.bare.as_mut()?;
         if !bare.brackets.is_open() && !matches!(line.first(), Some(b'{' | b'[')) {
             return None;
         }
-        // Once too large it stays open, and takes no more.
+        // A value that is too large stays open and accepts nothing more.
         self.too_large |= bare.text.len() + line.len() > MAX_EVENT;
         if self.too_large {
             return Some(false);

@@ -1,7 +1,7 @@
-//! How the cells of a histogram lie, and which one a value belongs to.
+//! The cells of a histogram, and the mapping from values to cells.
 
-/// 2^(k/8): the boundaries of one octave at scale 3, as the Prometheus client libraries have them (doubled: theirs
-/// run from 0.5).
+/// 2^(k/8): the bucket boundaries of one octave at scale 3, as in the Prometheus client libraries (doubled, because
+/// theirs start at 0.5).
 pub(super) const OCTAVE: [f64; 8] = [
     1.0,
     2.0 * 0.545_253_866_332_628_8,
@@ -16,20 +16,20 @@ pub(super) const OCTAVE: [f64; 8] = [
 /// Scale of the exponential buckets: eight per octave.
 pub const SCALE: i32 = 3;
 
-/// Values below 8 have a key of their own; above, every eighth of an octave has one.
+/// Values below 8 have one key each; larger values have one key per eighth of an octave.
 const KEYS: usize = 496;
 
-/// What a histogram's values are.
+/// Unit of a histogram's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Seconds, recorded in nanoseconds.
     Seconds,
-    /// Tokens.
+    /// A count of tokens.
     Tokens,
 }
 
 impl Unit {
-    /// Indices of the first and one past the last exponential bucket; bucket `i` is `(2^(i/8), 2^((i+1)/8)]`.
+    /// Indices of the first exponential bucket and of one past the last; bucket `i` is `(2^(i/8), 2^((i+1)/8)]`.
     pub const fn range(self) -> (i32, i32) {
         match self {
             Self::Seconds => (-20 * 8, 12 * 8),
@@ -37,7 +37,7 @@ impl Unit {
         }
     }
 
-    /// A recorded integer in this unit.
+    /// Converts a recorded integer to this unit.
     pub fn value(self, raw: f64) -> f64 {
         match self {
             Self::Seconds => raw / 1e9,
@@ -45,10 +45,10 @@ impl Unit {
         }
     }
 
-    /// The largest integer that is within `bound`.
+    /// The largest integer within `bound`.
     pub(super) fn largest_within(self, bound: f64) -> u64 {
         let within = |raw: u64| self.value(raw as f64) <= bound;
-        // The cast saturates; from there it is at most a rounding step to the edge.
+        // The cast saturates; the result is at most one rounding step away from the edge.
         let mut raw = (bound * (1.0 / self.value(1.0))) as u64;
         while raw > 0 && !within(raw) {
             raw -= 1;
@@ -65,18 +65,18 @@ pub(super) fn power(i: i32) -> f64 {
     OCTAVE[i.rem_euclid(8) as usize] * 2f64.powi(i.div_euclid(8))
 }
 
-/// How the cells of one metric lie. Shared by all its series.
+/// The cells of one metric, shared by all its series.
 #[derive(Debug)]
 pub struct Layout {
     pub(super) unit: Unit,
     pub(super) bounds: Box<[f64]>,
-    /// The largest recorded integer of every cell; the last cell's is the largest there is.
+    /// Largest recorded integer of every cell; `u64::MAX` for the last cell.
     pub(super) last: Box<[u64]>,
-    /// The explicit bucket of every cell.
+    /// Explicit bucket of every cell.
     pub(super) bucket: Box<[u16]>,
-    /// The exponential bucket of every cell: 0 is the zero bucket, then from the range's first one upwards.
+    /// Exponential bucket of every cell: 0 is the zero bucket, 1 the first of the range.
     pub(super) power: Box<[u16]>,
-    /// Where to begin looking for the cell of a value, by [`key`].
+    /// First cell to check for a value, by [`key`].
     begin: Box<[u16; KEYS]>,
 }
 
@@ -87,7 +87,7 @@ impl PartialEq for Layout {
 }
 
 impl Layout {
-    /// A layout with these explicit bounds, in any order; what is not a finite number from 0 up is left out.
+    /// Creates a layout with these explicit bounds in any order; ignores bounds that are not finite or negative.
     pub fn new(unit: Unit, bounds: impl IntoIterator<Item = f64>) -> Self {
         let mut bounds: Vec<f64> = bounds.into_iter().filter(|b| b.is_finite() && *b >= 0.0).collect();
         bounds.sort_by(f64::total_cmp);
@@ -101,7 +101,7 @@ impl Layout {
         let (mut last, mut bucket, mut power) = (Vec::new(), Vec::new(), Vec::new());
         for edge in edges.into_iter().chain([f64::INFINITY]) {
             let largest = if edge.is_finite() { unit.largest_within(edge) } else { u64::MAX };
-            // Several edges between two neighbouring integers make cells that nothing can fall into.
+            // Several edges between two adjacent integers would make cells that no value can reach.
             if last.last() == Some(&largest) {
                 continue;
             }
@@ -116,17 +116,17 @@ impl Layout {
         Self { unit, bounds: bounds.into(), last: last.into(), bucket: bucket.into(), power: power.into(), begin }
     }
 
-    /// What the values are.
+    /// The unit of the values.
     pub fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// The explicit bounds, ascending, in the unit.
+    /// The explicit bounds in the unit, ascending.
     pub fn bounds(&self) -> &[f64] {
         &self.bounds
     }
 
-    /// The explicit bucket that a recorded integer belongs to: `bounds().len()` is the one above all bounds.
+    /// The explicit bucket of a recorded integer; `bounds().len()` is the bucket above all bounds.
     pub fn bucket_of(&self, raw: u64) -> usize {
         usize::from(self.bucket[self.cell(raw)])
     }
@@ -140,7 +140,7 @@ impl Layout {
     }
 }
 
-/// The position of an integer's leading four bits.
+/// The key from an integer's leading four bits.
 fn key(raw: u64) -> usize {
     if raw < 8 {
         return raw as usize;
@@ -149,7 +149,7 @@ fn key(raw: u64) -> usize {
     (exponent as usize - 2) << 3 | (raw >> (exponent - 3)) as usize & 7
 }
 
-/// The smallest integer of that key.
+/// The smallest integer with this key.
 fn smallest(key: usize) -> u64 {
     if key < 8 { key as u64 } else { (8 | key as u64 & 7) << ((key >> 3) - 1) }
 }

@@ -1,4 +1,4 @@
-//! The one mergeable histogram: explicit and exponential buckets from the same counts.
+//! A mergeable histogram with explicit and exponential buckets from one set of counts.
 //!
 //! # Cells
 //! A histogram counts in *cells*: the common refinement of base-2 exponential buckets of scale (Prometheus: schema) 3,
@@ -12,12 +12,13 @@
 //! | seconds | nanoseconds | 2^-20 s (0.95 µs) to 2^12 s (68 min) | up to 2^-20 s |
 //! | tokens | tokens | the one that ends with 2^0, to 2^27 | nothing but 0 |
 //!
-//! What lies above the range is counted, in the exponential view, in the one bucket past its end; the explicit view
-//! and the sum never depend on the range.
+//! The exponential view counts values above the range in one bucket past its end. The explicit view and the sum do
+//! not depend on the range.
 //!
 //! # Exactness
-//! Bounds are upper-inclusive. Values are integers and every cell knows the largest integer that belongs to it by the
-//! rule `ns as f64 / 1e9 <= bound` (division is correctly rounded: 1,000,000 ns is in `le="0.001"`), so recording
+//! Bounds are upper-inclusive. Values are integers, so recording compares integers: every cell stores its largest
+//! integer by the rule `ns as f64 / 1e9 <= bound`. Division is correctly rounded, so 1,000,000 ns is in `le="0.001"`.
+//! The sum is an integer too, wide enough for 10^22 years.
 //! compares integers. The sum is an integer too, wide enough for 10^22 years.
 
 mod layout;
@@ -28,22 +29,22 @@ use std::sync::Arc;
 use layout::power;
 pub use layout::{Layout, SCALE, Unit};
 
-/// The exponential view of a histogram, as OTLP has it.
+/// The exponential view of a histogram in OTLP's format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExponentialBuckets {
     /// 2^scale buckets per octave.
     pub scale: i32,
-    /// Values up to here are in `zero`.
+    /// Values up to this threshold are in `zero`.
     pub zero_threshold: f64,
-    /// Values of the zero bucket.
+    /// Count of the zero bucket.
     pub zero: u64,
     /// Index of the first bucket; bucket `i` is `(2^(i/8), 2^((i+1)/8)]`.
     pub offset: i32,
-    /// Counts from the first to the last bucket that is not empty.
+    /// Counts from the first to the last non-empty bucket.
     pub buckets: Vec<u64>,
 }
 
-/// Two histograms whose bounds differ cannot be added.
+/// Histograms with different bounds cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutMismatch;
 
@@ -55,7 +56,7 @@ impl fmt::Display for LayoutMismatch {
 
 impl std::error::Error for LayoutMismatch {}
 
-/// Counts of values. About 2.2 KiB.
+/// Counts of values. Takes about 2.2 KiB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     layout: Arc<Layout>,
@@ -71,12 +72,12 @@ impl Histogram {
         Self { layout, cells, count: 0, sum: 0 }
     }
 
-    /// How its cells lie.
+    /// The layout, shared between series.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
 
-    /// Counts one value: nanoseconds or tokens.
+    /// Counts one value, in nanoseconds or tokens.
     pub fn record(&mut self, raw: u64) {
         self.cells[self.layout.cell(raw)] += 1;
         self.count += 1;
@@ -86,7 +87,7 @@ impl Histogram {
     /// Adds the counts of another histogram.
     ///
     /// # Errors
-    /// When its bounds are not the same; nothing is added then.
+    /// If the bounds differ; `self` is then unchanged.
     pub fn merge(&mut self, other: &Self) -> Result<(), LayoutMismatch> {
         if self.layout != other.layout {
             return Err(LayoutMismatch);
@@ -99,10 +100,10 @@ impl Histogram {
         Ok(())
     }
 
-    /// What was counted after `earlier`, which is an older state of this histogram.
+    /// Returns the counts added after `earlier`, an older state of this histogram.
     ///
     /// # Errors
-    /// When the bounds are not the same.
+    /// If the bounds differ.
     pub fn since(&self, earlier: &Self) -> Result<Self, LayoutMismatch> {
         if self.layout != earlier.layout {
             return Err(LayoutMismatch);
@@ -116,17 +117,17 @@ impl Histogram {
         })
     }
 
-    /// How many values were counted.
+    /// Number of recorded values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their sum, in the unit.
+    /// Sum of the values, in the unit.
     pub fn sum(&self) -> f64 {
         self.layout.unit.value(self.sum as f64)
     }
 
-    /// The count of every explicit bucket, not cumulative; the last one is above all bounds.
+    /// Count of every explicit bucket, not cumulative; the last is above all bounds.
     pub fn explicit(&self) -> Vec<u64> {
         let mut buckets = vec![0; self.layout.bounds.len() + 1];
         for (bucket, count) in self.layout.bucket.iter().zip(&self.cells) {
@@ -135,7 +136,7 @@ impl Histogram {
         buckets
     }
 
-    /// As [`explicit`](Self::explicit), each bucket with all below it; the last one is the count.
+    /// Cumulative counts of the explicit buckets; the last is the total count.
     pub fn cumulative(&self) -> Vec<u64> {
         let mut buckets = self.explicit();
         let mut below = 0;
@@ -161,8 +162,8 @@ impl Histogram {
         ExponentialBuckets { scale: SCALE, zero_threshold: power(first), zero, offset, buckets }
     }
 
-    /// An estimate of the `q`-quantile (0 to 1) in the unit, by linear interpolation within the cell of the nearest
-    /// rank: off by at most the cell's width, 9.05 % of the value. Absent when nothing was counted.
+    /// Estimates the `q`-quantile (0 to 1) in the unit by linear interpolation within the cell of the nearest rank.
+    /// The error is at most the cell's width, 9.05 % of the value. `None` if the histogram is empty.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil().max(1.0) as u64;
         let mut below = 0;
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     const TTFT: [f64; 6] = [0.001, 0.005, 0.25, 0.5, 1.0, 120.0];
-    /// Below, on and above the exponential range, and an SLO's odd limit.
+    /// Bounds below, on and above the exponential range, and an odd SLO limit.
     const ODD: [f64; 7] = [0.0, 1e-9, 0.0123, 0.25, 3.0, 4096.0, 7200.0];
 
     fn layouts() -> Vec<Arc<Layout>> {
@@ -204,7 +205,7 @@ mod tests {
         .into()
     }
 
-    /// The same by the definition, in floating point, a bucket at a time.
+    /// Reference implementation in floating point, one bucket at a time.
     fn naive(layout: &Layout, values: &[u64]) -> (Vec<u64>, u64, Vec<u64>) {
         let (first, end) = layout.unit.range();
         let (mut explicit, mut zero) = (vec![0; layout.bounds.len() + 1], 0);
@@ -282,7 +283,7 @@ mod tests {
         let mut histogram = Histogram::new(Arc::new(Layout::new(Unit::Seconds, [])));
         let view = histogram.exponential();
         assert_eq!((view.zero, view.offset, view.buckets.len()), (0, 0, 0));
-        // 0.5 s is the upper bound of bucket -9, 0.5 s and a nanosecond is in bucket -8.
+        // 0.5 s is the upper bound of bucket -9; 0.5 s plus 1 ns is in bucket -8.
         for nanos in [900, 500_000_000, 500_000_001, 500_000_002] {
             histogram.record(nanos);
         }

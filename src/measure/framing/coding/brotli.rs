@@ -1,30 +1,30 @@
 //! Brotli (RFC 7932).
 //!
-//! A few bytes can ask for tables of a megabyte and maps of 16,384 entries, again and again: what the decoder allocates
-//! is paid for beside what goes in and comes out.
+//! A few bytes can repeatedly request megabyte tables and maps of 16,384 entries. The budget is therefore charged for
+//! the decoder's allocations too, not only for input and output.
 
 use brotli_decompressor::{Allocator, BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 
 use super::{DecodeError, DecodeStep};
 use crate::measure::work_budget::price;
 
-/// What a stream with a window beyond RFC 7932's 16 MiB begins with, in the low seven bits of its first byte: an
-/// extension that no browser speaks, and up to a gigabyte of memory.
+/// Low seven bits of the first byte of a stream with a window beyond RFC 7932's 16 MiB. No browser supports this
+/// extension, and it takes up to 1 GiB of memory.
 const LARGE_WINDOW: u8 = 0x11;
-/// Bytes that go in at once: they ask for 0.3 ms of tables at most.
+/// Input bytes per step: they can request at most 0.3 ms of table work.
 const MAX_STEP_BYTES: usize = 64;
-/// What a byte that goes in or comes out costs, in units: more than in other codings.
+/// Cost of an input byte, in units; higher than in other codings.
 const IN: u64 = 16;
 const OUT: u64 = 4;
-/// The largest map of contexts, in bytes; each entry is filled and then turned round.
+/// The largest context map, in bytes. Each entry is filled and then inverse-transformed.
 const MAX_MAP_BYTES: usize = 16 << 10;
-/// What an entry of a map costs, in units.
+/// Cost of a map entry, in units.
 const MAP_ENTRY: u64 = 4;
-/// Bytes of a window that are made for one unit, and entries of a table.
+/// Window bytes, and table entries below, allocated per unit.
 const WINDOW_PER_UNIT: usize = 16;
 const TABLE_PER_UNIT: usize = 2;
 
-/// Reads one stream; the decoder is made when its first byte comes.
+/// Decodes one stream; allocates the decoder on the first byte.
 #[derive(Default)]
 pub(super) struct BrotliDecoder {
     state: Option<Box<BrotliState<MeteredAllocator, MeteredAllocator, MeteredAllocator>>>,
@@ -63,7 +63,7 @@ impl BrotliDecoder {
             BrotliDecompressStream(&mut left, &mut used, bytes, &mut room, &mut made, piece, &mut total, state);
         match result {
             BrotliResult::ResultFailure => return Err(DecodeError::Malformed),
-            // What a full piece holds back comes with the next call.
+            // Output that did not fit into the piece follows in the next call.
             BrotliResult::ResultSuccess => self.ended = true,
             BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
         }
@@ -76,7 +76,7 @@ impl BrotliDecoder {
     }
 }
 
-/// Allocates, and keeps count of what that costs.
+/// An allocator that adds up the cost of allocations.
 #[derive(Default)]
 struct MeteredAllocator {
     work: u64,
@@ -93,7 +93,7 @@ impl<T: Clone + Default> Allocator<T> for MeteredAllocator {
     type AllocatedMemory = <StandardAlloc as Allocator<T>>::AllocatedMemory;
 
     fn alloc_cell(&mut self, cells: usize) -> Self::AllocatedMemory {
-        // Maps and windows are bytes, and only windows are larger than the largest map.
+        // Maps and windows are byte arrays, and only windows exceed the largest map.
         self.work += match size_of::<T>() {
             1 if cells <= MAX_MAP_BYTES => cells as u64 * MAP_ENTRY,
             1 => (cells / WINDOW_PER_UNIT) as u64,

@@ -1,36 +1,34 @@
-//! Messages of which each is compressed by itself, as in gRPC.
+//! Messages that are compressed one by one, as in gRPC.
 
 use super::{DecodeError, Decoder};
 use crate::measure::framing::{FramingError, MAX_EVENT};
 use crate::measure::work_budget::WorkBudget;
 
-/// Decodes one message after the other with one decoder.
+/// Decodes successive messages with one decoder.
 #[derive(Default)]
 pub(in crate::measure::framing) struct EachAlone {
-    /// `None` where no message can be decoded.
+    /// `None` if the coding is unknown.
     decoder: Option<Box<Decoder>>,
     plain: Vec<u8>,
 }
 
 impl std::fmt::Debug for EachAlone {
-    /// Nothing of what was said.
+    /// Omits the decoded text.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EachAlone").finish_non_exhaustive()
     }
 }
 
 impl EachAlone {
-    /// Messages in this coding.
     pub(in crate::measure::framing) fn new(encoding: &[u8]) -> Self {
         let decoder = Decoder::for_encoding(encoding).filter(|decoder| !decoder.is_identity()).map(Box::new);
         Self { decoder, plain: Vec::new() }
     }
 
-    /// One message, plain.
+    /// Decodes one message.
     ///
     /// # Errors
-    /// When the coding is not known, the message does not follow it or outgrows [`MAX_EVENT`], or the budget is
-    /// exhausted.
+    /// If the coding is unknown, the message violates it or exceeds [`MAX_EVENT`], or the budget is exhausted.
     pub(in crate::measure::framing) fn unfold(
         &mut self,
         message: &[u8],

@@ -1,53 +1,53 @@
-//! Gzip (RFC 1952): members one after the other, each a header, deflated bytes, and their checksum and length.
+//! Gzip (RFC 1952): consecutive members, each with a header, deflated data, a checksum and a length.
 
 use flate2::{Crc, Decompress};
 
 use super::inflate::inflate;
 use super::{DecodeError, DecodeStep};
 
-/// Flags of a header, and those that no encoder may set.
+/// Header flags, and the bits that RFC 1952 reserves.
 const HEADER_CHECKSUM: u8 = 2;
 const EXTRA: u8 = 4;
 const NAME: u8 = 8;
 const COMMENT: u8 = 16;
 const RESERVED: u8 = 0xe0;
 
-/// Reads members. One decoder does for all of them.
+/// Decodes members; reuses one decoder for all.
 pub(super) struct GzipDecoder {
     part: GzipPart,
     state: Decompress,
     checksum: Crc,
 }
 
-/// The part of a member that comes next.
+/// The part of a member to read next.
 #[derive(Clone, Copy)]
 enum GzipPart {
-    /// The first ten bytes: `taken` have come, and the flags are the fourth of them.
+    /// The first ten bytes, of which `taken` have arrived; the fourth contains the flags.
     Fixed {
         taken: usize,
         flags: u8,
     },
-    /// What the flags announce, field by field.
+    /// The optional fields that the flags announce.
     Optional {
         flags: u8,
     },
-    /// The length of the extra field, low byte first.
+    /// Length of the extra field, little endian.
     ExtraLength {
         flags: u8,
         taken: usize,
         length: usize,
     },
-    /// So many bytes that say nothing here.
+    /// Bytes to ignore.
     Skip {
         flags: u8,
         rest: usize,
     },
-    /// A name or a comment, up to its zero.
+    /// A zero-terminated name or comment.
     Text {
         flags: u8,
     },
     Body,
-    /// Checksum and length, low bytes first.
+    /// Checksum and length, little endian.
     Trailer {
         taken: usize,
         bytes: [u8; 8],
@@ -83,7 +83,7 @@ impl GzipDecoder {
         Ok(step)
     }
 
-    /// Takes bytes around the deflated ones, of which there is at least one; how many that were.
+    /// Processes header or trailer bytes, at least one; returns how many.
     fn around(&mut self, bytes: &[u8]) -> Result<usize, DecodeError> {
         let (first, mut used) = (bytes[0], 1);
         self.part = match self.part {
@@ -91,7 +91,7 @@ impl GzipDecoder {
                 let fits = match taken {
                     0 => first == 0x1f,
                     1 => first == 0x8b,
-                    // The only method there is.
+                    // Deflate, the only compression method.
                     2 => first == 8,
                     3 => first & RESERVED == 0,
                     _ => true,
@@ -150,7 +150,7 @@ impl GzipDecoder {
         Ok(used)
     }
 
-    /// What comes after a field of the header, of which these flags are left.
+    /// Returns the next part after a header field; `flags` has the remaining fields.
     fn after_field(&mut self, flags: u8) -> GzipPart {
         if flags & (EXTRA | NAME | COMMENT | HEADER_CHECKSUM) != 0 {
             return GzipPart::Optional { flags };

@@ -1,10 +1,10 @@
-//! Deflate, in zlib's wrapping (RFC 1950) or raw (RFC 1951).
+//! Deflate, with zlib wrapper (RFC 1950) or raw (RFC 1951).
 
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::{DecodeError, DecodeStep};
 
-/// `deflate` is zlib by the book and raw in the wild; the first byte tells.
+/// `deflate` is zlib by the standard, but raw in practice with some servers; the first byte decides.
 #[derive(Default)]
 pub(super) struct DeflateDecoder {
     state: Option<Decompress>,
@@ -15,7 +15,7 @@ pub(super) struct DeflateDecoder {
 impl DeflateDecoder {
     pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
         if let Some(first) = bytes.first().filter(|_| !self.begun) {
-            // RFC 1950: the low four bits are the method 8, the top bit of the window size is never set.
+            // RFC 1950: the low four bits are method 8, and the top bit of the window size is never set.
             let zlib = first & 0x8f == 0x08;
             self.begun = true;
             match &mut self.state {
@@ -37,7 +37,7 @@ impl DeflateDecoder {
     }
 }
 
-/// One call; and whether the last block has ended.
+/// Runs one step; also returns whether the last block has ended.
 pub(super) fn inflate(
     state: &mut Decompress,
     bytes: &[u8],

@@ -1,13 +1,14 @@
-//! `Content-Encoding`, undone on the observer's copy of the bytes. What the client gets stays compressed.
+//! Decodes `Content-Encoding` on the observer's copy of the bytes. The client still receives the compressed bytes.
 //!
-//! Every decoder hands over what it has after each read, so that an event is seen in the read that delivered it.
+//! Every decoder flushes its output after each read, so that an event counts at the read that delivered it.
 //!
-//! A [`WorkBudget`] pays for each call of a decoder, for what goes in and for what comes out: a decompression bomb, or
-//! any number of empty members, exhausts it, and ends the reading of its body. Decoders are made once and used for all
-//! members of a body and all messages of a stream.
+//! A [`WorkBudget`] is charged for each decoder call, its input and its output. A decompression bomb exhausts the
+//! budget, as do endless empty members; the observer then stops reading that body. One decoder serves all members of
+//! a body and all messages of a stream.
 //!
 //! # Memory
-//! `MAX_PIECE_BYTES` for what has come out, and the coding's own window: 32 KiB, zstd 8 MiB, brotli 16 MiB at most.
+//! `MAX_PIECE_BYTES` of output, and the coding's window: 32 KiB for deflate, at most 8 MiB for zstd and 16 MiB for
+//! brotli.
 
 mod brotli;
 mod each_alone;
@@ -23,13 +24,13 @@ use self::inflate::DeflateDecoder;
 use self::zstd::ZstdDecoder;
 use crate::measure::work_budget::{OutOfBudget, WorkBudget, price};
 
-/// What a decoder hands over at once, in bytes: a budget is looked at between two such pieces.
+/// Bytes of output per piece; the budget is checked between pieces.
 const MAX_PIECE_BYTES: usize = 16 << 10;
 
-/// An incremental decoder for one body.
+/// Incremental decoder for one body.
 pub struct Decoder {
     coding: ContentCoding,
-    /// Room for one piece; made when the first byte comes.
+    /// Buffer for one piece, allocated on the first byte.
     piece: Vec<u8>,
 }
 
@@ -41,12 +42,12 @@ enum ContentCoding {
     Zstd(ZstdDecoder),
 }
 
-/// Why nothing more of a body is decoded.
+/// Reason why decoding of a body stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The bytes are not what their `Content-Encoding` says.
+    /// The bytes violate their `Content-Encoding`.
     Malformed,
-    /// Decoding more would cost too much.
+    /// Further decoding would exceed the work budget.
     OutOfBudget,
 }
 
@@ -56,19 +57,19 @@ impl From<OutOfBudget> for DecodeError {
     }
 }
 
-/// What one call of a decoder did.
+/// Result of one decoder call.
 #[derive(Clone, Copy, Debug, Default)]
 struct DecodeStep {
-    /// Bytes taken.
+    /// Input bytes consumed.
     used: usize,
-    /// Bytes made.
+    /// Output bytes produced.
     made: usize,
-    /// What it cost, in units of the budget.
+    /// Cost, in units of the budget.
     work: u64,
 }
 
 impl DecodeStep {
-    /// A call at the usual price.
+    /// A step at the standard price.
     fn usual(used: usize, made: usize) -> Self {
         let work = price::DECODER_CALL + used as u64 * price::DECODER_IN + made as u64 * price::DECODER_OUT;
         Self { used, made, work }
@@ -76,7 +77,7 @@ impl DecodeStep {
 }
 
 impl Decoder {
-    /// The decoder for a `Content-Encoding` value; `None` for a coding (or a stack of codings) that is not known.
+    /// Returns the decoder for a `Content-Encoding` value; `None` for an unknown coding or a list of codings.
     pub fn for_encoding(value: &[u8]) -> Option<Self> {
         let value = value.trim_ascii();
         let is = |name: &str| value.eq_ignore_ascii_case(name.as_bytes());
@@ -96,15 +97,15 @@ impl Decoder {
         Some(Self { coding, piece: Vec::new() })
     }
 
-    /// Whether the bytes are plain as they are.
+    /// Whether the bytes need no decoding.
     pub fn is_identity(&self) -> bool {
         matches!(self.coding, ContentCoding::Identity)
     }
 
-    /// Decodes one read; `each` gets the plain bytes in one or more pieces, until it returns false.
+    /// Decodes one read and passes the output to `each` in one or more pieces, until `each` returns false.
     ///
     /// # Errors
-    /// [`Undecodable`] when the bytes do not follow the coding, or the budget is exhausted.
+    /// [`DecodeError`] if the bytes violate the coding, or the budget is exhausted.
     pub fn push(
         &mut self,
         mut bytes: &[u8],
@@ -141,7 +142,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Begins with another body in the same coding.
+    /// Prepares for another body in this coding.
     fn restart(&mut self) -> Result<(), DecodeError> {
         match &mut self.coding {
             ContentCoding::Identity => {}
@@ -154,10 +155,10 @@ impl Decoder {
     }
 }
 
-/// Hands `bytes` to `each`, decoded if they have to be.
+/// Passes `bytes` to `each`, decoded if necessary.
 ///
 /// # Errors
-/// What `each` says, or else why they cannot be decoded.
+/// The error of `each`, or the decoding error.
 pub(in crate::measure) fn decode<E: From<DecodeError>>(
     decoder: Option<&mut Decoder>,
     bytes: &[u8],
@@ -181,7 +182,7 @@ mod tests {
 
     const EVENTS: [&str; 3] = ["data: one\n\n", "data: two\n\n", "data: three\n\n"];
 
-    /// Every event compressed and flushed on its own: (encoding, the bytes that one event became).
+    /// Each event compressed and flushed separately: (encoding, the bytes of each event).
     fn encoded() -> Vec<(&'static str, Vec<Vec<u8>>)> {
         fn steps<W: Write>(mut encoder: W, out: impl Fn(&mut W) -> &mut Vec<u8>) -> Vec<Vec<u8>> {
             EVENTS
@@ -194,7 +195,7 @@ mod tests {
                 .collect()
         }
         let level = flate2::Compression::default();
-        // No encoder for brotli is among the dependencies: this is what its reference encoder made of `EVENTS`.
+        // Output of brotli's reference encoder for `EVENTS`, because no dependency can encode brotli.
         let brotli: [&[u8]; 3] = [
             b"\x0b\x05\x80data: one\n\n",
             b"\x50\x00\x00\x40\x5a\xe1\x8d\xee\x4e\x11\xa2\x4a\x04\xb6\x60\x00",
@@ -210,7 +211,7 @@ mod tests {
         ]
     }
 
-    /// What a decoder makes of these reads, and what it says of the last.
+    /// The decoder's output for these reads, and the result of the last.
     fn decoded(decoder: &mut Decoder, budget: &mut WorkBudget, reads: &[&[u8]]) -> (Vec<u8>, Result<(), DecodeError>) {
         let mut seen = Vec::new();
         let read = reads.iter().try_for_each(|read| {
@@ -336,7 +337,7 @@ mod tests {
         }
     }
 
-    /// A stream of 20 bytes that asks for the largest map of contexts and turns it round.
+    /// A stream of 20 bytes that requests and inverse-transforms the largest context map.
     #[test]
     fn what_brotli_allocates_is_paid_for() {
         let (_, reads) = encoded().into_iter().find(|(encoding, _)| *encoding == "br").unwrap();

@@ -1,26 +1,25 @@
-//! Zstandard (RFC 8878): frames one after the other.
+//! Zstandard (RFC 8878): consecutive frames.
 
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use super::{DecodeError, DecodeStep};
 use crate::measure::work_budget::price;
 
-/// The largest window accepted: 8 MiB, the size that RFC 8878 asks every decoder to take.
+/// The largest accepted window: 8 MiB, which RFC 8878 recommends that every decoder supports.
 const MAX_WINDOW_LOG: u32 = 23;
-/// Bytes that a frame begins with, and after which the decoder says how many more it wants.
+/// Bytes at the start of a frame, after which the decoder reports how many it needs next.
 const FRAME_BEGIN: usize = 5;
-/// Headers of frames and blocks are no longer than this.
+/// Upper bound for frame and block headers, in bytes.
 const MAX_HEADER: usize = 18;
 
-/// Reads frames.
 pub(super) struct ZstdDecoder {
     decoder: Decoder<'static>,
-    /// Bytes that the decoder wants next: with no more than those, a call decodes one block at most.
+    /// Input bytes that the decoder asks for next; given at most those, a call decodes at most one block.
     wanted: usize,
 }
 
 impl ZstdDecoder {
-    /// `None` where there is no memory for it.
+    /// `None` if memory allocation fails.
     pub(super) fn new() -> Option<Self> {
         let mut decoder = Decoder::new().ok()?;
         decoder.set_parameter(DParameter::WindowLogMax(MAX_WINDOW_LOG)).ok()?;
