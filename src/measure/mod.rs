@@ -1,7 +1,7 @@
-//! The one definition of every number. Pure: no I/O, no async, no lock, no clock.
+//! The single definition of every number. Pure: no I/O, no async, no locks, no clock.
 //!
-//! The proxy, a replay and `inspect` all feed the same [`observer::StreamObserver`] with stamps and bytes, and get the
-//! same [`record::RequestRecord`].
+//! The proxy, a replay and `inspect` all feed stamps and bytes to [`observer::StreamObserver`], which returns a
+//! [`record::RequestRecord`].
 //!
 //! # Definitions
 //!
@@ -17,13 +17,13 @@
 //! | **goodput** | requests, and their output tokens, that meet *every* objective of an SLO, per second | | |
 //!
 //! Headers, role-only deltas, comments, pings, progress and usage events are not tokens. All events of one read share
-//! its stamp; a gap of zero is legal. With several choices (`n` > 1) the figures are those of the merged sequence;
-//! each choice's first and last token stand in the record beside them.
+//! its stamp, so a gap may be zero. With several choices (`n` > 1) the times are those of the merged sequence; the
+//! record also has each choice's first and last token.
 //!
-//! **Token counts** travel with their source: the server's usage, its running counter, per-token lists, a tokenizer,
-//! or a count of events, which is an estimate. An all-zero usage is not a report.
+//! **Token counts** carry their source: the server's usage, its running counter, per-token lists, a tokenizer, or the
+//! number of events (an estimate). An all-zero usage does not count as a report.
 //!
-//! **Successes only** feed the latencies of tokens: TTFT of failures is never mixed into that of successes.
+//! **Only successes** contribute to token latencies: the TTFT of a failed request is never mixed in.
 
 mod block_id_set;
 mod bounded_vec;

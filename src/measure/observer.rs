@@ -1,20 +1,20 @@
-//! The one state machine: stamps and bytes in, a record out.
+//! The state machine that turns stamps and bytes into a record.
 //!
-//! It is pure: it never asks for the time, never fails, and knows no socket. The proxy feeds it what it forwards, a
-//! replay what it receives, `inspect` a file; a definition of a number exists here once.
+//! It is pure: it reads no clock, never fails, and knows no socket. The proxy feeds it the forwarded bytes, a replay
+//! the received bytes, `inspect` a file. Each number is therefore defined once, here.
 //!
-//! The file is past 400 lines because the machine is one: each of its parts is meaningless without the others.
+//! The file exceeds 400 lines because the parts of the state machine depend on each other.
 //!
-//! # When is this called?
-//! [`begin`](StreamObserver::begin) at the first byte of the request; [`request`](StreamObserver::request) for every
-//! read of the request body and [`sent`](StreamObserver::sent) when its last byte is written;
-//! [`head`](StreamObserver::head) once; [`bytes`](StreamObserver::bytes) for every read of the response body, after it
-//! has been handed on; [`end`](StreamObserver::end) once, whatever happened.
+//! # Order of calls
+//! [`begin`](StreamObserver::begin) at the first byte of the request. [`request`](StreamObserver::request) for every
+//! read of the request body, and [`sent`](StreamObserver::sent) after writing its last byte.
+//! [`head`](StreamObserver::head) once. [`bytes`](StreamObserver::bytes) for every read of the response body, after
+//! forwarding it. [`end`](StreamObserver::end) once, whatever happened.
 //!
 //! # Memory
-//! Per request about 1 KiB; for a stream 3 to 6 KiB more (the timeline, one event's skeleton). An event that is cut by a read
-//! is carried, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Nothing grows with the length of the stream, but for the
-//! text of one whose tokens are to be counted here, which has bounds of its own: [`text`](super::text).
+//! About 1 KiB per request; a stream adds 3 to 6 KiB (the timeline, one event's skeleton). An event split between
+//! reads is buffered, up to [`MAX_EVENT`](super::framing::MAX_EVENT). Memory does not grow with the length of the
+//! stream, except for text to be tokenized locally, which [`text_collector`](super::text_collector) bounds.
 
 use std::sync::{Arc, LazyLock};
 
@@ -35,55 +35,55 @@ use super::time::{Gap, Stamp};
 use super::timeline::{TokenEvent, TokenTimeline};
 use super::work_budget::{WorkBudget, price};
 
-/// Hand-over delays kept per request until it ends or is drained.
+/// Forwarding delays stored per request between two drains.
 const MAX_OVERHEADS: usize = 256;
 
 static NO_OBJECTIVES: LazyLock<Arc<Slos>> = LazyLock::new(Arc::default);
 
-/// The gap that counts as a stall unless configured otherwise.
+/// Default threshold for a stall.
 pub const DEFAULT_STALL: Gap = Gap::from_millis(1_000);
 
-/// What the response head says that matters here. Values are bytes as received; empty when absent.
+/// The relevant parts of the response head. Values are raw bytes; empty if the header is absent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResponseHead<'a> {
     /// Status code.
     pub status: u16,
     /// `Content-Type`.
     pub content_type: &'a [u8],
-    /// `Content-Encoding`; the `grpc-encoding` where [`content_type`](Self::content_type) is gRPC's.
+    /// `Content-Encoding`, or `grpc-encoding` for a gRPC [`content_type`](Self::content_type).
     pub content_encoding: &'a [u8],
 }
 
-/// Watches single events; for `inspect`. The proxy watches with [`Blind`].
+/// Observes single events, for `inspect`. The proxy uses [`NoopObserver`].
 pub trait EventObserver {
-    /// An event was dispatched; what it means follows.
+    /// Called for each event, before its deltas.
     fn event(&mut self, _index: u64, _event: &Event<'_>) {}
-    /// One of its meanings.
+    /// Called for each meaning of the event.
     fn delta(&mut self, _choice: u32, _delta: &Delta<'_>) {}
 }
 
-/// Watches nothing.
+/// Ignores all events.
 #[derive(Clone, Copy, Debug)]
 pub struct NoopObserver;
 
 impl EventObserver for NoopObserver {}
 
-/// What moved since the last drain of a long stream.
+/// Changes since the last drain of a long stream.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// What was asked.
+    /// Shape of the request.
     pub shape: Arc<RequestShape>,
     /// Gaps between token events.
     pub gaps: Box<[TokenEvent]>,
     /// Gaps above the stall threshold.
     pub stalls: u32,
-    /// Output tokens since the last drain, by the best source at hand.
+    /// Output tokens since the last drain, from the best available source.
     pub tokens: TokenCount,
-    /// Delays between arrival and hand-over, in nanoseconds.
+    /// Delays between arrival and forwarding, in nanoseconds.
     pub chunk_overheads: Box<[u32]>,
 }
 
-/// Follows one request from its first byte to its end.
+/// Observes one request from its first byte to its end.
 pub struct StreamObserver {
     request: RequestState,
     slos: Arc<Slos>,
@@ -94,12 +94,12 @@ pub struct StreamObserver {
     body: ReplyBodyState,
     tally: StreamStats,
     timeline: Option<TokenTimeline>,
-    /// Collects the text of a stream whose tokens nobody else counts.
+    /// Collects text for local tokenization; `None` if not needed.
     text: Option<Box<TextCollector>>,
     quality: Quality,
-    /// What observing the response may cost.
+    /// Work budget for the response.
     budget: WorkBudget,
-    /// What observing the request cost, once that is settled.
+    /// Work spent on the request, once its shape is final.
     request_work: u64,
     request_bytes: u64,
     response_bytes: u64,
@@ -108,21 +108,21 @@ pub struct StreamObserver {
     head_overhead: Option<Gap>,
     stamps: StampSource,
     tokens_reported: u64,
-    /// The body ended inside a frame that says how long it is.
+    /// The body ended within a length-prefixed frame.
     cut_short: bool,
 }
 
-/// What was asked.
+/// State of the request body.
 enum RequestState {
-    /// It is being read.
+    /// The request body is still being read.
     Reading(Box<ShapeReader>),
-    /// As it was known when the response began.
+    /// The shape as known when the response began.
     Settled(Arc<RequestShape>),
 }
 
 /// How the response body is read.
 enum ReplyBodyState {
-    /// Not at all: plain HTTP, or reading has been given up.
+    /// Not at all: plain HTTP, or the observer has stopped reading.
     Opaque,
     Events {
         decoder: Option<Box<Decoder>>,
@@ -138,10 +138,10 @@ enum ReplyBodyState {
 }
 
 impl StreamObserver {
-    /// A request whose first byte came at `received`; `intended` is its planned time in a replay. `encoding` is the
-    /// `Content-Encoding` of its body, or the `grpc-encoding` of its messages.
+    /// Starts observing a request whose first byte arrived at `received`. `intended` is the planned time in a replay.
+    /// `encoding` is the body's `Content-Encoding`, or its messages' `grpc-encoding`.
     ///
-    /// In a box from its beginning to its end: at more than a kilobyte it is better not moved.
+    /// Boxed for its whole life, because moving more than 1 KiB is expensive.
     pub fn begin(shape: RequestShape, encoding: &[u8], intended: Option<Stamp>, received: Stamp) -> Box<Self> {
         Box::new(Self {
             request: RequestState::Reading(Box::new(ShapeReader::new(shape, encoding))),
@@ -168,26 +168,26 @@ impl StreamObserver {
         })
     }
 
-    /// Judges the request by these objectives, and counts gaps above `stall`.
+    /// Sets the SLOs to evaluate, and counts gaps above `stall`.
     pub fn with_slos(mut self: Box<Self>, slos: Arc<Slos>, stall: Gap) -> Box<Self> {
         (self.slos, self.stall) = (slos, stall);
         self
     }
 
-    /// One read of the request body.
+    /// Takes one read of the request body.
     pub fn request(&mut self, chunk: &[u8]) {
         self.request_bytes += chunk.len() as u64;
         self.request_chunk(chunk);
     }
 
-    /// A piece of a request body that does not go upstream: it only tells what was asked.
+    /// Takes a part of a request body that is not forwarded; it only contributes to the shape.
     pub fn request_chunk(&mut self, chunk: &[u8]) {
         if let RequestState::Reading(reader) = &mut self.request {
             reader.push(chunk);
         }
     }
 
-    /// What is known of the request so far.
+    /// The shape of the request as far as known.
     pub fn shape(&self) -> &RequestShape {
         match &self.request {
             RequestState::Reading(reader) => reader.shape(),
@@ -208,16 +208,16 @@ impl StreamObserver {
         shape
     }
 
-    /// The last byte of the request was written upstream at `at`; the last one read had come `overhead` before.
+    /// Records that the last request byte was written upstream at `at`, `overhead` after it was read.
     pub fn sent(&mut self, at: Stamp, overhead: Option<Gap>) {
         self.times.sent = Some(at);
         self.request_overhead = overhead;
     }
 
-    /// The response head arrived. Later stamps come from `stamps`.
+    /// Records the response head. `stamps` is the source of all later stamps.
     pub fn head(&mut self, at: Stamp, head: ResponseHead<'_>, stamps: StampSource) {
         self.times.head = Some(at);
-        // Whoever writes may lose its core before it reads the clock: what is answered had been sent.
+        // The writing thread may be preempted before it reads the clock, but an answered request had been sent.
         self.times.sent = self.times.sent.map(|sent| sent.min(at));
         self.status = Some(head.status);
         self.stamps = stamps;
@@ -234,7 +234,7 @@ impl StreamObserver {
         if shape.dialect.is_none() && (is_document || !shape.may_generate()) || framer.is_none() && !is_document {
             return ReplyBodyState::Opaque;
         }
-        // gRPC's messages are compressed one by one, and their framer decodes them.
+        // gRPC compresses each message, and the framer decodes them.
         let encoding = if matches!(framer, Some(Framer::Grpc(_))) { b"" } else { head.content_encoding };
         let Some(decoder) = Decoder::for_encoding(encoding) else {
             self.quality.unread = Some(UnreadReason::Coding);
@@ -255,12 +255,12 @@ impl StreamObserver {
         }
     }
 
-    /// The proxy answered instead of the server, with this status, and it was this side's fault.
+    /// Records that the proxy sent a local reply with this status, and the component at fault.
     pub fn refused(&mut self, status: u16, origin: FailureOrigin) {
         (self.status, self.local_reply) = (Some(status), Some(origin));
     }
 
-    /// How a gRPC call ended, by its `grpc-status`: anything but `0` is an error, whatever the HTTP status says.
+    /// Records the `grpc-status` of a gRPC call. Anything but `0` is an error, whatever the HTTP status.
     pub fn call_ended(&mut self, status: &[u8]) {
         if self.shape().dialect.is_some() && status != b"0" {
             let code = str::from_utf8(status).ok().filter(|code| code.len() <= 2);
@@ -269,34 +269,35 @@ impl StreamObserver {
         }
     }
 
-    /// The response head was handed to the client `overhead` after it came.
+    /// Records that the response head was forwarded `overhead` after its arrival.
     pub fn head_forwarded(&mut self, overhead: Gap) {
         self.head_overhead = Some(overhead);
     }
 
-    /// Collects the text of a stream, for [`end_with_text`](Self::end_with_text). Called after [`head`](Self::head).
+    /// Collects the stream's text for [`end_with_text`](Self::end_with_text). Call after [`head`](Self::head).
     pub fn collect_text(&mut self, budget: &TextBudget) {
         self.collect(budget, false);
     }
 
-    /// As [`collect_text`](Self::collect_text), whoever counts: for a next turn that says again what was answered.
+    /// Collects text like [`collect_text`](Self::collect_text), even if the server counts: the next turn of the
+    /// session repeats it.
     pub fn keep_text(&mut self, budget: &TextBudget) {
         self.collect(budget, true);
     }
 
     fn collect(&mut self, budget: &TextBudget, said: bool) {
         let fields = self.shape().dialect.and_then(|dialect| dialect.text);
-        // The tokens of a document nobody counts here: servers do.
+        // Documents need no local tokenization, because servers count their tokens.
         let has_text = self.is_stream() || said && matches!(self.body, ReplyBodyState::Document { .. });
         self.text = fields.filter(|_| has_text).map(|fields| Box::new(TextCollector::new(fields, budget, said)));
     }
 
-    /// One read of the response body, which arrived at `at`. Allocates nothing after the first few events.
+    /// Takes one read of the response body, which arrived at `at`. Allocates nothing after the first few events.
     pub fn bytes(&mut self, at: Stamp, chunk: &[u8]) {
         self.bytes_watched(at, chunk, &mut NoopObserver);
     }
 
-    /// As [`bytes`](Self::bytes), with somebody looking on.
+    /// Does the work of [`bytes`](Self::bytes) and passes each event to `watch`.
     pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl EventObserver) {
         self.times.first_byte.get_or_insert(at);
         self.response_bytes += chunk.len() as u64;
@@ -338,12 +339,12 @@ impl StreamObserver {
         }
     }
 
-    /// Whether there is a count that a tokenizer could not better.
+    /// Whether the current count is at least as good as a tokenizer's.
     fn is_counted(&self) -> bool {
         self.tally.output_tokens().is_some_and(|count| count.source < CountSource::Tokenizer)
     }
 
-    /// Notes the dialect that the events have told.
+    /// Adopts the dialect that the events have identified.
     #[inline]
     fn recognized(&mut self) {
         if let Some(dialect) = self.tally.recognized {
@@ -359,20 +360,19 @@ impl StreamObserver {
         }
     }
 
-    /// A read that arrived was handed to the client `overhead` later.
+    /// Records that a read was forwarded `overhead` after its arrival.
     pub fn forwarded(&mut self, overhead: Gap) {
-        // One that finds no room is not missed: they are a sample of what we cost.
+        // A delay that finds the list full is dropped: the list is a sample of the proxy's overhead.
         self.chunk_overheads.push(u32::try_from(overhead.as_nanos()).unwrap_or(u32::MAX));
     }
 
-    /// The client did not take bytes for this long.
+    /// Records how long the client accepted no bytes.
     pub fn write_blocked(&mut self, blocked: Gap) {
         let total = self.quality.write_blocked.as_nanos().saturating_add(blocked.as_nanos());
         self.quality.write_blocked = Gap::from_nanos(total);
     }
 
-    /// All work that observing the request and its response has asked for so far, in units of the
-    /// [`budget`](super::budget).
+    /// Work spent so far on the request and its response, in units of the [`work_budget`](super::work_budget).
     pub fn work(&self) -> u64 {
         let request = match &self.request {
             RequestState::Reading(reader) => reader.budget().spent(),
@@ -381,22 +381,22 @@ impl StreamObserver {
         request.saturating_add(self.budget.spent())
     }
 
-    /// Whether the answer is a stream of events.
+    /// Whether the response is a stream of events.
     pub fn is_stream(&self) -> bool {
         self.timeline.is_some() && self.shape().dialect.is_some()
     }
 
-    /// Whether the first token has come: the stream is past waiting.
+    /// Whether the first proof of a token has arrived.
     pub fn has_token(&self) -> bool {
         self.times.first_evidence.is_some()
     }
 
-    /// Output tokens so far, by the best source at hand.
+    /// Output tokens so far, from the best available source.
     pub fn output_tokens(&self) -> Option<TokenCount> {
         self.tally.output_tokens()
     }
 
-    /// What moved since the last call, if it is time to tell (see [`TokenTimeline`]).
+    /// Returns the changes since the last call if a drain is due ([`TokenTimeline`]).
     pub fn progress(&mut self, at: Stamp) -> Option<Progress> {
         let timeline = self.timeline.as_mut().filter(|timeline| timeline.wants_draining(at))?;
         let (gaps, stalls) = timeline.drain(at);
@@ -408,12 +408,12 @@ impl StreamObserver {
         Some(Progress { shape, gaps, stalls, tokens: TokenCount { tokens, ..count }, chunk_overheads })
     }
 
-    /// The end, whatever it was.
+    /// Ends the observation, for every kind of ending.
     pub fn end(self: Box<Self>, at: Stamp, ending: Ending) -> RequestRecord {
         self.end_watched(at, ending, &mut NoopObserver)
     }
 
-    /// As [`end`](Self::end), and the text that was collected, if its tokens are still to be counted or it is kept.
+    /// Ends like [`end`](Self::end). Also returns the collected text if it must still be tokenized or repeated.
     pub fn end_with_text(mut self: Box<Self>, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
         self.finish_body(at, ending, &mut NoopObserver);
         let counted = self.is_counted();
@@ -422,7 +422,7 @@ impl StreamObserver {
         (self.into_record(at, ending), text.map(|collector| collector.into_text()))
     }
 
-    /// As [`end`](Self::end), with somebody looking on: a clean end may complete a last event.
+    /// Ends like [`end`](Self::end), with `watch` for a last event that the end completes.
     pub fn end_watched(
         mut self: Box<Self>,
         at: Stamp,
@@ -444,7 +444,7 @@ impl StreamObserver {
         let streamed = self.is_stream();
         let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
         let shape = self.settle();
-        // A stream that could not be read to its end is taken at its framing's word.
+        // If a stream could not be read to its end, a clean end of its framing counts as finished.
         let unmarked = ends_with_body || self.quality.unread.is_some() || !streamed;
         let declared = self.tally.is_finished(shape.choices);
         let finished = declared || unmarked && !self.cut_short;
@@ -509,7 +509,7 @@ impl StreamObserver {
     }
 }
 
-/// Notes what one event means for the times.
+/// Updates the times for one event.
 fn note(
     meaning: EventEffect,
     at: Stamp,
@@ -535,7 +535,7 @@ fn note(
     }
 }
 
-/// Takes the text of an event that shows some, where that is wanted; too much of it is wanted no more.
+/// Collects the text of an event that has some. Collection stops when it exceeds its bounds.
 fn collect(text: &mut Option<Box<TextCollector>>, meaning: EventEffect, event: &Event<'_>, budget: &mut WorkBudget) {
     if let Some(collector) = text
         && meaning.is_token()
@@ -545,7 +545,7 @@ fn collect(text: &mut Option<Box<TextCollector>>, meaning: EventEffect, event: &
     }
 }
 
-/// What is wanted from a reply in one JSON document.
+/// The wanted fields of a reply in one JSON document.
 struct ReplyFields<'a, W> {
     fields: &'static [(&'static str, ReplyField)],
     reply: &'a mut dialect::Document,
@@ -582,7 +582,7 @@ fn is_json(essence: &[u8]) -> bool {
     ends(b"/json") || ends(b"+json")
 }
 
-/// The framer of a stream of this content type; `None` where it is none.
+/// The framer for a stream of this content type; `None` for other content types.
 fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Option<Framer> {
     let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
     let loose_json = shape.dialect.is_some_and(|dialect| dialect.loose_json);
@@ -593,7 +593,7 @@ fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Optio
     } else if is("application/vnd.amazon.eventstream") {
         Some(Framer::EventStream(EventStreamFramer::default()))
     } else if is("application/grpc") || is("application/grpc+proto") {
-        // Of unknown calls nothing could be told.
+        // Without a dialect, the messages of a call have no known meaning.
         shape.dialect.map(|_| Framer::Grpc(GrpcFramer::encoded(head.content_encoding)))
     } else if loose_json && is_json(essence) && shape.stream == Some(true) && matches!(head.status, 200..=299) {
         Some(Framer::Elements(JsonArrayFramer::default()))

@@ -1,11 +1,10 @@
-//! What a cache of prompt blocks would have: one without end, and one of a given size that forgets what was used
-//! longest ago.
+//! Simulates two caches of prompt blocks: one of unlimited size, and one of a given size with LRU eviction.
 //!
-//! A request's hit is its longest prefix of blocks that are in the cache when it comes; its own blocks go in after it.
-//! The endless cache is exact up to 3.5 million different blocks, up to thirty times as many where their ids follow each
-//! other, and in a diff of two traces up to a quarter of that. Beyond it looks at a sample of the ids, neighbours together,
-//! that halves as they grow: an id hangs on all before it, so that each of the sample that was seen before stands for as
-//! many blocks that hit as there are ids to each of the sample.
+//! A request's hit is its longest prefix of cached blocks; its own blocks are added afterwards.
+//!
+//! The unlimited cache is exact up to 3.5 million distinct blocks, and up to thirty times as many if their ids are
+//! consecutive. In a diff of two traces each has a quarter of that. Above that size it keeps a 1/2ⁿ sample of the
+//! block ids and scales hits by 2ⁿ. Sampling is by group of adjacent ids, because a hit requires the whole prefix.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,15 +13,15 @@ use serde::Serialize;
 use super::block_id_set::{BlockIdSet, IdRun};
 use super::locality_hash::BuildLocalityHasher;
 
-/// Places for different blocks that the endless cache has: 50 MB. A table of 2^22 places has room for 170,000 more, which
-/// the row may take that goes beyond it, and is not made twice as large for them.
+/// Table slots of the unlimited cache: 50 MB. A table of 2^22 slots has room for 170,000 more, so that the one
+/// request that exceeds the limit does not double the table.
 const MAX_IDS: usize = 3_500_000;
-/// Neighbourhoods of ids that stay in the sample.
+/// Groups of adjacent ids that always stay in the sample.
 const FIRST: usize = 1 << 12;
-/// Blocks that a cache of a given size may have.
+/// Maximum size of a bounded cache, in blocks.
 pub const MAX_CACHE_BLOCKS: usize = 1 << 20;
 
-/// An id that hangs on two others, and is another for any other two (splitmix64 over their sum).
+/// Hashes two numbers to one id, with SplitMix64's finalizer. Order matters.
 pub fn mix(a: u64, b: u64) -> u64 {
     let mut z = a.rotate_left(25) ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,43 +29,43 @@ pub fn mix(a: u64, b: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What a cache would have had.
+/// Simulated result of one cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PrefixCache {
-    /// Its size in blocks; absent for an endless one.
+    /// Size in blocks; `None` for the unlimited cache.
     pub blocks: Option<u64>,
     /// Blocks of all prompts.
     pub asked_blocks: u64,
-    /// Those that were in the cache.
+    /// Blocks found in the cache.
     pub hit_blocks: u64,
-    /// Share of all prompt tokens that were in the cache.
+    /// Share of all prompt tokens found in the cache, 0 to 1.
     pub token_share: f64,
-    /// The mean of every request's own share.
+    /// Mean of the requests' own shares, 0 to 1.
     pub request_share: f64,
-    /// Different blocks.
+    /// Distinct blocks.
     pub distinct_blocks: u64,
-    /// Of so many ids one was looked at; 1 is exact.
+    /// One of this many ids was sampled; 1 means exact.
     pub sampled_one_of: u64,
 }
 
-/// A request's prompt, as a cache sees it.
+/// The blocks of a request's prompt.
 #[derive(Clone, Copy)]
 pub struct PrefixLookup<'a> {
-    /// Its blocks, chained: an id stands for everything before it too.
+    /// Chained block ids: each id stands for its block and everything before it.
     pub ids: &'a [u64],
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block: u64,
-    /// Its tokens, where they are known.
+    /// Prompt length in tokens, if known.
     pub tokens: Option<u64>,
 }
 
-/// Takes prompts in and says what caches would have had of them.
+/// Feeds prompts to the caches and adds up their hits.
 #[derive(Clone, Debug, Default)]
 pub struct PrefixReuse {
     endless: UnboundedCache,
     bounded: Option<LruCache>,
     sums: [HitSums; 2],
-    /// The same for blocks of other sizes, in tokens: hits do not depend on the size, what they come to does.
+    /// Sums for other block sizes, in tokens. Hits do not depend on the size, but token counts do.
     of_sizes: Vec<(u64, [HitSums; 2])>,
 }
 
@@ -81,12 +80,12 @@ struct HitSums {
 }
 
 impl HitSums {
-    /// Counts a request of which so many leading blocks hit, and by the sample so many more.
+    /// Adds a request with `hit` counted leading blocks and `estimated` more from the sample.
     fn take(&mut self, seen: &PrefixLookup<'_>, hit: u64, estimated: u64) {
         let (asked, size) = (seen.ids.len() as u64, seen.block);
-        // Without a count of tokens its full blocks are its length.
+        // Without a token count, the length is that of its full blocks.
         let tokens = seen.tokens.unwrap_or(asked * size) as f64;
-        // Only a last block that was counted is known to have fewer tokens than the others.
+        // Only a counted last block can be shorter than the others.
         let hit_tokens = ((hit * size) as f64).min(tokens) + estimated as f64 * size as f64;
         self.asked += asked;
         self.hit = self.hit.saturating_add(hit).saturating_add(estimated);
@@ -111,25 +110,25 @@ impl HitSums {
 }
 
 impl PrefixReuse {
-    /// Of an endless cache, and of one of so many blocks.
+    /// Creates an unlimited cache, and one of `cache_blocks` blocks.
     pub fn new(cache_blocks: Option<usize>) -> Self {
         let bounded = cache_blocks.map(|blocks| LruCache::new(blocks.min(MAX_CACHE_BLOCKS)));
         Self { endless: UnboundedCache::default(), bounded, sums: [HitSums::default(); 2], of_sizes: Vec::new() }
     }
 
-    /// The same, which can also tell what it comes to with blocks of these sizes.
+    /// Also adds up the results for blocks of these sizes, in tokens.
     pub fn with_sizes(mut self, sizes: impl Iterator<Item = u64>) -> Self {
         self.of_sizes = sizes.map(|size| (size, [HitSums::default(); 2])).collect();
         self
     }
 
-    /// The same for one of two traces that are read side by side: each keeps a quarter of the blocks.
+    /// Reduces the limit to a quarter of the blocks, for two traces that are read side by side.
     pub fn for_comparison(mut self) -> Self {
         self.endless.most = MAX_IDS / 4;
         self
     }
 
-    /// One prompt more.
+    /// Adds one prompt.
     pub fn take(&mut self, seen: &PrefixLookup<'_>) {
         let (hit, estimated) = self.endless.take(seen.ids);
         let in_bounded = self.bounded.as_mut().map(|lru| lru.take(seen.ids));
@@ -143,12 +142,12 @@ impl PrefixReuse {
         }
     }
 
-    /// What the caches would have had, the endless one first; none without a block.
+    /// Results of the caches, the unlimited one first; empty without any block.
     pub fn caches(&self) -> Vec<PrefixCache> {
         self.caches_of(&self.sums)
     }
 
-    /// The same if blocks were of this size, one of those that it was made with.
+    /// Results for blocks of `size` tokens; `None` unless [`with_sizes`](Self::with_sizes) had this size.
     pub fn caches_with(&self, size: u64) -> Option<Vec<PrefixCache>> {
         self.of_sizes.iter().find(|(other, _)| *other == size).map(|(_, sums)| self.caches_of(sums))
     }
@@ -164,13 +163,13 @@ impl PrefixReuse {
     }
 }
 
-/// A cache that forgets nothing.
+/// A cache without eviction.
 #[derive(Clone, Debug)]
 struct UnboundedCache {
     seen: BlockIdSet,
     most: usize,
-    /// The neighbourhoods that came first, which are never left out: what all prompts begin with is among them, and would
-    /// be everything or nothing in a sample.
+    /// The first groups of adjacent ids. They are always counted: the common start of all prompts is among them, and
+    /// a sample would contain either all of it or nothing.
     first: HashSet<u64, BuildLocalityHasher>,
     halvings: u32,
 }
@@ -181,13 +180,13 @@ impl Default for UnboundedCache {
     }
 }
 
-/// Whether a neighbourhood of ids is in the sample after so many halvings.
+/// Whether a group of adjacent ids remains in the sample after `halvings`.
 fn in_sample(key: u64, halvings: u32) -> bool {
     halvings == 0 || mix(key, 0x7265_7573) <= u64::MAX >> halvings
 }
 
 impl UnboundedCache {
-    /// Leading blocks that were seen before: those that are counted, and how many more there are by the sample.
+    /// Adds a prompt. Returns its cached leading blocks: the counted ones, and the estimate from the sample.
     fn take(&mut self, ids: &[u64]) -> (u64, u64) {
         let (mut counted, mut in_the_sample, mut hits) = (0, 0_u64, true);
         let mut rest = ids;
@@ -201,7 +200,7 @@ impl UnboundedCache {
                 continue;
             }
             let known = self.seen.insert(&run);
-            // Once missed, all later ones are: a hit is a prefix. A request's own blocks are not its hits.
+            // A hit is a prefix, so every block after the first miss is a miss. A request's own blocks are not hits.
             let hit = if hits { known as u64 } else { 0 };
             hits &= known == run.length;
             *(if stays { &mut counted } else { &mut in_the_sample }) += hit;
@@ -215,7 +214,7 @@ impl UnboundedCache {
         (counted, estimated)
     }
 
-    /// Different blocks that it has seen.
+    /// Distinct blocks so far.
     fn distinct(&self) -> u64 {
         let stay = self.seen.count(|key| self.first.contains(&key));
         let others = (self.seen.len() - stay) as u64;
@@ -225,7 +224,7 @@ impl UnboundedCache {
 
 const NONE: u32 = u32::MAX;
 
-/// A cache of so many blocks; the one that was used longest ago goes first, and of one prompt the last block first.
+/// A bounded cache with LRU eviction; of one prompt, the last block is evicted first.
 #[derive(Clone, Debug)]
 struct LruCache {
     room: usize,
@@ -244,15 +243,15 @@ struct LruSlot {
 
 impl LruCache {
     fn new(room: usize) -> Self {
-        // What is removed leaves marks: a table that is half empty sweeps them out, and a fuller one would double.
+        // Removals leave tombstones: a half-empty table clears them, and a fuller one would double.
         let at = HashMap::with_capacity_and_hasher(2 * room + 2, BuildLocalityHasher);
         Self { room, at, slots: Vec::new(), newest: NONE, oldest: NONE }
     }
 
-    /// Leading blocks that are in it; then it has the request's blocks.
+    /// Returns the cached leading blocks of a prompt, then adds its blocks.
     fn take(&mut self, ids: &[u64]) -> u64 {
         let hit = ids.iter().take_while(|id| self.at.contains_key(id)).count() as u64;
-        // The last first, so that the first is the newest: without it the others are of no use.
+        // The last block goes first, so that the first is the most recent: later blocks are useless without it.
         for id in ids.iter().take(self.room).rev() {
             self.touch(*id);
         }
@@ -312,7 +311,8 @@ mod tests {
     #[test]
     fn a_hit_is_a_prefix_and_a_requests_own_blocks_are_none() {
         let caches = run(&mut PrefixReuse::new(None), &[&[1, 2, 3], &[1, 2, 4, 3], &[5, 2], &[7, 7]]);
-        // Of the second two; of the third none, for 5 is new; a block twice in one prompt is no hit.
+        // Two hits of the second prompt; none of the third, because 5 is new. A repeated block in one prompt is not a
+        // hit.
         assert_eq!((caches[0].asked_blocks, caches[0].hit_blocks, caches[0].distinct_blocks), (11, 2, 6));
         assert!((caches[0].token_share - 2.0 / 11.0).abs() < 1e-12);
         assert!((caches[0].request_share - 0.5 / 4.0).abs() < 1e-12);
@@ -341,7 +341,7 @@ mod tests {
     fn a_sample_finds_the_same_share() {
         let prompts = |reuse: &mut PrefixReuse| {
             for n in 0..40_000_u64 {
-                // Half of every prompt of 64 was there before, but for the first of each of 2,000 families.
+                // Half of every 64-block prompt is cached, except the first of each of 2,000 families.
                 let family = (1 << 40) + n % 2_000 * 64;
                 let ids: Vec<u64> = (0..64).map(|at| if at < 32 { family + at } else { n * 64 + at }).collect();
                 reuse.take(&PrefixLookup { ids: &ids, block: 16, tokens: None });

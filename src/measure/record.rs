@@ -1,7 +1,7 @@
-//! What one request came to: the record that crosses from the half that acts to the half that reports.
+//! The record of one request, passed from the measuring threads to the reporting ones.
 //!
-//! A record holds times, counts and names. It has no place for text: what a person or a model said cannot get into
-//! it, and so not into anything made from it.
+//! A record contains times, counts and names. It has no field for text, so no prompt or reply text can enter it or
+//! anything derived from it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use super::time::{Gap, Stamp};
 use super::timeline::TokenEvent;
 pub use super::unread_reason::UnreadReason;
 
-/// A number of output tokens, and who says so.
+/// Number of output tokens and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenCount {
-    /// The tokens.
+    /// Token count.
     pub tokens: u64,
-    /// Where the number comes from.
+    /// Source of the count.
     pub source: CountSource,
 }
 
-/// Where a token count comes from, best first (a stream that dies early keeps the best it had).
+/// Source of a token count, best first. A stream that ends early keeps its best count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CountSource {
     /// The server's final usage report.
     Usage,
-    /// A cumulative counter that the server sent along the stream.
+    /// A cumulative counter within the stream.
     ContinuousUsage,
     /// Lists with one entry per token: generated ids, else log probabilities.
     Ids,
@@ -47,7 +47,7 @@ impl CountSource {
     /// All sources, best first.
     pub const ALL: [Self; 5] = [Self::Usage, Self::ContinuousUsage, Self::Ids, Self::Tokenizer, Self::Chunks];
 
-    /// The name under which the source is exported.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Usage => "usage",
@@ -59,16 +59,16 @@ impl CountSource {
     }
 }
 
-/// Token counts as the server reported them. Absent is not zero.
+/// Token counts as reported by the server. `None` does not mean zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Prompt tokens, cached ones included.
     pub input: Option<u64>,
-    /// Prompt tokens that came from a cache.
+    /// Prompt tokens from a cache.
     pub cached: Option<u64>,
     /// Generated tokens, reasoning included.
     pub output: Option<u64>,
-    /// Generated tokens that were reasoning.
+    /// Reasoning tokens.
     pub reasoning: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
-    /// The name under which the reason is shown.
+    /// Displayed name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -107,46 +107,46 @@ impl FinishReason {
     }
 }
 
-/// What became of one choice of a reply (`n` > 1 makes several).
+/// Outcome of one choice of a reply (several if `n` > 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The choice's index.
     pub index: u32,
-    /// Arrival of its first and last token event.
+    /// Arrival of its first token event.
     pub first: Option<Stamp>,
     /// Arrival of its last token event.
     pub last: Option<Stamp>,
-    /// How many token events it had.
+    /// Number of token events.
     pub token_events: u32,
-    /// Its finish reason and the server's own word for it, cut at 32 bytes.
+    /// Finish reason, and the server's own word for it, cut at 32 bytes.
     pub finish: Option<(FinishReason, Cow<'static, str>)>,
 }
 
 /// An error that the server reported inside the reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The event that carried it, counted from 0.
+    /// Index of the event that contained it, from 0.
     pub event: u64,
-    /// The server's machine-readable class, if it looked like one (letters, digits, `_ - .`; cut at 64 bytes).
+    /// The server's error class, if it looks like an identifier (letters, digits, `_ - .`); cut at 64 bytes.
     pub kind: Option<Box<str>>,
 }
 
-/// How the bytes stopped.
+/// How the byte stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// The upstream body ended as its framing says.
+    /// The upstream body ended according to its framing.
     Complete,
-    /// The client left first.
+    /// The client disconnected first.
     DownstreamGone,
-    /// The upstream could not be reached, closed or reset before the body's end.
+    /// The upstream was unreachable, or closed or reset the connection before the end of the body.
     UpstreamFailed,
-    /// A time limit of ours ended it, or the process stopped.
+    /// A time limit of the proxy ended it, or the process stopped.
     TimedOut,
 }
 
 impl Ending {
-    /// The name under which the ending is written.
+    /// Written name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -157,29 +157,29 @@ impl Ending {
     }
 }
 
-/// What that means for the request. Decided once, in [`Outcome::decide`].
+/// Outcome of a request, decided by [`Outcome::decide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// A whole answer.
+    /// The client received a complete answer.
     Success,
-    /// The upstream stopped without saying that it was finished.
+    /// The upstream stopped before the reply was finished.
     Truncated,
-    /// The client left before the reply was finished.
+    /// The client disconnected before the reply was finished.
     Cancelled,
-    /// Turned away with a 4xx.
+    /// Rejected with a 4xx status.
     Refused,
-    /// A 5xx, an error inside the stream, or no answer.
+    /// A 5xx status, an error within the stream, or no response.
     Failed,
 }
 
 impl Outcome {
-    /// The rule. `status` is `None` when no response head arrived. `declared` means that the reply itself said that it was
-    /// finished: every choice had a finish reason, or the dialect's terminal event came. `finished` also holds where a
-    /// reply has no such mark and its framing ended cleanly.
+    /// Decides the outcome. `status` is `None` without a response head. `declared` means that the reply marked its
+    /// own end: a finish reason for every choice, or the dialect's terminal event. `finished` is also true for a
+    /// reply without such marks whose framing ended cleanly.
     ///
-    /// A client that closes after that mark has its whole answer. Many clients do: OpenAI's closes at `[DONE]` and does
-    /// not wait for the end of the body, and others close at the finish reason.
+    /// A client that closes after that mark has its complete answer. OpenAI's client closes at `[DONE]` without
+    /// waiting for the end of the body; others close at the finish reason.
     pub fn decide(ending: Ending, status: Option<u16>, fault: bool, finished: bool, declared: bool) -> Self {
         match (ending, status) {
             (Ending::DownstreamGone, Some(200..=299)) if declared && !fault => Self::Success,
@@ -193,7 +193,7 @@ impl Outcome {
         }
     }
 
-    /// The name under which the outcome is exported.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -205,41 +205,41 @@ impl Outcome {
     }
 }
 
-/// Where the stamps of the response come from.
+/// Source of the response's stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StampSource {
-    /// The kernel's receive timestamp: when the bytes arrived.
+    /// The kernel's receive timestamp: the arrival of the bytes.
     Kernel,
-    /// The clock after the read: when a task got round to them.
+    /// The clock after the read, which includes the task's scheduling delay.
     #[default]
     Read,
 }
 
-/// How far the numbers of a record can be trusted.
+/// Limits on the trust in a record's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
-    /// Events of a known dialect that made no sense.
+    /// Unreadable events of a known dialect.
     pub malformed_events: u32,
-    /// Why reading of the reply stopped before its body did.
+    /// Reason why reading of the reply stopped before the end of the body.
     pub unread: Option<UnreadReason>,
-    /// The same of the request: what is known of it is what came before.
+    /// Reason why reading of the request stopped; the shape covers only the bytes before.
     pub request_unread: Option<UnreadReason>,
-    /// Gaps that found the timeline full and were not kept.
+    /// Gaps dropped because the timeline was full.
     pub lost_gaps: u32,
-    /// How long the client would not take bytes: while it is blocked the upstream is read late.
+    /// How long the client accepted no bytes; meanwhile the proxy reads the upstream late.
     pub write_blocked: Gap,
 }
 
-/// The points of one request on the monotonic line.
+/// Stamps of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordTimes {
-    /// When it should have been sent, in a replay.
+    /// Planned send time in a replay.
     pub intended: Option<Stamp>,
     /// First byte of the request head at the proxy (`t_in`).
     pub received: Stamp,
     /// Last byte of the request written upstream (`t_up`).
     pub sent: Option<Stamp>,
-    /// The response head.
+    /// Arrival of the response head.
     pub head: Option<Stamp>,
     /// First byte of the response body.
     pub first_byte: Option<Stamp>,
@@ -253,30 +253,30 @@ pub struct RecordTimes {
     pub first_output: Option<Stamp>,
     /// Last generated text.
     pub last_token: Option<Stamp>,
-    /// The end.
+    /// End of the response.
     pub ended: Stamp,
 }
 
-/// Everything known about one finished request.
+/// All measurements of one finished request.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
-    /// What was asked.
+    /// Shape of the request.
     pub shape: Arc<RequestShape>,
-    /// The objectives that were in force when it began.
+    /// SLOs in force when the request began.
     pub slos: Arc<Slos>,
-    /// When things happened.
+    /// Stamps.
     pub times: RecordTimes,
-    /// Response status; `None` if no head arrived.
+    /// Response status; `None` without a response head.
     pub status: Option<u16>,
-    /// Set if the proxy made the response itself: whose fault that was. `None` if the server answered, or nobody did.
+    /// The component at fault if the proxy sent a local reply. `None` if the server replied, or there was no reply.
     pub local_reply: Option<FailureOrigin>,
-    /// How the bytes stopped.
+    /// How the byte stream ended.
     pub ending: Ending,
-    /// What that means.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// Whether the answer came as a stream of events.
+    /// Whether the response was a stream of events.
     pub streamed: bool,
-    /// Events dispatched, payload or not.
+    /// Events, with or without payload.
     pub events: u64,
     /// Comment lines (keep-alives).
     pub comments: u64,
@@ -284,55 +284,55 @@ pub struct RequestRecord {
     pub token_events: u64,
     /// Events that prove a token.
     pub evidence_events: u64,
-    /// Output tokens; `None` where nothing tells.
+    /// Output tokens; `None` without any source.
     pub output_tokens: Option<TokenCount>,
-    /// Tokens of the first token event, where known.
+    /// Tokens of the first token event, if known.
     pub first_event_tokens: Option<u32>,
     /// The server's own counts.
     pub usage: Usage,
-    /// One entry per choice seen.
+    /// One entry per choice.
     pub choices: SmallVec<[Choice; 1]>,
-    /// The server's in-stream error.
+    /// The server's error within the stream.
     pub fault: Option<Fault>,
     /// Id of the reply, cut at 64 bytes.
     pub response_id: Option<Box<str>>,
     /// The model that the reply names, cut at 256 bytes.
     pub response_model: Option<Arc<str>>,
-    /// Gaps that were not yet handed out as progress.
+    /// Gaps not yet drained as progress.
     pub gaps: Box<[TokenEvent]>,
-    /// Gaps above the stall threshold that were not yet handed out.
+    /// Stalls (gaps above the threshold) not yet drained as progress.
     pub stalls: u32,
-    /// Output tokens already handed out as progress.
+    /// Output tokens already reported as progress.
     pub tokens_reported: u64,
     /// Longest gap between token events.
     pub longest_gap: Option<Gap>,
-    /// All gaps of the stream, and for each inter-token limit of the SLOs how many exceed it.
+    /// All gaps of the stream.
     pub gap_count: u64,
-    /// See [`RequestRecord::gap_count`]; in the order of [`Slos::gap_limits`].
+    /// Gaps above each inter-token limit, in the order of [`Slos::gap_limits`].
     pub gaps_over: Box<[u64]>,
-    /// Delays between the arrival of response bytes and their hand-over to the client, the last ones first come.
+    /// Delays between the arrival of response bytes and their forwarding, in nanoseconds, in order of arrival.
     pub chunk_overheads: SmallList<u32>,
-    /// Between the last request byte read and the last one written upstream.
+    /// Delay between reading and writing the last request byte.
     pub request_overhead: Option<Gap>,
-    /// Between the arrival of the response head and its hand-over to the client.
+    /// Delay between the arrival of the response head and its forwarding.
     pub head_overhead: Option<Gap>,
-    /// Body bytes to the upstream.
+    /// Body bytes sent upstream.
     pub request_bytes: u64,
-    /// Body bytes to the client.
+    /// Body bytes sent to the client.
     pub response_bytes: u64,
-    /// Where the response's stamps come from.
+    /// Source of the response's stamps.
     pub stamps: StampSource,
-    /// How far to trust all this.
+    /// Limits on the trust in these numbers.
     pub quality: Quality,
 }
 
 impl RequestRecord {
-    /// Time to first token: first generated text, from the first byte of the request. Absent without one.
+    /// Time to first token: from the first byte of the request to the first generated text. `None` without text.
     pub fn ttft(&self) -> Option<Gap> {
         self.times.first_token.map(|first| first.since(self.times.received))
     }
 
-    /// Time to first token from the last request byte written upstream: nearest to the engine's own clock.
+    /// Time to first token from the last request byte written upstream; closest to the engine's own measurement.
     pub fn ttft_upstream(&self) -> Option<Gap> {
         Some(self.times.first_token?.since(self.times.sent?))
     }
@@ -347,7 +347,7 @@ impl RequestRecord {
         self.times.first_output.map(|first| first.since(self.times.received))
     }
 
-    /// Time per output token: see [`tpot`].
+    /// Time per output token, as defined by [`tpot`].
     pub fn tpot(&self) -> Option<Gap> {
         let decode = self.times.last_token?.since(self.times.first_token?);
         tpot(decode, self.token_events, self.output_tokens?.tokens, self.first_event_tokens)
@@ -362,18 +362,18 @@ impl RequestRecord {
 /// Time per output token, which is also the mean inter-token latency:
 /// (last − first token event) / (output tokens − tokens of the first event, 1 if unknown).
 ///
-/// Absent with fewer than two tokens, and where the count is only an estimate of one event.
+/// `None` with fewer than two tokens or token events, and if the first event had all tokens.
 pub fn tpot(decode: Gap, token_events: u64, tokens: u64, first_event_tokens: Option<u32>) -> Option<Gap> {
     let rest = tokens.checked_sub(u64::from(first_event_tokens.unwrap_or(1).max(1)))?;
     (tokens >= 2 && rest > 0 && token_events >= 2).then(|| decode.divided_by(rest))
 }
 
-/// Later turns of live sessions, by what their prompts say of the past.
+/// Later turns of live sessions, by the source of the assistant's earlier answers in their prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterTurns {
-    /// The server's own answers.
+    /// Turns with the server's own answers.
     pub real: u64,
-    /// Words, because there was no answer or no room for it, or the trace repeats something else.
+    /// Turns with filler words, because the answer was missing or too large, or the trace repeats other text.
     pub made: u64,
 }
 

@@ -1,18 +1,18 @@
-//! Many values of one number and what they come to: exactly, from every value.
+//! Exact statistics over many values of one number.
 //!
-//! # The rule for percentiles
-//! Of n values in ascending order, numbered from 0, the percentile p is the value at place (n − 1) · p ÷ 100; between
-//! two places it is interpolated linearly. That is definition 7 of Hyndman and Fan, *Sample Quantiles in Statistical
-//! Packages* (1996), the default of numpy, and so what AIPerf and vLLM's benchmark report. The deviation is that of the
-//! population (÷ n), again numpy's default. Every percentile that this program reports of single values is by this
-//! rule; those of histograms are as good as their buckets.
+//! # Percentile rule
+//! Of n values in ascending order, numbered from 0, percentile p is the value at position (n − 1) · p ÷ 100,
+//! interpolated linearly between positions. This is definition 7 of Hyndman and Fan, *Sample Quantiles in Statistical
+//! Packages* (1996), the default of numpy, and so the rule of AIPerf and vLLM's benchmark. The deviation is that of
+//! the population (÷ n), also numpy's default. Every reported percentile of individual values follows this rule;
+//! percentiles of histograms are limited by their buckets.
 //!
 //! # Memory
-//! Values below 256 are counted, which takes at most 2 KiB. Others take four bytes below 2³² (4.29 s in nanoseconds) and
-//! eight above, and an eighth more for those that may come. Values are sorted where they stand.
+//! Values below 256 are counted, which takes at most 2 KiB. Values below 2³² (4.29 s in nanoseconds) take four bytes,
+//! larger ones eight, plus an eighth of spare capacity. Values are sorted in place.
 
-/// What `percent` of `count` values are at most, by the rule of the module. `nth` gives the value of a rank, from 0.
-/// `None` without a value.
+/// Percentile `percent` of `count` values by the module's rule; `nth` returns the value of a rank, from 0. `None` if
+/// `count` is 0.
 pub fn percentile(count: u64, percent: f64, nth: impl Fn(u64) -> f64) -> Option<f64> {
     let last = count.checked_sub(1)?;
     let place = (last as f64 * percent / 100.0).clamp(0.0, last as f64);
@@ -21,8 +21,8 @@ pub fn percentile(count: u64, percent: f64, nth: impl Fn(u64) -> f64) -> Option<
     Some(if between > 0.0 { below + (nth(rank + 1) - below) * between } else { below })
 }
 
-/// Adds an element to a list of which nobody knows how long it gets. It grows by an eighth, where a `Vec` would double and
-/// half of a gigabyte be room. A large list is moved by its pages, without a copy.
+/// Appends to a list of unpredictable length. Capacity grows by an eighth: a `Vec` would double, and could waste half
+/// a gigabyte. The allocator moves a large list by remapping its pages, without a copy.
 pub fn push<T>(list: &mut Vec<T>, element: T) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 8).max(64));
@@ -30,17 +30,17 @@ pub fn push<T>(list: &mut Vec<T>, element: T) {
     list.push(element);
 }
 
-/// Values in the order in which they came, or sorted.
+/// Values in insertion order, or sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
-    /// How often each of 0, 1, 2, … occurs.
+    /// Occurrences of 0, 1, 2, …
     tiny: Vec<u64>,
     small: Vec<u32>,
     large: Vec<u64>,
 }
 
 impl Samples {
-    /// One value more.
+    /// Adds a value.
     pub fn push(&mut self, value: u64) {
         match (u8::try_from(value), u32::try_from(value)) {
             (Ok(tiny), _) => self.count(usize::from(tiny), 1),
@@ -56,31 +56,31 @@ impl Samples {
         self.tiny[tiny] += times;
     }
 
-    /// All values of another list.
+    /// Adds all values of another list.
     pub fn extend(&mut self, other: &Self) {
         other.tiny.iter().enumerate().for_each(|(tiny, times)| self.count(tiny, *times));
         self.small.extend_from_slice(&other.small);
         self.large.extend_from_slice(&other.large);
     }
 
-    /// How many there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.tiny.iter().sum::<u64>() as usize + self.small.len() + self.large.len()
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the values take, with the room that is kept for more.
+    /// Memory of the values in bytes, spare capacity included.
     pub fn bytes(&self) -> usize {
         self.tiny.capacity() * size_of::<u64>()
             + self.small.capacity() * size_of::<u32>()
             + self.large.capacity() * size_of::<u64>()
     }
 
-    /// The values in ascending order; `None` without any.
+    /// Sorts the values; `None` if there are none.
     pub fn sorted(&mut self) -> Option<SortedSamples<'_>> {
         self.small.sort_unstable();
         self.large.sort_unstable();
@@ -88,17 +88,17 @@ impl Samples {
     }
 }
 
-/// Values in ascending order, of which there is at least one.
+/// At least one value, in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub struct SortedSamples<'a>(&'a Samples);
 
 impl SortedSamples<'_> {
-    /// How many there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// The value of a rank, from 0; the largest beyond the last.
+    /// Value of a rank, from 0; the largest value for ranks past the end.
     pub fn nth(&self, rank: u64) -> u64 {
         let Samples { tiny, small, large } = self.0;
         let mut rank = rank.min(self.count() - 1);
@@ -112,22 +112,22 @@ impl SortedSamples<'_> {
         small.get(rank).map_or_else(|| large[rank - small.len()], |value| u64::from(*value))
     }
 
-    /// The least.
+    /// Smallest value.
     pub fn min(&self) -> u64 {
         self.nth(0)
     }
 
-    /// The greatest.
+    /// Largest value.
     pub fn max(&self) -> u64 {
         self.nth(u64::MAX)
     }
 
-    /// What `percent` of the values are at most, by the rule of the module.
+    /// Percentile by the module's rule.
     pub fn percentile(&self, percent: f64) -> f64 {
         percentile(self.count(), percent, |rank| self.nth(rank) as f64).unwrap_or_default()
     }
 
-    /// How many values are at most `limit`.
+    /// Number of values up to and including `limit`.
     pub fn up_to(&self, limit: u64) -> u64 {
         let Samples { tiny, small, large } = self.0;
         let tiny: u64 = (0..=limit).zip(tiny).map(|(_, times)| times).sum();
@@ -135,17 +135,17 @@ impl SortedSamples<'_> {
         tiny + (small + large.partition_point(|value| *value <= limit)) as u64
     }
 
-    /// All of them together.
+    /// Sum of all values.
     pub fn sum(&self) -> u128 {
         self.values().map(u128::from).sum()
     }
 
-    /// Their mean.
+    /// Mean.
     pub fn mean(&self) -> f64 {
         self.sum() as f64 / self.count() as f64
     }
 
-    /// Their standard deviation, that of the population.
+    /// Standard deviation of the population.
     pub fn deviation(&self) -> f64 {
         let mean = self.mean();
         (self.values().map(|value| (value as f64 - mean).powi(2)).sum::<f64>() / self.count() as f64).sqrt()

@@ -1,6 +1,6 @@
-//! What was asked: the shape of a request, read from its body as it passes.
+//! The shape of a request, read from its body as it streams through.
 //!
-//! Sizes, names and numbers that change what a request costs; never what it says.
+//! It has sizes, names and numbers that affect the cost of a request, and never its text.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,44 +15,44 @@ use super::work_budget::WorkBudget;
 /// The shape of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestShape {
-    /// The dialect of its path; `None` for plain HTTP.
+    /// Dialect of the path; `None` for plain HTTP.
     pub dialect: Option<&'static Dialect>,
-    /// The path that several dialects share, while nothing has told which it is.
+    /// The shared path, until the body or the reply identifies the dialect.
     pub shared: Option<&'static AmbiguousPath>,
-    /// The path of a health probe; `None` for other requests.
+    /// Path of a health probe; `None` for other requests.
     pub probe: Option<&'static str>,
     /// HTTP method.
     pub method: Cow<'static, str>,
-    /// The model asked for, cut at 256 bytes.
+    /// Requested model, cut at 256 bytes.
     pub model: Option<Arc<str>>,
-    /// Whether a stream was asked for, where the request says.
+    /// Whether the client asked for a stream; `None` if the request does not specify it.
     pub stream: Option<bool>,
     /// Limit on generated tokens.
     pub max_tokens: Option<u64>,
-    /// Choices asked for.
+    /// Requested number of choices.
     pub choices: Option<u64>,
     /// Sampling temperature.
     pub temperature: Option<f64>,
     /// Nucleus sampling mass.
     pub top_p: Option<f64>,
-    /// Penalty on tokens by how often they came before.
+    /// Frequency penalty.
     pub frequency_penalty: Option<f64>,
-    /// Penalty on tokens that came before.
+    /// Presence penalty.
     pub presence_penalty: Option<f64>,
     /// Sampling seed.
     pub seed: Option<u64>,
-    /// Whether the final usage report was asked for.
+    /// Whether the client asked for the final usage report.
     pub include_usage: bool,
-    /// Whether usage was asked for on every event, so that it may be read as a counter.
+    /// Whether the client asked for usage on every event, which makes it a running counter.
     pub continuous_usage: bool,
-    /// Whether the answer is to begin with the prompt.
+    /// Whether the answer begins with the prompt.
     pub echo: bool,
-    /// The server's host and port as configured.
+    /// Configured host and port of the server.
     pub server: Option<(Arc<str>, u16)>,
 }
 
 impl RequestShape {
-    /// What a request's head tells: its method and its path (without query).
+    /// Creates a shape from the request head: method and path (without query).
     pub fn of(method: &str, path: &str, routes: &Routes) -> Self {
         let mut shape = Self { method: of_method(method), ..Self::default() };
         if shape.may_generate() {
@@ -68,19 +68,19 @@ impl RequestShape {
         shape
     }
 
-    /// Whether the method is one that asks for generation. Others list, probe and replay.
+    /// Whether the method can request generation. Other methods list, probe and replay.
     pub(super) fn may_generate(&self) -> bool {
         matches!(&*self.method, "POST" | "PUT" | "")
     }
 
-    /// The route under which the request is counted: the dialect's, a health probe's path, empty for other plain HTTP.
-    /// Never the path itself, which may carry ids.
+    /// Route label of the request: the dialect's route or a health probe's path; empty for other plain HTTP. Never an
+    /// arbitrary path, because it may contain ids.
     pub fn route(&self) -> &'static str {
         self.dialect.map_or_else(|| self.probe.unwrap_or_default(), |dialect| dialect.route)
     }
 }
 
-/// A method that asks for generation needs no room of its own.
+/// Borrows the common methods and allocates only for others.
 fn of_method(method: &str) -> Cow<'static, str> {
     match method {
         "POST" => "POST".into(),
@@ -88,23 +88,22 @@ fn of_method(method: &str) -> Cow<'static, str> {
     }
 }
 
-/// Reads a request body into a [`RequestShape`].
 #[derive(Default)]
 pub struct ShapeReader {
     shape: RequestShape,
     scan: JsonScanner,
-    /// The messages of a gRPC request.
+    /// Framer of a gRPC request's messages.
     messages: Option<Framer>,
     decoder: Option<Box<Decoder>>,
     budget: WorkBudget,
-    /// Nothing could be told of its body, or nothing more.
+    /// The rest of the body cannot be read.
     unreadable: bool,
     unread: Option<UnreadReason>,
 }
 
 impl ShapeReader {
-    /// A reader that starts from what the request head told. `encoding` is the body's `Content-Encoding`, or the
-    /// `grpc-encoding` of its messages.
+    /// Starts from the shape of the request head. `encoding` is the body's `Content-Encoding`, or its messages'
+    /// `grpc-encoding`.
     pub fn new(shape: RequestShape, encoding: &[u8]) -> Self {
         let messages = shape.dialect.and_then(|dialect| dialect.message);
         let messages = messages.map(|_| Framer::Grpc(GrpcFramer::encoded(encoding)));
@@ -117,7 +116,7 @@ impl ShapeReader {
         Self { shape, scan: JsonScanner::default(), messages, decoder, budget, unreadable, unread }
     }
 
-    /// One read of the body.
+    /// Takes one read of the body.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.unreadable {
             return;
@@ -134,28 +133,28 @@ impl ShapeReader {
         }
     }
 
-    /// Why nothing more was read of a body that could tell something.
+    /// Reason why reading stopped, if the body was relevant.
     pub fn unread(&self) -> Option<UnreadReason> {
         self.unread
     }
 
-    /// What observing the body may still cost, and has cost.
+    /// Remaining and spent work on the body.
     pub fn budget(&self) -> &WorkBudget {
         &self.budget
     }
 
-    /// What is known so far.
+    /// The shape so far.
     pub fn shape(&self) -> &RequestShape {
         &self.shape
     }
 
-    /// Gives away what is known; nothing is known after that.
+    /// Moves the shape out and leaves an empty one.
     pub fn take(&mut self) -> RequestShape {
         std::mem::take(&mut self.shape)
     }
 }
 
-/// What a JSON body tells.
+/// Fields of a JSON body.
 struct ShapeFields<'a>(&'a mut RequestShape);
 
 impl ScanFields for ShapeFields<'_> {
@@ -186,7 +185,7 @@ impl ScanFields for ShapeFields<'_> {
     }
 }
 
-/// What a message of a gRPC body tells.
+/// Reads one message of a gRPC body.
 fn message(shape: &mut RequestShape, event: &Event<'_>) {
     if let Some(note) = shape.dialect.and_then(|dialect| dialect.message) {
         note(shape, event.data);

@@ -1,4 +1,4 @@
-//! The tally of one reply: what its events meant, added up.
+//! Statistics of one reply, accumulated over its events.
 
 use std::sync::Arc;
 
@@ -14,34 +14,33 @@ use super::record::{Choice, CountSource, Fault, TokenCount, Usage};
 use super::string_cache::shared;
 use super::time::Stamp;
 
-/// Choices that are told apart; what further ones hold is counted, but not by choice.
+/// Choices with separate statistics; further choices count only in the totals.
 const MAX_CHOICES: usize = 128;
-/// Longest names kept, in bytes.
+/// Longest stored names, in bytes.
 const MAX_RAW_FINISH: usize = 32;
 const MAX_ID: usize = 64;
 const MAX_MODEL: usize = 256;
 
-/// What one event meant, as far as the times are concerned.
+/// Effect of one event on the times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EventEffect {
-    /// It shows text that is not reasoning.
+    /// It has text other than reasoning.
     pub(super) output: bool,
-    /// It shows reasoning.
+    /// It has reasoning text.
     pub(super) reasoning: bool,
-    /// It proves that a token exists.
+    /// It proves a token.
     pub(super) evidence: bool,
-    /// Its tokens, where it tells.
+    /// Its token count, if known.
     pub(super) tokens: Option<u32>,
 }
 
 impl EventEffect {
-    /// Whether it shows generated text of any kind.
+    /// Whether the event has generated text of any kind.
     pub(super) fn is_token(self) -> bool {
         self.output || self.reasoning
     }
 }
 
-/// Sums over the events of one reply.
 #[derive(Debug, Default)]
 pub(super) struct StreamStats {
     pub(super) events: u64,
@@ -54,19 +53,19 @@ pub(super) struct StreamStats {
     pub(super) fault: Option<Fault>,
     pub(super) response_id: Option<Box<str>>,
     pub(super) response_model: Option<Arc<str>>,
-    /// The dialect's terminal event came.
+    /// The dialect's terminal event has arrived.
     pub(super) terminated: bool,
     pub(super) malformed: u32,
-    /// The dialect that the events themselves have told.
+    /// The dialect, if the events identified it.
     pub(super) recognized: Option<&'static Dialect>,
-    /// Entries of per-token lists.
+    /// Total entries of per-token lists.
     listed: u64,
-    /// The running counter of each choice.
+    /// Running counter per choice.
     running: ChoiceCounters,
 }
 
 impl StreamStats {
-    /// One event of a stream.
+    /// Processes one event of a stream.
     pub(super) fn event(
         &mut self,
         event: &Event<'_>,
@@ -89,7 +88,7 @@ impl StreamStats {
         meaning
     }
 
-    /// A scalar of a reply in one document.
+    /// Processes a scalar of a reply in one document.
     pub(super) fn scalar(
         &mut self,
         document: &mut Document,
@@ -102,7 +101,7 @@ impl StreamStats {
         document.scalar(field, index, scalar, &mut fold);
     }
 
-    /// The document is whole: it is the reply's one event.
+    /// Processes the end of a document, which counts as the reply's only event.
     pub(super) fn document(&mut self, document: &Document, watch: &mut impl EventObserver) {
         let mut fold = EventSink { tally: self, watch, at: Stamp::default(), meaning: EventEffect::default() };
         document.end(&mut fold);
@@ -110,14 +109,15 @@ impl StreamStats {
         self.events = 1;
     }
 
-    /// Whether the reply said that it was finished: each of its choices did, as many as were asked for or more.
+    /// Whether the reply is finished: it had a terminal event, or a finish reason for every choice and at least as
+    /// many choices as requested.
     pub(super) fn is_finished(&self, asked: Option<u64>) -> bool {
         let least = asked.map_or(1, |asked| usize::try_from(asked).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));
         let finished = || self.choices.iter().all(|choice| choice.finish.is_some());
         self.terminated || self.choices.len() >= least && finished()
     }
 
-    /// The output tokens by the best source there is.
+    /// Output tokens from the best available source.
     pub(super) fn output_tokens(&self) -> Option<TokenCount> {
         let running = self.running.sum();
         let (tokens, source) = match self.usage.output {
@@ -161,7 +161,7 @@ impl StreamStats {
     }
 }
 
-/// Takes the meanings of one event.
+/// Applies the meanings of one event.
 struct EventSink<'a, W> {
     tally: &'a mut StreamStats,
     watch: &'a mut W,
@@ -203,7 +203,7 @@ impl<W: EventObserver> DeltaSink for EventSink<'_, W> {
             Delta::Usage(report) => self.tally.usage(report),
             Delta::Finish(reason, raw) => {
                 if let Some(choice) = self.tally.choice(choice) {
-                    // Most servers say it in the very word.
+                    // Most servers use the common vocabulary's own word, which needs no copy.
                     let raw = match reason.name() {
                         name if name == raw => name.into(),
                         _ => cut(raw, MAX_RAW_FINISH).to_owned().into(),
@@ -225,7 +225,7 @@ impl<W: EventObserver> DeltaSink for EventSink<'_, W> {
     }
 }
 
-/// Whether a server's word is the name of a class and not a sentence.
+/// Whether the server's text is an identifier and not a sentence.
 fn is_name(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }

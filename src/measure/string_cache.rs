@@ -1,4 +1,4 @@
-//! Names that come again and again, held once: most requests of a thread are for one model, and most replies repeat it.
+//! Shares repeated names: most requests of a thread are for one model, and most replies repeat its name.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ thread_local! {
     static LAST: RefCell<Arc<str>> = RefCell::new(Arc::from(""));
 }
 
-/// A name, shared with whoever had the same one last on this thread.
+/// Returns a shared copy of the name; reuses the previous one on this thread if equal.
 pub(super) fn shared(name: &str) -> Arc<str> {
     LAST.with_borrow_mut(|last| {
         if **last != *name {

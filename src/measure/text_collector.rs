@@ -1,13 +1,16 @@
-//! The generated text of one stream, for as long as it takes to count its tokens.
+//! The generated text of one stream, stored until its tokens are counted.
 //!
-//! Nobody collects text unless a tokenizer is configured for the model and nothing better counts, or a replay says in the
-//! next turn of a session what was answered in this one: an event then is walked a second time, for the fields that its dialect lists as [`TextFields`], and what they hold is joined here. A
-//! usage report, a running counter or a list of ids ends the counting at once. The text leaves the observer with the
-//! record, is counted or said again, and dropped; it is in no record, and it cannot be shown: [`ReplyText`] has no way to print it.
+//! The observer collects text in two cases: a tokenizer is configured for the model and the server provides no better
+//! count, or the next turn of a replayed session repeats the answer. Each event is then walked a second time for the
+//! fields in the dialect's [`TextFields`], and their content is appended here. A usage report, a running counter or a
+//! list of ids ends the collection for counting.
+//!
+//! The text leaves the observer beside the record, is counted or repeated, and then dropped. It is in no record, and
+//! [`ReplyText`] cannot print it.
 //!
 //! # Memory
-//! At most [`MAX_TEXT`] per stream and [`MAX_ALL`] of all streams that share a [`Budget`], in buffers of at most twice
-//! that. What grows larger is dropped, and the count stays what it was.
+//! At most [`MAX_TEXT`] bytes per stream and [`MAX_ALL`] bytes for all streams that share a [`TextBudget`], in
+//! buffers of at most twice that size. Text that exceeds a limit is dropped, and the existing count remains.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,38 +19,38 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::json_walker::{FieldState, JsonWalker};
 
-/// The text of one stream that is kept, in bytes: some 250,000 tokens, more than servers generate for a request.
+/// Maximum text of one stream, in bytes: about 250,000 tokens, more than servers generate per request.
 pub const MAX_TEXT: usize = 1 << 20;
-/// The text of all streams that share a budget, in bytes.
+/// Maximum text of all streams that share a budget, in bytes.
 pub const MAX_ALL: usize = 64 << 20;
-/// What a stream takes of the budget at a time.
+/// Bytes that a stream reserves from the budget at a time.
 const SHARE: usize = 16 << 10;
-/// Texts that are told apart (choices, and in each answer, reasoning, tools).
+/// Maximum separate texts per stream (choices, each with answer, reasoning, tools).
 const MAX_PARTS: usize = 256;
-/// Texts taken last that may be the same text under another name.
+/// Most recent matches to compare when looking for one text under several field names.
 const MAX_NEAR: usize = 64;
 
-/// Where the events of a dialect have generated text.
+/// Paths of generated text in a dialect's events.
 #[derive(Debug)]
 pub struct TextFields {
-    /// The path of the number of a choice (or of what plays its part); empty where there is one only.
+    /// Path of the choice index or its equivalent; empty if there is only one choice.
     pub choice: &'static str,
-    /// The paths of text, as in `choices[].delta.content`. Those of one group are the same text under several names:
-    /// of an event the first that shows some is taken.
+    /// Paths of text, as in `choices[].delta.content`. The paths of one group are alternative names of one text: the
+    /// first non-empty one in an event counts.
     pub text: &'static [&'static [&'static str]],
-    /// The same in an answer that is one document.
+    /// Paths of text in a reply that is one document.
     pub whole: &'static [&'static [&'static str]],
 }
 
-/// What all streams together may hold. Clones share it.
+/// Memory budget of all streams. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TextBudget(Arc<AtomicUsize>);
 
-/// The text has outgrown its bounds.
+/// The text exceeded its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextBudgetExhausted;
 
-/// The text of one stream, in the parts that were tokenized apart.
+/// The text of one stream, in the parts that the server tokenized separately.
 pub struct ReplyText {
     parts: Vec<TextPart>,
     held: usize,
@@ -62,7 +65,7 @@ struct TextPart {
 }
 
 impl fmt::Debug for ReplyText {
-    /// How much it is. What it says is nobody's business.
+    /// Prints the length only, never the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReplyText({} bytes)", self.held)
     }
@@ -79,13 +82,13 @@ impl ReplyText {
         Self { parts: Vec::new(), held: 0, reserved: 0, budget: budget.clone() }
     }
 
-    /// The parts, each one run of text.
+    /// The parts, one string each.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().map(|part| &*part.text)
     }
 
-    /// What was answered, and its share of all bytes: what is shown of the first choice, or where nothing is (a tool was
-    /// called, or all was reasoning) everything.
+    /// The answer and its share of all bytes, 0 to 1. The answer is the visible text of the first choice, or all text
+    /// if none is visible (a tool call, or reasoning only).
     pub fn answer(&self) -> (String, f64) {
         let all: usize = self.parts().map(str::len).sum();
         match self.parts.iter().find(|part| part.group == 0) {
@@ -94,7 +97,7 @@ impl ReplyText {
         }
     }
 
-    /// Adds to a part.
+    /// Appends to a part.
     fn push(&mut self, choice: u64, group: usize, text: &str) -> Result<(), TextBudgetExhausted> {
         self.hold(text.len())?;
         match self.parts.iter().position(|part| (part.choice, part.group) == (choice, group)) {
@@ -105,7 +108,7 @@ impl ReplyText {
         Ok(())
     }
 
-    /// Takes room for so many bytes more.
+    /// Reserves `bytes` more from the budget.
     fn hold(&mut self, bytes: usize) -> Result<(), TextBudgetExhausted> {
         self.held += bytes;
         if self.held > MAX_TEXT {
@@ -122,14 +125,13 @@ impl ReplyText {
     }
 }
 
-/// Collects the text of one stream.
 #[derive(Debug)]
 pub(super) struct TextCollector {
     fields: &'static TextFields,
     text: ReplyText,
-    /// It is wanted for what it says, and not only to be counted.
+    /// The text itself is needed, not only its token count.
     said: bool,
-    /// What has come of an answer that is one document.
+    /// Bytes so far of a reply that is one document.
     document: Vec<u8>,
 }
 
@@ -138,19 +140,19 @@ impl TextCollector {
         Self { fields, text: ReplyText::new(budget), said, document: Vec::new() }
     }
 
-    /// Whether it is wanted where somebody else counts.
+    /// Whether the text is needed even if the server counts.
     pub(super) fn is_said(&self) -> bool {
         self.said
     }
 
     pub(super) fn into_text(mut self) -> ReplyText {
         let document = std::mem::take(&mut self.document);
-        // What finds no room is not said.
+        // Text that exceeds the limits is not repeated.
         let _kept = self.take(&document, self.fields.whole);
         self.text
     }
 
-    /// Takes a piece of an answer that is one document.
+    /// Takes a piece of a reply that is one document.
     pub(super) fn document(&mut self, piece: &[u8]) -> Result<(), TextBudgetExhausted> {
         self.text.hold(piece.len())?;
         self.document.extend_from_slice(piece);
@@ -172,14 +174,14 @@ impl TextCollector {
     }
 }
 
-/// What one event has.
+/// Matches within one event.
 #[derive(Default)]
 struct TextMatch {
-    /// Texts that are shown: the element of the outermost array, the group, the place.
+    /// Texts found: element of the outermost array, group, range.
     texts: Vec<(usize, usize, Range<usize>)>,
-    /// The path within its group that was taken, for each element and group.
+    /// For each element and group, the path of the group that matched.
     taken: Vec<(usize, usize, usize)>,
-    /// The number of the choice that each element of the outermost array is.
+    /// Choice index of each element of the outermost array.
     choices: Vec<(usize, u64)>,
 }
 
@@ -190,18 +192,18 @@ impl TextMatch {
         for (group, names) in groups.iter().enumerate() {
             paths.extend(names.iter().enumerate().map(|(name, path)| (TextTarget::Text { group, name }, *path)));
         }
-        // An event that is not JSON has shown no token.
+        // An event that is not JSON contains no token.
         let _walked = JsonWalker::new(data).and_then(|mut walk| found.walk(&mut walk, &paths, None));
         found
     }
 
-    /// The number of the choice that this element is; 0 where none was given. Elements were walked in their order.
+    /// Choice index of this element; 0 without one. Elements were walked in order.
     fn choice(&self, element: usize) -> u64 {
         let at = self.choices.partition_point(|(walked, _)| *walked < element);
         self.choices.get(at).filter(|(walked, _)| *walked == element).map_or(0, |(_, choice)| *choice)
     }
 
-    /// Walks a value that these paths lead through, each cut to what is still before it.
+    /// Walks a value; each path is reduced to its remaining steps.
     fn walk(&mut self, walk: &mut JsonWalker<'_>, paths: &[(TextTarget, &str)], element: Option<usize>) -> Option<()> {
         walk.object(|key, walk| {
             let steps = paths.iter().filter_map(|(target, path)| {
@@ -232,7 +234,7 @@ impl TextMatch {
             return Some(());
         };
         if let FieldState::String(range) = walk.shown()? {
-            // What was taken of the same element stands near the end: a document may have elements by the ten thousand.
+            // Matches of the current element are near the end, and a document may have tens of thousands of elements.
             let latest = self.taken.iter().rev().take(MAX_NEAR);
             let mut taken = latest.filter(|taken| (taken.0, taken.1) == (element, group));
             match taken.next() {
@@ -246,19 +248,20 @@ impl TextMatch {
     }
 }
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Clone, Copy, Debug)]
 enum TextTarget {
     Choice,
     Text { group: usize, name: usize },
 }
 
-/// The text of the inside of a JSON string.
+/// Unescapes the inside of a JSON string.
 fn unescaped(raw: &[u8]) -> std::borrow::Cow<'_, str> {
     if memchr::memchr(b'\\', raw).is_none() {
         return String::from_utf8_lossy(raw);
     }
-    // Half of a surrogate pair is no text; the other half is in another event. It is counted as it stands.
+    // Half of a surrogate pair is not valid text, because the other half is in another event. It is counted in its
+    // escaped form.
     serde_json::from_slice::<String>(&[b"\"", raw, b"\""].concat())
         .map_or_else(|_| String::from_utf8_lossy(raw), Into::into)
 }

@@ -1,4 +1,4 @@
-//! Time as the measuring core knows it: nanoseconds that somebody else read from a clock.
+//! Time in the measuring core: nanoseconds that the caller read from a clock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point on the run's own monotonic line, in nanoseconds since its start.
+/// A point on the process's monotonic time line, in nanoseconds since its start.
 ///
 /// Wall time exists only where records leave the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,60 +23,59 @@ impl Stamp {
         self.0
     }
 
-    /// Time since `earlier`; zero if `earlier` is in fact later.
+    /// Time since `earlier`; zero if `earlier` is actually later.
     pub const fn since(self, earlier: Self) -> Gap {
         Gap(self.0.saturating_sub(earlier.0))
     }
 
-    /// The stamp `gap` later, held at the end of the line.
+    /// The stamp `gap` later, saturating.
     pub const fn after(self, gap: Gap) -> Self {
         Self(self.0.saturating_add(gap.0))
     }
 
-    /// The stamp `gap` earlier, held at the start of the line.
+    /// The stamp `gap` earlier, saturating at zero.
     pub const fn before(self, gap: Gap) -> Self {
         Self(self.0.saturating_sub(gap.0))
     }
 }
 
-/// The least span that has what it had, and what lies between these two.
+/// Extends a span so that it includes `from` to `to`.
 pub fn extend_span(span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Stamp, Stamp) {
     let (first, last) = span.unwrap_or((from, from));
     (first.min(from), last.max(to))
 }
 
-/// A part of a line of time, in nanoseconds of it.
+/// A half-open interval of a trace's time, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
-    /// From here on.
+    /// Start, inclusive.
     pub from: u64,
-    /// Up to here, and to the end where it says nothing.
+    /// End, exclusive; `None` for no end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
 }
 
 impl Window {
-    /// Whether a moment lies in it.
+    /// Whether a moment is inside.
     pub fn has(self, at: u64) -> bool {
         at >= self.from && self.to.is_none_or(|to| at < to)
     }
 }
 
-/// A length of time in nanoseconds. Zero is legal: two events of one read share a stamp.
+/// A duration in nanoseconds. Zero is legal: two events of one read share a stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gap(u64);
 
 impl Gap {
-    /// No time at all.
+    /// Zero duration.
     pub const ZERO: Self = Self(0);
 
-    /// A gap of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A gap of `millis` milliseconds, held at the largest gap.
+    /// A gap of `millis` milliseconds, saturating.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
@@ -96,7 +95,7 @@ impl Gap {
         self.0 as f64 / 1e6
     }
 
-    /// The gap shared out over `n` tokens; whole when `n` is zero.
+    /// The gap divided evenly over `n` tokens; unchanged if `n` is zero.
     pub const fn divided_by(self, n: u64) -> Self {
         match self.0.checked_div(n) {
             Some(nanos) => Self(nanos),
@@ -118,7 +117,7 @@ impl From<Gap> for Duration {
 }
 
 impl fmt::Display for Gap {
-    /// Three significant figures in the unit that reads best: `850ns`, `12.4µs`, `3.05ms`, `1.20s`.
+    /// Writes three significant figures in the most readable unit: `850ns`, `12.4µs`, `3.05ms`, `1.20s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
             0..1_000 => return write!(f, "{}ns", self.0),
@@ -135,7 +134,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// Why a text is not a length of time.
+/// The text is not a valid duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseDurationError;
 
@@ -150,7 +149,7 @@ impl std::error::Error for ParseDurationError {}
 impl FromStr for Gap {
     type Err = ParseDurationError;
 
-    /// Numbers with units, from the largest to the smallest: `250ms`, `1.5s`, `1h30m`, `7d`. A bare `0` needs none.
+    /// Parses numbers with units, largest unit first: `250ms`, `1.5s`, `1h30m`, `7d`. A bare `0` needs no unit.
     fn from_str(text: &str) -> Result<Self, ParseDurationError> {
         let (mut rest, mut sum, mut before) = (text, 0.0, f64::INFINITY);
         while !rest.is_empty() && text != "0" {

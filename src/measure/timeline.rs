@@ -1,49 +1,49 @@
-//! The token timeline: first, last, every gap, tokens per event, in a buffer of fixed size.
+//! The token timeline: first, last, every gap and tokens per event, in a fixed-size buffer.
 //!
 //! # Overflow
-//! The buffer holds [`CAPACITY`] gaps. Whoever drives the observer drains it once a second, or when it is nearly full
-//! ([`TokenTimeline::wants_draining`]); a gap that still finds it full is counted as lost and not kept. First, last,
-//! the counts, the longest gap and the counts over each limit never depend on the buffer.
+//! The buffer stores [`CAPACITY`] gaps. The observer's owner drains it once a second, or when it is nearly full
+//! ([`TokenTimeline::wants_draining`]). A gap that finds the buffer full is counted as lost. First, last, the counts,
+//! the longest gap and the counts above each limit do not depend on the buffer.
 
 use super::bounded_vec::BoundedVec;
 use super::time::{Gap, Stamp};
 
-/// Gaps held between two drains: 2 KiB of a long stream.
+/// Gaps stored between two drains; 2 KiB.
 pub const CAPACITY: usize = 256;
-/// Drain from here on, so that one read's worth of events still fits.
+/// Drain threshold, which leaves room for the events of one read.
 const NEARLY_FULL: usize = CAPACITY * 3 / 4;
-/// Drain at least this often while tokens flow, so that counters move during a stream.
+/// Maximum drain interval while tokens arrive, so that counters advance during a stream.
 const DRAIN_EVERY: Gap = Gap::from_millis(1_000);
 
 const TOKEN_BITS: u32 = 20;
-/// In nanoseconds; whole microseconds, so that it is the same once it was written.
+/// In nanoseconds, rounded down to whole microseconds so that it survives writing and reading back.
 const MAX_GAP_NS: u64 = ((1 << (64 - TOKEN_BITS)) - 1) / 1_000 * 1_000;
 
 /// The gap before one token event, and the tokens of that event. Eight bytes.
 ///
-/// The gap is held at 4.8 hours (2^44 ns), the tokens at 2^20 − 2.
+/// Gaps saturate at 4.8 hours (2^44 ns), tokens at 2^20 − 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenEvent(u64);
 
 impl TokenEvent {
-    /// An event `gap` after the one before, with so many tokens where that is known.
+    /// Creates an event `gap` after the previous one, with its token count if known.
     pub fn new(gap: Gap, tokens: Option<u32>) -> Self {
         let gap = gap.as_nanos().min(MAX_GAP_NS);
         let tokens = tokens.map_or(0, |n| u64::from(n.min((1 << TOKEN_BITS) - 2)) + 1);
         Self(gap << TOKEN_BITS | tokens)
     }
 
-    /// Time since the token event before.
+    /// Time since the previous token event.
     pub const fn gap(self) -> Gap {
         Gap::from_nanos(self.0 >> TOKEN_BITS)
     }
 
-    /// Tokens of this event; `None` where unknown.
+    /// Tokens of this event; `None` if unknown.
     pub const fn tokens(self) -> Option<u32> {
         ((self.0 & ((1 << TOKEN_BITS) - 1)) as u32).checked_sub(1)
     }
 
-    /// The gap shared out over the event's tokens, and how that was possible. This is one inter-token latency.
+    /// One inter-token latency: the gap divided by the event's tokens, and the method used.
     pub fn latency(self) -> (Gap, GapMethod) {
         match self.tokens() {
             Some(n @ 2..) => (self.gap().divided_by(u64::from(n)), GapMethod::Split),
@@ -53,14 +53,14 @@ impl TokenEvent {
     }
 }
 
-/// How an inter-token latency was come by.
+/// Derivation of an inter-token latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GapMethod {
-    /// The event is known to hold one token.
+    /// The event contains exactly one token.
     Exact,
-    /// The event holds several tokens that share its gap.
+    /// The event contains several tokens that share its gap.
     Split,
-    /// Nobody knows how many tokens the event holds.
+    /// The event's token count is unknown.
     Chunk,
 }
 
@@ -68,7 +68,7 @@ impl GapMethod {
     /// All methods.
     pub const ALL: [Self; 3] = [Self::Exact, Self::Split, Self::Chunk];
 
-    /// The name under which the method is exported.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -78,7 +78,7 @@ impl GapMethod {
     }
 }
 
-/// When the tokens of one stream came.
+/// Arrival times of one stream's tokens.
 #[derive(Debug)]
 pub struct TokenTimeline {
     gaps: BoundedVec<TokenEvent, CAPACITY>,
@@ -89,23 +89,23 @@ pub struct TokenTimeline {
     totals: TimelineTotals,
 }
 
-/// What the timeline knows without its buffer.
+/// Totals that do not depend on the buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimelineTotals {
-    /// All gaps so far.
+    /// Gaps so far.
     pub gaps: u64,
     /// The longest.
     pub longest: Option<Gap>,
-    /// For each limit, how many latencies exceed it.
+    /// Number of latencies above each limit.
     pub over: Box<[u64]>,
     /// Gaps over the stall threshold since the last drain.
     pub stalls: u32,
-    /// Gaps that found the buffer full.
+    /// Gaps dropped because the buffer was full.
     pub lost: u32,
 }
 
 impl TokenTimeline {
-    /// An empty timeline that counts gaps above `stall`, and latencies above each of `limits` many limits.
+    /// Creates an empty timeline that counts gaps above `stall`, and latencies above `limits` limits.
     pub fn new(begin: Stamp, stall: Gap, limits: usize) -> Self {
         Self {
             gaps: BoundedVec::default(),
@@ -117,7 +117,7 @@ impl TokenTimeline {
         }
     }
 
-    /// A token event at `at`.
+    /// Adds a token event at `at`.
     pub fn push(&mut self, at: Stamp, tokens: Option<u32>, limits: &[Gap]) {
         self.first.get_or_insert(at);
         let Some(before) = self.last.replace(at) else { return };
@@ -144,18 +144,18 @@ impl TokenTimeline {
         self.last
     }
 
-    /// What is known without the buffer.
+    /// Totals that do not depend on the buffer.
     pub fn totals(&self) -> &TimelineTotals {
         &self.totals
     }
 
-    /// Whether it is time to drain.
+    /// Whether a drain is due.
     pub fn wants_draining(&self, at: Stamp) -> bool {
         let held = self.gaps.len();
         held >= NEARLY_FULL || (held > 0 && at.since(self.drained) >= DRAIN_EVERY)
     }
 
-    /// Takes the gaps and the stalls held since the last drain.
+    /// Removes and returns the gaps and the stall count since the last drain.
     pub fn drain(&mut self, at: Stamp) -> (Box<[TokenEvent]>, u32) {
         self.drained = at;
         (self.gaps.take(), std::mem::take(&mut self.totals.stalls))

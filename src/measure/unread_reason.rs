@@ -1,19 +1,19 @@
-//! Why a body was forwarded but not understood.
+//! Reasons why a body was forwarded but not read.
 
 use super::framing::FramingError;
 use super::framing::coding::DecodeError;
 use super::work_budget::OutOfBudget;
 
-/// Why a body was forwarded but not understood.
+/// Reason why a body was forwarded but not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnreadReason {
-    /// Its `Content-Encoding` or `grpc-encoding` is unknown, or the bytes do not follow it.
+    /// Its `Content-Encoding` or `grpc-encoding` is unknown, or the bytes violate it.
     Coding,
-    /// An event outgrew the bound.
+    /// An event exceeded the size limit.
     TooLarge,
     /// It is not JSON.
     Malformed,
-    /// Understanding more of it would have cost more than its bytes allow: see [`budget`](super::budget).
+    /// Reading it would have exceeded its [`work_budget`](super::work_budget).
     Budget,
 }
 
@@ -44,7 +44,7 @@ impl From<FramingError> for UnreadReason {
 }
 
 impl UnreadReason {
-    /// The name it is exported by.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Coding => "coding",

@@ -1,56 +1,51 @@
-//! Where the values of a JSON text stand that decide nothing but themselves.
+//! Positions of JSON values that affect only themselves.
 //!
-//! A [`Walk`](super::json::Walk) that records notes each value whose reader looks at no more than its kind, or at one
-//! number that it stands for. A text that differs only in such values, each of the same [kind](ValueKind), is read the
-//! same way: this is what a skeleton of an event rests on. A value that is not plainly of its kind is never noted.
+//! A recording [`JsonWalker`](super::json_walker::JsonWalker) records each value whose reader uses only its kind, or
+//! one number derived from it. Texts that differ only in such values, with equal [kinds](ValueKind), give equal
+//! results; event skeletons rely on this. A value that is not plainly of its kind is never recorded.
 
 use std::ops::Range;
 
 use super::json_walker::whole;
 
-/// Values that are noted of one text; the top-5 log probabilities of a token take 22. One more shows that some were
-/// left out.
+/// Maximum values recorded per text; the top-5 log probabilities of a token take 22. One more entry marks an
+/// overflow.
 pub(super) const MAX_VALUES: usize = 64;
 
-/// What a value is, and so what may stand in its place.
+/// Kind of a value, which determines the possible replacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     /// The inside of a string.
     String,
-    /// The inside of a string that is not empty.
+    /// The inside of a non-empty string.
     ShownString,
-    /// A number.
     Number,
-    /// An array of numbers, empty or not.
+    /// An array of numbers, possibly empty.
     Numbers,
 }
 
-/// One value of a text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ValueSpan {
-    /// Where it begins.
     pub(super) start: usize,
-    /// Where it ends.
+    /// Exclusive.
     pub(super) end: usize,
-    /// What it is.
     pub(super) kind: ValueKind,
-    /// What it means to the reader; `0` if nothing.
+    /// Meaning for the reader; `0` for none.
     pub(super) slot: u8,
 }
 
 impl ValueSpan {
-    /// Its place.
     pub(super) fn range(&self) -> Range<usize> {
         self.start..self.end
     }
 }
 
-/// The values of one text, in its order.
+/// Values in text order.
 pub(super) type ValueSpans = Vec<ValueSpan>;
 
 impl ValueKind {
-    /// Where a value of this kind that `bytes` begin with ends; `None` if they do not. The rules are JSON's, and so never
-    /// laxer than those of a walk. A string ends at its closing quote.
+    /// End of the value of this kind at the start of `bytes`; `None` if there is no such value. The rules are JSON's,
+    /// so they accept no more than a walk does. A string ends at its closing quote.
     #[inline]
     pub(super) fn end(self, bytes: &[u8]) -> Option<usize> {
         match self {
@@ -61,7 +56,7 @@ impl ValueKind {
         }
     }
 
-    /// What a value says to its reader: a number, if it is whole; the entries of an array; the bytes of a string.
+    /// The number that a value stands for: a whole number, the length of an array, the byte length of a string.
     pub(super) fn reading(self, value: &[u8]) -> Option<u64> {
         match self {
             Self::String | Self::ShownString => Some(value.len() as u64),
@@ -71,14 +66,14 @@ impl ValueKind {
     }
 }
 
-/// From this many bytes on a string is long.
+/// Strings from this length on, in bytes, use memchr.
 const LONG: usize = 48;
 
 fn string_end(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut is_ascii) = (0, true);
     loop {
         if at >= LONG {
-            // The text of all tokens so far, say: in steps of many bytes.
+            // A long string may contain all text so far, so it is searched in large steps.
             let plain = &bytes[at..at + memchr::memchr2(b'"', b'\\', &bytes[at..])?];
             if plain.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20 {
                 return None;
@@ -129,7 +124,7 @@ fn number_end(bytes: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-/// Where an array of numbers ends, and how many it has.
+/// End and length of an array of numbers.
 fn numbers(bytes: &[u8]) -> Option<(usize, u64)> {
     let white = |mut at: usize| {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {

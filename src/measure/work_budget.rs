@@ -1,13 +1,13 @@
-//! What observing one body may cost: one bound for all that decodes, frames, parses and hashes it.
+//! The work budget for observing one body: one limit for decoding, framing, parsing and hashing.
 //!
-//! This room has no clock, so cost is counted in *work*: a unit stands for one nanosecond, by the `price` list. Every
-//! read grants [`WORK_PER_READ`] and [`WORK_PER_BYTE`] for each byte on the wire; what is not spent is saved, up to
-//! [`MAX_SAVED_WORK`], and a body begins with that much. Whoever does work pays before or right after it, in pieces of
-//! at most one event or 16 KiB. A body that cannot pay is no longer observed: its record says so, its bytes are counted
-//! and forwarded as before.
+//! This room has no clock, so cost is counted in *work*: one unit stands for one nanosecond, according to the `price`
+//! list. Every read grants [`WORK_PER_READ`], and [`WORK_PER_BYTE`] for each byte on the wire. Unspent work
+//! accumulates up to [`MAX_SAVED_WORK`], and a body starts with that amount. Each stage charges the budget before or
+//! right after its work, for at most one event or 16 KiB. If the budget is exhausted, the observer stops reading the
+//! body. The record reports this; bytes are still counted and forwarded.
 //!
-//! One read of 64 KiB therefore costs at most 10.1 ms of work once, and 2.1 ms again and again; a body costs at most
-//! 32 units per byte and 20,000 per read beside its 8 ms.
+//! One read of 64 KiB therefore costs at most 10.1 ms of work once, and 2.1 ms repeatedly. A body costs at most 32
+//! units per byte and 20,000 per read, plus its initial 8 ms.
 //!
 //! # Measurements behind the prices
 //! One core of an AMD EPYC, release build, reads of 64 KiB, per byte on the wire:
@@ -23,45 +23,44 @@
 //! | empty metadata of brotli | 19.6 | 18 |
 //! | empty lines | 10.8 | 1 |
 //!
-//! A unit is half a nanosecond for ordinary traffic. What is priced below its cost (empty lines, empty blocks) cannot
-//! cost more than 20 ns per byte. `tests/work_budget.rs` holds ordinary traffic to half of its budget.
+//! A unit is half a nanosecond for ordinary traffic. Work priced below its cost (empty lines, empty blocks) cannot
+//! exceed 20 ns per byte. `tests/work_budget.rs` checks that ordinary traffic uses at most half of its budget.
 
-/// Work granted with each read, in units: what a read costs without being observed.
+/// Work granted per read, in units: the cost of a read without observation.
 pub const WORK_PER_READ: u64 = 20_000;
-/// Work granted for each byte on the wire, in units: five times what parsing plain events in full takes.
+/// Work granted per byte on the wire, in units: five times the cost of a full parse of plain events.
 pub const WORK_PER_BYTE: u64 = 32;
-/// The most work that is saved up for later reads, in units. A body begins with it.
+/// Maximum saved work, in units; also the initial amount of a body.
 pub const MAX_SAVED_WORK: u64 = 8_000_000;
 
-/// What each kind of work is charged, in units.
+/// Prices in units.
 pub(super) mod price {
-    /// Finding the ends of lines and frames, per byte.
+    /// Search for line and frame ends, per byte.
     pub(in crate::measure) const FRAMED_BYTE: u64 = 1;
-    /// An event, whatever it says.
+    /// Fixed price per event.
     pub(in crate::measure) const EVENT: u64 = 150;
-    /// Parsing an event, per byte of it.
+    /// Parsing an event, per byte.
     pub(in crate::measure) const EVENT_BYTE: u64 = 3;
-    /// A step of a scan over a JSON document: a bracket, a comma, a string, a number.
+    /// A step of a JSON document scan: a bracket, a comma, a string or a number.
     pub(in crate::measure) const JSON_STEP: u64 = 6;
-    /// Bytes of a JSON document that are passed over for one unit.
+    /// Bytes of a JSON document scanned per unit.
     pub(in crate::measure) const JSON_BYTES_PER_UNIT: u64 = 4;
-    /// A call of a decoder.
     pub(in crate::measure) const DECODER_CALL: u64 = 100;
-    /// A decoder that is made anew.
+    /// Creating a decoder.
     pub(in crate::measure) const NEW_DECODER: u64 = 10_000;
-    /// A block of zstd, whose tables may have to be built.
+    /// A zstd block, which may need new tables.
     pub(in crate::measure) const ZSTD_BLOCK: u64 = 500;
-    /// A byte that goes into a decoder.
+    /// Per input byte of a decoder.
     pub(in crate::measure) const DECODER_IN: u64 = 8;
-    /// A byte that comes out.
+    /// Per output byte of a decoder.
     pub(in crate::measure) const DECODER_OUT: u64 = 1;
 }
 
-/// The body may cost no more.
+/// The work budget of the body is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBudget;
 
-/// What observing one body may still cost. See the module.
+/// Remaining work for observing one body.
 #[derive(Clone, Debug)]
 pub struct WorkBudget {
     left: u64,
@@ -76,17 +75,17 @@ impl Default for WorkBudget {
 }
 
 impl WorkBudget {
-    /// One read brought this many bytes of the body.
+    /// Grants work for a read of this many bytes.
     #[inline]
     pub fn receive(&mut self, bytes: usize) {
         let granted = (bytes as u64).saturating_mul(WORK_PER_BYTE).saturating_add(WORK_PER_READ);
         self.left = self.left.min(MAX_SAVED_WORK).saturating_add(granted);
     }
 
-    /// Pays for work.
+    /// Charges work.
     ///
     /// # Errors
-    /// Where the budget is exhausted, and for everything after that.
+    /// If the budget is exhausted, now or by an earlier charge.
     #[inline]
     pub fn charge(&mut self, work: u64) -> Result<(), OutOfBudget> {
         self.spent = self.spent.saturating_add(work);
@@ -102,26 +101,26 @@ impl WorkBudget {
         }
     }
 
-    /// Pays for this many bytes at a price each.
+    /// Charges a price per byte.
     ///
     /// # Errors
-    /// As [`charge`](Self::charge).
+    /// If the budget is exhausted, as for [`charge`](Self::charge).
     #[inline]
     pub(super) fn charge_bytes(&mut self, bytes: usize, price: u64) -> Result<(), OutOfBudget> {
         self.charge((bytes as u64).saturating_mul(price))
     }
 
-    /// Whether something could not be paid for.
+    /// Whether a charge has failed.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted
     }
 
-    /// All work that was asked for so far, in units.
+    /// Total work charged so far, in units.
     pub fn spent(&self) -> u64 {
         self.spent
     }
 
-    /// What may still be spent before the next read, in units.
+    /// Work available before the next read, in units.
     pub fn left(&self) -> u64 {
         if self.exhausted { 0 } else { self.left }
     }

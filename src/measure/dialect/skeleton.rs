@@ -7,8 +7,8 @@
 //! Both cases then run the same code to update the stream's state.
 //!
 //! Correctness comes first: any other difference is a mismatch, as is anything that is not plainly a value of its
-//! kind. A mismatch is parsed in full. A value becomes open after it has differed between two events with equal
-//! skeletons.
+//! kind. A mismatch is parsed in full. Visible text is open at once; any other value becomes open after it has
+//! differed between two events with equal skeletons.
 //!
 //! # Cost
 //! Learning costs about as much as a parse. [`SkeletonCredit`] bounds it: if events never match, one in 64 is

@@ -1,19 +1,19 @@
-//! What many requests together have to keep: `ttft.p99<=500ms itl.p99<=50ms goodput>=95%`.
+//! Acceptance criteria over many requests: `ttft.p99<=500ms itl.p99<=50ms goodput>=95%`.
 //!
 //! # A percentile is a share
-//! `ttft.p99<=500ms` says that at least 99 % of requests have a TTFT of 500 ms or less: it is an [`Slo`] of its own, and
-//! the share of requests that must meet it. So a request without a whole answer counts against every percentile, and
-//! all goals have one measure of doubt, that of a share.
+//! `ttft.p99<=500ms` requires that at least 99 % of requests have a TTFT of at most 500 ms. It is an [`Slo`] plus the
+//! share of requests that must meet it. A request without a complete answer therefore counts against every
+//! percentile, and all criteria share one measure of uncertainty.
 //!
-//! `itl.p99<=50ms` says it of all gaps of all requests, which is what reports call the p99 of ITL: the share of gaps of
-//! 50 ms or less, and none of a request without a whole answer. Gaps of one request are no draws of their own. The share
-//! of good ones in a request lies between 0 and 1, and no such shares scatter more than those of requests that are good
-//! or bad as a whole: so there are as many draws as requests, and the doubt is never too small.
+//! `itl.p99<=50ms` covers all gaps of all requests, like the p99 of ITL in reports: the share of gaps of at most 50
+//! ms. It excludes gaps of requests without a complete answer. Gaps of one request are not independent samples, so
+//! the sample size is the number of requests. The interval is never too narrow: per-request shares between 0 and 1
+//! vary at most as much as pass/fail results.
 //!
-//! # Doubt
-//! Of a level only some requests are seen. Wilson's score interval (1927), at 95 %, is where the share of all requests
-//! at that level may lie: a goal is kept if all of it is, broken if none of it is, and open in between. All of 10
-//! requests show little; for a p99 it takes 381 without a miss.
+//! # Uncertainty
+//! Only some requests at a load level are observed. Wilson's score interval (1927) at 95 % bounds the share among all
+//! requests at that level. A criterion is met if the whole interval meets it, violated if none of it does, and open
+//! otherwise. Ten good requests prove little: a p99 needs 381 without a miss.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,71 +22,71 @@ use super::parse::{Parser, metric};
 use super::{Slo, SloError};
 use crate::measure::time::Gap;
 
-/// Of the standard normal distribution: 2.5 % lie beyond.
+/// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_985;
 
-/// Goals that must all be kept.
+/// Criteria that must all be met.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Criteria {
     text: String,
     list: Vec<Criterion>,
 }
 
-/// One of them.
+/// One criterion.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Criterion {
-    /// The share that must be good.
+    /// Required share of good requests or gaps, 0 to 1.
     pub share: f64,
-    /// What is good.
+    /// Definition of good.
     pub good: CriterionMetric,
 }
 
-/// What a goal calls good.
+/// Quantity that a criterion evaluates.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CriterionMetric {
-    /// Requests, as other SLOs say.
+    /// Requests that meet the separately configured SLOs.
     Goodput,
-    /// Requests that meet this.
+    /// Requests that meet this SLO.
     Requests(Slo),
-    /// Inter-token latencies up to this.
+    /// Inter-token latencies up to this limit.
     Gaps(Gap),
 }
 
-/// What was seen of a goal.
+/// Observed result for a criterion.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ObservedShare {
-    /// Requests that were good, or parts of them.
+    /// Good requests; fractional if gaps are evaluated.
     pub good: f64,
-    /// All that count.
+    /// Requests observed.
     pub of: f64,
-    /// The share that must be good.
+    /// Required share, 0 to 1.
     pub share: f64,
 }
 
-/// Whether a goal is kept.
+/// Whether a criterion is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CriterionVerdict {
-    /// It is.
+    /// Met.
     Yes,
-    /// It is not.
+    /// Violated.
     No,
-    /// Too few requests to tell. What is seen keeps it, or does not.
+    /// Too few requests to decide. The flag shows whether the observed share meets the criterion.
     Open(bool),
 }
 
 impl Criteria {
-    /// Goodput of every SLO is at least this share.
+    /// Requires this goodput share of every SLO.
     pub fn of_goodput(share: f64) -> Self {
         let text = format!("goodput>={}%", (share * 1e8).round() / 1e6);
         Self { text, list: vec![Criterion { share, good: CriterionMetric::Goodput }] }
     }
 
-    /// The SLOs that they bring along.
+    /// The SLOs that the criteria define themselves.
     pub fn slos(&self) -> impl Iterator<Item = &Slo> {
         self.list.iter().filter_map(Criterion::slo)
     }
 
-    /// The limits on inter-token latencies, each with the share of gaps that must keep it.
+    /// Inter-token latency limits, each with the required share of gaps.
     pub fn gaps(&self) -> impl Iterator<Item = (Gap, f64)> {
         self.list.iter().filter_map(|goal| match goal.good {
             CriterionMetric::Gaps(limit) => Some((limit, goal.share)),
@@ -94,12 +94,12 @@ impl Criteria {
         })
     }
 
-    /// Whether they need other SLOs.
+    /// Whether a criterion needs separately configured SLOs.
     pub fn need_slos(&self) -> bool {
         self.list.iter().any(|goal| goal.good == CriterionMetric::Goodput)
     }
 
-    /// The share that the SLO of this name must have, if it is a goal.
+    /// Required share for the SLO of this name; `None` if no criterion covers it.
     pub fn share_of(&self, slo: &str) -> Option<f64> {
         let own = self.list.iter().find(|goal| goal.slo().is_some_and(|own| own.name() == slo));
         own.or_else(|| self.list.iter().find(|goal| goal.good == CriterionMetric::Goodput)).map(|goal| goal.share)
@@ -116,7 +116,7 @@ impl Criterion {
 }
 
 impl fmt::Display for Criteria {
-    /// As they were written.
+    /// Writes the original text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -158,7 +158,7 @@ fn goal(parser: &mut Parser<'_>) -> Result<Criterion, SloError> {
         return Ok(Criterion { share, good: CriterionMetric::Goodput });
     }
     let parted = word.split_once(".p").and_then(|(name, share)| Some((name, metric(name)?, percent(share)?)));
-    // In an SLO `itl` by itself is TPOT's other name; `mean` of it is no percentile.
+    // In an SLO a bare `itl` means TPOT, and `mean` is not a percentile.
     let Some((name, _, share)) = parted.filter(|(name, metric, _)| *name == ITL || *name == metric.name()) else {
         parser.at = begin;
         return parser.fail(EXPECTED);
@@ -177,11 +177,11 @@ fn goal(parser: &mut Parser<'_>) -> Result<Criterion, SloError> {
 
 fn percent(text: &str) -> Option<f64> {
     let percent = text.parse().ok().filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0)?;
-    // The double nearest to 0.999, and not 99.9 ÷ 100: 999 of 1,000 are that share.
+    // Rounds to the double nearest to 0.999, unlike 99.9 ÷ 100, so that 999 of 1,000 meet it.
     Some((percent * 1e6).round() / 1e8)
 }
 
-/// Where the share of all requests may lie of which `good` of `seen` were good.
+/// Confidence interval for the share among all requests, given `good` of `seen`.
 pub fn interval(good: f64, seen: f64) -> (f64, f64) {
     if seen <= 0.0 {
         return (0.0, 1.0);
@@ -191,7 +191,7 @@ pub fn interval(good: f64, seen: f64) -> (f64, f64) {
     ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
-/// Whether `share` of all requests are good, where `good` of `seen` were.
+/// Verdict on whether at least `share` of all requests are good, given `good` of `seen`.
 pub fn kept(good: f64, seen: f64, share: f64) -> CriterionVerdict {
     let (least, most) = interval(good, seen);
     match () {
@@ -202,7 +202,7 @@ pub fn kept(good: f64, seen: f64, share: f64) -> CriterionVerdict {
 }
 
 impl ObservedShare {
-    /// Whether what was seen keeps it, whatever it says of all requests.
+    /// Whether the observed share meets the criterion, regardless of uncertainty.
     pub fn is_currently_met(&self) -> bool {
         self.of > 0.0 && self.good >= self.share * self.of
     }

@@ -1,13 +1,14 @@
-//! Service level objectives: what a good request is, and the verdict on each.
+//! Service level objectives: the definition of a good request, and its verdicts.
 //!
 //! ```text
 //! interactive[model=llama-*]: ttft<=500ms itl.p99<=50ms e2e<=30s
 //! ```
 //!
-//! A name, optionally which models and routes it is for, and its objectives, all of which must hold. *Goodput* counts
-//! the requests (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled`
-//! or `exclude=failed` takes them out of the count instead. A reply that cannot have a value (TTFT of one that was not
-//! streamed, or had no token) is excluded too; a stream of one token has no inter-token latency and meets any limit on it.
+//! A name, an optional filter on models and routes, and objectives that must all hold. *Goodput* counts the requests
+//! (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled` or
+//! `exclude=failed` removes them from the count instead. A reply that cannot have a value is excluded too, such as
+//! the TTFT of a reply without streaming or tokens. A stream of one token has no inter-token latency and meets any
+//! limit on it.
 
 pub mod criteria;
 mod parse;
@@ -18,7 +19,7 @@ use super::record::{Outcome, RequestRecord};
 use super::time::Gap;
 pub use parse::SloError;
 
-/// The objectives in force.
+/// The configured SLOs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slos {
     list: Vec<Slo>,
@@ -26,10 +27,10 @@ pub struct Slos {
 }
 
 impl Slos {
-    /// These objectives together.
+    /// Combines SLOs.
     ///
     /// # Errors
-    /// When two carry the same name: their counts could not be told apart.
+    /// If two have equal names, because their counts could not be told apart.
     pub fn new(list: Vec<Slo>) -> Result<Self, String> {
         for (at, slo) in list.iter().enumerate() {
             if list[..at].iter().any(|other| other.name == slo.name) {
@@ -42,39 +43,39 @@ impl Slos {
         Ok(Self { list, gap_limits })
     }
 
-    /// Each of them.
+    /// Iterates over the SLOs.
     pub fn iter(&self) -> impl Iterator<Item = &Slo> {
         self.list.iter()
     }
 
-    /// The limits on single inter-token latencies, ascending: a stream counts how many of its gaps exceed each, so
-    /// that a percentile over millions of gaps needs no more memory than that.
+    /// Limits on single inter-token latencies, ascending. A stream counts its gaps above each limit, so a percentile
+    /// over millions of gaps needs no further memory.
     pub fn gap_limits(&self) -> &[Gap] {
         &self.gap_limits
     }
 
-    /// The name of every SLO that is for this record, with its verdict.
+    /// Every SLO that applies to this record, with its verdict.
     pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, Verdict)> {
         self.judge(SloVerdicts::of(record))
     }
 
-    /// The same of what is known of a request.
+    /// Every SLO that applies to these measurements, with its verdict.
     pub fn judge<'a>(&'a self, judged: SloVerdicts<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
         let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
         for_it.map(move |slo| (slo, slo.verdict(&judged, &self.gap_limits)))
     }
 }
 
-/// What objectives look at in one request.
+/// Measurements of one request that objectives evaluate.
 #[derive(Clone, Copy, Debug)]
 pub struct SloVerdicts<'a> {
-    /// The dialect's route; `None` for plain HTTP, which no SLO is for.
+    /// Route of the dialect; `None` for plain HTTP, to which no SLO applies.
     pub route: Option<&'a str>,
-    /// The model asked for.
+    /// Requested model.
     pub model: &'a str,
-    /// What became of it.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// Whether tokens came as a stream of events.
+    /// Whether the response was a stream of events.
     pub streamed: bool,
     /// Time to first token.
     pub ttft: Option<Gap>,
@@ -82,11 +83,11 @@ pub struct SloVerdicts<'a> {
     pub ttfo: Option<Gap>,
     /// Time per output token.
     pub tpot: Option<Gap>,
-    /// From the beginning to the end.
+    /// From the first byte of the request to the end of the response.
     pub e2e: Gap,
-    /// All gaps between token events.
+    /// Number of gaps between token events.
     pub gap_count: u64,
-    /// How many inter-token latencies exceed each of [`Slos::gap_limits`].
+    /// Number of inter-token latencies above each of [`Slos::gap_limits`].
     pub gaps_over: &'a [u64],
 }
 
@@ -110,7 +111,7 @@ impl<'a> SloVerdicts<'a> {
 /// One named set of objectives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slo {
-    /// As it was written.
+    /// The original text.
     text: String,
     name: String,
     model: Option<String>,
@@ -127,7 +128,7 @@ struct Objective {
     limit: Gap,
 }
 
-/// What an objective looks at.
+/// Measurement that an objective limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Time to first token.
@@ -147,7 +148,7 @@ impl Metric {
         matches!(self, Self::Itl(_))
     }
 
-    /// The name under which violations of it are exported.
+    /// Exported name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ttft => "ttft",
@@ -162,21 +163,21 @@ impl Metric {
 /// The verdict on one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Every objective holds.
+    /// Every objective was met.
     Met,
-    /// These do not; `error` stands for a request that gave no whole answer.
+    /// Names of the missed objectives; `error` marks a request without a complete answer.
     Missed(Vec<&'static str>),
-    /// Not in the count.
+    /// Not counted.
     Excluded,
 }
 
 impl Slo {
-    /// Its name.
+    /// Name of the SLO.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The limits of the objectives whose metric is `of`.
+    /// Limits of the objectives whose metric satisfies `of`.
     pub fn limits(&self, of: impl Fn(Metric) -> bool) -> impl Iterator<Item = Gap> {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
     }
@@ -207,14 +208,14 @@ impl Slo {
 }
 
 impl fmt::Display for Slo {
-    /// As it was written.
+    /// Writes the original text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
 impl Objective {
-    /// `None` where the reply cannot have such a value.
+    /// Whether the objective is met; `None` if the reply cannot have the value.
     fn holds(&self, judged: &SloVerdicts<'_>, gap_limits: &[Gap]) -> Option<bool> {
         let within = |value: Option<Gap>| value.is_none_or(|value| value <= self.limit);
         match self.metric {
@@ -226,7 +227,8 @@ impl Objective {
             Metric::Itl(permille) => {
                 let at = gap_limits.binary_search(&self.limit).ok()?;
                 let over = judged.gaps_over.get(at).copied().unwrap_or(0);
-                // Nearest rank: the percentile is within the limit if no more gaps exceed it than lie above its rank.
+                // Nearest rank: the percentile is within the limit if at most the gaps above its rank exceed the
+                // limit.
                 let rank = (judged.gap_count * u64::from(permille)).div_ceil(1000);
                 Some(over <= judged.gap_count - rank)
             }
@@ -234,7 +236,7 @@ impl Objective {
     }
 }
 
-/// Whether `text` fits a pattern in which `*` stands for any run of characters.
+/// Matches `text` against a pattern in which `*` stands for any run of characters.
 pub fn glob(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");

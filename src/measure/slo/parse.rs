@@ -1,4 +1,4 @@
-//! An SLO from its text. What is wrong is told with the column.
+//! Parses SLOs. Errors report the column.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use super::{Metric, Objective, Slo, glob};
 use crate::measure::dialect;
 use crate::measure::time::{Gap, ParseDurationError};
 
-/// Characters shown on either side of a mistake.
+/// Characters to show on either side of an error.
 const SHOWN: usize = 60;
 
-/// Why a text is not an SLO. Shown with a mark under the column.
+/// Parse error of an SLO, displayed with a mark under the column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SloError {
     text: String,
-    /// Counted in characters from 0.
+    /// In characters from 0.
     column: usize,
     expected: String,
 }
@@ -84,7 +84,7 @@ impl<'a> Parser<'a> {
                 *slot = Some(value.to_owned());
                 let of_none = |route: &String| !dialect::TABLE.iter().any(|dialect| glob(route, dialect.route));
                 if slo.route.as_ref().is_some_and(of_none) {
-                    // No request would ever be judged.
+                    // Such an SLO would never apply to any request.
                     self.at = begin;
                     return self.fail("expected the route of a dialect, as in `/v1/messages` or `*/chat/*`");
                 }
@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A time with its unit.
+    /// Parses a duration with its unit.
     pub(super) fn limit(&mut self) -> Result<Gap, SloError> {
         let begin = self.at;
         self.word(|c| !c.is_whitespace()).parse().or_else(|error: ParseDurationError| {
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Whether nothing but blanks is left.
+    /// Whether only blanks remain.
     pub(super) fn ended(&mut self) -> bool {
         self.word(char::is_whitespace);
         self.at == self.text.len()
@@ -153,7 +153,7 @@ impl<'a> Parser<'a> {
         &rest[..end]
     }
 
-    /// What was read from there on.
+    /// Returns the text parsed since `begin`.
     pub(super) fn since(&self, begin: usize) -> &'a str {
         &self.text[begin..self.at]
     }
