@@ -1,10 +1,10 @@
-//! Answers that are not what was asked for, in the shape of OpenAI's errors.
+//! Error responses in OpenAI's format.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// An error with the status it is sent with.
+/// An error and its HTTP status.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ApiError {
     message: String,
@@ -14,7 +14,6 @@ pub(super) struct ApiError {
     code: u16,
 }
 
-/// The envelope of an error.
 #[derive(Serialize)]
 struct ErrorEnvelope<'a> {
     error: &'a ApiError,
@@ -25,12 +24,12 @@ impl ApiError {
         Self { message: message.into(), kind, param: None, code }
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is invalid.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequestError", message)
     }
 
-    /// 404: another model is served here.
+    /// 404: the server does not have this model.
     pub(super) fn no_model(model: &str) -> Self {
         let model: String = model.chars().take(128).collect();
         Self::new(404, "NotFoundError", format!("The model `{model}` does not exist.")).about("model")
@@ -51,28 +50,27 @@ impl ApiError {
         Self::new(503, "ServiceUnavailableError", "There is no room for another request body.")
     }
 
-    /// 500, in a stream or instead of a reply: a fault that was asked for.
+    /// 500, in a stream or instead of a reply, for an injected fault.
     pub(super) fn injected() -> Self {
         Self::new(500, "InternalServerError", "Internal server error (simulated)")
     }
 
-    /// Any status: a fault that was asked for.
+    /// Any status, for an injected fault.
     pub(super) fn with_status(code: u16) -> Self {
         let kind = if code < 500 { "BadRequestError" } else { "InternalServerError" };
         Self::new(code, kind, format!("Status {code} as asked for (simulated)"))
     }
 
-    /// Names the field that is at fault.
+    /// Adds the name of the invalid field.
     pub(super) fn about(self, param: &'static str) -> Self {
         Self { param: Some(param), ..self }
     }
 
-    /// The HTTP status.
     pub(super) fn status(&self) -> u16 {
         self.code
     }
 
-    /// The body, or the data of an error event.
+    /// The response body, or the data of an error event.
     pub(super) fn json(&self) -> String {
         // A struct of strings and numbers cannot fail to serialize.
         serde_json::to_string(&ErrorEnvelope { error: self }).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Request bodies, bounded each and all together.
+//! Reads request bodies, with a limit per body and one for all bodies together.
 
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -6,28 +6,27 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::api_error::ApiError;
 
-/// Most bytes of bodies that are held at one time.
+/// Maximum bytes of all bodies in memory.
 const MAX_HELD: usize = 1 << 30;
 
-/// The unit in which room is accounted for, in bytes.
+/// Bytes per semaphore permit.
 const UNIT: usize = 1 << 10;
 
-/// Room for bodies.
 #[derive(Debug)]
 pub(super) struct BodyLimiter {
     /// Largest body, in bytes.
     most: usize,
-    /// In [`UNIT`]s.
+    /// One permit per [`UNIT`].
     room: Semaphore,
 }
 
 impl BodyLimiter {
-    /// Takes bodies of up to `most` bytes.
+    /// Accepts bodies of at most `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { most, room: Semaphore::new(MAX_HELD / UNIT) }
     }
 
-    /// Reads a body. What comes with it is its room, to be kept as long as the bytes.
+    /// Reads a body. The caller must hold the returned permit as long as the bytes.
     pub(super) async fn read(&self, mut body: Incoming) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), ApiError> {
         if body.size_hint().lower() > self.most as u64 {
             return Err(ApiError::too_large(self.most));

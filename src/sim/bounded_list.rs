@@ -1,11 +1,11 @@
-//! Lists of hostile length.
+//! Lists of untrusted length.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-/// A list that stops being read, with an error, past `N` items: three bytes of JSON can be a struct of a hundred.
+/// A list whose deserialization fails past `N` items: three bytes of JSON can become a struct of a hundred bytes.
 #[derive(Debug)]
 pub(super) struct BoundedList<T, const N: usize>(pub(super) Vec<T>);
 

@@ -1,22 +1,22 @@
-//! What a step of the simulated engine costs.
+//! The cost of a step of the simulated engine.
 
 use crate::measure::time::Gap;
 
-/// The time that work takes. A step that schedules `s` sequences, of which some prefill `p` prompt tokens in all, takes
+/// Duration of a step. With `s` scheduled sequences that prefill `p` prompt tokens in total, a step takes
 ///
 /// ```text
 /// step_base + s * step_per_seq + p / prefill_per_second
 /// ```
 ///
-/// The defaults are round numbers near an 8-billion-parameter model on one data-centre accelerator. They are a model,
-/// not a measurement of anything.
+/// The defaults are round numbers close to an 8-billion-parameter model on one data-centre accelerator. They are a
+/// model and not a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostModel {
     /// Prompt tokens per second during prefill.
     pub prefill_per_second: u32,
-    /// What a step costs however little is in it: the weights are read once per step.
+    /// Fixed cost of a step, because the engine reads the weights once per step.
     pub step_base: Gap,
-    /// What each sequence of the step adds.
+    /// Additional cost per sequence in the step.
     pub step_per_seq: Gap,
 }
 
@@ -27,7 +27,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// How long a step takes with `seqs` sequences, `prefill` prompt tokens among them.
+    /// Duration of a step with `seqs` sequences and `prefill` prompt tokens in total.
     pub fn step(&self, seqs: u64, prefill: u64) -> Gap {
         let decode = self.step_per_seq.as_nanos().saturating_mul(seqs);
         let prefill = u128::from(prefill) * 1_000_000_000 / u128::from(self.prefill_per_second.max(1));

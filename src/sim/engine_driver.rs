@@ -1,7 +1,7 @@
-//! Where replies and the engine meet: jobs in, tokens out, and the task that paces the steps.
+//! Connects replies with the engine: submits jobs, distributes tokens, and paces the steps.
 //!
-//! The engine is behind one lock that is taken once per request and once per step, never per token; tokens go to each
-//! reply through its own [`Feed`].
+//! One lock protects the engine; it is taken once per request and once per step, never per token. Each reply receives
+//! tokens through its own [`TokenQueue`].
 
 use std::collections::HashMap;
 use std::io;
@@ -17,26 +17,26 @@ use super::token_queue::{TokenQueue, lock};
 use crate::clock::{Clock, Pacer};
 use crate::measure::time::Stamp;
 
-/// The engine and everybody who waits for it.
+/// The engine and the replies that wait for it.
 #[derive(Debug)]
 pub(super) struct EngineDriver {
     state: Mutex<DriverState>,
-    /// There is something to do earlier than the pacing task knows.
+    /// An event is due earlier than the pacing task expects.
     earlier: Notify,
 }
 
 #[derive(Debug)]
 struct DriverState {
     engine: Engine,
-    /// The reply of each sequence, and which of its choices the sequence is.
+    /// The reply of each sequence, and the sequence's choice index.
     feeds: HashMap<u64, (Arc<TokenQueue>, u32)>,
-    /// What the pacing task waits for.
+    /// The time that the pacing task waits for.
     awaits: Option<Stamp>,
-    /// Room for the outputs of one step.
+    /// Reusable buffer for the outputs of one step.
     outputs: Vec<EngineOutput>,
 }
 
-/// Sequences that run for one reply. Dropped before they have ended, they are aborted.
+/// The sequences of one reply. Drop aborts them unless they have ended.
 #[derive(Debug)]
 pub(super) struct JobHandle {
     hub: Arc<EngineDriver>,
@@ -45,12 +45,11 @@ pub(super) struct JobHandle {
 }
 
 impl JobHandle {
-    /// All sequences have ended by themselves.
+    /// Marks all sequences as ended, so that drop does not abort them.
     pub(super) fn ended(&mut self) {
         self.over = true;
     }
 
-    /// Gives the sequences up.
     pub(super) fn abort(&mut self, why: EngineFinish) {
         if !std::mem::replace(&mut self.over, true) {
             self.hub.abort(self.seqs.clone(), why);
@@ -71,10 +70,10 @@ impl EngineDriver {
         Self { state: Mutex::new(state), earlier: Notify::new() }
     }
 
-    /// Submits all the sequences of one reply, the choices of `feed` in order.
+    /// Submits all sequences of one reply, in the order of the choices of `feed`.
     ///
     /// # Errors
-    /// [`Refusal`] when the engine's queue is full.
+    /// [`QueueFull`] if the engine's queue is full.
     pub(super) fn submit(
         self: &Arc<Self>,
         jobs: Vec<EngineJob>,
@@ -101,22 +100,22 @@ impl EngineDriver {
         self.wake_driver(&state);
     }
 
-    /// Wakes the pacing task if it sleeps past what is due.
+    /// Wakes the pacing task if it would sleep past the next due time.
     fn wake_driver(&self, state: &DriverState) {
         if state.engine.due().is_some_and(|due| state.awaits.is_none_or(|awaits| due < awaits)) {
             self.earlier.notify_one();
         }
     }
 
-    /// Shows the counters to `read`.
+    /// Calls `read` with the counters.
     pub(super) fn stats<T>(&self, read: impl FnOnce(&SimStats) -> T) -> T {
         read(lock(&self.state).engine.stats())
     }
 
-    /// Paces the engine for as long as it is polled.
+    /// Paces the engine while it is polled.
     ///
     /// # Errors
-    /// When the kernel refuses the timer.
+    /// If the kernel rejects the timer.
     pub(super) async fn drive(&self) -> io::Result<()> {
         let mut pacer = Pacer::new()?;
         loop {
@@ -125,7 +124,7 @@ impl EngineDriver {
                 continue;
             };
             if Clock::Monotonic.now() >= next {
-                // Steps this short come due while they are computed: without this nobody else would ever run.
+                // Very short steps are due before their computation ends. Without this yield no other task would run.
                 tokio::task::yield_now().await;
             }
             tokio::select! {

@@ -1,7 +1,7 @@
-//! What vLLM writes, byte by byte.
+//! Builds vLLM's events byte by byte.
 //!
-//! Events are built by hand from fixed pieces and not by a serializer: the order of the keys is part of the shape, and
-//! one event is one allocation.
+//! Events are built from fixed pieces without a serializer, because the key order must match vLLM's, and because each
+//! event then takes one allocation.
 
 use bytes::Bytes;
 
@@ -10,33 +10,33 @@ use super::engine::{EngineFinish, FinishedJob};
 use super::request::{SimRequest, SimRoute};
 use super::text_generator::TextGenerator;
 
-/// What every body says in the place of a build number.
+/// Fingerprint in every body; vLLM puts a build number here.
 pub(super) const FINGERPRINT: &str = "streamgauge-sim";
 
 /// The last event of a stream.
 pub(super) const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
-/// Token counts as OpenAI names them.
+/// Token counts, named as in OpenAI's API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReplyUsage {
     pub(super) prompt: u64,
     pub(super) completion: u64,
-    /// Prompt tokens from the prefix cache. Only the final usage knows them.
+    /// Prompt tokens from the prefix cache; present only in the final usage.
     pub(super) cached: Option<u64>,
 }
 
-/// Some tokens of one choice: what one event, or one whole choice, says.
+/// A range of one choice's tokens: one event, or a whole choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TextPiece {
     pub(super) choice: u32,
-    /// Tokens of the choice before these.
+    /// Tokens of the choice before this piece.
     pub(super) from: u32,
-    /// Tokens of the choice with these.
+    /// Tokens of the choice including this piece.
     pub(super) upto: u32,
     pub(super) finish: Option<EngineFinish>,
 }
 
-/// Writes the events, or the one body, of one request.
+/// Writes the events, or the single body, of one request.
 #[derive(Debug)]
 pub(super) struct EventWriter {
     route: SimRoute,
@@ -47,7 +47,7 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    /// A writer for the reply with this `id` (without its prefix), created at `created` seconds since 1970.
+    /// Creates a writer for the reply with this `id` (without prefix), created at `created` seconds since 1970.
     pub(super) fn new(ask: &SimRequest, id: &str, created: u64, model: &str, seed: u64) -> Self {
         let (prefix, object) = match (ask.route, ask.stream) {
             (SimRoute::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
@@ -64,7 +64,7 @@ impl EventWriter {
         Self { route: ask.route, opening, token_ids: ask.return_token_ids, texts }
     }
 
-    /// The chunk that opens a choice of a chat; completions have none.
+    /// The chunk that opens a choice of a chat; `None` for completions.
     pub(super) fn role(&self, choice: u32, usage: Option<ReplyUsage>) -> Option<Bytes> {
         (self.route == SimRoute::Chat).then(|| {
             self.event(256, |json| {
@@ -106,7 +106,7 @@ impl EventWriter {
         })
     }
 
-    /// The chunk after the last token. `timing` is of the first choice.
+    /// The chunk after the last token. `timing` covers the first choice.
     pub(super) fn usage(&self, usage: ReplyUsage, timing: Option<&FinishedJob>) -> Bytes {
         self.event(512, |json| {
             json.raw("]").usage(Some(usage));
@@ -117,12 +117,12 @@ impl EventWriter {
         })
     }
 
-    /// An error in the middle of a stream.
+    /// An error event within a stream.
     pub(super) fn error(error: &ApiError) -> Bytes {
         Bytes::from(format!("data: {}\n\n", error.json()))
     }
 
-    /// The body of a reply that is not streamed; `choices` in order, each from its first token to its last.
+    /// The body of a reply without streaming. `choices` are in order, each from its first token to its last.
     pub(super) fn whole(&self, choices: &[TextPiece], usage: ReplyUsage, timing: Option<&FinishedJob>) -> Bytes {
         let tokens: usize = choices.iter().map(|piece| usize::try_from(piece.upto).unwrap_or(0)).sum();
         let mut json = JsonBuffer(String::with_capacity(1_024 + 16 * tokens));
@@ -158,7 +158,7 @@ impl EventWriter {
         Bytes::from(json.0)
     }
 
-    /// One event: the envelope, with `rest` in it from behind the bracket of `choices`.
+    /// One event: the envelope, with `rest` after the opening bracket of `choices`.
     fn event(&self, room: usize, rest: impl FnOnce(&mut JsonBuffer)) -> Bytes {
         let mut json = JsonBuffer(String::with_capacity(self.opening.len() + room));
         json.raw("data: ").raw(&self.opening);
@@ -167,7 +167,7 @@ impl EventWriter {
         Bytes::from(json.0)
     }
 
-    /// The text of a piece. The end-of-sequence token has none, and a chat does not begin with a blank.
+    /// The text of a piece. The end-of-sequence token has no text, and a chat does not begin with a blank.
     fn text(&self, json: &mut JsonBuffer, piece: TextPiece) {
         let Some(text) = self.texts.get(piece.choice as usize) else { return };
         let eos = u32::from(piece.finish == Some(EngineFinish::Stop));
@@ -195,7 +195,6 @@ impl EventWriter {
     }
 }
 
-/// JSON under construction.
 struct JsonBuffer(String);
 
 impl JsonBuffer {
@@ -205,7 +204,7 @@ impl JsonBuffer {
     }
 
     fn number(&mut self, number: u64) -> &mut Self {
-        // One digit is what nearly every index has.
+        // Nearly every index has one digit.
         match u8::try_from(number) {
             Ok(digit @ 0..=9) => self.0.push(char::from(b'0' + digit)),
             _ => self.0.push_str(&number.to_string()),
@@ -231,7 +230,7 @@ impl JsonBuffer {
         self.raw("}")
     }
 
-    /// vLLM's per-request metrics: its first token counts from scheduling, not from arrival.
+    /// vLLM's per-request metrics: their first-token time counts from scheduling, not from arrival.
     fn timing(&mut self, timing: &FinishedJob, tokens: u64) {
         let gaps = tokens.saturating_sub(1);
         let seconds = timing.first.as_secs() + timing.decode.as_secs();

@@ -1,39 +1,38 @@
-//! Failures on demand, asked for in the request header [`HEADER`].
+//! Faults injected on request through the request header [`HEADER`].
 
 use thiserror::Error;
 
 use super::engine::Stall;
 use crate::measure::time::Gap;
 
-/// The request header.
 pub(super) const HEADER: &str = "x-sim-fault";
 
-/// The grammar, for the answer to a header that does not follow it.
+/// The grammar, as shown in the response to an invalid header.
 const GRAMMAR: &str = "a comma-separated list of stall=DURATION@TOKEN, reset@TOKEN, close@TOKEN, error@TOKEN, \
                        slow-headers=DURATION, status=400..599 and hangup, with durations such as 250ms or 2s";
 
-/// The longest pause that can be asked for.
+/// The longest accepted pause.
 const MAX_PAUSE: Gap = Gap::from_millis(3_600_000);
 
-/// How a reply is cut short.
+/// How a reply is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CutKind {
     /// TCP RST.
     Reset,
     /// FIN in the middle of the body.
     Close,
-    /// An error event, then `[DONE]`; a reply that is not streamed becomes a 500.
+    /// An error event, then `[DONE]`; a reply without streaming becomes a 500.
     Error,
 }
 
-/// Where a reply is cut short: after this many tokens of all choices together.
+/// Cuts a reply off after this many tokens of all choices together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamCut {
     pub(super) after: u32,
     pub(super) kind: CutKind,
 }
 
-/// What shall go wrong with one request.
+/// Faults to inject into one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Faults {
     pub(super) stall: Option<Stall>,
@@ -43,7 +42,7 @@ pub(super) struct Faults {
     pub(super) hangup: bool,
 }
 
-/// A part of the header that cannot be understood.
+/// An invalid part of the header.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{HEADER}: cannot read `{part}`: {why}; expected {GRAMMAR}")]
 pub(super) struct FaultError {
@@ -52,7 +51,7 @@ pub(super) struct FaultError {
 }
 
 impl Faults {
-    /// Reads the header's value. Empty parts are skipped; nothing may be asked for twice.
+    /// Parses the header's value. Skips empty parts; rejects duplicates.
     pub(super) fn parse(text: &str) -> Result<Self, FaultError> {
         let mut faults = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

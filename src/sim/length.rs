@@ -1,4 +1,4 @@
-//! How long the simulated model talks.
+//! Output lengths of the simulated model.
 
 use rand::SeedableRng;
 use rand_distr::{Distribution, Geometric};
@@ -6,18 +6,18 @@ use rand_pcg::Pcg64Mcg;
 
 use super::engine::EngineFinish;
 
-/// What a request says about the length of its choices, in tokens.
+/// The request's limits on the length of its choices, in tokens.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LengthSampler {
-    /// `None` is what the model's own length leaves.
+    /// `None` allows any length up to the model's limit.
     pub(super) most: Option<u32>,
     pub(super) least: u32,
     pub(super) ignore_eos: bool,
 }
 
 impl LengthSampler {
-    /// Where a sequence stops and why, with `most` as the bound. The model is one that ends with the same chance, one in
-    /// `mean`, at every token.
+    /// Draws the length of a sequence of at most `most` tokens, and the stop reason. At every token the model stops
+    /// with probability 1/`mean`.
     pub(super) fn draw(self, most: u32, seed: u64, mean: u32) -> (u32, EngineFinish) {
         if self.ignore_eos {
             return (most, EngineFinish::Length);

@@ -1,4 +1,4 @@
-//! The `/metrics` page: vLLM's names, and in every help text that the numbers are simulated.
+//! The `/metrics` page with vLLM's names. Every help text states that the numbers are simulated.
 
 use std::fmt::Display;
 
@@ -8,7 +8,7 @@ use super::stats::{E2E_BOUNDS, ITL_BOUNDS, SimHistogram, SimStats, TTFT_BOUNDS};
 
 /// The page in the Prometheus text format.
 pub(super) fn page(stats: &SimStats, model: &str) -> String {
-    // JSON and Prometheus escape quotes, backslashes and line ends alike.
+    // JSON and Prometheus escape quotes, backslashes and line ends the same way.
     let mut page = MetricsPage {
         text: String::with_capacity(16 << 10),
         labels: format!("engine=\"0\",model_name={}", quoted(model)),
@@ -69,7 +69,7 @@ impl MetricsPage {
         let mut below = 0;
         for (bound, count) in bounds.iter().zip(histogram.counts) {
             below += count;
-            // Debug keeps the `.0` of whole numbers, as vLLM's client library does.
+            // Debug formatting keeps the `.0` of whole numbers, as vLLM's client library does.
             self.sample(&bucket, &format!(",le=\"{bound:?}\""), below);
         }
         self.sample(&bucket, ",le=\"+Inf\"", histogram.count);

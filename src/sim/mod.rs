@@ -1,22 +1,23 @@
-//! A simulated inference server: an OpenAI-compatible HTTP front in vLLM's shapes, over an engine that only pretends.
+//! A simulated inference server: an OpenAI-compatible HTTP front end in vLLM's format, over a simulated engine.
 //!
-//! What it is for: a newcomer's first target, the known cadence that the instrument is checked against, and failures
-//! that a real server does not have on demand. What it is not: a prediction of any hardware. Its times come from a
-//! [`CostModel`], its text from a word list, and it says so wherever it shows a number.
+//! It is a first target for new users, a source with a known cadence for calibration, and a source of failures that a
+//! real server does not produce on demand. It does not predict any hardware. Its times come from a [`CostModel`], its
+//! text from a word list, and every displayed number is marked as simulated.
 //!
-//! # The way of a request
+//! # Path of a request
 //!
-//! `server` accepts, `routes` answers, `request` reads the body down to prompt lengths and hashes, `hub` submits the
-//! sequences to the `engine` and paces its steps; tokens come back through a `feed` per reply, `reply` makes events of
-//! them, `events` knows their bytes, and `socket` stamps the writes for `sends`.
+//! `server` accepts, `routes` dispatches, and `request` reduces the body to prompt lengths and hashes.
+//! `engine_driver` submits the sequences to the `engine` and paces its steps. Tokens return through one `token_queue`
+//! per reply. `reply` turns them into events, `events` formats the bytes, and `socket` stamps the writes for
+//! `send_log`.
 //!
 //! # Example
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use streamgauge::sim::{Options, Server};
+//! use streamgauge::sim::{SimOptions, SimServer};
 //!
-//! let server = Server::bind(Options::default(), "127.0.0.1:0".parse()?)?.spawn()?;
+//! let server = SimServer::bind(SimOptions::default(), "127.0.0.1:0".parse()?)?.spawn()?;
 //! println!("simulated at http://{}/v1", server.local_addr());
 //! server.stop()?;
 //! # Ok(())

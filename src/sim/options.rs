@@ -1,4 +1,4 @@
-//! What the simulated server may believe.
+//! Options of the simulated server.
 
 use thiserror::Error;
 
@@ -8,48 +8,48 @@ use crate::measure::time::Gap;
 /// Tokens in one KV-cache block, vLLM's usual size.
 pub(crate) const BLOCK_TOKENS: u32 = 16;
 
-/// The most choices that one request may ask for, over all its prompts.
+/// Maximum choices per request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
 
-/// Everything that can be set about the simulated server. The defaults are those of the command line.
+/// All options of the simulated server. The defaults are those of the command line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimOptions {
-    /// The names under which the one model is served, as vLLM's `--served-model-name`; but a reply carries the name that
-    /// was asked for. The first is the one on `/metrics` and of requests that name none.
+    /// Names of the single model, as in vLLM's `--served-model-name`. A reply has the name that its request used. The
+    /// first name appears on `/metrics` and in replies to requests without a model.
     pub models: Vec<String>,
-    /// Decides text and output lengths where the request brings no seed of its own.
+    /// Determines text and output lengths of requests without their own seed.
     pub seed: u64,
-    /// What a step costs.
+    /// Cost of a step.
     pub cost: CostModel,
-    /// Most sequences in one step.
+    /// Maximum sequences per step.
     pub max_num_seqs: u32,
-    /// Most tokens in one step, prompt and output together: longer prefills are cut into chunks.
+    /// Maximum tokens per step, prompt and output together. Longer prefills are split into chunks.
     pub max_batched_tokens: u32,
-    /// Most sequences that wait for a slot; what comes on top is refused with 503.
+    /// Maximum waiting sequences; requests beyond that are rejected with 503.
     pub max_waiting: u32,
-    /// Most tokens of one sequence, prompt and output together.
+    /// Maximum tokens per sequence, prompt and output together.
     pub max_model_len: u32,
     /// KV-cache blocks of 16 tokens.
     pub kv_blocks: u32,
-    /// Keep the blocks of prompts for later requests that start alike.
+    /// Reuse the blocks of prompts for later requests with an equal prefix.
     pub prefix_cache: bool,
-    /// Tokens that one decode step gives each sequence; above 1 an event carries several, as with speculative decoding.
+    /// Tokens per sequence and decode step. Above 1 an event has several tokens, as in speculative decoding.
     pub tokens_per_step: u32,
-    /// Tokens between two events of a stream; a request may ask for more, never for less.
+    /// Tokens between two events of a stream; a request may set a larger value, but not a smaller one.
     pub stream_interval: u32,
-    /// Mean of the (geometric) length at which a sequence stops by itself, in tokens.
+    /// Mean of the geometric distribution of output lengths, in tokens.
     pub mean_output_tokens: u32,
-    /// Keep every stream to this beat instead of simulating a batch.
+    /// Give every stream this exact interval instead of simulating a batch.
     pub exact_cadence: Option<Gap>,
-    /// Put vLLM's `metrics` object on the usage chunk.
+    /// Include vLLM's `metrics` object in the usage chunk.
     pub per_request_metrics: bool,
-    /// Close a kept-alive connection after this long without a request.
+    /// Close an idle keep-alive connection after this time.
     pub idle_timeout: Gap,
-    /// Close the connection after every streamed reply without having said so, as llama-server does.
+    /// Close the connection unannounced after every streamed reply, as llama-server does.
     pub hangup_after_stream: bool,
     /// Largest request body, in bytes.
     pub max_body: usize,
-    /// Most open connections; further ones wait to be accepted.
+    /// Maximum open connections; further ones wait for accept.
     pub max_connections: usize,
 }
 
@@ -78,36 +78,36 @@ impl Default for SimOptions {
     }
 }
 
-/// Options that no server can be built from.
+/// The options contradict each other or are out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SimOptionsError {
-    /// A bound that must be at least 1 is 0.
+    /// A value that must be at least 1 is 0.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// A step would take no time at all and the engine would never let go of its thread.
+    /// Steps would take no time, and the engine would never yield its thread.
     #[error("a decode step must take at least 1 µs (--step-base)")]
     InstantStep,
-    /// Calibration needs a beat that the machine can hold.
+    /// The machine cannot sustain a cadence this short, so calibration would be invalid.
     #[error("the exact cadence must be at least 100 µs (--exact-cadence)")]
     CadenceTooFast,
-    /// A longest sequence has to fit into the KV cache alone, or it could wait for ever.
+    /// A sequence of maximum length must fit into the KV cache alone, or it could wait forever.
     #[error(
         "a sequence of --max-model-len tokens does not fit into the KV cache: \
          lower that to {fits}, or give the cache {needs} blocks (--kv-blocks)"
     )]
     ModelLongerThanCache {
-        /// The longest sequence that does fit, in tokens.
+        /// The longest sequence that fits, in tokens.
         fits: u64,
-        /// The blocks that would be enough.
+        /// The number of blocks that would suffice.
         needs: u32,
     },
 }
 
 impl SimOptions {
-    /// Whether a server can be built from this.
+    /// Checks whether a server can run with these options.
     ///
     /// # Errors
-    /// The first thing that stands in the way.
+    /// The first violation found.
     pub fn check(&self) -> Result<(), SimOptionsError> {
         for (name, value) in [
             ("prefill_per_second", self.cost.prefill_per_second),

@@ -1,33 +1,32 @@
-//! Prompts are counted and hashed, never kept.
+//! Counts and hashes prompts without storing them.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use super::engine::EnginePrompt;
 use super::options::BLOCK_TOKENS;
 
-/// Bytes of text that count as one token, near what tokenizers make of English.
+/// Bytes of text per token, close to the average of tokenizers on English text.
 const TOKEN_BYTES: u64 = 4;
 
-/// Bytes of text that fill one KV-cache block.
+/// Bytes of text per KV-cache block.
 const BLOCK_BYTES: usize = TOKEN_BYTES as usize * BLOCK_TOKENS as usize;
 
-/// Tokens of a part that is not text (an image, a sound), whatever its size.
+/// Tokens of a part that is not text (an image, a sound), regardless of its size.
 const OPAQUE_TOKENS: usize = 256;
 
-/// Reads a prompt and forgets it.
 #[derive(Debug)]
 pub(super) struct PromptReader {
     hasher: DefaultHasher,
     chain: Vec<u64>,
     most_blocks: usize,
-    /// Bytes in the unfinished block.
+    /// Bytes in the incomplete block.
     filled: usize,
     bytes: u64,
 }
 
 impl PromptReader {
-    /// A reader at the start of a prompt. Equal `salt`s share cached prefixes. At most `most_tokens` are hashed; what
-    /// follows is only counted, because such a prompt is refused.
+    /// Starts a prompt. Prompts with equal `salt` share cached prefixes. At most `most_tokens` are hashed; the rest
+    /// is only counted, because the server rejects such a prompt.
     pub(super) fn new(salt: &str, most_tokens: u32) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(salt.as_bytes());
@@ -35,17 +34,15 @@ impl PromptReader {
         Self { hasher, chain: Vec::new(), most_blocks, filled: 0, bytes: 0 }
     }
 
-    /// Reads text.
     pub(super) fn text(&mut self, text: &str) {
         self.bytes(text.as_bytes());
     }
 
-    /// Reads one token id.
     pub(super) fn id(&mut self, id: u32) {
         self.bytes(&id.to_le_bytes());
     }
 
-    /// Reads a part that is not text.
+    /// Adds a part that is not text.
     pub(super) fn opaque(&mut self, raw: &str) {
         let mut hasher = DefaultHasher::new();
         hasher.write(raw.as_bytes());
@@ -69,7 +66,7 @@ impl PromptReader {
         }
     }
 
-    /// What the engine has to know. An empty prompt is one token, the one that begins every sequence.
+    /// Returns the engine's view of the prompt. An empty prompt has one token, the start-of-sequence token.
     pub(super) fn finish(self) -> EnginePrompt {
         let tokens = u32::try_from(self.bytes.div_ceil(TOKEN_BYTES)).unwrap_or(u32::MAX).max(1);
         EnginePrompt { tokens, chain: self.chain.into() }

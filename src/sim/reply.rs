@@ -1,4 +1,4 @@
-//! The body of a reply: one piece, or a stream of events that come when the engine has them.
+//! Reply bodies: a single piece, or a stream of events as the engine generates tokens.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,12 +21,11 @@ use super::socket::SocketBuffer;
 use super::token_queue::{TokenProgress, TokenQueue};
 use crate::measure::time::Stamp;
 
-/// The connection ends here because a fault wants it so.
+/// An injected fault ends the connection here.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("the reply was cut short, as asked for")]
 pub(super) struct StreamAborted;
 
-/// A body.
 #[derive(Debug)]
 pub(super) enum SimReply {
     Whole(Full<Bytes>),
@@ -59,17 +58,17 @@ impl Body for SimReply {
     }
 }
 
-/// Counts the tokens of a reply as they come.
+/// Counts the tokens of a reply as they arrive.
 #[derive(Debug)]
 pub(super) struct ReplyCounter {
     prompts: Vec<u64>,
     /// Choices per prompt.
     n: u32,
-    /// Tokens of each choice.
+    /// Tokens per choice.
     sent: Vec<u32>,
     unfinished: usize,
     cached: u64,
-    /// The end of the first choice.
+    /// Statistics of the first choice, once it has ended.
     timing: Option<FinishedJob>,
 }
 
@@ -86,14 +85,14 @@ impl ReplyCounter {
         }
     }
 
-    /// Books progress, and returns what is new of it.
+    /// Records progress and returns its new part.
     pub(super) fn book(&mut self, progress: &TokenProgress) -> TextPiece {
         let upto = progress.upto;
         let from = self.sent.get_mut(progress.choice as usize).map_or(upto, |sent| std::mem::replace(sent, upto));
         if let Some(finished) = progress.finished {
             self.unfinished = self.unfinished.saturating_sub(1);
             if progress.choice.is_multiple_of(self.n) {
-                // The choices of one prompt share it: it is counted once.
+                // The choices of one prompt share it, so it is counted once.
                 self.cached += u64::from(finished.cached_tokens);
             }
             if progress.choice == 0 {
@@ -103,46 +102,42 @@ impl ReplyCounter {
         TextPiece { choice: progress.choice, from, upto, finish: progress.finished.map(|finished| finished.reason) }
     }
 
-    /// All choices have ended.
+    /// Whether all choices have ended.
     pub(super) fn complete(&self) -> bool {
         self.unfinished == 0
     }
 
-    /// Tokens so far, of all choices.
     pub(super) fn tokens(&self) -> u64 {
         self.sent.iter().map(|sent| u64::from(*sent)).sum()
     }
 
-    /// Usage of one choice so far.
     fn usage_of(&self, choice: u32) -> ReplyUsage {
         let prompt = self.prompts.get((choice / self.n) as usize).copied().unwrap_or(0);
         let completion = self.sent.get(choice as usize).copied().unwrap_or(0).into();
         ReplyUsage { prompt, completion, cached: None }
     }
 
-    /// Usage of the whole reply.
     pub(super) fn usage(&self) -> ReplyUsage {
         ReplyUsage { prompt: self.prompts.iter().sum(), completion: self.tokens(), cached: Some(self.cached) }
     }
 
-    /// Times of the first choice, once it has ended.
+    /// Times of the first choice; `None` until it has ended.
     pub(super) fn timing(&self) -> Option<&FinishedJob> {
         self.timing.as_ref()
     }
 }
 
-/// How a stream goes about it: what the request and the server's options want.
+/// Options of a stream, from the request and the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamSettings {
     pub(super) include_usage: bool,
     pub(super) continuous_usage: bool,
     pub(super) metrics: bool,
     pub(super) cut: Option<StreamCut>,
-    /// Close the connection afterwards without having said so.
+    /// Close the connection afterwards, unannounced.
     pub(super) hangup: bool,
 }
 
-/// A streamed reply.
 #[derive(Debug)]
 pub(super) struct TokenStream {
     writer: EventWriter,
@@ -152,12 +147,12 @@ pub(super) struct TokenStream {
     run: JobHandle,
     wire: Arc<SocketBuffer>,
     log: Arc<SendLog>,
-    /// Events that are ready; few, because no progress is taken before they are written.
+    /// Events to write; few, because no further progress is taken before they are written.
     ready: VecDeque<ReadyChunk>,
     begun: bool,
     opened: bool,
     end: Option<StreamEnd>,
-    /// One turn has passed since the last event before a cut.
+    /// One poll has passed since the last event before a cut.
     lingered: bool,
 }
 
@@ -168,7 +163,7 @@ struct ReadyChunk {
     planned: Stamp,
 }
 
-/// What comes after the last event.
+/// What happens after the last event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnd {
     Clean,
@@ -203,10 +198,11 @@ impl TokenStream {
         }
     }
 
-    /// One event per call, and none while the one before is on its way out: one event is one HTTP chunk and one write.
+    /// Returns one event per call, and none while the previous one is being written: one event is one HTTP chunk and
+    /// one write.
     fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, StreamAborted>>> {
         if !self.begun {
-            // The head goes out on its own, before there is any token.
+            // The head is sent separately, before any token exists.
             self.begun = true;
             if self.is_cut_due() {
                 self.cut_stream(Stamp::default());
@@ -244,7 +240,7 @@ impl TokenStream {
                     return Poll::Ready(None);
                 }
                 Some(StreamEnd::Reset | StreamEnd::Cut) if !self.lingered => {
-                    // On HTTP/2 the last event is not out yet, and a reset of the stream would take it back.
+                    // On HTTP/2 the last event is still queued, and a stream reset would discard it.
                     self.lingered = true;
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
@@ -259,7 +255,7 @@ impl TokenStream {
         }
     }
 
-    /// Makes events of progress.
+    /// Converts progress into events.
     fn accept(&mut self, progress: TokenProgress) {
         let at = progress.at;
         if !std::mem::replace(&mut self.opened, true) {
@@ -301,7 +297,7 @@ impl TokenStream {
         self.manner.cut.is_some_and(|cut| self.tally.tokens() >= u64::from(cut.after))
     }
 
-    /// Ends the stream in the way of its fault.
+    /// Ends the stream as its fault demands.
     fn cut_stream(&mut self, at: Stamp) {
         self.end = match self.manner.cut.map(|cut| cut.kind) {
             Some(CutKind::Error) => {

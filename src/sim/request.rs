@@ -1,7 +1,7 @@
-//! What a request body asks for: OpenAI's chat and completion requests with vLLM's additions.
+//! Parses request bodies: OpenAI's chat and completion requests with vLLM's extensions.
 //!
-//! Fields that change neither time nor shape (temperature, stop strings, tools, ...) are accepted and have no effect
-//! other than the length of the prompt.
+//! Fields that affect neither timing nor format (temperature, stop strings, tools, ...) are accepted and affect only
+//! the length of the prompt.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,6 @@ use super::options::{MAX_CHOICES, SimOptions};
 use super::prompt::PromptReader;
 use super::text_generator::mix;
 
-/// Which of the two generating routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimRoute {
     /// `/v1/chat/completions`
@@ -25,16 +24,16 @@ pub(super) enum SimRoute {
     Completions,
 }
 
-/// A request that can be served.
+/// A validated request.
 #[derive(Clone, Debug)]
 pub(super) struct SimRequest {
     pub(super) route: SimRoute,
-    /// The name that was asked for, by its place among those served.
+    /// Index of the requested model name among the served names.
     pub(super) model: usize,
     pub(super) stream: bool,
-    /// A usage chunk at the end of the stream.
+    /// Send a usage chunk at the end of the stream.
     pub(super) include_usage: bool,
-    /// Usage so far on every chunk.
+    /// Send the usage so far in every chunk.
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
     /// Tokens between two events.
@@ -46,7 +45,7 @@ pub(super) struct SimRequest {
     length: LengthSampler,
 }
 
-/// The body as it comes. `RawValue` keeps prompts where they are, however large.
+/// The raw body. `RawValue` borrows prompts of any size instead of copying them.
 #[derive(Deserialize)]
 struct RequestFields<'a> {
     #[serde(borrow)]
@@ -98,10 +97,10 @@ struct MessagePart<'a> {
 #[serde(transparent)]
 struct MessageText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The most messages of a chat, and parts of a message.
+/// Maximum messages per chat, and parts per message.
 const MAX_PARTS: usize = 65_536;
 
-/// The most token ids of a prompt that are read at all.
+/// Maximum token ids read per prompt.
 const MAX_IDS: usize = 1 << 22;
 
 type TokenIds = BoundedList<u32, MAX_IDS>;
@@ -111,10 +110,10 @@ type PromptList<T> = BoundedList<T, { MAX_CHOICES as usize }>;
 const COMPLETION_TOKENS: u32 = 16;
 
 impl SimRequest {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// The answer to give instead, in vLLM's words where it has some.
+    /// The error response to send, with vLLM's wording where vLLM has one.
     pub(super) fn parse(body: &[u8], route: SimRoute, options: &SimOptions) -> Result<Self, ApiError> {
         let body: RequestFields<'_> =
             serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -176,7 +175,7 @@ impl SimRequest {
         Ok(())
     }
 
-    /// Every sequence of the request: choice `i` of prompt `p` is number `p * n + i`.
+    /// All sequences of the request: choice `i` of prompt `p` has number `p * n + i`.
     pub(super) fn jobs(&self, seed: u64, stall: Option<Stall>, options: &SimOptions) -> Vec<EngineJob> {
         let mut jobs = Vec::new();
         for prompt in &self.prompts {
@@ -250,7 +249,7 @@ impl<'a> RequestFields<'a> {
             ids.iter().for_each(|id| reader.id(*id));
             reader.finish()
         };
-        // Each form is tried on its own: the wrong ones fail at the first item, and nothing is buffered.
+        // Each format is tried separately: a wrong one fails at the first item, and nothing is buffered.
         let raw = raw.get();
         if let Ok(one) = serde_json::from_str(raw) {
             Ok(vec![text(&one)])
@@ -265,7 +264,7 @@ impl<'a> RequestFields<'a> {
     }
 }
 
-/// Reads a message's content: a text, or a list of parts.
+/// Reads a message's content: a string, or a list of parts.
 fn read_content(raw: &RawValue, reader: &mut PromptReader) -> Result<(), ApiError> {
     if let Ok(MessageText(text)) = serde_json::from_str(raw.get()) {
         reader.text(&text);
@@ -306,7 +305,7 @@ mod tests {
                 {"role":"user","content":[{"type":"text","text":"abc\n"},{"type":"image_url","image_url":{"url":"x"}}]},
                 {"role":"assistant","content":null}]}"#,
         );
-        // system\n + 8 + \n, user\n + 4 + 256 tokens + \n, assistant\n + \n: 16 + 10 + 11 bytes and the picture.
+        // system\n + 8 + \n, user\n + 4 + 256 tokens + \n, assistant\n + \n: 16 + 10 + 11 bytes and the image.
         assert_eq!(ask.unwrap().prompts[0].tokens, 256 + 37_u32.div_ceil(4));
     }
 

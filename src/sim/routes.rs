@@ -1,4 +1,4 @@
-//! What each path answers.
+//! Request routing and the responses of each path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,23 +25,23 @@ use super::text_generator::mix;
 use super::token_queue::TokenQueue;
 use crate::clock::Clock;
 
-/// On every answer.
+/// Sent in every response.
 const LABEL: HeaderValue = HeaderValue::from_static("streamgauge-sim (simulated)");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// The request's own name, under which `/sim/sends` finds the stream.
+/// The client's request id, by which `/sim/sends` finds the stream.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A request id longer than this is not taken over.
+/// Longest accepted request id, in bytes; a longer one is ignored.
 const MAX_ID: usize = 256;
 
-/// Bodies above this are read by a thread of their own: parsing a megabyte would make every stream late.
+/// Larger bodies, in bytes, are parsed on a separate thread: parsing a megabyte would delay every stream.
 const LARGE_BODY: usize = 256 << 10;
 
-/// What all connections share.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct RouteContext {
     options: Arc<SimOptions>,
@@ -75,10 +75,10 @@ impl RouteContext {
         &self.options
     }
 
-    /// Answers one request.
+    /// Responds to one request.
     ///
     /// # Errors
-    /// [`CutShort`] when a fault wants the connection to end without an answer.
+    /// [`StreamAborted`] if a fault ends the connection without a response.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
@@ -128,7 +128,7 @@ impl RouteContext {
         })
     }
 
-    /// The two routes that generate.
+    /// Handles the two generating routes.
     async fn generate(
         &self,
         route: SimRoute,
@@ -157,7 +157,7 @@ impl RouteContext {
         let id = request_id(&head.headers).unwrap_or_else(|| format!("{drawn:016x}"));
         let interval = match (ask.stream, faults.cut) {
             (true, _) => ask.stream_interval,
-            // A reply that is not streamed only wants to hear of the end, unless it ends early.
+            // A reply without streaming needs only the final progress, unless it is cut off early.
             (false, None) => u32::MAX,
             (false, Some(_)) => 1,
         };
@@ -196,7 +196,7 @@ impl RouteContext {
     }
 }
 
-/// Waits for all choices of a reply that is not streamed.
+/// Waits for all choices of a reply without streaming.
 async fn collect(
     writer: &EventWriter,
     mut tally: ReplyCounter,
@@ -233,7 +233,7 @@ async fn collect(
     Ok(Ok(writer.whole(&ends, tally.usage(), timing)))
 }
 
-/// All fault headers together.
+/// Combines all fault headers.
 fn faults(headers: &HeaderMap) -> Result<Faults, ApiError> {
     let mut text = String::new();
     for value in headers.get_all(fault::HEADER) {
@@ -268,7 +268,7 @@ fn unix_seconds() -> u64 {
     Clock::Monotonic.unix_nanos(Clock::Monotonic.now()) / 1_000_000_000
 }
 
-/// Undoes percent-encoding; what is not an escape stays.
+/// Decodes percent-encoding; leaves invalid escapes unchanged.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

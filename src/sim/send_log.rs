@@ -1,4 +1,4 @@
-//! When each event was really written, so that an instrument is checked against the sends and not against the plan.
+//! Logs when each event was written, so that instruments are compared with the actual sends and not with the plan.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -9,22 +9,22 @@ use super::token_queue::lock;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// Streams that are remembered.
+/// Number of logged streams.
 const STREAMS: usize = 1_024;
 
-/// Events of one stream that are remembered; with [`STREAMS`] this bounds the memory to 128 MiB.
+/// Logged events per stream; with [`STREAMS`] this limits the memory to 128 MiB.
 const EVENTS: usize = 4_096;
 
 /// One event on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendEntry {
-    /// Tokens in the event; none in a role, usage, error or `[DONE]` event.
+    /// Tokens in the event; zero in a role, usage, error or `[DONE]` event.
     pub(super) tokens: u32,
-    /// When the engine had it.
+    /// When the engine generated it.
     pub(super) planned: Stamp,
-    /// Before the first `write` of it.
+    /// Before its first `write`.
     pub(super) began: Stamp,
-    /// After the `write` that took the rest of it.
+    /// After its last `write`.
     pub(super) ended: Stamp,
 }
 
@@ -38,12 +38,11 @@ pub(super) struct SendLog {
 #[derive(Debug, Default)]
 struct SendQueueLog {
     first: Vec<SendEntry>,
-    /// Events beyond [`EVENTS`].
+    /// Number of events beyond [`EVENTS`].
     more: u64,
 }
 
 impl SendLog {
-    /// Notes an event.
     pub(super) fn push(&self, send: SendEntry) {
         let mut sends = lock(&self.sends);
         if sends.first.len() < EVENTS {
@@ -54,21 +53,21 @@ impl SendLog {
     }
 }
 
-/// The logs of the last [`STREAMS`] streams, those that still run included.
+/// Logs of the latest [`STREAMS`] streams, including active ones.
 #[derive(Debug, Default)]
 pub(super) struct SendLogs {
     logs: Mutex<VecDeque<Arc<SendLog>>>,
 }
 
-/// The answer of `/sim/sends`. All times are nanoseconds on the process's monotonic line.
+/// Response of `/sim/sends`. All times are nanoseconds on the process's monotonic time line.
 #[derive(Serialize)]
 struct SendLogPage<'a> {
     simulated: bool,
     id: &'a str,
-    /// Add this to a time to have it in nanoseconds since 1970.
+    /// Offset from a time to nanoseconds since 1970.
     origin_unix_ns: u64,
     exact_cadence_ns: Option<u64>,
-    /// Events that were written and are not listed.
+    /// Number of events written but not listed.
     unlisted: u64,
     events: Vec<SendLogLine>,
 }
@@ -82,7 +81,7 @@ struct SendLogLine {
 }
 
 impl SendLogs {
-    /// Begins the log of the stream with this request id, at the cost of the oldest.
+    /// Starts the log of a stream with this request id; evicts the oldest log if necessary.
     pub(super) fn begin(&self, key: &str) -> Arc<SendLog> {
         let log = Arc::new(SendLog { key: key.to_owned(), sends: Mutex::default() });
         let mut logs = lock(&self.logs);

@@ -1,4 +1,4 @@
-//! Listening, connections, and the life of the server.
+//! The listener, its connections, and the life cycle of the server.
 
 use std::future::Future;
 use std::io;
@@ -22,29 +22,29 @@ use super::socket::{Socket, SocketBuffer};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
-/// Connections that the kernel keeps until they are accepted.
+/// Length of the kernel's accept queue.
 const BACKLOG: i32 = 4_096;
 
-/// Largest request head, in bytes; a larger one is answered with 431.
+/// Largest request head, in bytes; larger ones are rejected with 431.
 const MAX_HEAD: usize = 64 << 10;
 
-/// Why there is no server.
+/// Reason why the server could not start.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The options contradict each other.
+    /// The options are invalid.
     #[error(transparent)]
     Options(#[from] SimOptionsError),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {addr} (--listen)")]
     Listen {
-        /// The address that was asked for.
+        /// The requested address.
         addr: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A simulated inference server that listens.
+/// A simulated inference server that is listening.
 #[derive(Debug)]
 pub struct SimServer {
     listener: TcpListener,
@@ -53,10 +53,10 @@ pub struct SimServer {
 }
 
 impl SimServer {
-    /// Listens on `addr`; port 0 takes a free one. Needs no runtime.
+    /// Listens on `addr`; port 0 selects a free port. Needs no runtime.
     ///
     /// # Errors
-    /// When the options make no sense or the address cannot be had.
+    /// If the options are invalid or the address is not available.
     pub fn bind(options: SimOptions, addr: SocketAddr) -> Result<Self, BindError> {
         options.check()?;
         let listen = || {
@@ -73,16 +73,16 @@ impl SimServer {
         Ok(Self { listener, local_addr, shared: Arc::new(RouteContext::new(options)) })
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Serves until `shutdown` is ready; connections that are open then are closed. Runs on a Tokio runtime with I/O
-    /// and time, of which one thread is enough.
+    /// Serves until `shutdown` completes, then closes open connections. Needs a Tokio runtime with I/O and time; one
+    /// thread suffices.
     ///
     /// # Errors
-    /// When the listener or the engine's timer fails.
+    /// If the listener or the engine's timer fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let mut serving = JoinSet::new();
@@ -99,32 +99,32 @@ impl SimServer {
         }
     }
 
-    /// Serves on a thread of its own until the handle is dropped.
+    /// Serves on a separate thread until the handle is dropped.
     ///
     /// # Errors
-    /// When there is no thread or no runtime to be had.
+    /// If creating the thread or the runtime fails.
     pub fn spawn(self) -> io::Result<RunningServer> {
         let local_addr = self.local_addr;
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = runtime()?;
         let thread = std::thread::Builder::new().name("sim".to_owned()).spawn(move || {
-            // The sender's end is the signal, whether it says something or is dropped.
+            // Both a message and the drop of the sender are the signal.
             runtime.block_on(self.run(async { drop(stopped.await) }))
         })?;
         Ok(RunningServer { local_addr, stop: Some(stop), thread: Some(thread) })
     }
 }
 
-/// The runtime that suits the server: one thread, which looks at sockets and timers after every few polls, because each
-/// poll writes an event and takes its microseconds.
+/// Creates the runtime that suits the server: one thread that checks sockets and timers after every few polls,
+/// because each poll writes an event and takes microseconds.
 ///
 /// # Errors
-/// When the system refuses.
+/// If the system has no resources for a runtime.
 pub fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().event_interval(8).enable_all().build()
 }
 
-/// A server on its own thread. Dropping it stops the server.
+/// A server on a separate thread. Drop stops it.
 #[derive(Debug)]
 pub struct RunningServer {
     local_addr: SocketAddr,
@@ -133,15 +133,15 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Where it listens.
+    /// The listening address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Stops the server and says how it went.
+    /// Stops the server and returns its result.
     ///
     /// # Errors
-    /// What [`Server::run`] ended with, if that was before this call.
+    /// The error of [`SimServer::run`], if it ended before this call.
     pub fn stop(mut self) -> io::Result<()> {
         self.end()
     }
@@ -158,12 +158,12 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        // Who wants to know calls `stop`.
+        // Callers that need the result call `stop`.
         drop(self.end());
     }
 }
 
-/// Accepts connections for as long as it is polled.
+/// Accepts connections while it is polled.
 async fn accept(
     listener: &tokio::net::TcpListener,
     shared: &Arc<RouteContext>,
@@ -186,13 +186,12 @@ async fn accept(
                     drop(place);
                 });
             }
-            // Out of descriptors, or a client that left in the queue: neither is the end, and both pass.
+            // No free descriptor, or a client that left the accept queue: both conditions are temporary.
             Err(_) => Clock::Monotonic.sleep(Gap::from_millis(10)).await,
         }
     }
 }
 
-/// Serves one connection to its end.
 async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
     if stream.set_nodelay(true).is_err() {
         return;
@@ -205,7 +204,7 @@ async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
         let (shared, wire) = (shared.clone(), wire.clone());
         async move { shared.answer(request, &wire).await }
     });
-    // Every way for a connection to end is fine here: clients that leave are aborted by their replies' drop.
+    // Every kind of connection end is acceptable. The drop of a reply aborts its sequences.
     if http2 {
         drop(http2::Builder::new(TokioExecutor::new()).serve_connection(socket, answer).await);
         return;
@@ -219,7 +218,7 @@ async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
     drop(served.await);
 }
 
-/// Whether the client begins HTTP/2 by prior knowledge: no method of HTTP/1.1 begins like its preface.
+/// Whether the client uses HTTP/2 with prior knowledge: no HTTP/1.1 method starts like its preface.
 async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
     const PREFACE: &[u8] = b"PRI";
     loop {
@@ -231,7 +230,7 @@ async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
         if got == PREFACE.len() {
             return Ok(true);
         }
-        // Part of the preface: the socket stays readable while the rest is on its way.
+        // Only part of the preface has arrived: the socket stays readable, so readiness cannot signal the rest.
         Clock::Monotonic.sleep(Gap::from_millis(1)).await;
     }
 }

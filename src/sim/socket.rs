@@ -1,7 +1,7 @@
-//! The connection below HTTP: stamps the writes, and ends the way a fault wants it.
+//! The connection below HTTP: stamps the writes, and ends as a fault demands.
 //!
-//! hyper sees a socket; the reply's body sees the [`Wire`] of the same connection, by which it learns that its last
-//! event is out, and orders a reset or a hang-up.
+//! hyper uses the [`Socket`]; the reply's body uses the [`SocketBuffer`] of the same connection. Through it the body
+//! learns that its last event is written, and requests a reset or a hang-up.
 
 use std::io;
 use std::pin::Pin;
@@ -19,23 +19,24 @@ use super::token_queue::lock;
 use crate::clock::Clock;
 use crate::measure::time::Stamp;
 
-/// What a connection's socket and the body that is written to it tell each other.
+/// State shared by a connection's socket and the reply body that is written to it.
 #[derive(Debug, Default)]
 pub(super) struct SocketBuffer {
     state: Mutex<SocketState>,
-    /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may end it for the others.
+    /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may close it for the
+    /// others.
     shared: bool,
 }
 
 #[derive(Debug, Default)]
 struct SocketState {
-    /// The event that hyper has and the socket has not.
+    /// The event that hyper has received but not yet written.
     pending: Option<PendingBytes>,
-    /// Who waits for `pending` to be written.
+    /// The task that waits until `pending` is written.
     waker: Option<Waker>,
     reset: bool,
     hangup: Hangup,
-    /// The socket took less than it was offered.
+    /// The socket accepted fewer bytes than offered.
     blocked: bool,
 }
 
@@ -51,20 +52,20 @@ struct PendingBytes {
 enum Hangup {
     #[default]
     No,
-    /// After the next write, which completes the reply.
+    /// Close after the next write, which completes the reply.
     Ordered,
-    /// Now: reads see the end of the stream, whereupon hyper closes an idle connection.
+    /// Close now: reads return end of stream, so hyper closes the idle connection.
     Due,
 }
 
 impl SocketBuffer {
-    /// The wire of a connection that carries several replies at once. Nothing is stamped, and a reset is one of the
-    /// stream, which the body's error makes.
+    /// For a connection with several concurrent replies. Nothing is stamped. The body's error resets the stream, not
+    /// the connection.
     pub(super) fn shared() -> Self {
         Self { shared: true, ..Self::default() }
     }
 
-    /// Announces the event that is handed to hyper next. Until it is written the wire is [`busy`](Self::busy).
+    /// Announces the next event for hyper. Until it is written, [`busy`](Self::busy) is true.
     pub(super) fn announce(&self, log: &Arc<SendLog>, tokens: u32, planned: Stamp) {
         if self.shared {
             return;
@@ -72,29 +73,29 @@ impl SocketBuffer {
         lock(&self.state).pending = Some(PendingBytes { log: log.clone(), tokens, planned, began: None });
     }
 
-    /// Whether the last event is still on its way out.
+    /// Whether the last event is not yet fully written.
     pub(super) fn busy(&self) -> bool {
         lock(&self.state).pending.is_some()
     }
 
-    /// Wakes `cx` once the last event is out.
+    /// Wakes `cx` once the last event is written.
     pub(super) fn wake_when_written(&self, cx: &Context<'_>) {
         lock(&self.state).waker = Some(cx.waker().clone());
     }
 
-    /// Makes the connection end in a reset when it is dropped.
+    /// Makes the drop of the connection send a reset.
     pub(super) fn reset(&self) {
         lock(&self.state).reset = !self.shared;
     }
 
-    /// Closes the connection after the rest of the reply, without having said so.
+    /// Closes the connection unannounced after the rest of the reply.
     pub(super) fn hang_up(&self) {
         if !self.shared {
             lock(&self.state).hangup = Hangup::Ordered;
         }
     }
 
-    /// Books one `write` that was offered `offered` bytes.
+    /// Records one `write` of at most `offered` bytes.
     fn on_write(&self, began: Stamp, taken: &Poll<io::Result<usize>>, offered: usize) {
         let waker = {
             let mut state = lock(&self.state);
@@ -129,7 +130,7 @@ impl SocketBuffer {
     }
 }
 
-/// A connection as hyper drives it.
+/// A connection as used by hyper.
 #[derive(Debug)]
 pub(super) struct Socket {
     io: TokioIo<TcpStream>,
@@ -167,8 +168,8 @@ impl Write for Socket {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
-    /// hyper then copies an event, its chunk size and its line ends together: one `write` for all, and for events of a
-    /// few hundred bytes the cheapest way.
+    /// Makes hyper join an event, its chunk size and its line ends in one `write`. For events of a few hundred bytes
+    /// this is the cheapest way.
     fn is_write_vectored(&self) -> bool {
         false
     }
@@ -177,7 +178,7 @@ impl Write for Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if lock(&self.wire.state).reset {
-            // Without a linger time close() sends RST. If the socket is gone already there is nothing left to reset.
+            // Without linger time close() sends RST. An error means that the socket is already closed.
             SockRef::from(self.io.inner()).set_linger(Some(Duration::ZERO)).ok();
         }
     }

@@ -1,34 +1,32 @@
-//! What the engine counts, in plain fields. [`super::metrics`] writes them out.
+//! The engine's counters as plain fields. [`super::metrics`] formats them.
 
 use super::engine::EngineFinish;
 use crate::measure::time::Gap;
 
-/// Counters and gauges of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct SimStats {
     /// Sequences in the batch.
     pub(crate) running: u64,
     /// Sequences in the queue.
     pub(crate) waiting: u64,
-    /// Used share of the KV cache, from 0 to 1.
+    /// Share of the KV cache in use, 0 to 1.
     pub(crate) kv_usage: f64,
-    /// Requests that the full queue turned away.
+    /// Requests rejected because the queue was full.
     pub(crate) refused: u64,
     /// Prompt tokens of sequences that reached their first token.
     pub(crate) prompt_tokens: u64,
-    /// Output tokens.
     pub(crate) generation_tokens: u64,
-    /// Prompt tokens that were looked up in the prefix cache.
+    /// Prompt tokens looked up in the prefix cache.
     pub(crate) cache_queries: u64,
-    /// Of those, the ones that were found.
+    /// Prompt tokens found in the prefix cache.
     pub(crate) cache_hits: u64,
-    /// Sequences that lost their blocks to another and start over.
+    /// Sequences that lost their blocks to another and started over.
     pub(crate) preemptions: u64,
-    /// Ended sequences, in the order of [`Finish::ALL`].
+    /// Ended sequences, in the order of [`EngineFinish::ALL`].
     finished: [u64; EngineFinish::ALL.len()],
     /// Arrival to first token.
     pub(crate) ttft: SimHistogram<{ TTFT_BOUNDS.len() }>,
-    /// Between two outputs of one sequence.
+    /// Time between two outputs of one sequence.
     pub(crate) itl: SimHistogram<{ ITL_BOUNDS.len() }>,
     /// Arrival to last token.
     pub(crate) e2e: SimHistogram<{ E2E_BOUNDS.len() }>,
@@ -37,28 +35,26 @@ pub(crate) struct SimStats {
 }
 
 impl SimStats {
-    /// Counts the end of a sequence.
     pub(crate) fn finish(&mut self, reason: EngineFinish) {
         self.finished[reason as usize] += 1;
     }
 
-    /// How many sequences ended for `reason`.
     pub(crate) fn finished(&self, reason: EngineFinish) -> u64 {
         self.finished[reason as usize]
     }
 }
 
-/// vLLM's bounds of `time_to_first_token_seconds`.
+/// vLLM's bounds of `time_to_first_token_seconds`, in seconds.
 pub(crate) const TTFT_BOUNDS: [f64; 22] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
     160.0, 640.0, 2560.0,
 ];
 
-/// vLLM's bounds of `inter_token_latency_seconds`.
+/// vLLM's bounds of `inter_token_latency_seconds`, in seconds.
 pub(crate) const ITL_BOUNDS: [f64; 19] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
 
-/// vLLM's bounds of `e2e_request_latency_seconds` and `request_queue_time_seconds`.
+/// vLLM's bounds of `e2e_request_latency_seconds` and `request_queue_time_seconds`, in seconds.
 pub(crate) const E2E_BOUNDS: [f64; 21] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,
@@ -68,9 +64,9 @@ pub(crate) const E2E_BOUNDS: [f64; 21] = [
 #[derive(Debug)]
 pub(crate) struct SimHistogram<const N: usize> {
     pub(crate) counts: [u64; N],
-    /// Observations, those above the last bound included.
+    /// Observations, including those above the last bound.
     pub(crate) count: u64,
-    /// Their sum, in seconds.
+    /// Sum of the observations, in seconds.
     pub(crate) sum: f64,
 }
 
@@ -81,7 +77,7 @@ impl<const N: usize> Default for SimHistogram<N> {
 }
 
 impl<const N: usize> SimHistogram<N> {
-    /// Counts `gap` in the first bucket whose bound is not below it.
+    /// Adds `gap` to the first bucket whose bound is at least `gap`.
     pub(crate) fn observe(&mut self, bounds: &[f64; N], gap: Gap) {
         let seconds = gap.as_secs();
         self.count += 1;

@@ -1,6 +1,6 @@
-//! The text of the simulated model: plain English words, drawn by seed and position.
+//! The text of the simulated model: plain English words, selected by seed and position.
 //!
-//! Nothing of a prompt ever gets into it, and no word needs escaping in JSON.
+//! It contains nothing from prompts, and no word needs escaping in JSON.
 
 /// 256 words of Basic English (C. K. Ogden, 1930).
 #[rustfmt::skip]
@@ -29,19 +29,19 @@ const WORDS: [&str; 256] = [
     "learning", "leather", "leg", "letter", "level", "library", "lift", "light", "limit",
 ];
 
-/// One word per token; the same seed, choice and position always give the same word.
+/// One word per token; equal seed, choice and position give equal words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextGenerator {
     seed: u64,
 }
 
 impl TextGenerator {
-    /// The text of choice number `choice` of a request with this seed.
+    /// Creates the text of choice number `choice` for this seed.
     pub(super) fn new(seed: u64, choice: u32) -> Self {
         Self { seed: mix(seed ^ mix(u64::from(choice))) }
     }
 
-    /// The id of token number `position`: the place of its word in the list.
+    /// The id of token number `position`: its word's index in the list.
     pub(super) fn id(self, position: u32) -> u8 {
         mix(self.seed.wrapping_add(u64::from(position))).to_le_bytes()[0]
     }
@@ -52,7 +52,7 @@ impl TextGenerator {
     }
 }
 
-/// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
+/// SplitMix64's finalizer, which makes the hashes of adjacent numbers unrelated.
 pub(super) const fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

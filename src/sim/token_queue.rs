@@ -1,7 +1,7 @@
-//! The way of tokens from the engine to one reply.
+//! Passes tokens from the engine to one reply.
 //!
-//! Bounded without backpressure: a reader that falls behind finds its tokens merged into fewer, larger pieces, which is
-//! what vLLM's output collector does. A stream therefore never slows the engine and never loses a token.
+//! The queue is bounded without backpressure: for a slow reader it merges tokens into fewer, larger pieces, as vLLM's
+//! output collector does. A stream therefore never slows the engine and never loses a token.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,50 +10,50 @@ use std::task::{Context, Poll, Waker};
 use super::engine::{EngineOutput, FinishedJob};
 use crate::measure::time::Stamp;
 
-/// Pieces that are kept apart for a reader that is behind.
+/// Pieces to keep separate for a slow reader.
 const CAPACITY: usize = 64;
 
-/// Locks what cannot be left half-done: every critical section here is a few assignments.
+/// Ignores poisoning, because every critical section is a few assignments and leaves a valid state.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tokens of one choice up to a point.
+/// Progress of one choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TokenProgress {
     pub(super) choice: u32,
     /// Tokens of the choice so far.
     pub(super) upto: u32,
-    /// When the engine had them.
+    /// When the engine generated them.
     pub(super) at: Stamp,
     pub(super) finished: Option<FinishedJob>,
 }
 
-/// The feed of one reply, with all its choices.
+/// The token queue of one reply, with all its choices.
 #[derive(Debug)]
 pub(super) struct TokenQueue {
-    /// Tokens between two pieces of a choice: the first comes at once, and so does the last.
+    /// Tokens between two pieces of a choice; the first and the last piece are sent at once.
     interval: u32,
     inner: Mutex<TokenQueueState>,
 }
 
 #[derive(Debug)]
 struct TokenQueueState {
-    /// At most [`CAPACITY`] and one per choice.
+    /// At most [`CAPACITY`] pieces plus one per choice.
     queue: VecDeque<TokenProgress>,
-    /// What was passed on, by choice.
+    /// Tokens passed on, per choice.
     passed: Vec<u32>,
     waker: Option<Waker>,
 }
 
 impl TokenQueue {
-    /// A feed of `choices` choices.
+    /// Creates a queue for `choices` choices.
     pub(super) fn new(choices: usize, interval: u32) -> Self {
         let inner = TokenQueueState { queue: VecDeque::new(), passed: vec![0; choices], waker: None };
         Self { interval, inner: Mutex::new(inner) }
     }
 
-    /// Takes what the engine gave to `choice`.
+    /// Adds the engine's output for `choice`.
     pub(super) fn push(&self, choice: u32, output: &EngineOutput) {
         let waker = {
             let mut inner = lock(&self.inner);
@@ -76,7 +76,7 @@ impl TokenQueue {
         }
     }
 
-    /// The next piece.
+    /// Returns the next piece when polled.
     pub(super) fn poll_next(&self, cx: &Context<'_>) -> Poll<TokenProgress> {
         let mut inner = lock(&self.inner);
         match inner.queue.pop_front() {
@@ -90,7 +90,7 @@ impl TokenQueue {
         }
     }
 
-    /// The next piece, for who waits for nothing else.
+    /// Waits for the next piece, for callers that wait for nothing else.
     pub(super) async fn next(&self) -> TokenProgress {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }

@@ -1,9 +1,9 @@
 //! Continuous batching, as vLLM's scheduler does it.
 //!
-//! Time is a chain of steps. A step takes one token of every decoding sequence and as much prefill as the token budget
-//! leaves, oldest first; then waiting sequences join while there are slots, budget and blocks. Whoever joins has found
-//! its cached prefix first. When a running sequence finds no block, the youngest running one is preempted: it gives up
-//! its blocks, goes to the head of the queue, and computes everything again.
+//! Time is a sequence of steps. A step takes one token of every decoding sequence, and as much prefill as the token
+//! budget leaves, oldest sequence first. Then waiting sequences join while there are slots, budget and blocks. A
+//! joining sequence first takes its cached prefix. If no block is free for a running sequence, the scheduler preempts
+//! the youngest one: it loses its blocks, returns to the head of the queue, and computes everything again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,6 @@ use crate::sim::cost::CostModel;
 use crate::sim::options::SimOptions;
 use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
 
-/// The scheduler.
 #[derive(Debug)]
 pub(super) struct BatchScheduler {
     cost: CostModel,
@@ -25,17 +24,16 @@ pub(super) struct BatchScheduler {
     tokens_per_step: u32,
     blocks: BlockPool,
     waiting: VecDeque<Sequence>,
-    /// In the order of admission.
+    /// In order of admission.
     running: Vec<Sequence>,
     /// Aborted since the last step.
     gone: Vec<(Range<u64>, EngineFinish)>,
-    /// The end of the step in flight.
+    /// End of the step in flight.
     ends: Option<Stamp>,
-    /// The end of the step before.
+    /// End of the previous step.
     free_at: Stamp,
 }
 
-/// One sequence on its way.
 #[derive(Debug)]
 struct Sequence {
     seq: u64,
@@ -45,18 +43,18 @@ struct Sequence {
     admitted: Option<Stamp>,
     first: Option<Stamp>,
     last: Stamp,
-    /// Where a stall ends.
+    /// End of the current stall.
     resumes: Option<Stamp>,
     /// Prompt tokens found in the prefix cache at first admission.
     cached: u32,
-    /// Tokens whose keys and values exist.
+    /// Tokens with computed keys and values.
     computed: u32,
-    /// Tokens that the step in flight computes; zero if the sequence is not in it.
+    /// Tokens computed by the step in flight; zero if the sequence is not in it.
     scheduled: u32,
-    /// Output tokens that the step in flight will give.
+    /// Output tokens of the step in flight.
     emits: u32,
     generated: u32,
-    /// The prompt (after a preemption: and the output so far) is computed.
+    /// The prompt is computed; after a preemption, also the output so far.
     decoding: bool,
 }
 
@@ -82,7 +80,7 @@ impl Sequence {
         new
     }
 
-    /// Begins the stall if the next token is the one it stands before.
+    /// Begins the stall if it precedes the next token.
     fn stall_from(&mut self, at: Stamp) {
         if let Some(stall) = self.job.stall.take_if(|stall| stall.before <= self.generated + 1) {
             self.resumes = Some(at.after(stall.gap));
@@ -93,12 +91,12 @@ impl Sequence {
         self.resumes.is_some_and(|resumes| resumes > at)
     }
 
-    /// Tokens to compute before the next output token.
     fn remaining(&self) -> u32 {
         self.job.prompt.tokens.saturating_add(self.generated).saturating_sub(self.computed)
     }
 
-    /// Output tokens of a step that computes all that remains. The first step gives one; a stall is not jumped.
+    /// Output tokens of a step that computes all remaining tokens. The first step gives one, and no step passes a
+    /// stall.
     fn next_output(&self, tokens_per_step: u32) -> u32 {
         let most = if self.decoding { tokens_per_step } else { 1 };
         let left = self.job.output_tokens.saturating_sub(self.generated);
@@ -106,7 +104,7 @@ impl Sequence {
         most.min(left).min(until_stall)
     }
 
-    /// Books the step that ends at `at`. `None` if it gave this sequence nothing.
+    /// Applies the step that ends at `at`. `None` if this sequence had no output.
     fn book_step(&mut self, at: Stamp, stats: &mut SimStats) -> Option<EngineOutput> {
         self.computed += std::mem::take(&mut self.scheduled);
         let emits = std::mem::take(&mut self.emits);
@@ -167,7 +165,7 @@ impl BatchScheduler {
         }
     }
 
-    /// Sequences that could be taken now: the rest of the queue, and the slots that are free.
+    /// Sequences that can be accepted now: free queue places plus free slots.
     pub(super) fn room(&self) -> usize {
         let slots = self.max_num_seqs.saturating_sub(self.running.len());
         self.max_waiting.saturating_add(slots).saturating_sub(self.waiting.len())
@@ -205,7 +203,7 @@ impl BatchScheduler {
         self.launch(now, stats)
     }
 
-    /// Lets go of what was aborted.
+    /// Releases aborted sequences.
     fn sweep(&mut self, stats: &mut SimStats) {
         for (seqs, why) in std::mem::take(&mut self.gone) {
             let blocks = &mut self.blocks;
@@ -222,7 +220,7 @@ impl BatchScheduler {
         }
     }
 
-    /// Books the step that has just ended.
+    /// Applies the step that has just ended.
     fn land(&mut self, stats: &mut SimStats, out: &mut Vec<EngineOutput>) {
         let (blocks, at) = (&mut self.blocks, self.free_at);
         self.running.retain_mut(|sequence| {
@@ -236,7 +234,7 @@ impl BatchScheduler {
         });
     }
 
-    /// When the next step can start: at once if somebody runs, else when somebody arrives or resumes.
+    /// Start of the next step: now if any sequence can run, else at the next arrival or resumption.
     fn next_start(&self) -> Option<Stamp> {
         let arrival = self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs);
         let ready = self.running.iter().map(|sequence| sequence.resumes.unwrap_or_default());
@@ -244,11 +242,11 @@ impl BatchScheduler {
         Some(earliest.max(self.free_at))
     }
 
-    /// Starts the next step if its time has come, and returns when to look again.
+    /// Starts the next step if it is due; returns the time of the next call.
     ///
-    /// A step starts where the one before ended, however late the caller was to notice: neither its lateness nor an
-    /// arrival in that time gets into the model. But a caller that is late by more than the shortest step is not
-    /// answered with a burst; the time is lost, as it is for a process that was stopped.
+    /// A step starts at the end of the previous one, however late the caller is. Neither that lateness nor an arrival
+    /// during it affects the model. If the caller is late by more than the shortest step, the lost time is skipped
+    /// without a burst, as for a stopped process.
     fn launch(&mut self, now: Stamp, stats: &mut SimStats) -> Option<Stamp> {
         let mut start = self.next_start()?;
         if start > now {
@@ -270,7 +268,7 @@ impl BatchScheduler {
             }
         }
         if seqs == 0 {
-            // Everybody in the batch is stalled, and they hold what the others wait for.
+            // All sequences of the batch are stalled, and they hold the resources that the others need.
             return self.running.iter().filter_map(|sequence| sequence.resumes).filter(|at| *at > start).min();
         }
         let took = self.cost.step(seqs, prefill).max(Gap::from_nanos(1));
@@ -278,7 +276,7 @@ impl BatchScheduler {
         self.ends
     }
 
-    /// Gives the running sequences their tokens of the step. `true` if one had to be preempted for that.
+    /// Schedules the running sequences. Returns `true` if it had to preempt one.
     fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) -> bool {
         let mut preempted = false;
         let mut at = 0;
@@ -304,7 +302,7 @@ impl BatchScheduler {
         preempted
     }
 
-    /// Lets waiting sequences join that had arrived when the step started.
+    /// Admits waiting sequences that arrived before the step started.
     fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) {
         while *budget > 0 && self.running.len() < self.max_num_seqs {
             let Some(mut sequence) = self.waiting.pop_front_if(|next| next.arrived <= start) else { break };
@@ -312,7 +310,7 @@ impl BatchScheduler {
             sequence.held = self.blocks.adopt(&sequence.job.prompt.chain, tokens);
             let cached = sequence.held.tokens();
             sequence.computed = cached;
-            // A stall before the first token keeps a slot, like every other stall.
+            // A stall before the first token occupies a slot, like any other stall.
             let joins =
                 sequence.stalled(start) || schedule(&mut sequence, &mut self.blocks, budget, self.tokens_per_step);
             if !joins {
@@ -333,7 +331,8 @@ impl BatchScheduler {
     }
 }
 
-/// Puts one sequence into the step with as much as the budget allows. `false` changes nothing: there is no block left.
+/// Adds one sequence to the step with as many tokens as the budget allows. Returns `false` and changes nothing if no
+/// block is free.
 fn schedule(sequence: &mut Sequence, blocks: &mut BlockPool, budget: &mut u32, tokens_per_step: u32) -> bool {
     let tokens = sequence.remaining().min(*budget);
     let computed = sequence.computed.saturating_add(tokens);

@@ -1,20 +1,20 @@
 //! KV-cache blocks and the prefix cache.
 //!
-//! A block holds [`BLOCK_TOKENS`] tokens. A full block of prompt is *cached*: it is known by the hash of everything up
-//! to its end, is shared by every sequence that starts with the same text, and stays when nobody uses it until its room
-//! is needed (least recently used first). All other blocks are *private* to one sequence.
+//! A block has [`BLOCK_TOKENS`] tokens. A full block of prompt is *cached*: its key is the hash of everything up to
+//! its end, and all sequences with that prefix share it. Without users it remains until its space is needed (LRU
+//! eviction). All other blocks are *private* to one sequence.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::sim::options::BLOCK_TOKENS;
 
-/// The pool. `private` + `cached` never exceeds `total`.
+/// The block pool. `private` + `cached` never exceeds `total`.
 #[derive(Debug)]
 pub(super) struct BlockPool {
     total: u32,
     private: u32,
     cached: HashMap<u64, CachedBlock>,
-    /// Cached blocks that no sequence uses, by when they were let go.
+    /// Cached blocks without users, ordered by release.
     idle: BTreeMap<u64, u64>,
     next_tick: u64,
     reuse: bool,
@@ -23,22 +23,20 @@ pub(super) struct BlockPool {
 #[derive(Debug)]
 struct CachedBlock {
     users: u32,
-    /// The key in `idle`; meaningful while `users` is zero.
+    /// Key in `idle`; valid only while `users` is zero.
     let_go: u64,
 }
 
-/// The blocks of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct BlockLease {
-    /// Hashes of the cached blocks, in the order of the text.
+    /// Hashes of the cached blocks, in text order.
     shared: Vec<u64>,
     private: u32,
-    /// Full prompt blocks of this sequence that are settled: shared, or known to be a double of somebody else's.
+    /// Full prompt blocks that are decided: shared, or private copies of a block cached by another sequence.
     settled: usize,
 }
 
 impl BlockLease {
-    /// Tokens in the cached blocks.
     pub(super) fn tokens(&self) -> u32 {
         u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_mul(BLOCK_TOKENS)
     }
@@ -49,17 +47,17 @@ impl BlockLease {
 }
 
 impl BlockPool {
-    /// An empty pool of `total` blocks; with `reuse` off nothing is ever cached.
+    /// An empty pool of `total` blocks. Without `reuse`, it caches nothing.
     pub(super) fn new(total: u32, reuse: bool) -> Self {
         Self { total, private: 0, cached: HashMap::new(), idle: BTreeMap::new(), next_tick: 0, reuse }
     }
 
-    /// The share of blocks that sequences use, from 0 to 1. Cached blocks that nobody uses count as free.
+    /// Share of blocks in use by sequences, 0 to 1. Cached blocks without users count as free.
     pub(super) fn usage(&self) -> f64 {
         if self.total == 0 { 0.0 } else { f64::from(self.total - self.free()) / f64::from(self.total) }
     }
 
-    /// Blocks that could be had, idle cached ones included.
+    /// Available blocks, including cached ones without users.
     fn free(&self) -> u32 {
         let idle = u32::try_from(self.idle.len()).unwrap_or(u32::MAX);
         self.unclaimed().saturating_add(idle)
@@ -70,8 +68,8 @@ impl BlockPool {
         self.total.saturating_sub(self.private).saturating_sub(cached)
     }
 
-    /// Takes the longest cached prefix of `chain` that leaves at least one of `tokens` to compute: without that there
-    /// would be nothing to draw the first output token from.
+    /// Takes the longest cached prefix of `chain` that leaves at least one of `tokens` to compute, because the first
+    /// output token needs a computed input token.
     pub(super) fn adopt(&mut self, chain: &[u64], tokens: u32) -> BlockLease {
         let mut held = BlockLease::default();
         let most = usize::try_from(tokens.saturating_sub(1) / BLOCK_TOKENS).unwrap_or(usize::MAX);
@@ -87,7 +85,8 @@ impl BlockPool {
         held
     }
 
-    /// Makes `held` long enough for `tokens`, evicting what nobody uses. `false` changes nothing: the pool is full.
+    /// Extends `held` to `tokens`, and evicts unused blocks if necessary. Returns `false` and changes nothing if the
+    /// pool is full.
     pub(super) fn grow(&mut self, held: &mut BlockLease, tokens: u32) -> bool {
         let missing = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(held.count());
         if missing > self.free() {
@@ -102,8 +101,8 @@ impl BlockPool {
         true
     }
 
-    /// Caches the prompt blocks that `computed` tokens fill. A block that somebody else cached in the meantime stays
-    /// private, a double, as in the real thing.
+    /// Caches the prompt blocks that `computed` tokens fill. A block that another sequence has cached meanwhile stays
+    /// private as a duplicate, as in vLLM.
     pub(super) fn publish(&mut self, held: &mut BlockLease, chain: &[u64], computed: u32) {
         if !self.reuse {
             return;
@@ -121,7 +120,7 @@ impl BlockPool {
         }
     }
 
-    /// Gives everything back. Later blocks of a chain are let go first, because they are of no use without the earlier.
+    /// Releases all blocks. Later blocks of a chain go first, because they are useless without the earlier ones.
     pub(super) fn release(&mut self, held: BlockLease) {
         self.private -= held.private;
         for hash in held.shared.into_iter().rev() {

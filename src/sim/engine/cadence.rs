@@ -1,8 +1,8 @@
-//! Exact cadence: every stream gets its token number `k` (from 0) at `first + k * cadence`, whatever the others do.
+//! Exact cadence: every stream gets token `k` (from 0) at `first + k * cadence`, independent of the other streams.
 //!
-//! This is the beat that an instrument is calibrated against, so the sends must not get into each other's way: a stream
-//! starts in a slot of the beat that no other stream sends in, if there is one. That moves its first token by less than
-//! one cadence; the first token is otherwise as late as that of a lone request.
+//! Instruments are calibrated against this cadence, so sends must not delay each other. The period is divided into
+//! slots, and a new stream gets one of the slots with the fewest streams. That delays its first token by less than
+//! one cadence, compared with a lone request.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -14,13 +14,12 @@ use crate::sim::cost::CostModel;
 use crate::sim::options::SimOptions;
 use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
 
-/// The least distance that slots keep, in nanoseconds: several times what it takes to write one event.
+/// Minimum slot width in nanoseconds: several times the time to write one event.
 const SLOT: u64 = 100_000;
 
-/// The most slots of a beat.
+/// Maximum slots per period.
 const MAX_SLOTS: u64 = 4_096;
 
-/// The scheduler.
 #[derive(Debug)]
 pub(super) struct CadenceScheduler {
     cost: CostModel,
@@ -28,7 +27,7 @@ pub(super) struct CadenceScheduler {
     tokens_per_step: u32,
     max_streams: usize,
     streams: HashMap<u64, CadenceStream>,
-    /// When each stream is due next.
+    /// Next token time of each stream.
     due: BinaryHeap<Reverse<(Stamp, u64)>>,
     slots: Vec<u32>,
 }
@@ -58,7 +57,7 @@ impl CadenceScheduler {
         }
     }
 
-    /// Streams that could be taken now. Nothing waits here: a wait would not be exact.
+    /// Streams that can be accepted now. None wait, because a wait would not be exact.
     pub(super) fn room(&self) -> usize {
         self.max_streams.saturating_sub(self.streams.len())
     }
@@ -74,7 +73,7 @@ impl CadenceScheduler {
         self.due.push(Reverse((first, seq)));
     }
 
-    /// The first instant from `natural` on that begins a slot with as few streams as any.
+    /// The first instant from `natural` on that starts one of the least occupied slots.
     fn place(&self, natural: Stamp) -> (Stamp, usize) {
         let count = self.slots.len();
         let width = self.beat / count as u64;
@@ -126,7 +125,7 @@ impl CadenceScheduler {
 }
 
 impl CadenceStream {
-    /// The tokens of one beat. A stall is not jumped.
+    /// The tokens of one period. No step passes a stall.
     fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut SimStats) -> EngineOutput {
         let most = if self.generated == 0 { 1 } else { tokens_per_step };
         let left = self.job.output_tokens.saturating_sub(self.generated);
@@ -155,7 +154,7 @@ impl CadenceStream {
     }
 }
 
-/// The stall that stands before the next token of a stream with `generated` tokens; it happens once.
+/// Takes the stall before the next token of a stream with `generated` tokens; each stall happens once.
 fn pause(job: &mut EngineJob, generated: u32) -> Gap {
     job.stall.take_if(|stall| stall.before <= generated + 1).map_or(Gap::ZERO, |stall| stall.gap)
 }

@@ -1,8 +1,8 @@
-//! The simulated inference engine: jobs in, tokens out, and the time of the next step.
+//! The simulated inference engine: jobs in, tokens and the time of the next step out.
 //!
-//! A pure state machine: no clock, no thread, no randomness. Time comes in as a [`Stamp`], so a test states exact times
-//! and the server's lateness never leaks into the model. Two schedulers share the interface: [`batching`] behaves like a
-//! continuous-batching engine, [`cadence`] keeps every stream to an exact beat.
+//! A pure state machine without clock, threads or randomness. The caller passes the time as a [`Stamp`], so tests
+//! state exact times and the server's lateness does not affect the model. Two schedulers share the interface:
+//! [`batching`] simulates continuous batching, [`cadence`] gives every stream an exact interval.
 
 mod batching;
 mod blocks;
@@ -19,24 +19,24 @@ use crate::measure::time::{Gap, Stamp};
 use batching::BatchScheduler;
 use cadence::CadenceScheduler;
 
-/// Why a sequence stopped, in vLLM's words.
+/// The reason a sequence stopped, named as in vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineFinish {
-    /// The model drew its end-of-sequence token.
+    /// The model generated its end-of-sequence token.
     Stop,
     /// The sequence reached `max_tokens`.
     Length,
-    /// The client went away.
+    /// The client disconnected.
     Abort,
-    /// The engine failed (on demand).
+    /// An injected engine failure.
     Error,
 }
 
 impl EngineFinish {
-    /// Every reason, in the order of the `/metrics` page.
+    /// All reasons, in the order of the `/metrics` page.
     pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
-    /// The wire's word.
+    /// The name in responses and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -47,16 +47,15 @@ impl EngineFinish {
     }
 }
 
-/// A prompt without its text: what the cost of it depends on.
+/// The properties of a prompt that affect its cost; excludes its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EnginePrompt {
-    /// Length in tokens.
     pub(crate) tokens: u32,
-    /// One hash per full block, each over everything up to the block's end, so that equal hashes mean equal prefixes.
+    /// One hash per full block, each over the text up to the block's end, so equal hashes mean equal prefixes.
     pub(crate) chain: Arc<[u64]>,
 }
 
-/// A pause on demand: nothing happens to the sequence for `gap` before its token number `before` (from 1).
+/// An injected pause: the sequence stands still for `gap` before its token `before` (counted from 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stall {
     pub(crate) before: u32,
@@ -67,39 +66,38 @@ pub(crate) struct Stall {
 #[derive(Clone, Debug)]
 pub(crate) struct EngineJob {
     pub(crate) prompt: EnginePrompt,
-    /// How many tokens it will have, at least 1.
+    /// Number of tokens to generate, at least 1.
     pub(crate) output_tokens: u32,
-    /// Why it will stop there.
+    /// The reason to report at the end.
     pub(crate) ending: EngineFinish,
     pub(crate) stall: Option<Stall>,
 }
 
-/// Tokens that one step gave one sequence.
+/// Tokens that one step generated for one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineOutput {
     pub(crate) seq: u64,
-    /// Tokens of this sequence so far, these included.
+    /// Tokens of this sequence so far, including these.
     pub(crate) generated: u32,
-    /// When the model had them: the end of the step, in the engine's own time.
+    /// End of the step, in engine time.
     pub(crate) at: Stamp,
     pub(crate) finished: Option<FinishedJob>,
 }
 
-/// What is known of a sequence once it has ended.
+/// Statistics of a finished sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FinishedJob {
     pub(crate) reason: EngineFinish,
-    /// Prompt tokens that the prefix cache already had.
+    /// Prompt tokens found in the prefix cache.
     pub(crate) cached_tokens: u32,
-    /// Arrival to first scheduling.
+    /// Time from arrival to first scheduling.
     pub(crate) queued: Gap,
-    /// First scheduling to first token.
+    /// Time from first scheduling to first token.
     pub(crate) first: Gap,
-    /// First token to last.
+    /// Time from first token to last.
     pub(crate) decode: Gap,
 }
 
-/// The waiting queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
@@ -118,7 +116,6 @@ enum Scheduler {
 }
 
 impl Engine {
-    /// An idle engine.
     pub(crate) fn new(options: &SimOptions) -> Self {
         let scheduler = match options.exact_cadence {
             None => Scheduler::Batching(BatchScheduler::new(options)),
@@ -127,10 +124,10 @@ impl Engine {
         Self { next_seq: 0, stats: SimStats::default(), scheduler }
     }
 
-    /// Takes all of `jobs`, which arrive `now`, or none. The sequences are numbered in order.
+    /// Submits all of `jobs` with arrival time `now`, or none. Sequence numbers follow the order of `jobs`.
     ///
     /// # Errors
-    /// [`Refusal`] when they do not fit into the waiting queue.
+    /// [`QueueFull`] if they do not fit into the waiting queue.
     pub(crate) fn submit(&mut self, now: Stamp, jobs: Vec<EngineJob>) -> Result<Range<u64>, QueueFull> {
         let room = match &self.scheduler {
             Scheduler::Batching(batching) => batching.room(),
@@ -151,7 +148,7 @@ impl Engine {
         Ok(first..self.next_seq)
     }
 
-    /// Gives up sequences; their slots are free at the next step. Those that have ended already are not touched.
+    /// Aborts sequences; their slots are free at the next step. Ignores sequences that have ended.
     pub(crate) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.abort(seqs, why),
@@ -159,10 +156,9 @@ impl Engine {
         }
     }
 
-    /// Ends what is due `now`, appends its tokens to `out`, and starts what can start.
+    /// Ends the steps due `now`, appends their tokens to `out`, and starts the next step.
     ///
-    /// Returns when it wants to be called again; `None` means that there is nothing to do until the next
-    /// [`Engine::submit`].
+    /// Returns the time of the next call; `None` if the engine is idle until the next [`Engine::submit`].
     pub(crate) fn step(&mut self, now: Stamp, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.step(now, &mut self.stats, out),
@@ -170,7 +166,7 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::step`] has something to do; `None` when idle.
+    /// Time of the next [`Engine::step`]; `None` when idle.
     pub(crate) fn due(&self) -> Option<Stamp> {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.due(),
@@ -178,7 +174,7 @@ impl Engine {
         }
     }
 
-    /// The counters, with the gauges as they stand now.
+    /// The counters, with current gauges.
     pub(crate) fn stats(&mut self) -> &SimStats {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.gauge(&mut self.stats),

@@ -1,10 +1,10 @@
-//! What the engine promises, in exact times.
+//! Tests of the engine against exact times.
 
 use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// 10 ms a step, 1 ms a sequence, 1 ms per prompt token: numbers that add up in the head.
+/// 10 ms per step, 1 ms per sequence, 1 ms per prompt token, so that sums are easy to check.
 fn options() -> SimOptions {
     SimOptions {
         cost: crate::sim::CostModel {
@@ -35,7 +35,7 @@ fn at(millis: u64) -> Stamp {
     Stamp::from_nanos(millis * MS)
 }
 
-/// Steps a punctual caller would take until `until`, or until the engine is idle: `(sequence, generated, milliseconds)`.
+/// Steps of a punctual caller until `until` or until the engine is idle: `(sequence, generated, milliseconds)`.
 fn run(engine: &mut Engine, from: Stamp, until: Stamp) -> Vec<(u64, u32, u64)> {
     let (mut out, mut now) = (Vec::new(), from);
     while let Some(next) = engine.step(now, &mut out) {
