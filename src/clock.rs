@@ -1,9 +1,8 @@
-//! The only file that asks the operating system for time.
+//! The only file that asks the operating system for the time.
 //!
-//! Everything else is handed a [`Stamp`] or a [`Clock`]. One monotonic line serves the whole process, so that stamps
-//! of different parts compare. Wall time is made from a stamp at the moment it leaves the process
-//! ([`Clock::unix_nanos`]); the kernel's receive timestamps, which are wall time, come onto the line through
-//! [`of_kernel`].
+//! All other code receives a [`Stamp`] or a [`Clock`]. The whole process uses one monotonic time line, so stamps of
+//! different parts are comparable. A stamp becomes wall time only when it leaves the process ([`Clock::unix_nanos`]).
+//! The kernel's receive timestamps are wall time; [`of_kernel`] converts them to stamps.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -20,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::measure::time::{Gap, Stamp};
 
-/// Where the process's monotonic line begins.
+/// Start of the process's monotonic time line.
 static ORIGIN: LazyLock<Instant> = LazyLock::new(now);
 
 #[expect(clippy::disallowed_methods, reason = "this file is the one that may")]
@@ -34,17 +33,17 @@ fn wall() -> u64 {
     since_epoch.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What time it is, and how to wait.
+/// A source of time, and a way to wait.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The machine's monotonic clock.
     Monotonic,
-    /// A clock that stands still until a test moves it.
+    /// A clock for tests, which advances only on request.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Stamp {
         match self {
             Self::Monotonic => Stamp::from_nanos(Gap::from(now() - *ORIGIN).as_nanos()),
@@ -52,7 +51,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`, to the runtime's precision (a millisecond). For sends that must be on time see [`Pacer`].
+    /// Waits until `at`, with the runtime's precision of 1 ms. [`Pacer`] is more precise.
     #[expect(clippy::disallowed_methods, reason = "this file is the one that may")]
     pub async fn sleep_until(&self, at: Stamp) {
         match self {
@@ -67,12 +66,12 @@ impl Clock {
         }
     }
 
-    /// Waits for `gap` from now.
+    /// Waits for `gap`.
     pub async fn sleep(&self, gap: Gap) {
         self.sleep_until(self.now().after(gap)).await;
     }
 
-    /// `work`, or `None` if it takes longer than `limit`.
+    /// Runs `work`; `None` if it takes longer than `limit`.
     pub async fn timeout<F: Future>(&self, limit: Gap, work: F) -> Option<F::Output> {
         let work = pin!(work);
         tokio::select! {
@@ -82,7 +81,7 @@ impl Clock {
         }
     }
 
-    /// The wall-clock time of a stamp, in nanoseconds since 1970. Export only.
+    /// Wall-clock time of a stamp, in nanoseconds since 1970. For export only.
     pub fn unix_nanos(&self, at: Stamp) -> u64 {
         let (mono, wall) = (self.now(), wall());
         if at >= mono {
@@ -92,7 +91,7 @@ impl Clock {
         }
     }
 
-    /// The stamp of a wall-clock moment that is still to come; `None` for one that has passed.
+    /// The stamp of a future wall-clock time; `None` for a past one.
     pub fn of_wall(&self, moment: SystemTime) -> Option<Stamp> {
         let unix = u64::try_from(moment.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos()).ok()?;
         let left = unix.checked_sub(wall())?;
@@ -100,36 +99,36 @@ impl Clock {
     }
 }
 
-/// One moment by both clocks.
+/// One moment on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
-    /// By the monotonic clock.
+    /// Monotonic time.
     pub stamp: Stamp,
-    /// By the wall clock, in nanoseconds since 1970.
+    /// Wall time, in nanoseconds since 1970.
     pub unix_nanos: u64,
 }
 
 impl ClockReading {
-    /// Now.
+    /// Reads both clocks.
     pub fn now(clock: &Clock) -> Self {
         let stamp = clock.now();
         Self { stamp, unix_nanos: clock.unix_nanos(stamp) }
     }
 }
 
-/// A clock for tests.
+/// A clock for tests that stands still until [`advance`](Self::advance).
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     now: Arc<watch::Sender<Stamp>>,
 }
 
 impl ManualClock {
-    /// A clock that stands at the start of its line.
+    /// Creates a clock at the start of its time line.
     pub fn new() -> Self {
         Self { now: Arc::new(watch::Sender::new(Stamp::default())) }
     }
 
-    /// Moves the clock on and wakes whoever waited for that.
+    /// Advances the clock and wakes all waiting tasks.
     pub fn advance(&self, gap: Gap) {
         self.now.send_modify(|now| *now = now.after(gap));
     }
@@ -141,27 +140,27 @@ impl Default for ManualClock {
     }
 }
 
-/// Stops this thread for so long: one of its own, never one that has others' work to do.
+/// Blocks this thread for `gap`. Only for dedicated threads, never for a runtime's threads.
 pub fn rest(gap: Gap) {
     std::thread::sleep(gap.into());
 }
 
-/// The kernel's `CLOCK_MONOTONIC`, in microseconds: what systemd compares the begin of a reload with.
+/// The kernel's `CLOCK_MONOTONIC` in microseconds, which systemd compares with the start of a reload.
 ///
 /// # Errors
-/// Where the system has no such clock.
+/// If the system has no such clock.
 pub fn kernel_monotonic_micros() -> io::Result<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
     Ok(Duration::from(now).as_micros().try_into().unwrap_or(u64::MAX))
 }
 
-/// A moment given in nanoseconds since 1970 as `20261121T101500Z`, for the names of files.
+/// Formats nanoseconds since 1970 as `20261121T101500Z`, for file names.
 pub fn moment(unix_nanos: u64) -> String {
     let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_nanos / 1_000_000_000);
     humantime::format_rfc3339_seconds(moment).to_string().replace(['-', ':'], "")
 }
 
-/// The moment that [`moment`] wrote so, in nanoseconds since 1970.
+/// Parses the format of [`moment`]; returns nanoseconds since 1970.
 pub fn of_moment(text: &str) -> Option<u64> {
     let part = |range: std::ops::Range<usize>| text.get(range);
     let (date, time) = ([part(0..4)?, part(4..6)?, part(6..8)?], [part(9..11)?, part(11..13)?, part(13..16)?]);
@@ -170,10 +169,10 @@ pub fn of_moment(text: &str) -> Option<u64> {
     Some(Gap::from(since).as_nanos())
 }
 
-/// When a file was last changed, in nanoseconds since 1970.
+/// Modification time of a file, in nanoseconds since 1970.
 ///
 /// # Errors
-/// Where the file system does not say.
+/// If the file system does not support it.
 pub fn changed(file: &std::fs::Metadata) -> io::Result<u64> {
     Ok(file.modified()?.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| Gap::from(since).as_nanos()))
 }
@@ -182,30 +181,30 @@ thread_local! {
     static LINE: RefCell<KernelLine> = RefCell::default();
 }
 
-/// The stamp of a kernel timestamp, given in nanoseconds since 1970. Each thread keeps its own line to that clock.
+/// Converts a kernel timestamp, in nanoseconds since 1970, to a stamp. Each thread measures its own clock offset.
 pub fn of_kernel(wall_nanos: u64) -> Stamp {
     LINE.with_borrow_mut(|line| line.stamp(wall_nanos))
 }
 
-/// Brings the kernel's receive timestamps (`CLOCK_REALTIME`) onto the monotonic line.
+/// Converts the kernel's receive timestamps (`CLOCK_REALTIME`) to the monotonic time line.
 ///
-/// The distance between the two clocks is measured again every [`KernelLine::FRESH`]: at the fastest slew that NTP is
-/// allowed (500 ppm) it moves 5 µs in that time. A longer step of the wall clock is noticed at the next read, a shorter
+/// The offset between the clocks is measured again every [`KernelLine::FRESH`]: at NTP's maximum slew rate (500 ppm)
+/// it changes by 5 µs in that time. A step of the wall clock longer than that is detected at the next read, a shorter
 /// one within twice that time.
 #[derive(Debug, Default)]
 struct KernelLine {
-    /// Monotonic minus wall, in nanoseconds.
+    /// Monotonic time minus wall time, in nanoseconds.
     distance: i128,
     measured_at_wall: u64,
 }
 
 impl KernelLine {
-    /// How long one measurement of the distance is believed.
+    /// Validity of a measured offset, in nanoseconds.
     const FRESH: u64 = 10_000_000;
 
-    /// The stamp of a kernel timestamp, given in nanoseconds since 1970.
+    /// Converts a kernel timestamp, in nanoseconds since 1970.
     fn stamp(&mut self, wall_nanos: u64) -> Stamp {
-        // What has waited to be read was received before the last measurement, which holds for it as well.
+        // Data that waited in the socket has an older timestamp than the last measurement, which is valid for it too.
         if wall_nanos.abs_diff(self.measured_at_wall) > Self::FRESH {
             self.measure();
         }
@@ -213,8 +212,8 @@ impl KernelLine {
         Stamp::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// Reads the wall clock between two readings of the monotonic one, and keeps the tightest of three tries: a
-    /// thread that loses its core in between would put the distance off by the time it was away.
+    /// Reads the wall clock between two reads of the monotonic clock, and keeps the narrowest of three attempts. If
+    /// the thread is preempted between the reads, the offset is wrong by up to that time.
     fn measure(&mut self) {
         let mut tightest = u64::MAX;
         for _ in 0..3 {
@@ -234,20 +233,20 @@ impl KernelLine {
     }
 }
 
-/// Waits to the microsecond: one timerfd, for one task that paces sends.
+/// Waits with microsecond precision, through one timerfd. For one task that paces sends.
 ///
-/// Measured at 5,000 waits a second on two cores: half of them end within 12 µs, 99 % within 113 µs of their time; the
-/// runtime's own timers are 1,055 and 1,955 µs late.
+/// Measured at 5,000 waits per second on two cores: 50 % of the waits end at most 12 µs late and 99 % at most 113 µs
+/// late. The runtime's own timers are 1,055 µs and 1,955 µs late.
 #[derive(Debug)]
 pub struct Pacer {
     timer: AsyncFd<Timer>,
 }
 
 impl Pacer {
-    /// A pacer of its own.
+    /// Creates a pacer with its own timerfd.
     ///
     /// # Errors
-    /// When the process is out of file descriptors, or no runtime drives this thread.
+    /// If the process is out of file descriptors, or no runtime drives this thread.
     #[expect(
         deprecated,
         reason = "its successor is unsafe to call; `Timer` owns its descriptor, which is what that asks"
@@ -258,10 +257,10 @@ impl Pacer {
         Ok(Self { timer: AsyncFd::new(Timer(timer))? })
     }
 
-    /// Waits until `at`; returns at once if that has passed.
+    /// Waits until `at`; returns at once if `at` has passed.
     ///
     /// # Errors
-    /// When the kernel refuses the timer.
+    /// If the kernel rejects the timer.
     pub async fn until(&mut self, at: Stamp) -> io::Result<()> {
         let left = at.since(Clock::Monotonic.now());
         if left == Gap::ZERO {
@@ -279,7 +278,7 @@ impl Pacer {
     }
 }
 
-/// The raw descriptor that the runtime's reactor asks for.
+/// Exposes the raw descriptor for the runtime's reactor.
 #[derive(Debug)]
 struct Timer(TimerFd);
 
