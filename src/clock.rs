@@ -60,7 +60,7 @@ impl Clock {
                 tokio::time::sleep_until(at.into()).await;
             }
             Self::Manual(manual) => {
-                // The sender lives in `manual`, so the channel cannot close while this waits.
+                // `manual` holds the sender, so the channel cannot close during this wait.
                 let _open = manual.now.subscribe().wait_for(|now| *now >= at).await.is_ok();
             }
         }

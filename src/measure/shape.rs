@@ -88,6 +88,7 @@ fn of_method(method: &str) -> Cow<'static, str> {
     }
 }
 
+/// Builds a [`RequestShape`] from the request body, read by read.
 #[derive(Default)]
 pub struct ShapeReader {
     shape: RequestShape,

@@ -71,6 +71,7 @@ impl Gap {
     /// Zero duration.
     pub const ZERO: Self = Self(0);
 
+    /// A gap of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -1,8 +1,8 @@
 //! A simulated inference server: an OpenAI-compatible HTTP front end in vLLM's format, over a simulated engine.
 //!
-//! It is a first target for new users, a source with a known cadence for calibration, and a source of failures that a
-//! real server does not produce on demand. It does not predict any hardware. Its times come from a [`CostModel`], its
-//! text from a word list, and every displayed number is marked as simulated.
+//! The server has three uses: a first target for new users, a known cadence for calibration, and failures that a real
+//! server does not produce on demand. It does not predict any hardware. Its times come from a [`CostModel`], its text
+//! from a word list, and every displayed number is marked as simulated.
 //!
 //! # Path of a request
 //!

@@ -163,7 +163,7 @@ struct ReadyChunk {
     planned: Stamp,
 }
 
-/// What happens after the last event.
+/// Action after the last event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnd {
     Clean,

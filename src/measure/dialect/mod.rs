@@ -4,12 +4,12 @@
 //! the three together. A dialect knows the JSON field names of its requests and replies; no other file does. It
 //! reports each event's meaning as [`Delta`]s; it does not time, count or decide.
 //!
-//! # Which dialect a request speaks
+//! # Dialect selection
 //! 1. A configured route for the path: [`Routes`] (`routes`, `--route '/custom/*=openai.chat'`).
 //! 2. The end of the path, because prefixes such as `/openai` are common: [`for_path`].
 //! 3. The keys of the request body, where several servers share a path (`/generate`, `/`): [`AmbiguousPath`].
 //! 4. The first decisive event of a streamed reply, for an unknown path and for `/completions` that may have lost its
-//! `/v1` (`detect.rs`).
+//!    `/v1` (`detect.rs`).
 //!
 //! Only POST and PUT request generation. A request without a dialect is plain HTTP: the proxy forwards it and
 //! measures first byte, duration and bytes. WebSockets are plain HTTP: their bytes are counted and not read.
@@ -91,6 +91,7 @@ use super::shape::RequestShape;
 use super::string_cache::shared;
 use super::text_collector::TextFields;
 
+/// The interface of one dialect; a row of [`TABLE`].
 #[derive(Debug)]
 pub struct Dialect {
     /// Name, as used in configuration and traces.
@@ -152,7 +153,7 @@ const USUAL: Dialect = Dialect {
 };
 
 impl Dialect {
-    /// Whether its requests have this field.
+    /// Whether requests of this dialect have the field.
     pub fn requests(&self, field: &str) -> bool {
         ambiguous_path::field(self.request, field.as_bytes()).is_some()
     }

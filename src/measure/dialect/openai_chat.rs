@@ -107,7 +107,7 @@ impl ChatDelta {
         Some(delta)
     }
 
-    /// An empty content without a role: a token whose text is held back.
+    /// Whether this is an empty content without a role: a token whose text is held back.
     fn holds_back(&self) -> bool {
         !self.role && self.content.is_some()
     }

@@ -87,7 +87,7 @@ impl PartialEq for Layout {
 }
 
 impl Layout {
-    /// Creates a layout with these explicit bounds in any order; ignores bounds that are not finite or negative.
+    /// Creates a layout with these explicit bounds in any order; ignores negative and non-finite bounds.
     pub fn new(unit: Unit, bounds: impl IntoIterator<Item = f64>) -> Self {
         let mut bounds: Vec<f64> = bounds.into_iter().filter(|b| b.is_finite() && *b >= 0.0).collect();
         bounds.sort_by(f64::total_cmp);

@@ -6,9 +6,9 @@
 //! percentile, and all criteria share one measure of uncertainty.
 //!
 //! `itl.p99<=50ms` covers all gaps of all requests, like the p99 of ITL in reports: the share of gaps of at most 50
-//! ms. A request without a complete answer counts as having no good gaps. Gaps of one request are not independent samples, so
-//! the sample size is the number of requests. The interval is never too narrow: per-request shares between 0 and 1
-//! vary at most as much as pass/fail results.
+//! ms. A request without a complete answer counts as having no good gaps. Gaps of one request are not independent
+//! samples, so the sample size is the number of requests. The interval is never too narrow: per-request shares
+//! between 0 and 1 vary at most as much as pass/fail results.
 //!
 //! # Uncertainty
 //! Only some requests at a load level are observed. Wilson's score interval (1927) at 95 % bounds the share among all
