@@ -1,20 +1,20 @@
-//! What the block ids of a row stand for, and how long its prompt is. Pure.
+//! Block ids of a row, chained across the prompt, and prompt lengths in tokens. Pure.
 
 use super::row::{BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
 use crate::measure::prefix_cache::mix;
 
-/// A text's id (FNV-1a, mixed once more).
+/// FNV-1a over the text, finalized by [`mix`].
 pub fn hash_text(text: &str) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     mix(text.bytes().fold(0xcbf2_9ce4_8422_2325, fold), text.len() as u64)
 }
 
-/// Prompt tokens of a request, estimated from bytes where nobody counted.
+/// Prompt tokens of a request, estimated at [`BYTES_PER_TOKEN`] where only bytes are known.
 pub fn prompt_tokens(entry: &TraceEntry) -> Option<u64> {
     entry.prompt.tokens.or_else(|| entry.prompt.bytes.map(|bytes| bytes.div_ceil(BYTES_PER_TOKEN)))
 }
 
-/// How many ids a prompt of that length has.
+/// Number of ids of a prompt of `length` units.
 pub const fn expected_ids(blocks: &BlockScheme, length: u64) -> u64 {
     let size = if blocks.size == 0 { 1 } else { blocks.size as u64 };
     match blocks.last {
@@ -23,7 +23,8 @@ pub const fn expected_ids(blocks: &BlockScheme, length: u64) -> u64 {
     }
 }
 
-/// Ids as a cache sees them: equal exactly where everything up to there is equal, in the whole trace.
+/// Ids as a prefix cache compares them: two ids are equal exactly if the prompts are equal up to that block. Equality
+/// holds across the whole trace.
 pub fn chained_ids<'a>(blocks: &BlockScheme, entry: &'a TraceEntry) -> impl Iterator<Item = u64> + 'a {
     let scope = match (blocks.scope, &entry.session) {
         (BlockScope::Session, Some(session)) => Some(hash_text(session)),
@@ -38,7 +39,7 @@ pub fn chained_ids<'a>(blocks: &BlockScheme, entry: &'a TraceEntry) -> impl Iter
     })
 }
 
-/// Tokens of a block.
+/// Tokens per block, at least 1.
 pub fn block_tokens(blocks: &BlockScheme) -> u64 {
     match blocks.unit {
         BlockUnit::Tokens => u64::from(blocks.size).max(1),

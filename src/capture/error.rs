@@ -1,9 +1,9 @@
-//! Why a capture cannot begin.
+//! The error of a capture that cannot start.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there can be no capture.
+/// The capture cannot start in `folder`.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot capture into {} (--capture): {error}", folder.display())]
 pub struct CaptureError {
@@ -16,7 +16,7 @@ impl CaptureError {
         Self { folder: folder.to_owned(), error }
     }
 
-    /// Whether another process captures there, which may end.
+    /// True if another process holds the folder's lock. A retry may succeed after that process exits.
     pub fn is_busy(&self) -> bool {
         self.error.kind() == io::ErrorKind::ResourceBusy
     }

@@ -1,4 +1,4 @@
-//! Frames: rows in compressed pieces that can each be read without the others. Pure.
+//! Frames: compressed groups of rows, each readable without the others. Pure.
 //!
 //! # Layout
 //! ```text
@@ -6,10 +6,10 @@
 //!                   | rows u32 | plain u32 | packed u32 | digest [u8; 8]
 //! zstd frame:       `packed` bytes, which are `plain` bytes of JSON Lines
 //! ```
-//! Numbers are little-endian. `seq` counts the frames of a file from 0; `first` and `last` are the least and greatest
-//! `at` of the rows ([`NO_TIME`] where there are none), so that whoever looks for a time can pass over the rest; the
-//! digest is of what stands between the tag and itself, and of the packed bytes (BLAKE3, cut). Every zstd decoder passes over skippable frames, so the file is an
-//! ordinary `.jsonl.zst` to everybody else.
+//! Numbers are little-endian. `seq` counts the frames of a file from 0. `first` and `last` are the least and greatest
+//! `at` of the rows ([`EMPTY_TIME_RANGE`] if there are none), so a reader can skip frames by time. The digest is a
+//! truncated BLAKE3 of the fields between the tag and the digest, followed by the packed bytes. Every zstd decoder
+//! skips skippable frames, so any zstd tool reads the file as an ordinary `.jsonl.zst`.
 
 use std::io;
 
@@ -18,59 +18,59 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::row::TraceEntry;
 use super::row_serializer;
 
-/// Plain bytes after which a frame is closed.
+/// Uncompressed bytes at which a frame is closed.
 pub const FRAME_BYTES: usize = 256 << 10;
-/// The largest frame that is read, plain: one row may be large, and a frame has at least one.
+/// Largest frame that is read, in uncompressed bytes. A frame has at least one row, and one row may be large.
 pub const MAX_FRAME_BYTES: usize = super::row::MAX_ROW_BYTES + 2 * FRAME_BYTES;
-/// What stands before a frame, in bytes.
+/// Size of the head before each zstd frame, in bytes.
 pub const FRAME_HEAD_BYTES: usize = 8 + HEAD_PAYLOAD_BYTES as usize;
-/// `first` and `last` of a frame without rows: no time lies between them.
+/// `first` and `last` of a frame without rows. No time lies in this range.
 pub const EMPTY_TIME_RANGE: (u64, u64) = (u64::MAX, 0);
 
 const MAGIC: u32 = 0x184D_2A50;
 const HEAD_PAYLOAD_BYTES: u32 = 48;
 const TAG: [u8; 4] = *b"SGF1";
-/// Rows of digests and gaps are mostly noise: level 1 takes 2.3 times as long for frames smaller by a fifth, zstd's
-/// default 5 times, for frames no smaller than that.
+/// Digests and gaps are mostly noise. Level 1 takes 2.3 times as long for frames smaller by a fifth. The zstd default
+/// takes 5 times as long and saves no more.
 const COMPRESSION_LEVEL: i32 = -1;
 
-/// What is known of a frame before it is unpacked.
+/// Metadata of a frame, readable before the frame is unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Its number in the file.
+    /// Number of the frame in its file, from 0.
     pub seq: u64,
-    /// The least `at` of its rows.
+    /// Least `at` of the rows, in nanoseconds.
     pub first: u64,
-    /// The greatest `at` of its rows.
+    /// Greatest `at` of the rows, in nanoseconds.
     pub last: u64,
-    /// Its rows, the header not counted.
+    /// Rows of the frame, not counting the header line.
     pub rows: u32,
-    /// Its bytes once unpacked.
+    /// Uncompressed size in bytes.
     pub plain_bytes: u32,
-    /// Its bytes as they are.
+    /// Compressed size in bytes.
     pub packed_bytes: u32,
     digest: [u8; 8],
 }
 
-/// Why bytes are no frame.
+/// The bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// No head where one should be.
+    /// No frame head where one must begin.
     #[error("there is no frame where one should begin")]
     Head,
-    /// More than any writer writes.
+    /// The head declares more bytes than a writer ever writes.
     #[error("the frame says that it is larger than frames are")]
     TooLarge,
-    /// The bytes are not those that were written.
+    /// The digest does not match the bytes.
     #[error("the frame's bytes are not those that were written")]
     Digest,
-    /// It cannot be unpacked.
+    /// The zstd decoder rejects the bytes.
     #[error("the frame cannot be unpacked")]
     Compression,
 }
 
 impl FrameHead {
-    /// Whether a file that begins with these bytes is made of frames.
+    /// True if a file that begins with these bytes consists of frames.
     pub fn is_at_start_of(bytes: &[u8]) -> bool {
         bytes.len() >= 12
             && bytes[..4] == MAGIC.to_le_bytes()
@@ -78,10 +78,10 @@ impl FrameHead {
             && bytes[8..12] == TAG
     }
 
-    /// Reads a head.
+    /// Reads a frame head.
     ///
     /// # Errors
-    /// When it is none, or one that nobody writes.
+    /// If the bytes are no head, or declare a size that no writer writes.
     pub fn read(bytes: &[u8; FRAME_HEAD_BYTES]) -> Result<Self, FrameError> {
         if !Self::is_at_start_of(bytes) {
             return Err(FrameError::Head);
@@ -123,10 +123,10 @@ impl FrameHead {
         digest.as_bytes().first_chunk().copied().unwrap_or_default()
     }
 
-    /// The rows of the frame that this is the head of.
+    /// Decompresses the rows that follow this head.
     ///
     /// # Errors
-    /// When the bytes are not those that were written.
+    /// If the digest does not match, or the bytes cannot be decompressed.
     pub fn unpack(&self, packed: &[u8], decompressor: &mut Decompressor<'_>) -> Result<Vec<u8>, FrameError> {
         if self.digest_with(packed) != self.digest {
             return Err(FrameError::Digest);
@@ -136,7 +136,7 @@ impl FrameHead {
     }
 }
 
-/// A frame that is being filled.
+/// Collects rows into one frame.
 pub struct FrameBuilder {
     plain: Vec<u8>,
     rows: u32,
@@ -145,27 +145,27 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// An empty one.
+    /// Creates an empty frame.
     ///
     /// # Errors
-    /// When there is no memory to compress with.
+    /// If the compressor cannot allocate memory.
     pub fn new() -> io::Result<Self> {
         let compressor = Compressor::new(COMPRESSION_LEVEL)?;
         Ok(Self { plain: Vec::with_capacity(FRAME_BYTES), rows: 0, times: EMPTY_TIME_RANGE, compressor })
     }
 
-    /// Adds the line of a header.
+    /// Appends a header line.
     ///
     /// # Errors
-    /// When it cannot be written as JSON; nothing is added then.
+    /// If the header cannot be written as JSON; the frame stays unchanged.
     pub fn push_header(&mut self, header: &super::row::TraceHeader) -> io::Result<()> {
         self.push_line(|line| serde_json::to_writer(line, header))
     }
 
-    /// Adds a row, which may not be larger than [`MAX_ROW`](super::format::MAX_ROW).
+    /// Appends a row of at most [`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES).
     ///
     /// # Errors
-    /// When it is, or cannot be written as JSON; nothing is added then.
+    /// If the row is larger, or cannot be written as JSON; the frame stays unchanged.
     pub fn push_row(&mut self, entry: &TraceEntry) -> io::Result<()> {
         self.push_line(|line| row_serializer::write(entry, line))?;
         self.rows += 1;
@@ -186,34 +186,34 @@ impl FrameBuilder {
         written
     }
 
-    /// Rows held.
+    /// Rows in the frame, not counting the header.
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// Whether there is nothing in it.
+    /// True if the frame has neither a header nor rows.
     pub fn is_empty(&self) -> bool {
         self.plain.is_empty()
     }
 
-    /// Whether it is time to close it.
+    /// True from [`FRAME_BYTES`] on.
     pub fn is_full(&self) -> bool {
         self.plain.len() >= FRAME_BYTES
     }
 
-    /// Forgets what is in it.
+    /// Removes the header and all rows.
     pub fn clear(&mut self) {
         self.plain.clear();
-        // One large row does not hold its memory for ever.
+        // Return the memory of one unusually large row.
         self.plain.shrink_to(2 * FRAME_BYTES);
         (self.rows, self.times) = (0, EMPTY_TIME_RANGE);
     }
 
-    /// Closes it: its bytes, head and all, as the file's frame number `seq`. What is in it stays until
-    /// [`clear`](Self::clear), for another try.
+    /// Returns the frame, with its head, as number `seq` of the file. The content stays until [`clear`](Self::clear),
+    /// so that a caller can retry.
     ///
     /// # Errors
-    /// When it cannot be compressed.
+    /// If compression fails.
     pub fn close(&mut self, seq: u64) -> io::Result<Vec<u8>> {
         let packed = self.compressor.compress(&self.plain)?;
         let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);

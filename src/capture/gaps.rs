@@ -1,17 +1,17 @@
-//! The gaps of one stream as a short text: [`Timing::gaps`](super::format::Timing::gaps). Pure.
+//! The gaps of one stream as compact text: [`Timing::gaps`](super::row::Timing::gaps). Pure.
 //!
 //! # Layout
-//! Base64 without padding of variable-length integers (seven bits a byte, the lowest first, the high bit says that more
-//! follow):
+//! Base64 without padding over variable-length integers (seven bits per byte, lowest first; the high bit marks a
+//! continuation):
 //!
 //! 1. the number of gaps;
-//! 2. the tokens of the events, as runs until the gaps are all told: how many events in a row, and one more than the
-//!    tokens of each (0: unknown);
-//! 3. for each gap how much longer it is than the one before (0 before the first), in microseconds, signs folded in:
-//!    0, −1, 1, −2, … are 0, 1, 2, 3, ….
+//! 2. the tokens of the events in runs, until the runs cover all gaps: the length of the run, then the tokens of each
+//!    event plus one (0 means unknown);
+//! 3. for each gap its difference from the previous gap (from 0 for the first), in microseconds, zigzag-encoded: 0, −1,
+//!    1, −2, … become 0, 1, 2, 3, ….
 //!
-//! Gaps are differences of *offsets* that were rounded to microseconds, so that no error adds up over a long stream. A
-//! steady stream takes two bytes of integers per event and less than three of text.
+//! Gaps are differences of *offsets* rounded to microseconds, so no error accumulates over a long stream. A steady
+//! stream takes two bytes of integers per event, and less than three of text.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -19,24 +19,24 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
 
-/// Why a text is no list of gaps.
+/// The text is not a valid list of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GapsError {
-    /// It has other letters.
+    /// The text is not base64 without padding.
     #[error("packed gaps are not base64 without padding")]
     Encoding,
-    /// It ends early.
+    /// The text ends before the last gap.
     #[error("packed gaps end before the last gap")]
     Truncated,
-    /// It goes on.
+    /// Bytes follow the last gap.
     #[error("packed gaps go on after the last gap")]
     TrailingData,
-    /// A number, or a sum of numbers, that no writer writes.
+    /// A number or a sum is larger than any writer writes.
     #[error("packed gaps hold a number out of range")]
     OutOfRange,
 }
 
-/// Packs the gaps, in order.
+/// Packs the gaps in order, rounded to microseconds.
 pub fn pack(events: &[TokenEvent]) -> String {
     let mut bytes = Vec::with_capacity(events.len() * 2 + 8);
     write_varint(&mut bytes, events.len() as u64);
@@ -55,15 +55,15 @@ pub fn pack(events: &[TokenEvent]) -> String {
     STANDARD_NO_PAD.encode(bytes)
 }
 
-/// The gaps, of whole microseconds.
+/// Unpacks the gaps, in whole microseconds.
 ///
 /// # Errors
-/// When [`pack`] would not have written the text. No text makes this take more memory than eight times its length.
+/// If [`pack`] cannot have written the text. Memory use is at most eight times the length of the text.
 pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, GapsError> {
     let bytes = STANDARD_NO_PAD.decode(text).map_err(|_| GapsError::Encoding)?;
     let mut rest = &bytes[..];
     let gaps = usize::try_from(read_varint(&mut rest)?).map_err(|_| GapsError::OutOfRange)?;
-    // A gap takes at least a byte.
+    // Each gap takes at least one byte.
     if gaps > rest.len() {
         return Err(GapsError::Truncated);
     }
@@ -81,7 +81,7 @@ pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, GapsError> {
             u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(GapsError::OutOfRange)?;
         offset = offset.checked_add(nanos).ok_or(GapsError::OutOfRange)?;
         let event = TokenEvent::new(Gap::from_nanos(nanos), tokens);
-        // One that is too long or has too many tokens would not be what was written.
+        // `TokenEvent` saturates. A changed value proves that no writer wrote it.
         if (event.gap().as_nanos(), event.tokens()) == (nanos, tokens) { Ok(event) } else { Err(GapsError::OutOfRange) }
     };
     let events = tokens.into_iter().map(&mut event).collect::<Result<_, _>>()?;
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn no_error_adds_up() {
-        // 0.4 µs each would vanish if gaps were rounded one by one.
+        // Rounding each gap by itself would lose 0.4 µs per gap.
         let gaps = unpack(&pack(&events((0..10_000).map(|_| (400, None))))).unwrap();
         assert_eq!(gaps.iter().map(|event| event.gap().as_nanos()).sum::<u64>(), 4_000_000);
     }

@@ -1,8 +1,8 @@
-//! The key of a capture: without it, nobody can try whether a guessed prompt is behind an id.
+//! The key of a capture. Without it, a guessed prompt cannot be tested against a block id.
 //!
-//! A folder gets a random key at its first capture, in `capture.key` (readable by its owner alone), which is no part of
-//! the records: give the records away and keep the key. A key may be given instead, so that several captures share their
-//! ids.
+//! Each folder gets a random key at its first capture, in `capture.key`, readable by its owner only. The key is no part
+//! of the records: share the records and keep the key. Several captures can share their ids through one configured key
+//! file.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -11,27 +11,27 @@ use std::path::Path;
 
 use rand::RngExt as _;
 
-/// The name of the key in the folder.
+/// File name of the key in the capture folder.
 pub const KEY_FILE: &str = "capture.key";
-/// The shortest key that is taken, in bytes.
+/// Minimum key length in bytes.
 const MIN_KEY_BYTES: usize = 16;
-/// The longest, in bytes.
+/// Maximum key length in bytes.
 const MAX_KEY_BYTES: usize = 4_096;
 
-/// A key, or one made from it for a purpose. It cannot be shown.
+/// A secret key, or a key derived from it for one purpose. It has no `Debug`, so it cannot reach a log.
 #[derive(Clone)]
 pub struct CaptureKey([u8; 32]);
 
 impl CaptureKey {
-    /// The key of a folder: read from `given`, else from the folder's own file, which is made if it is not there. One that
-    /// others can read is taken, with a warning: what mounts secrets often leaves them so.
+    /// Reads the key from `given`, else from the folder's own file, which is created if missing. A key file that other
+    /// users can read causes only a warning, because secret mounts often set such modes.
     ///
     /// # Errors
-    /// When the file cannot be read or made, or holds less than 16 bytes.
+    /// If the file cannot be read or created, or holds less than 16 bytes.
     pub fn load_or_create(folder: &Path, given: Option<&Path>) -> io::Result<Self> {
         let own = folder.join(KEY_FILE);
         let path = given.unwrap_or(&own);
-        // One that is empty was made on a full disk, or by who was killed before the key was in it.
+        // An empty key file is left by a full disk or by a process killed before it wrote the key.
         if given.is_none() && fs::metadata(&own).map_or(0, |about| about.len()) == 0 {
             let random: [u8; 32] = rand::rng().random();
             let hex = blake3::Hash::from_bytes(random).to_hex();
@@ -47,7 +47,8 @@ impl CaptureKey {
                 let remedy = "chmod 600";
                 tracing::warn!(key = %path.display(), remedy, "others can read the key of the capture, and try guesses of prompts with it");
             }
-            // Of what is no key, as a device is, only so much is read that it shows.
+            // Limits the read of a device or another endless file; a few bytes beyond the maximum are enough to reject
+            // it.
             file.take(MAX_KEY_BYTES as u64 + MIN_KEY_BYTES as u64).read_to_end(&mut bytes)
         };
         read().map_err(named)?;
@@ -59,22 +60,22 @@ impl CaptureKey {
         Ok(Self(blake3::derive_key("streamgauge 2026 capture", bytes)))
     }
 
-    /// The key of one day, counted from 1970.
+    /// The key of one day, counted in days since 1970.
     pub fn for_day(&self, day: u64) -> Self {
         Self(*blake3::keyed_hash(&self.0, &day.to_le_bytes()).as_bytes())
     }
 
-    /// The key of blocks that are cut by a tokenizer: ids of different tokenizers are different.
+    /// The key for blocks cut by a tokenizer. Different tokenizers produce different ids.
     pub fn for_tokenizer(&self, tokenizer: &[u8; 32]) -> Self {
         Self(*blake3::keyed_hash(&self.0, &[&b"tokens"[..], tokenizer].concat()).as_bytes())
     }
 
-    /// What may be told of it: the same for the same key, and nothing to find the key by.
+    /// A public identifier: equal for equal keys, and useless for recovering the key.
     pub fn id(&self) -> String {
         hex(self.digest(b"key id", b""))
     }
 
-    /// 64 bits of the keyed digest of `bytes`, for one purpose.
+    /// 64 bits of the keyed digest of `bytes`, separated by purpose.
     pub fn digest(&self, purpose: &'static [u8], bytes: &[u8]) -> u64 {
         let mut input = Vec::with_capacity(1 + purpose.len() + bytes.len());
         push_purpose(&mut input, purpose);
@@ -82,7 +83,7 @@ impl CaptureKey {
         truncate(&self.hash(&input))
     }
 
-    /// What a hash that is to stay within this process begins with, for one purpose.
+    /// Seeds of a hash whose values never leave this process, separated by purpose.
     pub(super) fn seeds(&self, purpose: &'static [u8]) -> [u64; 4] {
         let digest = *self.hasher(purpose).finalize().as_bytes();
         let (seeds, _) = digest.as_chunks::<8>();
@@ -95,7 +96,7 @@ impl CaptureKey {
         hasher
     }
 
-    /// The keyed digest of what is at hand whole: a hasher, which can take more, is two kilobytes.
+    /// Keyed digest of one contiguous input. An incremental hasher would take two kilobytes.
     pub(super) fn hash(&self, input: &[u8]) -> [u8; 32] {
         *blake3::keyed_hash(&self.0, input).as_bytes()
     }
@@ -105,25 +106,24 @@ fn is_readable_by_others(file: &Metadata) -> bool {
     file.is_file() && file.permissions().mode() & 0o044 != 0
 }
 
-/// What a digest begins with that is for one purpose.
+/// Prefixes a digest input with its purpose, for domain separation.
 pub(super) fn push_purpose(input: &mut Vec<u8>, purpose: &'static [u8]) {
     input.push(u8::try_from(purpose.len()).unwrap_or(u8::MAX));
     input.extend_from_slice(purpose);
 }
 
-/// The same for a hasher, which forgets what it has.
+/// Resets the hasher and prefixes its input with the purpose, as [`push_purpose`] does.
 pub(super) fn reset_hasher<'h>(hasher: &'h mut blake3::Hasher, purpose: &'static [u8]) -> &'h mut blake3::Hasher {
     hasher.reset().update(&[u8::try_from(purpose.len()).unwrap_or(u8::MAX)]).update(purpose)
 }
 
-/// A digest as it is written.
+/// A digest as 16 hexadecimal digits.
 pub(super) fn hex(digest: u64) -> String {
     let digit = |place: usize| b"0123456789abcdef"[(digest >> (60 - 4 * place) & 0xf) as usize];
     let digits: [u8; 16] = std::array::from_fn(digit);
     std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
-/// The first 64 bits of a digest.
 pub(super) fn truncate(digest: &[u8; 32]) -> u64 {
     u64::from_le_bytes(digest.first_chunk().copied().unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The lines of one file of a trace, whatever it is packed in.
+//! Reads one trace file line by line: frames, zstd or plain text.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek as _};
@@ -11,7 +11,7 @@ use super::frame::{FRAME_HEAD_BYTES, FrameError, FrameHead};
 use super::reader::{ReadError, TraceDamage};
 use super::row::MAX_ROW_BYTES;
 
-/// The lines of one file, with their line ends.
+/// Lines keep their line ends.
 pub(super) struct LineReader {
     pub(super) path: PathBuf,
     pub(super) number: u64,
@@ -34,13 +34,13 @@ impl LineReader {
         Ok(Self { path, number: 0, source })
     }
 
-    /// The lines of a stream, which is called by the name of a file.
+    /// Reads a stream; `path` appears only in messages.
     pub(super) fn from_stream(path: PathBuf, stream: Box<dyn BufRead + Send>) -> Self {
         Self { path, number: 0, source: LineSource::Stream(stream) }
     }
 
-    /// Passes over frames that have no row of these times, as far as frames tell. Of those nothing is read but the head:
-    /// what is damaged in them is not found.
+    /// Skips frames without rows in this time range. The reader reads only their heads, so it does not detect damage in
+    /// skipped frames.
     pub(super) fn set_time_range(&mut self, times: Range<u64>) {
         if let LineSource::Frames(frames) = &mut self.source {
             frames.times = times;
@@ -121,19 +121,17 @@ impl LineSource {
     }
 }
 
-/// A file of frames.
 struct FrameReader {
     file: BufReader<File>,
     decompressor: Decompressor<'static>,
-    /// What is left of the frame that was unpacked last.
+    /// The unread rest of the last unpacked frame.
     plain: io::Cursor<Vec<u8>>,
-    /// The frame that is read next, or is being read.
+    /// Number of the frame that is read next, or being read.
     seq: u64,
-    /// What the rows' times have to be; no end is `u64::MAX`.
+    /// Wanted times; an end of `u64::MAX` is unbounded.
     times: Range<u64>,
 }
 
-/// Why there is no next line.
 enum LineReadError {
     Frame(FrameError),
     /// `UnexpectedEof`: the file ends inside a frame.
@@ -141,7 +139,7 @@ enum LineReadError {
 }
 
 impl FrameReader {
-    /// The next line; `None` at a clean end.
+    /// `None` at a clean end.
     fn read_line(&mut self) -> Result<Option<Vec<u8>>, LineReadError> {
         loop {
             let mut line = Vec::new();
@@ -155,10 +153,10 @@ impl FrameReader {
         }
     }
 
-    /// Passes over what is packed.
+    /// Skips the compressed bytes without reading them.
     fn skip_frame(&mut self, packed: u32) -> Result<(), LineReadError> {
         self.file.seek_relative(packed.into()).map_err(LineReadError::Io)?;
-        // Whoever seeks finds no end.
+        // A seek past the end succeeds, so the length has to be checked.
         if self.file.stream_position().map_err(LineReadError::Io)?
             > self.file.get_ref().metadata().map_err(LineReadError::Io)?.len()
         {
@@ -177,7 +175,7 @@ impl FrameReader {
         if head.last < self.times.start || later {
             return self.skip_frame(head.packed_bytes);
         }
-        // Grows as bytes come: a head that lies makes no room for what is not there.
+        // Grows as bytes arrive, so that a false length in a head cannot allocate memory.
         let mut packed = Vec::new();
         let length = u64::from(head.packed_bytes);
         if self.file.by_ref().take(length).read_to_end(&mut packed).map_err(LineReadError::Io)? as u64 != length {

@@ -1,6 +1,6 @@
-//! How large an image is, from its first bytes: PNG, JPEG, GIF and WebP. Pure.
+//! Image dimensions from the first bytes of PNG, JPEG, GIF and WebP. Pure.
 
-/// Width and height in pixels, where the first bytes tell.
+/// Width and height in pixels; `None` if the bytes do not contain them.
 pub fn dimensions(head: &[u8]) -> Option<(u32, u32)> {
     let size = if head.starts_with(b"\x89PNG\r\n\x1a\n") {
         (read_be(head, 16, 4)?, read_be(head, 20, 4)?)
@@ -24,7 +24,7 @@ fn read_le(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
     Some(bytes.get(at..at + length)?.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
 }
 
-/// Walks the segments up to the one that begins a frame.
+/// Walks the segments up to the start-of-frame segment.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let mut at = 2;
     loop {
@@ -33,11 +33,11 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
         }
         let [0xff, marker] = *bytes.get(at..at + 2)? else { return None };
         match marker {
-            // Frames of every coding; C4, C8 and CC are tables and the like.
+            // Start-of-frame markers of every coding. C4, C8 and CC are tables and reserved values.
             0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
                 return Some((read_be(bytes, at + 7, 2)?, read_be(bytes, at + 5, 2)?));
             }
-            // The picture itself, or its end.
+            // Start of the image data, or its end.
             0xd9 | 0xda => return None,
             0x01 | 0xd0..=0xd8 => at += 2,
             _ => at += 2 + read_be(bytes, at + 2, 2)? as usize,

@@ -1,50 +1,51 @@
-//! The shape of traffic on disk: what a benchmark needs to be faithful, and nothing that a person said.
+//! The shape of traffic on disk: all that a faithful benchmark needs, and no text of any user.
 //!
-//! A trace is one [`format::Header`] and one [`format::Entry`] per request. The proxy's capture writes it, every public
-//! format is read into it (`trace`), and a replay sends what it says.
+//! A trace is one [`row::TraceHeader`] and one [`row::TraceEntry`] per request. The proxy's capture writes traces,
+//! `trace` converts public formats to them, and `replay` sends them.
 //!
 //! # The format
-//! JSON Lines, version [`format::VERSION`]: what each field means stands at the field. On disk they are in frames
-//! ([`frame`]), each an independent piece of zstd behind its metadata, so that every zstd decoder reads the file, a
-//! torn end costs itself alone, and a time can be looked for without unpacking. [`reader`] reads them, and plain `.jsonl`
-//! and `.jsonl.zst` too. What an older version wrote can be read; what a newer one wrote is refused by name.
+//! JSON Lines, version [`row::VERSION`]; each field's documentation defines it. On disk, rows are stored in frames
+//! ([`frame`]): independent zstd frames, each behind its metadata. Every zstd decoder reads the file, a torn end loses
+//! only the last frame, and readers find a time without unpacking. [`reader`] reads frames, plain `.jsonl` and
+//! `.jsonl.zst`. Older versions stay readable; newer versions are rejected with an error that names the version.
 //!
-//! # How much it takes
-//! A row of 200 tokens with jitter takes some 420 bytes, and 9 more for each id, which is noise: up to 80 blocks it is
-//! within 1.2 kB. In blocks of 16 tokens those are prompts of 1,300 tokens; where prompts are longer, or the tokenizer
-//! makes many tokens of a text, `--capture-block 64` makes a quarter as many ids, and 512 is what public traces have.
+//! # Size
+//! A row of 200 tokens with jitter takes about 420 bytes, plus 9 bytes per block id, because ids do not compress. Up to
+//! 80 blocks, a row stays within 1.2 kB. With blocks of 16 tokens that is a prompt of 1,300 tokens. For longer prompts
+//! `--capture-block 64` writes a quarter as many ids; public traces use 512.
 //!
-//! # The way of a record
-//! A request of no dialect is plain HTTP, and no row. Neither is a probe of a load generator
-//! ([`recorder::PROBE_HEADER`]): it is counted, and skipped.
+//! # From request to row
+//! A request without a dialect is plain HTTP and gets no row. The recorder counts and skips probes of a load generator
+//! ([`recorder::PROBE_HEADER`]).
 //!
 //! ```text
-//! stream's task -> Following, record -> whoever counts them -> recorder's thread: digest -> row -> frame -> segments
+//! stream's task -> CaptureHandle, record -> control thread -> writer thread: digest -> row -> frame -> segments
 //! ```
-//! The task only hands over ([`recorder`]): a long body as soon as it is sent, a short one with the request's end. What
-//! has been counted goes on to the thread, with the count of a tokenizer where there is one. The thread turns a body into
-//! ids of its blocks and digests of its messages ([`digest`], blocks of bytes or of a tokenizer's [`tokens`]) and drops
-//! it; when the request has ended it finds its session ([`sessions`]), writes the row, and hands the frame to the system
-//! once it is full or `--capture-flush` is over ([`segments`]: rotation, retention, syncs).
-//! Rows are in the order of their *ends*. What is lost is counted ([`counts`]) and logged at once, then once a minute. The
-//! end of the process waits three seconds for the disk, and no longer.
+//! The stream's task only hands over data ([`recorder`]): a long body as soon as it is sent, a short one with the end
+//! of the request. The control thread counts the record, adds the token count of a tokenizer if there is one, and
+//! forwards it to the writer thread. The writer thread turns a body into block ids and message digests
+//! ([`prompt_hasher`], with blocks of bytes or of a tokenizer's [`tokenizer`] tokens), then drops the body. When the
+//! request has ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame
+//! is full or `--capture-flush` has elapsed ([`segments`]: rotation, retention, syncs). Rows are in completion order.
+//! Losses are counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds
+//! for the disk.
 //!
-//! What servers said of themselves during a run is beside its records, in rows of another kind ([`scrapes`]).
+//! Server metrics scraped during a run are stored beside the records, in rows of their own ([`server_metrics`]).
 //!
-//! # What leaks
-//! No text, header, address of a client or user's id is written. What whoever has the records can still learn:
+//! # Privacy
+//! The capture writes no text, headers, client addresses or user ids. A reader of the records can still learn:
 //!
-//! * **Lengths and times**: of prompts, answers and pauses; from the gaps between tokens, with the help of the same
-//!   model, something of what was generated may be guessed. `--capture-round` makes times coarse and prompts whole blocks,
-//!   in bytes and in tokens; the lengths of answers stay.
-//! * **Equal beginnings**: that two prompts of one key share so many blocks, and that requests belong to one session. It
-//!   cannot be tested what the blocks say without the key ([`key`]): it lies in the folder, readable by its owner alone,
-//!   and is not to be given away with the records. `--capture-key-rotate` ends all links at midnight UTC; what was
-//!   asked before and answered after it has no ids.
-//! * **The server**: its address, and the names of its models ([`names`]): one that no server has accepted is never
-//!   written, `--capture-names` asks for more than one success, and of a path only the last segment is kept. A name that
-//!   few people use can tell who they are.
-//! * **Images and sounds**: their number, kind, size, and width and height in pixels.
+//! * **Lengths and times** of prompts, replies and pauses. With the same model, gaps between tokens may reveal
+//!   something about the generated text. `--capture-round` rounds times, and rounds prompts to whole blocks in bytes
+//!   and tokens. Reply lengths stay exact.
+//! * **Shared prefixes**: how many blocks two prompts under one key share, and which requests form a session. Without
+//!   the key ([`key`]), nobody can test which text a block contains. The key lies in the folder, readable by its owner
+//!   only; do not share it with the records. `--capture-key-rotate` breaks all links at midnight UTC. A request sent
+//!   before midnight and answered after it has no ids.
+//! * **The server**: its address and its model names ([`model_names`]). A name that no server has accepted is never
+//!   written, `--capture-names` raises the required number of successes, and of a path only the last segment is
+//!   written. A rarely used model name can identify its users.
+//! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
 pub mod blocks;
 mod error;

@@ -1,18 +1,18 @@
-//! Which model names are written.
+//! Which model names the capture writes.
 //!
-//! A client may write anything where the model's name belongs. A name is written once a server has answered as many
-//! requests for it with success as are asked for (one by default): then it is the server's name, and not what a person
-//! typed. Before that, and where too many names came, a row says [`OTHER`]. What has been written is not changed
-//! afterwards. Of a name that is a path, the last segment is kept.
+//! Clients can send any text as a model name. A name is written only after a server has answered a minimum number of
+//! requests for it with success (default 1), because it is then the server's name and not free text. Before that, and
+//! beyond 1,024 names, a row contains [`OTHER_MODEL`]. Rows already written do not change. If the name is a path, only
+//! its last segment is written.
 
 use ahash::AHashMap;
 
-/// What a row says instead of a name.
+/// Written instead of a name that is not published.
 pub const OTHER_MODEL: &str = "_other";
-/// Names that are told apart.
+/// Distinct names that are tracked.
 const MAX_MODEL_NAMES: usize = 1_024;
 
-/// See the module.
+/// Counts the successes per model name.
 pub struct ModelNames {
     min_successes: usize,
     seen: AHashMap<String, ModelNameStats>,
@@ -20,17 +20,17 @@ pub struct ModelNames {
 
 struct ModelNameStats {
     successes: usize,
-    /// What is written once there are enough.
+    /// Written once the name has enough successes.
     published_name: Box<str>,
 }
 
 impl ModelNames {
-    /// Names are written from the `needed`th success on.
+    /// Publishes a name from its `needed`th success on.
     pub fn new(needed: usize) -> Self {
         Self { min_successes: needed, seen: AHashMap::new() }
     }
 
-    /// What is written for this name, of a request that a server answered with success, or not.
+    /// The text to write for `name`; `success` counts this request's reply.
     pub fn resolve(&mut self, name: &str, success: bool) -> String {
         if !success {
             let known = self.seen.get(name).filter(|seen| seen.successes >= self.min_successes);
@@ -50,11 +50,11 @@ impl ModelNames {
     }
 }
 
-/// A name as hubs give them (`organisation/model`) as it is, the last segment of a path: who keeps a model where is
-/// nobody's business.
+/// Returns hub names (`organisation/model`) unchanged, and the last segment of a path, because directory names are
+/// private.
 pub fn shorten(name: &str) -> &str {
     let places = |letter: u8| memchr::memchr_iter(letter, name.as_bytes());
-    // Of a URL's slashes two stand behind its colon.
+    // Two of a URL's slashes follow its colon.
     let is_path = name.starts_with(['/', '.', '~'])
         || name.starts_with("arn:")
         || places(b'\\').next().is_some()

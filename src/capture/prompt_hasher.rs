@@ -1,16 +1,16 @@
-//! A prompt as ids of its blocks and digests of its messages; its text goes no further than here. Pure.
+//! Hashes a prompt into block ids and message digests; the prompt text goes no further than here. Pure.
 //!
 //! Blocks are cut from the canonical prompt ([`measure::dialect::prompt`](crate::measure::dialect::prompt)): its text,
-//! with the roles and marks between. Each id is the keyed digest of the block and of the id chain before it, so that two
-//! requests share an id exactly when their prompts share everything up to there.
+//! with the roles and marks in between. Each id is the keyed digest of the block and of the id chain before it. Two
+//! requests therefore share an id exactly if their prompts are equal up to the end of that block.
 //!
 //! # Tokens
-//! With a tokenizer a block is so many tokens: those of the texts and keys, each cut by itself, and one for every other
-//! word, so that a prompt which is given as token ids has as many. No template of a chat is applied; the keys and roles
-//! that are counted instead of its marks are about as many. Marks are no tokens, but have their say in the block in which
-//! they stand. A prompt with images or sounds has blocks, and no number of tokens: nobody knows theirs.
+//! With a tokenizer, a block is a fixed number of tokens. Each text and key is tokenized by itself, and every other
+//! word counts as one token, so a prompt sent as token ids has the right number. No chat template is applied; keys and
+//! roles are about as many tokens as the template's marks. Marks count no tokens but change the id of their block. A
+//! prompt with images or audio has blocks but no token count, because only the server knows their tokens.
 //!
-//! It is past 400 lines with its tests: blocks, messages and parts come of one walk, and are tried together.
+//! It is past 400 lines with its tests: blocks, messages and parts result from one walk and are tested together.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
@@ -26,17 +26,18 @@ use super::row::{PartKind, PromptPart};
 use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
 use crate::measure::dialect::prompt::{Medium, PromptPlace, PromptSink};
 
-/// What the ids of blocks are for.
+/// Separates the digests of block ids.
 const BLOCK_PURPOSE: &[u8] = b"block";
-/// What the digests of messages are for.
+/// Separates the digests of messages.
 const MESSAGES_PURPOSE: &[u8] = b"messages";
-/// Parts that are told of one request.
+/// Maximum non-text parts recorded per request.
 const MAX_PARTS: usize = 256;
-/// Messages whose end may turn out to be where the next turn goes on.
+/// Maximum messages per request whose end a later turn may continue.
 const MAX_MESSAGES: usize = 4_096;
 /// Bytes of the canonical prompt that are hashed and cut at once.
 const BUFFER_BYTES: usize = 4 << 10;
-/// Base64 of a part that is decoded to find its size in pixels, in bytes: cameras put that much before it.
+/// Maximum base64 of a part that is decoded to find the image dimensions, in bytes. Camera metadata before the
+/// dimensions can be this long.
 const MEDIA_HEAD_BYTES: usize = 128 << 10;
 
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -46,32 +47,32 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// What is kept of a prompt.
+/// The result of hashing one prompt; contains no text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptDigest {
     /// Bytes of the canonical prompt.
     pub bytes: u64,
-    /// Its tokens, where a tokenizer has counted them all.
+    /// Tokens of the prompt; `None` unless a tokenizer counted the whole prompt.
     pub tokens: Option<u64>,
-    /// Ids of the blocks that are full.
+    /// Ids of the full blocks.
     pub blocks: Vec<u64>,
-    /// Parts that are not text.
+    /// Non-text parts.
     pub parts: Vec<PromptPart>,
-    /// The hash of everything up to the end of each message: to be compared with others of this process, not to be written.
+    /// Hash of everything up to the end of each message. Comparable within this process only; never written.
     pub messages: Vec<u64>,
 }
 
-/// What blocks are cut by.
+/// The unit that blocks are cut by.
 #[derive(Clone)]
 pub enum BlockChunking {
-    /// So many bytes are a block.
+    /// Bytes per block.
     Bytes(usize),
-    /// So many tokens are.
+    /// Tokens per block.
     Tokens(usize, Arc<PromptTokenizer>),
 }
 
 impl BlockChunking {
-    /// The key of the blocks' ids, made from the one of the capture.
+    /// Derives the key of the block ids from the key of the capture.
     pub fn key(&self, key: &CaptureKey) -> CaptureKey {
         match self {
             Self::Tokens(_, tokens) => key.for_tokenizer(tokens.identity()),
@@ -80,39 +81,39 @@ impl BlockChunking {
     }
 }
 
-/// Stands before what is no mark, where blocks are of tokens.
+/// Prefixes of all inputs except marks, in blocks of tokens.
 mod tag {
     pub(super) const TOKEN: u8 = 1;
     pub(super) const WORD: u8 = 2;
     pub(super) const PART: u8 = 3;
 }
 
-/// Takes one prompt after the other and keeps their digests: hashers and buffers cost more than a short prompt.
+/// Hashes prompts one after the other and reuses its hashers and buffers, which cost more than a short prompt.
 pub struct PromptHasher {
     key: CaptureKey,
     chunking: BlockChunking,
-    /// What was walked of the canonical prompt and is neither hashed nor cut yet: a few long pieces cost less than many
-    /// short ones. Where they end depends on what was walked alone.
+    /// Bytes of the canonical prompt that are neither hashed nor cut yet. A few long pieces cost less than many short
+    /// ones. The piece boundaries depend only on the prompt.
     pending: Vec<u8>,
-    /// The block that is being filled, of tokens.
+    /// The current block of tokens.
     block: blake3::Hasher,
-    /// How many they are.
+    /// Tokens in `block`.
     block_tokens: usize,
-    /// The block of bytes that is being filled, behind what its digest begins with: it is digested when it is full, and
-    /// what is left of it in the end has no id.
+    /// The current block of bytes, behind its digest prefix. A full block is digested; a partial block at the end gets
+    /// no id.
     partial: Vec<u8>,
-    /// Text that a tokenizer was given.
+    /// Text bytes passed to the tokenizer so far.
     tokenized_bytes: usize,
-    /// Everything so far, for the messages' ends. They tell only who goes on, and nobody sees them: for that a fast hash
-    /// under the key is enough.
+    /// Running hash of the whole prompt, read at message ends. These hashes stay in this process, so a fast keyed hash
+    /// is enough.
     message_hasher: AHasher,
-    /// How `all` begins.
+    /// Initial state of `message_hasher`.
     message_hash_state: RandomState,
     digest: PromptDigest,
 }
 
 impl PromptHasher {
-    /// Blocks of so much.
+    /// Creates a hasher with blocks of the given unit and size.
     pub fn new(key: &CaptureKey, cutting: BlockChunking) -> Self {
         let [a, b, c, d] = key.seeds(MESSAGES_PURPOSE);
         let messages = RandomState::with_seeds(a, b, c, d);
@@ -132,17 +133,17 @@ impl PromptHasher {
         digester
     }
 
-    /// What blocks are cut by.
+    /// The unit and size of blocks.
     pub fn chunking(&self) -> &BlockChunking {
         &self.chunking
     }
 
-    /// Nobody has time to cut this prompt into tokens: there are no blocks.
+    /// Skips tokenization of this prompt, because the capture is behind. The prompt gets no blocks.
     pub fn skip_tokens(&mut self) {
         self.digest.tokens = None;
     }
 
-    /// What is kept of the prompt. What comes then is another.
+    /// Returns the digest and prepares for the next prompt.
     pub fn finish(&mut self) -> PromptDigest {
         self.flush();
         if !self.digest.parts.is_empty() {
@@ -165,14 +166,14 @@ impl PromptHasher {
         }
     }
 
-    /// A block of bytes begins, after those whose digest this is.
+    /// Starts a block of bytes; `chain` is the digest of the blocks before it.
     fn begin_bytes(&mut self, chain: &[u8; 32]) {
         self.partial.clear();
         push_purpose(&mut self.partial, BLOCK_PURPOSE);
         self.partial.extend_from_slice(chain);
     }
 
-    /// The next bytes of the canonical prompt, in blocks of `size` of them.
+    /// Adds bytes of the canonical prompt; `size` is the bytes per block.
     fn push_bytes(&mut self, mut bytes: &[u8], size: usize) {
         let full = 1 + BLOCK_PURPOSE.len() + 32 + size;
         while let Some((now, later)) = bytes.split_at_checked(full - self.partial.len()) {
@@ -185,11 +186,11 @@ impl PromptHasher {
         self.partial.extend_from_slice(bytes);
     }
 
-    /// The next token, in blocks of `size` of them.
+    /// Adds one token; `size` is the tokens per block.
     fn push_token(&mut self, tag: u8, token: &[u8], size: usize) {
         if let Some(tokens) = &mut self.digest.tokens {
             *tokens += 1;
-            // The length makes it plain where a word ends.
+            // The length marks where a word ends.
             self.block.update(&[tag]).update(&(token.len() as u32).to_le_bytes()).update(token);
             self.block_tokens += 1;
             if self.block_tokens == size {
@@ -201,7 +202,7 @@ impl PromptHasher {
         }
     }
 
-    /// The tokens of the next text, in blocks of `size` of them.
+    /// Tokenizes a text and adds its tokens; `size` is the tokens per block.
     fn push_text(&mut self, text: &str, size: usize, tokens: &PromptTokenizer) {
         for piece in pieces(text) {
             self.tokenized_bytes += piece.len();
@@ -214,7 +215,7 @@ impl PromptHasher {
         }
     }
 
-    /// Everything that comes is in here, whatever blocks are cut by. Inlined, a mark is a byte that is stored.
+    /// Receives all input, for every unit. Inlined, adding a mark costs one byte store.
     #[inline]
     fn push(&mut self, bytes: &[u8]) {
         if self.pending.len() + bytes.len() > BUFFER_BYTES {
@@ -226,7 +227,7 @@ impl PromptHasher {
         self.pending.extend_from_slice(bytes);
     }
 
-    /// Hashes and cuts what was walked: seldom, and not where each mark is stored.
+    /// Hashes and cuts the pending bytes. Rare, so it is kept out of the inlined `push`.
     #[inline(never)]
     fn flush(&mut self) {
         let mut walked = std::mem::take(&mut self.pending);
@@ -274,7 +275,7 @@ impl PromptSink for PromptHasher {
             PromptPlace::Inline(text) => (text, true),
             PromptPlace::Elsewhere(text) => (text, false),
         };
-        // The content stands in the prompt as its digest: pixels are not text, and are no bytes of it.
+        // The digest of the content represents it in the prompt. Pixels are not text and add no bytes.
         let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();
         self.push(digest.as_bytes());
         if let BlockChunking::Tokens(..) = self.chunking {
@@ -341,7 +342,7 @@ mod tests {
         let base = "x".repeat(200);
         let one = digested(&key, &chat(&base));
         assert_eq!(one.blocks.len() as u64, one.bytes / 16);
-        // Where the text begins in the canonical prompt.
+        // Offset of the text in the canonical prompt.
         let head = one.bytes as usize - 200 - 4;
         for at in [0, 1, 50, 100, 199] {
             let mut changed = base.clone();
@@ -412,7 +413,7 @@ mod tests {
         assert_ne!(one.messages, digested(&key, &body(&url.replace("CAgI", "CQkJ"))).messages);
     }
 
-    /// Every word is a token, and white space goes with the word before which it stands.
+    /// A tokenizer that makes each word, with the white space before it, one token.
     fn words(name: &[u8]) -> Arc<PromptTokenizer> {
         let id = |word: &str| word.bytes().fold(7_u32, |id, byte| id.wrapping_mul(31).wrapping_add(byte.into()));
         let encode = move |text: &str| {

@@ -1,23 +1,25 @@
-//! Reads a trace, row by row: a file of frames, any `.jsonl` or `.jsonl.zst`, or a capture's folder.
+//! Reads a trace row by row: a file of frames, any `.jsonl` or `.jsonl.zst`, or a capture folder.
 //!
-//! # What is forgiven
-//! A writer that was killed, or a disk that was full, leaves a torn end; a bad disk leaves a damaged frame. Either costs
-//! what it hit and no row before it, and is told by [`Reader::damage`]. A line that is no row is an error that names
-//! it, and reading may go on after it.
+//! # Damage
+//! A killed writer or a full disk leaves a torn end; a bad disk leaves a damaged frame. The reader loses the damaged
+//! part and no earlier row, and reports it through [`TraceReader::damage`]. A line that is no row is an error with its
+//! line number, and reading can continue after it.
 //!
-//! # A folder
-//! That of a run has one file of rows, [`RECORDS`], and files of other kinds beside it. In any other every `.jsonl` and
-//! `.jsonl.zst` is a segment.
+//! # Folders
+//! The folder of a run has one file of rows, [`RECORDS_FILE`], and files of other kinds beside it. In any other folder
+//! every `.jsonl` and `.jsonl.zst` is a segment.
 //!
-//! Its segments are read in the order of their names, which is the order in which they were begun. Each segment has its
-//! own header; times are moved onto the line of the first one, by the wall clock that the headers tell.
+//! Segments are read in the order of their names, which is the order in which they were started. Each segment has its
+//! own header. The reader shifts the times of later segments to the time zero of the first, by the wall clocks in the
+//! headers.
 //!
-//! # A part
-//! Who wants the rows of some time alone ([`Reader::only`]) unpacks the frames that have such rows, by what their heads
-//! say, and the first of each segment, which has the header. The others are passed over unread.
+//! # Time ranges
+//! With [`TraceReader::set_time_range`] the reader unpacks only the frames whose heads overlap the range, and the first
+//! frame of each segment, which has the header. It skips all other frames.
 //!
 //! # Memory
-//! One frame at a time ([`MAX_FRAME`](super::frame::MAX_FRAME)), or one line ([`MAX_ROW`](super::format::MAX_ROW)).
+//! One frame at a time ([`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES)), or one line
+//! ([`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES)).
 
 use std::fs;
 use std::io::{self, BufRead};
@@ -33,30 +35,30 @@ use super::line_reader::LineReader;
 use super::row::{HeaderError, TraceEntry, TraceHeader, VERSION};
 use crate::measure::json_walker::as_whole_number;
 
-/// The file that makes a folder a run's.
+/// Its presence marks a folder as the folder of a run.
 pub const RUN_FILE: &str = "run.json";
 
-/// The rows of a run, in its folder.
+/// File name of a run's rows.
 pub const RECORDS_FILE: &str = "records.jsonl.zst";
 
-/// Why a trace cannot be read.
+/// The trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file or folder cannot be opened or read.
     #[error("cannot read {}: {error}", path.display())]
     Io {
-        /// The file.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A folder without segments.
+    /// The folder has no segments.
     #[error("{} has no trace in it: expected files that end in .jsonl or .jsonl.zst", path.display())]
     Empty {
         /// The folder.
         path: PathBuf,
     },
-    /// Something else.
+    /// The first line is no header.
     #[error(
         "{} is no trace of Streamgauge's: its first line is no header. `streamgauge trace convert` reads the public \
          formats",
@@ -66,10 +68,10 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// A file of which nothing can be read.
+    /// The damage leaves no readable row.
     #[error("no row can be read: {0}")]
     Damaged(TraceDamage),
-    /// A later version's.
+    /// A newer version wrote the trace.
     #[error(
         "{} is a trace of version {version}, and this Streamgauge reads them up to {VERSION}: use a newer one",
         path.display()
@@ -77,28 +79,28 @@ pub enum ReadError {
     UnsupportedVersion {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version in its header.
         version: u64,
     },
-    /// A line that is no row.
+    /// A line is not a valid row.
     #[error("{}, line {line}: not a row of a trace: {reason}. Take the line out, or write the trace again", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem; never quotes a value of the row.
         reason: String,
     },
-    /// Several traces in one file.
+    /// The file contains a second trace.
     #[error("{}, line {line}: another trace begins here. Put each into a file of its own, in one folder", path.display())]
     SecondHeader {
         /// The file.
         path: PathBuf,
-        /// The line of its header, from 1.
+        /// Line number of the second header, from 1.
         line: u64,
     },
-    /// Segments of a folder that mean different things by a block.
+    /// The segments of a folder have different block schemes.
     #[error(
         "{} has other blocks than the segments before it (--capture-block was changed): read the segments one by one",
         path.display()
@@ -109,14 +111,14 @@ pub enum ReadError {
     },
 }
 
-/// What is missing from a trace that could be read.
+/// Lost rows of a trace that is otherwise readable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceDamage {
     /// The file.
     pub path: PathBuf,
-    /// The frame, from 0; `None` where the file has none.
+    /// Number of the frame, from 0; `None` if the file has no frames.
     pub frame: Option<u64>,
-    /// What happened to it.
+    /// The problem.
     pub what: String,
 }
 
@@ -129,7 +131,7 @@ impl fmt::Display for TraceDamage {
     }
 }
 
-/// See the module. Iterates over the rows.
+/// Iterates over the rows of a trace.
 pub struct TraceReader {
     header: TraceHeader,
     segments: vec::IntoIter<PathBuf>,
@@ -138,17 +140,16 @@ pub struct TraceReader {
     times: Range<u64>,
 }
 
-/// Said of a segment that is later in the folder and earlier by the wall clock, which was set back meanwhile.
+/// Damage of a segment that is later by name but earlier by the wall clock, because the clock was set back.
 const STARTS_BEFORE_FIRST_SEGMENT: &str = "it began before the first segment: rows from before that are put at zero";
 
-/// Every time.
 const ALL_TIMES: Range<u64> = 0..u64::MAX;
 
 impl TraceReader {
     /// Opens a file or a folder, and reads the header.
     ///
     /// # Errors
-    /// When there is no trace at `path`, or one of a later version.
+    /// If there is no trace at `path`, or a newer version wrote it.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let mut segments = segments(path)?.into_iter();
         let mut damage = Vec::new();
@@ -156,17 +157,17 @@ impl TraceReader {
             let mut segment = SegmentReader::open(file)?;
             match segment.header(&mut damage)? {
                 Some(header) => return Ok(Self { header, segments, open: Some(segment), damage, times: ALL_TIMES }),
-                // Whoever made it was killed before its first row.
+                // The writer was killed before its first row.
                 None => damage.push(segment.lines.damage("it has no whole row")),
             }
         }
         Err(damage.pop().map_or_else(|| ReadError::NotATrace { path: path.to_owned() }, ReadError::Damaged))
     }
 
-    /// Reads what comes on a stream, unpacked, as a file of that name.
+    /// Reads an uncompressed stream; `name` appears only in messages.
     ///
     /// # Errors
-    /// When it is no trace, or one of a later version.
+    /// If the stream is no trace, or a newer version wrote it.
     pub fn from_stream(name: &Path, stream: Box<dyn BufRead + Send>) -> Result<Self, ReadError> {
         let mut damage = Vec::new();
         let mut segment = SegmentReader::new(LineReader::from_stream(name.to_owned(), stream));
@@ -178,13 +179,13 @@ impl TraceReader {
         }
     }
 
-    /// What holds for every row; a folder's first header, on whose line the times of all segments are.
+    /// Properties of all rows. For a folder, the header of its first segment, whose time zero applies to all rows.
     pub fn header(&self) -> &TraceHeader {
         &self.header
     }
 
-    /// From now on only rows that arrived at one of these times, in nanoseconds on the trace's line (`u64::MAX` is no
-    /// end).
+    /// Restricts further rows to arrivals in this range, in nanoseconds from the trace's time zero. An end of
+    /// `u64::MAX` is unbounded.
     pub fn set_time_range(&mut self, times: Range<u64>) {
         self.times = times;
         if let Some(open) = &mut self.open {
@@ -192,17 +193,16 @@ impl TraceReader {
         }
     }
 
-    /// The line of the row that was read last.
+    /// The line of the last row returned.
     pub fn last_line(&self) -> &[u8] {
         self.open.as_ref().map_or(b"", |segment| &segment.line)
     }
 
-    /// What was found to be missing, as far as has been read.
+    /// Damage found so far.
     pub fn damage(&self) -> &[TraceDamage] {
         &self.damage
     }
 
-    /// The next segment, if there is one.
     fn next_segment(&mut self) -> Result<Option<SegmentReader>, ReadError> {
         for file in self.segments.by_ref() {
             let mut segment = SegmentReader::open(file)?;
@@ -254,13 +254,13 @@ impl Iterator for TraceReader {
     }
 }
 
-/// The files of a trace.
+/// The files of a trace, in reading order.
 fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let failed = |error| ReadError::Io { path: path.to_owned(), error };
     if !fs::metadata(path).map_err(failed)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    // The result of a run, beside which other tools' files may lie.
+    // Files of other tools may lie beside the records of a run.
     let records = path.join(RECORDS_FILE);
     if records.is_file() {
         return Ok(vec![records]);
@@ -277,12 +277,11 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
 }
 
-/// One file.
 struct SegmentReader {
     lines: LineReader,
-    /// The last that was a row.
+    /// The last line that was a row.
     line: Vec<u8>,
-    /// From its line of time to the trace's.
+    /// Nanoseconds to add to a time of this segment to get a time of the trace.
     shift: i128,
 }
 
@@ -295,12 +294,12 @@ impl SegmentReader {
         Self { lines, line: Vec::new(), shift: 0 }
     }
 
-    /// Its header; `None` where it has none because it is torn or damaged.
+    /// `None` if the header is torn or damaged.
     fn header(&mut self, damage: &mut Vec<TraceDamage>) -> Result<Option<TraceHeader>, ReadError> {
         let held = damage.len();
         let line = loop {
             let Some(line) = self.lines.next_line(damage).transpose()? else { return Ok(None) };
-            // An editor may have left a byte order mark, and blank lines.
+            // Editors may add a byte order mark and blank lines.
             let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
             if !line.is_empty() {
                 break line.to_vec();
@@ -320,12 +319,12 @@ impl SegmentReader {
         }
     }
 
-    /// A time of its line on the trace's.
+    /// Converts a time of this segment to a time of the trace.
     fn shift_time(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.shift).unwrap_or_default()
     }
 
-    /// Passes over what has none of these times of the trace.
+    /// Skips frames outside this range of trace times.
     fn set_time_range(&mut self, times: &Range<u64>) {
         let here = |at: u64| match at {
             0 | u64::MAX => at,
@@ -345,7 +344,7 @@ impl SegmentReader {
                 continue;
             }
             match serde_json::from_slice::<TraceEntry>(&line).or_else(|error| parse_with_floats(&line).ok_or(error)) {
-                // One that does not say when it came has not come at 0.
+                // A missing `at` must not be read as 0.
                 Ok(entry) if entry.at == 0 && serde_json::from_slice::<ArrivalField>(&line).is_err() => {
                     let (path, number) = (self.lines.path.clone(), self.lines.number);
                     let another = TraceHeader::read(&line).is_ok();
@@ -363,7 +362,7 @@ impl SegmentReader {
                     damage.push(self.lines.damage("its last line is torn"));
                     return None;
                 }
-                // What serde says may quote the row.
+                // The message from serde may quote the row.
                 Err(error) => {
                     return Some(Err(self.invalid_row(format!("it makes no sense from column {} on", error.column()))));
                 }
@@ -371,13 +370,13 @@ impl SegmentReader {
         }
     }
 
-    /// The line that was read last is no row.
+    /// The error for the line read last.
     fn invalid_row(&self, reason: String) -> ReadError {
         ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
     }
 }
 
-/// A row whose whole numbers are written as data frames do it, `10.0` for 10: to the schema they are the same.
+/// Accepts whole numbers as data frames write them, `10.0` for 10. The JSON Schema accepts both.
 fn parse_with_floats(line: &[u8]) -> Option<TraceEntry> {
     fn to_integers(value: &mut Value) {
         match value {
@@ -396,7 +395,7 @@ fn parse_with_floats(line: &[u8]) -> Option<TraceEntry> {
     serde_json::from_value(row).ok()
 }
 
-/// What a row cannot be without.
+/// The only required field of a row.
 #[derive(Deserialize)]
 struct ArrivalField {
     #[serde(rename = "at")]

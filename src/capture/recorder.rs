@@ -1,14 +1,15 @@
-//! What the proxy hands over to the capture, whose thread makes rows of it (`thread.rs`).
+//! The proxy's side of the capture: hands requests to the writer thread (`writer_thread.rs`), which makes rows.
 //!
-//! A stream's task makes a [`Following`] when a request begins, and gives it the body as it is sent and the gaps of a long
-//! stream as they are drained. When the request has ended it goes with the record to whoever counts that, and from there
-//! to the capture ([`Capture::ended`]). None of that waits: what finds the queue full is lost and counted ([`Fate`]), and
-//! the stream never knows.
+//! A stream's task gets a [`CaptureHandle`] when a request begins. It passes the body as it is sent, and the gaps of a
+//! long stream as they are drained. After the request, the control thread counts the record and passes it to
+//! [`CaptureRecorder::end_request`]. No step waits: if the queue is full, the record is lost and counted
+//! ([`RecordOutcome`]), and the stream is not affected.
 //!
 //! # Memory
-//! Bodies are held until the thread has digested them, [`MAX_BODY`] each and [`MAX_BODIES`] of all, and besides them what
-//! is no longer than [`SHORT`] until the request has ended: one note is half the price of two. Gaps are held up to
-//! [`MAX_GAPS`] per stream, and [`WAITING`] notes in the queue.
+//! Bodies are held until the writer thread has hashed them: at most [`MAX_BODY_BYTES`] each and [`MAX_BUFFERED_BYTES`]
+//! in total. In addition, bodies of at most [`MAX_INLINE_BODY_BYTES`] are held until the request ends, because one
+//! message costs half as much as two. Each stream holds at most [`MAX_STREAM_GAPS`] gaps, and the queue at most
+//! [`MAX_QUEUED_MESSAGES`] messages.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -34,67 +35,67 @@ use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
 
-/// The largest request body whose prompt is digested, in bytes, as sent and decoded: two million tokens of text.
+/// Largest request body whose prompt is hashed, in bytes, both as sent and decoded: about two million tokens of text.
 pub const MAX_BODY_BYTES: usize = 8 << 20;
-/// Bodies that are held at one time, in bytes.
+/// Maximum body bytes held at one time.
 pub const MAX_BUFFERED_BYTES: usize = 64 << 20;
-/// A body up to this length is handed over with the request's end, in bytes.
+/// Maximum bytes of a body that is handed over together with the request's end.
 pub const MAX_INLINE_BODY_BYTES: usize = 2 << 10;
-/// Gaps that are kept of one stream; 512 KiB.
+/// Maximum gaps held per stream (512 KiB).
 pub const MAX_STREAM_GAPS: usize = 65_536;
-/// Notes that may wait: a second of the busiest proxy that was measured.
+/// Maximum queued messages: one second of the busiest proxy measured.
 pub const MAX_QUEUED_MESSAGES: usize = 8_192;
-/// Header of a request that a load generator sends to learn about the server, and not as part of its load: `1`. The
-/// capture skips it and counts it; a trace that had it would not be the load.
+/// Header (value `1`) of a request that a load generator sends to learn about the server. The capture skips and counts
+/// such requests, because they are no part of the load.
 pub const PROBE_HEADER: &str = "x-streamgauge-probe";
-/// How long the end of the process waits for the disk.
+/// Maximum time that shutdown waits for the disk.
 pub const SHUTDOWN_TIMEOUT: Gap = Gap::from_millis(3_000);
 
-/// How to capture.
+/// Settings of a capture.
 #[derive(Clone, Debug)]
 pub struct CaptureSettings {
-    /// The folder.
+    /// The capture folder.
     pub folder: PathBuf,
-    /// How long what has ended may wait to be written.
+    /// Maximum time between a request's end and the write of its row.
     pub flush: Gap,
-    /// Times are rounded to multiples of this; zero leaves them.
+    /// Times are rounded to multiples of this; zero disables rounding.
     pub round: Gap,
-    /// A file that has the key, instead of the folder's own.
+    /// Key file to use instead of the folder's own key.
     pub key: Option<PathBuf>,
-    /// Whether each day has a key of its own.
+    /// Derive a new key each day.
     pub rotate: bool,
-    /// Length of a block: in tokens where there is a tokenizer, else in bytes.
+    /// Block length, in tokens if there is a tokenizer, else in bytes.
     pub block: usize,
-    /// Successes before a model's name is written.
+    /// Successes before a model name is written.
     pub names: usize,
-    /// Where requests name their session.
+    /// Where requests carry their session id.
     pub session: Option<SessionField>,
-    /// What is kept.
+    /// Limits on stored segments.
     pub retention: Retention,
 }
 
-/// Where requests name their session.
+/// Where requests carry their session id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionField {
-    /// In a header.
+    /// In the header of this name.
     Header(String),
-    /// In a field of the body, a path of keys.
+    /// In this field of the body, a path of keys.
     Body(String),
 }
 
-/// Where the proxy hands requests over. See the module.
+/// Receives requests from the proxy and passes them to the writer thread. Shared by all streams.
 pub struct CaptureRecorder {
     queue: SyncSender<CaptureMessage>,
     stats: Arc<CaptureStats>,
     bodies: Arc<BodyMemory>,
-    /// Bodies up to this length are handed over with the request's end.
+    /// Maximum bytes of a body handed over with the request's end; 0 hands every body over as soon as it is sent.
     max_inline_body: usize,
     folder: PathBuf,
     flush: Gap,
     session: Option<SessionField>,
     clock: Clock,
     stop: Arc<AtomicBool>,
-    /// Disconnected when the thread has ended.
+    /// Disconnects when the thread exits.
     ended: Mutex<Receiver<()>>,
 }
 
@@ -105,7 +106,7 @@ impl fmt::Debug for CaptureRecorder {
 }
 
 pub(super) enum CaptureMessage {
-    /// A request was sent.
+    /// The body of a request that has been sent.
     RequestBody {
         body: Vec<u8>,
         room: MemoryReservation,
@@ -115,7 +116,7 @@ pub(super) enum CaptureMessage {
     },
     /// A request has ended.
     RequestEnded(Box<dyn CapturedRequest>),
-    /// Write what there is.
+    /// Write everything that is queued, then exit.
     Stop,
 }
 
@@ -131,9 +132,9 @@ impl Prefetch for CaptureMessage {
     }
 }
 
-/// A request that has ended, as whoever counted it hands it on.
+/// A finished request, passed on by the thread that counted it.
 pub trait CapturedRequest: Send {
-    /// What was followed of it, and what it came to; `None` where nobody followed it.
+    /// The capture handle and the record; `None` if the capture did not follow the request.
     fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)>;
 }
 
@@ -143,27 +144,27 @@ impl<R: Borrow<RequestRecord> + Send> CapturedRequest for (CaptureHandle, R) {
     }
 }
 
-/// Bodies that are held, and those of them that wait for the thread, in bytes.
+/// Bytes of all held bodies, and of those among them that wait for the writer thread.
 #[derive(Default)]
 struct BodyMemory {
     held: AtomicUsize,
     backlog: AtomicUsize,
 }
 
-/// What a body takes of the room that all have.
+/// A body's share of the common memory limit, returned on drop.
 pub(super) struct MemoryReservation {
     bodies: Arc<BodyMemory>,
     reserved: usize,
-    /// What of the backlog it is, once it waits.
+    /// The body's share of the backlog, in bytes, once it is queued.
     queued_bytes: usize,
 }
 
-/// How much of the time in which a request is to be written it may be on its way to the capture.
+/// Maximum delay before a request reaches the capture: a tenth of the flush interval.
 pub(super) fn handover_delay(flush: Gap) -> Gap {
     Gap::from_nanos(flush.as_nanos() / 10)
 }
 
-/// What a small prompt counts among those that wait, in bytes: it takes time of its own.
+/// Minimum backlog bytes per prompt, because even a small prompt takes time.
 const MIN_BACKLOG_BYTES: usize = 4 << 10;
 
 impl MemoryReservation {
@@ -172,12 +173,12 @@ impl MemoryReservation {
         self.bodies.backlog.fetch_add(self.queued_bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the prompts that wait behind it.
+    /// Bytes of the prompts queued behind this one.
     pub(super) fn backlog(&self) -> usize {
         self.bodies.backlog.load(Ordering::Relaxed).saturating_sub(self.queued_bytes)
     }
 
-    /// Room for a body that grows to so many bytes; false where there is none.
+    /// Reserves memory for a body of `needed` bytes; false if the limit is reached.
     fn grow(&mut self, body: &mut Vec<u8>, needed: usize) -> bool {
         if needed > MAX_BODY_BYTES {
             return false;
@@ -205,39 +206,39 @@ impl Drop for MemoryReservation {
     }
 }
 
-/// One request, for the capture.
+/// Capture state of one request.
 #[derive(Default)]
 pub struct CaptureHandle {
-    /// What has come of its body, until that is handed over.
+    /// Body bytes received so far, until they are handed over.
     pub(super) body: Vec<u8>,
-    /// Of a body that is not short.
+    /// Set for a body that is handed over before the end.
     reservation: Option<MemoryReservation>,
-    /// Whether it was sent whole.
+    /// True once the request was sent completely.
     pub(super) sent: bool,
     pub(super) encoding: Vec<u8>,
-    /// What a header says of its session.
+    /// Session id from the request header.
     pub(super) session: Option<Vec<u8>>,
     pub(super) in_flight: u32,
-    /// Gaps that were drained before the end, and how many besides were not kept.
+    /// Gaps drained before the request's end, and the number of gaps beyond the limit.
     pub(super) gaps: Vec<TokenEvent>,
     pub(super) lost_gaps: u64,
-    /// Where the thread puts what it found in a body that was handed over before the end.
+    /// The writer thread stores here the digest of a body that was handed over before the end.
     pub(super) digest_slot: Option<Arc<OnceLock<RequestDigest>>>,
-    /// Its body was too large.
+    /// The body exceeds a memory limit.
     pub(super) oversize: bool,
-    /// Its client says that it is a probe ([`PROBE_HEADER`]).
+    /// The client marked the request with [`PROBE_HEADER`].
     is_probe: bool,
 }
 
 impl fmt::Debug for CaptureHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of what was said.
+        // The body must not reach a log.
         f.debug_struct("Following").finish_non_exhaustive()
     }
 }
 
 impl CaptureHandle {
-    /// Gaps of a stream that goes on.
+    /// Adds gaps of a running stream, up to [`MAX_STREAM_GAPS`]; counts the rest as lost.
     pub fn push_gaps(&mut self, gaps: &[TokenEvent]) {
         let room = (MAX_STREAM_GAPS - self.gaps.len()).min(gaps.len());
         self.gaps.extend_from_slice(&gaps[..room]);
@@ -250,10 +251,10 @@ impl CaptureHandle {
 }
 
 impl CaptureRecorder {
-    /// Opens the folder, and begins to write. Blocks are of `tokens`, where there is a tokenizer.
+    /// Opens the folder and starts the writer thread. With `tokens`, blocks are cut in tokens.
     ///
     /// # Errors
-    /// When the folder or the key cannot be used; the error names the folder.
+    /// If the folder or the key cannot be used; the error names the folder.
     pub fn start(
         settings: CaptureSettings,
         tokens: Option<PromptTokenizer>,
@@ -262,10 +263,10 @@ impl CaptureRecorder {
         Self::start_in(CaptureFolder::open, settings, tokens, clock)
     }
 
-    /// Begins to write into a folder that the process which this one takes over from still writes into.
+    /// Starts in a folder that the predecessor of this process still writes to.
     ///
     /// # Errors
-    /// As [`start`](Self::start), but for the other process.
+    /// As [`start`](Self::start), except that the predecessor's lock is no error.
     pub fn take_over(
         settings: CaptureSettings,
         tokens: Option<PromptTokenizer>,
@@ -274,11 +275,11 @@ impl CaptureRecorder {
         Self::start_in(CaptureFolder::take_over, settings, tokens, clock)
     }
 
-    /// Whether a capture could begin in this folder with this key. Nothing is left behind; that another process captures
-    /// there is no fault.
+    /// Checks that a capture can start in this folder with this key, and leaves nothing behind. Another process that
+    /// captures there is no error.
     ///
     /// # Errors
-    /// When the folder could not be made or written, or the key cannot be read.
+    /// If the folder cannot be created or written, or the key cannot be read.
     pub fn check(folder: &Path, key: Option<&Path>) -> Result<(), CaptureError> {
         let failed = |error| CaptureError::new(folder, error);
         CaptureFolder::check(folder).map_err(failed)?;
@@ -297,7 +298,8 @@ impl CaptureRecorder {
         let (queue, notes) = sync_channel(MAX_QUEUED_MESSAGES);
         let (counts, stop) = (Arc::<CaptureStats>::default(), Arc::<AtomicBool>::default());
         let (session, directory, flush) = (settings.session.clone(), settings.folder.clone(), settings.flush);
-        // Tokens take long, so that what waits for them is counted; ids are of the day on which a request was sent.
+        // Tokenizing takes time, so queued bodies must be counted as backlog. With daily keys, ids belong to the day of
+        // sending.
         let short = if tokens.is_some() || settings.rotate { 0 } else { MAX_INLINE_BODY_BYTES };
         let counted = Arc::clone(&counts);
         let mut writer =
@@ -306,7 +308,7 @@ impl CaptureRecorder {
         let (alive, ended) = sync_channel(0);
         let body = move || {
             writer.run(&notes, &stopping);
-            // The folder is free before anybody hears of the end.
+            // The lock on the folder must be released before `ended` disconnects.
             drop(writer);
             drop::<SyncSender<()>>(alive);
         };
@@ -326,20 +328,21 @@ impl CaptureRecorder {
         })
     }
 
-    /// How often it is to be given what has ended, at least: that is a part of the time in which it is to be written.
+    /// Maximum interval at which callers must hand over finished requests, as a share of the flush interval.
     pub fn handover_interval(&self) -> Gap {
         handover_delay(self.flush)
     }
 
-    /// What became of the records.
+    /// Counters of record outcomes.
     pub fn stats(&self) -> &Arc<CaptureStats> {
         &self.stats
     }
 
-    /// A request begins. `header` reads one of its header fields; `in_flight` others are open.
+    /// Starts following a request. `header` reads one of its header fields; `in_flight` is the number of other open
+    /// requests.
     pub fn begin_request<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>, in_flight: usize) -> CaptureHandle {
         let session = match &self.session {
-            // Without a value it is the name of nobody's session.
+            // An empty value names no session.
             Some(SessionField::Header(name)) => header(name).filter(|name| !name.is_empty()).map(<[u8]>::to_vec),
             _ => None,
         };
@@ -352,7 +355,7 @@ impl CaptureRecorder {
         }
     }
 
-    /// A piece of the request's body.
+    /// Adds a piece of the request body.
     pub fn push_body(&self, following: &mut CaptureHandle, piece: &[u8]) {
         if following.oversize || following.sent || following.is_probe {
             return;
@@ -367,7 +370,7 @@ impl CaptureRecorder {
         following.body.extend_from_slice(piece);
     }
 
-    /// The request was sent whole.
+    /// Marks the request as completely sent, and hands a long body over.
     pub fn finish_body(&self, following: &mut CaptureHandle, dialect: Option<&'static Dialect>) {
         following.sent = true;
         let Some(mut room) = following.reservation.take() else { return };
@@ -375,15 +378,15 @@ impl CaptureRecorder {
         let Some(dialect) = dialect else { return };
         room.enqueue(body.len());
         let answer = Arc::clone(following.digest_slot.get_or_insert_default());
-        // Without it the row has no prompt; the record's own fate is counted when it ends.
+        // The row then has no prompt. The record's own outcome is counted at its end.
         if self.queue.try_send(CaptureMessage::RequestBody { body, room, encoding, dialect, answer }).is_err() {
             following.oversize = true;
         }
     }
 
-    /// The request has ended, and has been counted.
+    /// Queues a request that has ended and been counted.
     pub fn end_request(&self, mut ended: Box<dyn CapturedRequest>) {
-        // Plain HTTP is no traffic of a model.
+        // Plain HTTP is no model traffic.
         let Some((following, _)) = ended.parts().filter(|(_, record)| record.shape.dialect.is_some()) else { return };
         if following.is_probe {
             return self.stats.add(RecordOutcome::Probe, 1);
@@ -395,17 +398,17 @@ impl CaptureRecorder {
         }
     }
 
-    /// A request that has ended will not get here: there was no room on the way.
+    /// Counts a finished request that was lost before it reached the capture.
     pub fn count_lost(&self) {
         self.stats.add(RecordOutcome::QueueFull, 1);
-        // The thread may be what hangs, so that it cannot tell.
+        // The writer thread itself may hang, so losses are logged here.
         if let Some(lost) = self.stats.unlogged_losses(self.clock.now()) {
             log_losses(&self.folder, &lost, None);
         }
     }
 
-    /// Writes what has been handed over, and ends. Waits for the disk, but not longer than [`FINISH`]: what it has not
-    /// taken by then is lost and logged.
+    /// Writes everything handed over, then stops. Waits for the disk for at most [`SHUTDOWN_TIMEOUT`]; unwritten
+    /// records are counted as lost and logged.
     pub fn shutdown(&self) {
         self.stop.store(true, Ordering::Release);
         let _waits_already = self.queue.try_send(CaptureMessage::Stop).is_err();

@@ -1,48 +1,49 @@
-//! The trace file's rows, and every name in them. Pure.
+//! The rows of the trace file and all their field names. Pure.
 //!
-//! JSON Lines: the first line is a [`Header`], each other line an [`Entry`]. What a row cannot tell by itself (the zero
-//! of its times, what a block id stands for, whether a turn repeats its history) is said in the header; a field that is
-//! absent is unknown, never zero. Times are nanoseconds on the run's own line; wall time stands in the header alone.
+//! JSON Lines: the first line is a [`TraceHeader`], each other line a [`TraceEntry`]. The header states the properties
+//! that rows share: the zero of their times, the meaning of block ids, and whether turns repeat their history. An
+//! absent field is unknown, never zero. Times are nanoseconds since the trace's time zero; only the header has wall
+//! time.
 //!
-//! It is past 400 lines, for it is one list: every field that a file can have, with what it means.
+//! It is past 400 lines, because it is one list: every field that a file can have, with its meaning.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 
-/// The version that is written. Whatever was written by an older one can be read.
+/// The version that is written. All older versions are readable.
 pub const VERSION: u32 = 1;
 
-/// The longest line that is written or read, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
+/// Maximum length of a line, in bytes. A request of a million tokens in blocks of 16 takes 1.3 MB.
 pub const MAX_ROW_BYTES: usize = 8 << 20;
 
-/// Bytes that are taken for a token where a trace knows only bytes: what tokenizers make of English text.
+/// Assumed bytes per token where a trace has only bytes: typical of tokenizers on English text.
 pub const BYTES_PER_TOKEN: u64 = 4;
 
-/// The `source` of what this program itself records: a capture, or a run's result.
+/// `source` of traces recorded by this program: captures and run results.
 pub const SOURCE: &str = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
 
-/// What holds for every row.
+/// Properties of all rows of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceHeader {
-    /// The version of this format.
+    /// Version of this format.
     pub streamgauge_trace: u32,
-    /// Who made the trace, as `program version`, or the public format it was read from.
+    /// Producer of the trace, as `program version`, or the public format it was converted from.
     pub source: String,
-    /// The wall-clock moment of time zero, in nanoseconds since 1970.
+    /// Wall-clock time of time zero, in nanoseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
-    /// What `blocks` of the rows are; absent where rows have none.
+    /// Scheme of the block ids in `prompt.blocks`; absent if rows have no ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockScheme>,
-    /// Whether the later turns of a session repeat their history.
+    /// Whether later turns of a session repeat their history.
     #[serde(default)]
     pub turns: TurnContent,
 }
 
 impl TraceHeader {
-    /// A header of this version, which says nothing more.
+    /// A header of this version with only its source set.
     pub fn new(source: impl Into<String>) -> Self {
         Self {
             streamgauge_trace: VERSION,
@@ -53,15 +54,15 @@ impl TraceHeader {
         }
     }
 
-    /// Whether the program itself recorded it, in whatever version: its rows stand in the order of ends then.
+    /// True if any version of this program recorded the trace, so rows are in completion order.
     pub fn is_in_completion_order(&self) -> bool {
         self.source.starts_with("streamgauge ")
     }
 
-    /// Reads the first line of a trace.
+    /// Parses the first line of a trace.
     ///
     /// # Errors
-    /// When it is no header, or one of a later version.
+    /// If the line is no header, or one of a newer version.
     pub fn read(line: &[u8]) -> Result<Self, HeaderError> {
         #[derive(Deserialize)]
         struct VersionField {
@@ -77,20 +78,20 @@ impl TraceHeader {
     }
 }
 
-/// Why a line is no header that can be read.
+/// The line is no readable header.
 #[derive(Debug)]
 pub enum HeaderError {
-    /// It is something else.
+    /// The line is something else.
     NotAHeader,
-    /// It is one of this later version.
+    /// The header has this newer version.
     UnsupportedVersion(u64),
-    /// It says that it is one, and something in it is wrong.
+    /// The line declares itself a header but is invalid.
     Invalid(serde_json::Error),
 }
 
-/// The JSON Schema of a file in this format: of its first line, and of every other.
+/// JSON Schema of one line of a trace file: the header or a row.
 pub fn schema() -> schemars::Schema {
-    /// A line of a trace file.
+    /// One line of a trace file.
     #[derive(JsonSchema)]
     #[serde(untagged)]
     #[expect(dead_code, clippy::large_enum_variant, reason = "only its schema is wanted")]
@@ -103,7 +104,7 @@ pub fn schema() -> schemars::Schema {
     schemars::schema_for!(TraceLine)
 }
 
-/// A row says when it came, whatever it leaves out: the reader sees to that.
+/// Requires only `at` in the schema, as the reader does.
 fn require_at(entry: &mut schemars::Schema) {
     entry.insert("required".to_owned(), serde_json::json!(["at"]));
     if let Some(at) = entry.pointer_mut("/properties/at").and_then(serde_json::Value::as_object_mut) {
@@ -111,51 +112,51 @@ fn require_at(entry: &mut schemars::Schema) {
     }
 }
 
-/// What the block ids of a trace are.
+/// How the block ids of a trace were made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockScheme {
-    /// Length of a block, in `unit`s.
+    /// Block length, in `unit`s.
     pub size: u32,
-    /// What the size counts.
+    /// Unit of `size`.
     pub unit: BlockUnit,
-    /// Whether a last block that is not full has an id.
+    /// Whether a partial last block has an id.
     pub last: LastBlock,
-    /// What an id stands for.
+    /// Whether an id covers the prefix before its block.
     pub ids: BlockIds,
     /// Where equal ids mean equal blocks.
     pub scope: BlockScope,
-    /// Which key the ids were made with: a digest of it, by which two traces can be told to share ids. Never the key.
+    /// Digest of the key that the ids were made with; never the key. Traces with equal digests share ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What the length of a block counts.
+/// Unit of the block length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockUnit {
-    /// Tokens.
+    /// Tokens of the prompt.
     Tokens,
     /// Bytes of the prompt's text.
     Bytes,
 }
 
-/// What becomes of a last block that is not full.
+/// Treatment of a partial last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBlock {
-    /// It has an id as well: ceil(length / size) ids.
+    /// A partial block has an id: ceil(length / size) ids.
     Kept,
-    /// It has none: floor(length / size) ids.
+    /// A partial block has no id: floor(length / size) ids.
     Dropped,
 }
 
-/// What a block id stands for.
+/// Part of the prompt that a block id identifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockIds {
     /// The block and everything before it: equal ids are equal prefixes.
     Chained,
-    /// The block by itself: equal ids at different places are no shared prefix.
+    /// The block alone: equal ids at different positions are no shared prefix.
     Single,
 }
 
@@ -165,18 +166,18 @@ pub enum BlockIds {
 pub enum BlockScope {
     /// In the whole trace.
     Trace,
-    /// Within one session.
+    /// Only within one session.
     Session,
 }
 
-/// Whether a session's later turns repeat its history.
+/// Whether later turns of a session repeat its history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TurnContent {
-    /// Every row is a whole request.
+    /// Every row is a complete request.
     #[default]
     Full,
-    /// A later turn holds only what was added to the one before.
+    /// A later turn contains only what it adds to the turn before.
     Delta,
 }
 
@@ -185,47 +186,47 @@ pub enum TurnContent {
 #[serde(default)]
 #[schemars(transform = require_at)]
 pub struct TraceEntry {
-    /// Arrival: nanoseconds from time zero. Of a later turn that only knows its pause, when it would come if no answer
-    /// took any time.
+    /// Arrival in nanoseconds since time zero. If a later turn has only a pause, its arrival assumes that replies take
+    /// no time.
     pub at: u64,
-    /// When a replay had planned to send it, on the same line.
+    /// Send time planned by a replay, in nanoseconds since time zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<u64>,
-    /// The route under which it was counted, never the path itself: that may carry ids.
+    /// Route label of the request; never its path, which may contain ids.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// Name of the dialect.
+    /// Name of the API dialect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,
-    /// The model asked for.
+    /// Requested model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Whether a stream was asked for; where the request does not say it, whether it was answered with one.
+    /// Whether the client requested a stream; if the request does not specify it, whether the reply was a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<bool>,
-    /// What else was asked for.
+    /// Other request parameters.
     #[serde(skip_serializing_if = "RequestParams::is_empty")]
     pub params: RequestParams,
-    /// The prompt.
+    /// Shape of the prompt.
     #[serde(skip_serializing_if = "PromptShape::is_empty")]
     pub prompt: PromptShape,
-    /// The session it belongs to: a keyed digest of what a client calls it, a random name where it was inferred, or the id
-    /// that a public trace has.
+    /// Session of the request: a keyed digest of the client's session id, a random name if the session was inferred, or
+    /// the id in a public trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// Its place in the session, from 0.
+    /// Position in the session, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
-    /// Nanoseconds between the end of the answer before and this request.
+    /// Nanoseconds between the end of the previous reply and this request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<u64>,
-    /// Response status.
+    /// HTTP status of the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// How the bytes stopped.
+    /// How the response body ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
-    /// What that means.
+    /// Result of the request, derived from its ending, status and content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// Why generation stopped.
@@ -234,25 +235,25 @@ pub struct TraceEntry {
     /// Output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Who counted them.
+    /// Source of the output token count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_source: Option<CountSource>,
-    /// Output tokens that were reasoning, as the server says.
+    /// Output tokens used for reasoning, as reported by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
-    /// When things happened.
+    /// Times of the request's events.
     #[serde(skip_serializing_if = "Timing::is_empty")]
     pub timing: Timing,
     /// Tokens that the client had received when it left an unfinished reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort_tokens: Option<u64>,
-    /// Requests in flight when it arrived, itself left out.
+    /// Other requests in flight at arrival.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u32>,
-    /// What a replay had wanted of it.
+    /// Targets that a replay had for the request.
     #[serde(skip_serializing_if = "RequestTargets::is_empty")]
     pub wanted: RequestTargets,
-    /// How a replay's bytes went; apart, for a request that is open holds its row.
+    /// Transfer details of a replayed request. Boxed, because each open request holds its row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transfer: Option<Box<TransferStats>>,
     /// Host and port of the server.
@@ -261,8 +262,8 @@ pub struct TraceEntry {
 }
 
 impl TraceEntry {
-    /// Whether the client left before its reply was finished. A client that closes after the end of the stream has its
-    /// whole reply, whatever `ending` says of the bytes.
+    /// True if the client left before its reply was finished. A client that closes after the end of the stream has its
+    /// complete reply, even if `ending` is `DownstreamGone`.
     pub fn is_aborted(&self) -> bool {
         match self.outcome {
             Some(outcome) => outcome == Outcome::Cancelled && self.ending == Some(Ending::DownstreamGone),
@@ -270,7 +271,7 @@ impl TraceEntry {
         }
     }
 
-    /// Corrects a row of an earlier version, which wrote an abort for each client that closed first.
+    /// Corrects rows of earlier versions, which recorded an abort for each client that closed first.
     pub(super) fn correct_abort(&mut self) {
         let closed = self.ending == Some(Ending::DownstreamGone);
         let success = matches!(self.status, Some(200..=299));
@@ -282,40 +283,40 @@ impl TraceEntry {
         }
     }
 
-    /// Whether the row shows that the server finished the reply. A row holds the finish reason of the first choice
-    /// alone, so that it shows nothing of several.
+    /// True if the row proves that the server finished the reply. A row has only the finish reason of the first choice,
+    /// so it proves nothing for several choices.
     fn has_finish_reason(&self) -> bool {
         self.params.n.is_none_or(|choices| choices <= 1)
             && self.finish.is_some_and(|finish| !matches!(finish, FinishReason::Abort | FinishReason::Error))
     }
 }
 
-/// What a request asks for that changes its cost.
+/// Request parameters that change the cost of a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RequestParams {
-    /// Limit on generated tokens.
+    /// Maximum number of generated tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    /// Least number of generated tokens.
+    /// Minimum number of generated tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u64>,
-    /// Choices.
+    /// Number of choices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
     /// Sampling temperature.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Whether generation goes on past its natural end.
+    /// Whether generation continues past the end-of-sequence token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignore_eos: Option<bool>,
-    /// Whether log probabilities are wanted.
+    /// Whether the client requested log probabilities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<bool>,
-    /// Whether tools are offered.
+    /// Whether the request offers tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<bool>,
-    /// Whether the output has to follow a schema.
+    /// Whether the output must follow a schema.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured: Option<bool>,
 }
@@ -326,23 +327,23 @@ impl RequestParams {
     }
 }
 
-/// What a replay wanted of a request; what came of it stands in the row's other fields.
+/// Targets of a replay for one request; the other fields of the row have the results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RequestTargets {
-    /// Prompt tokens.
+    /// Target number of prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Output tokens.
+    /// Target number of output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Nanoseconds between the end of the answer before and this request.
+    /// Target nanoseconds between the end of the previous reply and this request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<u64>,
-    /// Output tokens with which the client was to leave.
+    /// Output tokens after which the client had to leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort_tokens: Option<u64>,
-    /// Nanoseconds after arrival at which the client was to leave.
+    /// Nanoseconds after arrival at which the client had to leave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort_after: Option<u64>,
 }
@@ -353,11 +354,11 @@ impl RequestTargets {
     }
 }
 
-/// How the bytes of a replay's request and reply went; times are nanoseconds.
+/// Transfer details of a replayed request and its reply; times are nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TransferStats {
-    /// How long a connection was made for it, name look-up and handshakes included; 0 where one was there.
+    /// Time to open a connection, including name look-up and handshakes; 0 if an open connection was reused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connecting: Option<u64>,
     /// From arrival to the head of the reply.
@@ -366,37 +367,37 @@ pub struct TransferStats {
     /// From arrival to the first byte of the reply's body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_byte: Option<u64>,
-    /// Bytes of the request's body.
+    /// Bytes of the request body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// Bytes of the reply's body, as far as it came.
+    /// Bytes of the reply body received so far.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<u64>,
-    /// Reads that brought them.
+    /// Number of socket reads for the reply body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reads: Option<u32>,
 }
 
-/// The shape of a prompt.
+/// Shape of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PromptShape {
-    /// Bytes of its text.
+    /// Bytes of the prompt's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Tokens.
+    /// Prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Who counted the tokens.
+    /// Source of the prompt token count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<CountSource>,
-    /// Tokens that the server says came from its cache.
+    /// Prompt tokens served from the prefix cache, as reported by the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached: Option<u64>,
-    /// Ids of its blocks in order; the header says of what.
+    /// Block ids in order; the header defines their scheme.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<u64>,
-    /// What it has besides text.
+    /// Non-text parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<PromptPart>,
 }
@@ -407,35 +408,35 @@ impl PromptShape {
     }
 }
 
-/// A part of a prompt that is not text.
+/// A non-text part of a prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptPart {
-    /// What it is.
+    /// Media type of the part.
     pub kind: PartKind,
-    /// Its bytes, once decoded; absent where it is only pointed to.
+    /// Decoded size in bytes; absent if the request only has a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Width and height in pixels, where its first bytes tell.
+    /// Width and height in pixels, if its first bytes contain them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<(u32, u32)>,
 }
 
-/// What a part is.
+/// Media type of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PartKind {
     /// An image.
     Image,
-    /// Sound.
+    /// Audio.
     Audio,
-    /// Moving images.
+    /// Video.
     Video,
     /// A document.
     File,
 }
 
 impl PartKind {
-    /// The name under which it is written.
+    /// The name in a row.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -446,32 +447,32 @@ impl PartKind {
     }
 }
 
-/// When things happened, in nanoseconds after arrival.
+/// Times of a request's events, in nanoseconds after arrival.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Timing {
-    /// When the request had been handed to the server whole (`t_up`).
+    /// Complete request passed to the server (`t_up`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
-    /// First proof of a token.
+    /// First evidence that a token exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<u64>,
-    /// First generated text: TTFT.
+    /// First generated text (TTFT).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_token: Option<u64>,
     /// First generated text that is not reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_output: Option<u64>,
-    /// The end.
+    /// End of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
-    /// Tokens of the first token event, where known.
+    /// Tokens of the first token event, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_tokens: Option<u32>,
-    /// Every gap between token events with the later event's tokens, packed.
+    /// Every gap between token events with the tokens of the later event, packed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<String>,
-    /// Gaps that were not kept.
+    /// Number of gaps that were not stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost_gaps: Option<u64>,
 }

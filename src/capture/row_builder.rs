@@ -1,4 +1,4 @@
-//! From what is known of one request to its row. Pure.
+//! Builds a row from a request's record and digest. Pure.
 
 use std::borrow::Cow;
 
@@ -14,23 +14,23 @@ use crate::measure::record::{CountSource, Outcome, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
-/// What was found in a request's body.
+/// Digest of one request body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestDigest {
     pub(super) prompt: Option<PromptDigest>,
     pub(super) extras: PromptExtras,
-    /// The session that a field of the body names.
+    /// Digest of the session id in a field of the body.
     pub(super) session: Option<u64>,
-    /// The digest of the id of the answer that it goes on from.
+    /// Digest of the id of the stored response that the request continues.
     pub(super) previous_response: Option<u64>,
-    /// The day of the key that ids were made with.
+    /// Day of the key that the ids were made with.
     pub(super) day: u64,
-    /// Nobody had time to cut the prompt into blocks, or it is too large once decoded.
+    /// The prompt has no blocks, because the capture is behind or the decoded prompt is too large.
     pub(super) without_blocks: bool,
 }
 
 impl RequestDigest {
-    /// What was made with another day's key is nothing to this day's rows.
+    /// Ids made with another day's key do not match this day's rows.
     pub(super) fn clear_ids(&mut self) {
         (self.session, self.previous_response) = (None, None);
         if let Some(prompt) = &mut self.prompt {
@@ -40,18 +40,18 @@ impl RequestDigest {
     }
 }
 
-/// Rounds what is written.
+/// Rounding of times and lengths.
 #[derive(Clone, Copy)]
 pub(super) struct RowRounding {
-    /// Times are multiples of this; zero leaves times and lengths.
+    /// Times are rounded to multiples of this; zero disables all rounding.
     time: Gap,
-    /// Bytes and tokens of a prompt are multiples of these.
+    /// Multiples for prompt bytes and prompt tokens.
     bytes: u64,
     tokens: u64,
 }
 
 impl RowRounding {
-    /// Lengths are rounded to blocks of so many units.
+    /// Rounds lengths to blocks of `block` units.
     pub(super) fn new(time: Gap, unit: BlockUnit, block: usize) -> Self {
         let block = (block as u64).max(1);
         let (bytes, tokens) = match unit {
@@ -72,7 +72,7 @@ impl RowRounding {
         self.nanos(later.as_nanos()).saturating_sub(self.nanos(earlier.as_nanos()))
     }
 
-    /// As many whole blocks as there are, and one where there is none: what is rounded has as many ids as before.
+    /// Rounds down to whole blocks, but at least to one, so that the number of ids still matches.
     fn length(self, length: u64, block: u64) -> u64 {
         match length {
             0 => 0,
@@ -81,7 +81,7 @@ impl RowRounding {
         }
     }
 
-    /// Only whole blocks come from a cache.
+    /// Caches serve only whole blocks.
     fn cached(self, tokens: u64) -> u64 {
         if self.time == Gap::ZERO { tokens } else { tokens / self.tokens * self.tokens }
     }
@@ -100,8 +100,8 @@ impl RowRounding {
     }
 }
 
-/// What a record says of the answer, whoever asked. `gaps` are those that are kept, besides which `lost` were not; `after` is
-/// how long after the request's arrival something was, in nanoseconds.
+/// The response fields of a row, for both captures and replays. `gaps` are the stored gaps, and `lost` is the number of
+/// gaps not stored. `after` converts a stamp to nanoseconds after the request's arrival.
 pub fn response_fields(
     record: &RequestRecord,
     gaps: &[TokenEvent],
@@ -135,8 +135,8 @@ pub fn response_fields(
     }
 }
 
-/// The row of one request, on the line that begins at `zero`. Nothing that it takes from a record is text that a person or
-/// a model wrote, but for the model's name.
+/// Builds the row of one request, with times relative to `zero`. Apart from the model name, it copies no text written
+/// by a person or a model.
 pub(super) fn build_row(
     following: &mut CaptureHandle,
     record: &RequestRecord,
@@ -149,7 +149,7 @@ pub(super) fn build_row(
     let (shape, times) = (&record.shape, &record.times);
     let room = MAX_STREAM_GAPS.saturating_sub(following.gaps.len()).min(record.gaps.len());
     let lost = following.lost_gaps + (record.gaps.len() - room) as u64 + u64::from(record.quality.lost_gaps);
-    // Of most streams no gap was drained before the end.
+    // Most streams have no gaps drained before the end.
     let gaps = if following.gaps.is_empty() {
         &record.gaps[..room]
     } else {
@@ -165,7 +165,7 @@ pub(super) fn build_row(
         at: rounding.since(arrived, zero),
         planned: times.intended.map(|at| rounding.since(at, zero)),
         model: shape.model.as_deref().map(|model| names.resolve(model, success)),
-        // Most dialects leave it to a default when the request does not say it.
+        // Most dialects use a default if the request does not specify it.
         stream: shape.stream.or(success.then_some(record.streamed)),
         params: RequestParams {
             max_tokens: shape.max_tokens,

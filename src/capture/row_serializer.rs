@@ -1,5 +1,4 @@
-//! A row as serde_json would write it, for half of its price: keys are ours and need no escapes, and neither does most
-//! of what they are of. Pure.
+//! Writes a row as serde_json would, at half the cost: keys and most values need no escaping. Pure.
 
 use serde_json::Error;
 
@@ -9,14 +8,13 @@ use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 /// Appends the JSON of `row` to `line`.
 ///
 /// # Errors
-/// When serde_json, which writes what is rare, has one. `line` may have the half of the row then.
+/// If serde_json, which writes rare values, fails. `line` may then contain part of the row.
 pub(super) fn write(row: &TraceEntry, line: &mut Vec<u8>) -> Result<(), Error> {
     row.write(line)
 }
 
-/// What a row is made of.
 trait WriteJson {
-    /// Whether it is left out, key and all: it is unknown, or has nothing in it.
+    /// True if the field is omitted, because its value is unknown or empty.
     fn is_absent(&self) -> bool {
         false
     }
@@ -24,7 +22,7 @@ trait WriteJson {
     fn write(&self, line: &mut Vec<u8>) -> Result<(), Error>;
 }
 
-/// The fields of each object, as they follow each other: all of them, or it does not compile.
+/// Lists the fields of each object in order. A missing field does not compile.
 macro_rules! objects {
     ($($object:ident { $($field:ident),* $(,)? })*) => {
         $(impl WriteJson for $object {
@@ -61,7 +59,8 @@ objects! {
     TransferStats { connecting, head, first_byte, sent, received, reads }
 }
 
-/// Puts brackets around what was written from `begin` on, each piece behind a comma: the first comma becomes the bracket.
+/// Encloses the text from `begin` on in brackets. Each element starts with a comma; the first comma becomes the opening
+/// bracket.
 fn close(line: &mut Vec<u8>, begin: usize, [open, end]: [u8; 2]) {
     match line.get_mut(begin) {
         Some(comma) => *comma = open,
@@ -145,7 +144,7 @@ impl WriteJson for (u32, u32) {
 
 impl WriteJson for String {
     fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
-        // Without a way out of the loop many bytes are looked at in one step.
+        // A loop without an early exit is vectorized.
         let escapes = self.bytes().fold(false, |some, byte| some | matches!(byte, ..0x20 | b'"' | b'\\'));
         if escapes {
             return serde_json::to_writer(line, self);
@@ -155,7 +154,7 @@ impl WriteJson for String {
     }
 }
 
-/// A text that is known to need no escapes.
+/// Writes a text that needs no escaping.
 #[inline]
 fn write_unescaped(text: &str, line: &mut Vec<u8>) {
     line.push(b'"');

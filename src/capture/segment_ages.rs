@@ -1,9 +1,9 @@
-//! How old the segments of a capture are, whatever is done to the machine's clock.
+//! Age of the segments of a capture, independent of changes to the system clock.
 //!
-//! What this process wrote ages by the monotonic clock. What it found in the folder ages from the start on likewise; how
-//! old that was at the start, the segments' own times tell: each was changed so long before the next one, and the last
-//! one so long before now. A step backwards counts as none, and so does one that is longer than anything is kept: a
-//! clock that was wrong and a pause that long look alike, and deleting cannot be undone.
+//! Segments written by this process age by the monotonic clock, and so do segments found at the start. Their age at the
+//! start follows from their modification times: the differences between consecutive segments, and between the last
+//! segment and now. A backward step counts as zero, and so does a step longer than the retention age. A wrong clock and
+//! a long pause look alike, and a deletion cannot be undone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use std::path::{Path, PathBuf};
 use crate::clock::ClockReading;
 use crate::measure::time::{Gap, Stamp};
 
-/// The least difference of the two clocks between two readings that is called a jump. NTP moves a clock by 30 ms a
-/// minute at most without setting it.
+/// Minimum difference between the two clocks that is reported as a jump, in nanoseconds. NTP slews a clock by at most
+/// 30 ms per minute.
 const MIN_JUMP_NANOS: i64 = 60_000_000_000;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct SegmentAges {
     opened: Stamp,
-    /// By a segment's path, since a process and its successor may give one number twice: when it was last changed, in nanoseconds after `opened`.
+    /// Last modification by segment path, in nanoseconds after `opened`. The key is the path, because a process and its
+    /// successor may use the same number.
     changed: BTreeMap<PathBuf, i64>,
     last: ClockReading,
 }
 
 impl SegmentAges {
-    /// The ages of these segments, in order, each with its path and when it was last changed by the wall clock. Also
-    /// the longest step that was not believed.
+    /// Computes ages from paths and modification times (wall clock, nanoseconds), oldest first. Also returns the
+    /// longest step that was ignored.
     pub(super) fn from_segments(segments: &[(PathBuf, u64)], now: ClockReading, longest: Gap) -> (Self, Option<Gap>) {
         let (mut changed, mut age, mut disbelieved) = (BTreeMap::new(), 0_u64, None);
         let mut later = now.unix_nanos;
@@ -43,7 +43,7 @@ impl SegmentAges {
         (Self { opened: now.stamp, changed, last: now }, disbelieved)
     }
 
-    /// A segment was last changed at this time.
+    /// Records that a segment was modified at this time.
     pub(super) fn set(&mut self, path: &Path, at: Stamp) {
         let at = self.since_opened(at);
         match self.changed.get_mut(path) {
@@ -52,19 +52,19 @@ impl SegmentAges {
         }
     }
 
-    /// How old a segment is. One that nobody knows has just come.
+    /// Age of a segment; zero for an unknown one.
     pub(super) fn age(&mut self, path: &Path, now: Stamp) -> Gap {
         let now = self.since_opened(now);
         let changed = *self.changed.entry(path.to_owned()).or_insert(now);
         Gap::from_nanos(u64::try_from(now.saturating_sub(changed)).unwrap_or(0))
     }
 
-    /// Forgets all segments but these.
+    /// Removes segments that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.changed.retain(|path, _| is_there(path));
     }
 
-    /// How far the wall clock has jumped since the last call, in nanoseconds, if it has.
+    /// Jump of the wall clock since the last call, in nanoseconds; `None` if there was none.
     pub(super) fn clock_jump(&mut self, now: ClockReading) -> Option<i64> {
         let expected = self.last.unix_nanos.saturating_add(now.stamp.since(self.last.stamp).as_nanos());
         self.last = now;
@@ -94,7 +94,7 @@ mod tests {
         PathBuf::from(number.to_string())
     }
 
-    /// The ages in days of segments that were changed on these days and found on day 1,000, so many hours later.
+    /// Ages in days of segments modified on these days and found on day 1,000, `hours` later.
     fn days(changed: &[u64], hours: u64) -> Vec<u64> {
         let segments: Vec<_> = changed.iter().enumerate().map(|(number, day)| (named(number), day * DAY)).collect();
         let (mut ages, _) = SegmentAges::from_segments(&segments, at(5, 1_000), WEEK);

@@ -1,17 +1,16 @@
-//! A capture's folder: segments that are begun, filled, closed and in the end removed.
+//! The folder of a capture: creates, fills, closes and finally evicts segments.
 //!
-//! Segments are called `00000017-20261121T101500Z.jsonl.zst`: their number, by which they are in order, and the moment
-//! they were begun. A segment is only ever added to, frame by frame. It is closed at [`SEGMENT_BYTES`] or
-//! [`SEGMENT_AGE`], or at an eighth of what is kept where that is less, for only whole segments are removed; and when
-//! writing fails: what may be torn then stays behind, and the next frame begins another.
-//! Retention counts time by the monotonic clock and by the segments' own times (`ages`): a wall clock that
-//! jumps removes nothing.
-//! So it is when somebody removes the segment that is open, who needs its room: what a file without a name takes is lost.
-//! A folder that was removed is made again for the next segment.
+//! Segments are named `00000017-20261121T101500Z.jsonl.zst`: a number, which defines their order, and their start time.
+//! A segment is append-only, frame by frame. It is closed at [`MAX_SEGMENT_BYTES`] or [`MAX_SEGMENT_AGE`], or at an
+//! eighth of the retention limit if that is less, because only whole segments are evicted. A failed write also closes
+//! it: the torn end stays in the file, and the next frame starts another segment. Retention measures age by the
+//! monotonic clock and the segments' modification times (`segment_ages`), so a jump of the wall clock evicts nothing.
+//! If an operator deletes the open segment to free space, the rows written to it afterwards are lost until it is
+//! closed. If the folder is deleted, the next segment creates it again.
 //!
-//! # When is it on disk?
-//! A frame is handed to the system with one write, and from then on outlives the process, however that ends. A segment
-//! is synced when it is closed; a machine that loses its power loses what the system had not written by itself.
+//! # Durability
+//! Each frame is one write to the operating system, and then survives the end of the process. A segment is synced when
+//! it is closed. After a power failure, unsynced data that the system had not written is lost.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -28,28 +27,28 @@ use super::segment_ages::SegmentAges;
 use crate::clock::{self, ClockReading};
 use crate::measure::time::{Gap, Stamp};
 
-/// A segment is closed at this size.
+/// Size at which a segment is closed, in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
-/// A segment is closed at this age, so that retention by age and backups have something to take.
+/// Age at which a segment is closed, so that retention by age and backups have closed segments to work with.
 pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
 const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK_FILE: &str = "capture.lock";
 const SEGMENT_SUFFIX: &str = ".jsonl.zst";
-/// Digits of a segment's number, at least.
+/// Minimum digits of a segment's number.
 const MIN_NUMBER_DIGITS: usize = 8;
-/// Letters of the moment at which a segment was begun.
+/// Length of the start time in a segment's name, in characters.
 const TIMESTAMP_CHARS: usize = 16;
 
-/// What is kept, and of that a segment is at most an eighth.
+/// A segment is at most this fraction (one eighth) of the retention limit.
 const MIN_SEGMENTS: u64 = 8;
 
-/// What is kept.
+/// Limits on stored segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Bytes of all segments, the room that the open one may still take among them.
+    /// Maximum bytes of all segments, including the space that the open one may still fill.
     pub bytes: u64,
-    /// Age of a segment since its last change.
+    /// Maximum age of a segment since its last modification.
     pub age: Gap,
 }
 
@@ -63,7 +62,7 @@ impl Retention {
     }
 }
 
-/// See the module.
+/// An open capture folder and its current segment.
 pub struct CaptureFolder {
     path: PathBuf,
     retention: Retention,
@@ -82,13 +81,13 @@ struct OpenSegment {
 }
 
 impl CaptureFolder {
-    /// Whether a folder, or the one in which it would be made, can be written to. Nothing is left behind.
+    /// Checks that a folder, or its nearest existing parent, is writable. Leaves nothing behind.
     ///
     /// # Errors
-    /// When it cannot.
+    /// If it is not writable.
     pub fn check(path: &Path) -> io::Result<()> {
         let in_place = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
-        // What cannot even be looked at is there.
+        // A path that cannot be inspected is assumed to exist.
         let is_there = |path: &PathBuf| !matches!(path.try_exists(), Ok(false));
         let Some(there) = path.ancestors().map(in_place).find(is_there) else { return Ok(()) };
         match fs::metadata(&there) {
@@ -96,33 +95,33 @@ impl CaptureFolder {
             Err(error) if error.kind() != io::ErrorKind::NotADirectory => return Err(error),
             _ => return Err(io::Error::new(io::ErrorKind::NotADirectory, NOT_A_FOLDER)),
         }
-        // A file without a name is gone when it is closed.
+        // A file created with `O_TMPFILE` disappears when it is closed.
         let without_name = OpenOptions::new().write(true).custom_flags(O_TMPFILE).open(&there);
         match without_name.map_err(|error| error.raw_os_error()) {
             Ok(_) => Ok(()),
-            // Not every file system has such files.
+            // Some file systems do not support `O_TMPFILE`.
             Err(Some(EOPNOTSUPP | EISDIR | EINVAL)) => Ok(access(&there, AccessFlags::W_OK | AccessFlags::X_OK)?),
             Err(code) => Err(code.map_or(io::ErrorKind::Other.into(), io::Error::from_raw_os_error)),
         }
     }
 
-    /// Opens a folder, which is made if it is not there, for this process alone.
+    /// Opens a folder for this process alone, and creates it if missing.
     ///
     /// # Errors
-    /// When it cannot be made or written, or another process captures into it.
+    /// If the folder cannot be created or written, or another process captures to it.
     pub fn open(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
         Self::open_as(path, retention, now, |lock| acquire_lock(lock))
     }
 
-    /// Opens a folder that the process which this one takes over from still captures into, each into segments of its own.
-    /// The folder becomes this process's alone when that one ends.
+    /// Opens a folder that the predecessor of this process still captures to. Each process writes its own segments.
+    /// This process acquires the lock when the predecessor exits.
     ///
     /// # Errors
-    /// When it cannot be made or written.
+    /// If the folder cannot be created or written.
     pub fn take_over(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
         Self::open_as(path, retention, now, |lock| {
             let lock = Arc::clone(lock);
-            // It waits for the predecessor's streams, which may take minutes.
+            // The predecessor holds the lock until its streams end, which may take minutes.
             let wait = move || drop(lock.lock());
             thread::Builder::new().name("capture-lock".to_owned()).spawn(wait).map(drop)
         })
@@ -153,12 +152,12 @@ impl CaptureFolder {
         Ok(Self { path: path.to_owned(), retention, open_segment: None, next, ages, lock })
     }
 
-    /// The number of the frame that is written next, in its segment: 0 is a new segment, and needs a header.
+    /// Number of the next frame in its segment. 0 starts a new segment, which needs a header.
     pub fn next_frame(&self) -> u64 {
         self.open_segment.as_ref().map_or(0, |segment| segment.frames)
     }
 
-    /// Whether the segment that is open should be closed before more is written.
+    /// True if the open segment must be closed before the next write.
     pub fn is_due(&self, now: Stamp) -> bool {
         let is_due = |open: &OpenSegment| {
             open.bytes >= self.retention.segment_bytes() || now.since(open.started) >= self.retention.segment_age()
@@ -166,10 +165,11 @@ impl CaptureFolder {
         self.open_segment.as_ref().is_some_and(is_due)
     }
 
-    /// Writes a frame; begins a segment if none is open.
+    /// Writes a frame; starts a segment if none is open.
     ///
     /// # Errors
-    /// When it cannot be written. The segment is closed then, and the frame can be tried again as the first of another.
+    /// If the write fails. The segment is then closed, and the caller can retry the frame as the first of another
+    /// segment.
     pub fn write(&mut self, frame: &[u8], now: ClockReading) -> io::Result<()> {
         let mut segment = match self.open_segment.take() {
             Some(segment) => segment,
@@ -180,8 +180,8 @@ impl CaptureFolder {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the segment that was being written has been removed"));
         }
         if let Err(error) = segment.file.write_all(frame) {
-            // Half a frame would be skipped by every reader; it only takes room, where there may be none.
-            // Of a segment that has nothing else the name is too much: a disk may be full for days.
+            // Readers would skip half a frame, and it uses space on a disk that may be full. A segment with nothing
+            // else is removed completely, because a disk may stay full for days.
             let _cut = match segment.bytes {
                 0 => fs::remove_file(&segment.path).is_ok(),
                 whole => segment.file.set_len(whole).is_ok(),
@@ -204,10 +204,10 @@ impl CaptureFolder {
             ));
             let opened = OpenOptions::new().create_new(true).append(true).open(&path);
             match opened {
-                // The process that this one takes over from, or that takes over, has begun it in the same second.
+                // The predecessor or successor has created this segment in the same second.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !made => {
-                    // The lock that was taken lies in the folder that is gone.
+                    // The lock that this process holds lies in the deleted folder.
                     let lock = create_with_lock(&self.path)?;
                     acquire_lock(&lock)?;
                     (self.lock, made) = (Arc::new(lock), true);
@@ -222,18 +222,18 @@ impl CaptureFolder {
         }
     }
 
-    /// Closes the segment that is open, and syncs it.
+    /// Closes the open segment and syncs it.
     ///
     /// # Errors
-    /// When it cannot be synced. It is closed all the same.
+    /// If the sync fails. The segment is closed in any case.
     pub fn close(&mut self) -> io::Result<()> {
         self.open_segment.take().map_or(Ok(()), |segment| segment.file.sync_data())
     }
 
-    /// Removes the oldest segments, as far as retention asks for it. Logs a jump of the wall clock, which it does not.
+    /// Removes the oldest segments beyond the retention limits. Logs a jump of the wall clock, which evicts nothing.
     ///
     /// # Errors
-    /// When the folder cannot be read, or a segment cannot be removed; those that can be are.
+    /// If the folder cannot be read, or a segment cannot be removed. All other segments are still removed.
     pub fn evict(&mut self, now: ClockReading) -> io::Result<()> {
         if let Some(jump) = self.ages.clock_jump(now) {
             let seconds = jump / 1_000_000_000;
@@ -248,7 +248,7 @@ impl CaptureFolder {
         };
         let there: BTreeSet<&Path> = segments.iter().map(|segment| &*segment.path).collect();
         self.ages.retain(|path| there.contains(path));
-        // The one that is being written stays.
+        // The open segment is never removed.
         if self.open_segment.is_some() {
             segments.pop();
         }
@@ -258,12 +258,12 @@ impl CaptureFolder {
             let goes = kept > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
             if goes { fs::remove_file(&segment.path) } else { Ok(()) }
         };
-        // One that cannot be removed keeps none of the older ones.
+        // A segment that cannot be removed must not protect the older ones.
         segments.iter().rev().map(&mut tidy).fold(Ok(()), io::Result::and)
     }
 }
 
-/// Makes a folder, if it is not there; the file in it by which a process takes it for itself.
+/// Creates a folder if missing, and returns the file in it that serves as its lock.
 fn create_with_lock(path: &Path) -> io::Result<File> {
     fs::create_dir_all(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => io::Error::new(error.kind(), NOT_A_FOLDER),
@@ -282,20 +282,20 @@ fn acquire_lock(lock: &File) -> io::Result<()> {
 struct SegmentFile {
     number: u64,
     path: PathBuf,
-    /// When it was begun, in nanoseconds since 1970, by its name.
+    /// Start time from the file name, in nanoseconds since 1970.
     started_unix_ns: Option<u64>,
 }
 
 impl SegmentFile {
-    /// When it was last changed, in nanoseconds since 1970. A copy of it was changed when it was copied, but none takes
-    /// more than [`SEGMENT_AGE`] to fill.
+    /// Last modification, in nanoseconds since 1970. A copied file has the time of the copy, so the result is limited
+    /// to [`MAX_SEGMENT_AGE`] after the start in its name.
     fn modified_unix_ns(&self) -> io::Result<u64> {
         let by_name = self.started_unix_ns.map_or(u64::MAX, |begun| begun.saturating_add(MAX_SEGMENT_AGE.as_nanos()));
         Ok(clock::changed(&fs::metadata(&self.path)?)?.min(by_name))
     }
 }
 
-/// The segments of a folder, in order. What else lies there is somebody's own, and is not ours to remove.
+/// Segments of a folder, in order. Other files belong to the user and are never removed.
 fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     let mut segments = Vec::new();
     for file in fs::read_dir(folder)? {
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(names(folder.path()).len(), 3);
         assert!(CaptureFolder::open(folder.path(), ALL, at(1)).is_err(), "a third process does not fit");
         drop(first);
-        // The thread that waits for the lock is the successor's, or nobody's.
+        // The waiting lock thread belongs to the successor alone.
         drop(second);
     }
 
@@ -400,7 +400,7 @@ mod tests {
     fn the_oldest_segments_go_when_there_is_too_much_or_they_are_too_old() {
         let folder = tempfile::tempdir().unwrap();
         let mut open = CaptureFolder::open(folder.path(), Retention { bytes: 25, ..ALL }, at(1)).unwrap();
-        // Room for another of three bytes is kept free.
+        // Space for another segment of three bytes is reserved.
         for _ in 0..4 {
             open.write(&[7; 10], at(1)).unwrap();
             open.close().unwrap();

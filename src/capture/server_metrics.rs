@@ -1,8 +1,8 @@
-//! What servers said of themselves while a run went on: one row per scrape, in a file beside the records.
+//! Server metrics scraped during a run: one row per scrape, in a file beside the records.
 //!
-//! JSON Lines in zstd: a [`ScrapesHeader`], and a [`Scrape`] for each time that a server was asked. Times are those of the
-//! records: nanoseconds since time zero of the run. Whatever a server calls its figures, here they have one name
-//! ([`Figure`]).
+//! JSON Lines in zstd: a [`ScrapesHeader`], then one [`Scrape`] per request to a server. Times are nanoseconds since
+//! time zero of the run, as in the records. Each server's metric names are mapped to one common name
+//! ([`ServerMetric`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,65 +12,65 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use zstd::stream::{read::Decoder, write::Encoder};
 
-/// The file, in the folder of a run.
+/// File name in the folder of a run.
 pub const SERVER_METRICS_FILE: &str = "server_metrics.jsonl.zst";
-/// The version of its rows.
+/// Version of the rows.
 pub const VERSION: u32 = 1;
-/// The longest line that is read: a row of ours has a dozen numbers, a header some URLs.
+/// Maximum line length in bytes. A row has a dozen numbers, a header a few URLs.
 const MAX_LINE_BYTES: u64 = 64 << 10;
-/// The most rows that are read: eleven days of one server.
+/// Maximum rows that are read: eleven days of one server.
 const MAX_ROWS: usize = 1_000_000;
 
-/// What a server says of itself.
+/// A metric that servers report about themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerMetric {
-    /// Requests that wait to be worked on.
+    /// Requests that wait for execution.
     Waiting,
-    /// Requests that are worked on.
+    /// Requests that are executing.
     Running,
-    /// The share of the KV cache that is in use, from 0 to 1; of several engines the fullest one's.
+    /// Used share of the KV cache, from 0 to 1; the maximum over several engines.
     KvUsage,
-    /// Prompt tokens that were found in the prefix cache.
+    /// Prompt tokens found in the prefix cache.
     PrefixHits,
-    /// Prompt tokens that were looked for in it.
+    /// Prompt tokens looked up in the prefix cache.
     PrefixQueries,
-    /// Requests that lost their place, and are worked on again later.
+    /// Requests that were preempted and execute again later.
     Preemptions,
-    /// Tokens of prompts.
+    /// Prompt tokens processed.
     PromptTokens,
-    /// Tokens that were generated.
+    /// Tokens generated.
     GenerationTokens,
-    /// How busy the GPUs are, from 0 to 1, on average.
+    /// Mean GPU utilization, from 0 to 1.
     GpuUtilization,
-    /// Bytes of the GPUs' memory that are in use.
+    /// GPU memory in use, in bytes.
     GpuMemory,
-    /// Watts that the GPUs take.
+    /// GPU power draw, in watts.
     GpuPower,
 }
 
-/// What a figure does over time.
+/// How a metric changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It is what it is at each moment.
+    /// A current value that rises and falls.
     Gauge,
-    /// It only grows, until the server starts again.
+    /// Grows until the server restarts.
     Counter,
 }
 
-/// What several series of a figure come to: engines of one server, or GPUs of one machine.
+/// How several series of a metric are combined: engines of one server, or GPUs of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeriesAggregation {
-    /// Their sum.
+    /// Sum of the series.
     Sum,
-    /// The greatest.
+    /// Maximum of the series.
     Max,
-    /// Their mean.
+    /// Mean of the series.
     Mean,
 }
 
 impl ServerMetric {
-    /// All, in the order of a report.
+    /// All metrics, in report order.
     pub const ALL: [Self; 11] = [
         Self::Waiting,
         Self::Running,
@@ -85,7 +85,7 @@ impl ServerMetric {
         Self::GpuPower,
     ];
 
-    /// What it does over time.
+    /// How the metric changes over time.
     pub const fn kind(self) -> MetricKind {
         match self {
             Self::PrefixHits
@@ -97,7 +97,7 @@ impl ServerMetric {
         }
     }
 
-    /// What several series of it come to.
+    /// How several series of the metric are combined.
     pub const fn aggregation(self) -> SeriesAggregation {
         match self {
             Self::KvUsage => SeriesAggregation::Max,
@@ -106,7 +106,7 @@ impl ServerMetric {
         }
     }
 
-    /// Its name for people.
+    /// Display name.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -123,7 +123,7 @@ impl ServerMetric {
         }
     }
 
-    /// What it is counted in.
+    /// Display unit.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Waiting | Self::Running | Self::Preemptions => "requests",
@@ -135,60 +135,60 @@ impl ServerMetric {
     }
 }
 
-/// The first line.
+/// The first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScrapesHeader {
-    /// The version of the rows.
+    /// Version of the rows.
     pub streamgauge_server_metrics: u32,
-    /// When the run's time zero was, in nanoseconds since 1970.
+    /// Wall-clock time of the run's time zero, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// The servers, as URLs, which rows name by their place in this list.
+    /// URLs of the servers; rows refer to them by index.
     pub servers: Vec<String>,
 }
 
-/// One time that a server was asked.
+/// One scrape of one server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scrape {
-    /// When it was asked, in nanoseconds since time zero. The first time is before it, and negative.
+    /// Time of the request, in nanoseconds since time zero. Negative for the first scrape, before the run starts.
     pub at: i64,
-    /// Which server, by its place in the header.
+    /// Index of the server in the header.
     pub server: usize,
-    /// How long it took to answer, in nanoseconds: its figures are of some moment in between.
+    /// Response time in nanoseconds; the values belong to some moment within it.
     pub took: u64,
-    /// What it said.
+    /// Values reported by the server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<ServerMetric, f64>,
-    /// Why there are no figures.
+    /// The error, if there are no values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// Writes the rows. Each is handed to the system at once, so that a run that is killed has those that came before.
+/// Writes rows. Each row is flushed to the operating system at once, so that a killed run keeps all earlier rows.
 pub struct ScrapesWriter(Encoder<'static, File>);
 
 impl ScrapesWriter {
-    /// A file with this header.
+    /// Creates a file and writes its header.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the operating system reports an error.
     pub fn create(path: &Path, header: &ScrapesHeader) -> io::Result<Self> {
         let mut writer = Self(Encoder::new(File::create(path)?, zstd::DEFAULT_COMPRESSION_LEVEL)?);
         writer.line(header)?;
         Ok(writer)
     }
 
-    /// One row more.
+    /// Appends one row.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the operating system reports an error.
     pub fn write(&mut self, scrape: &Scrape) -> io::Result<()> {
         self.line(scrape)
     }
 
-    /// The end.
+    /// Ends the zstd frame.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the operating system reports an error.
     pub fn finish(self) -> io::Result<()> {
         self.0.finish().map(drop)
     }
@@ -201,10 +201,10 @@ impl ScrapesWriter {
     }
 }
 
-/// Reads a file of scrapes: its header, and its rows up to a torn end. `None` where there is no such file.
+/// Reads a file of scrapes: its header, and its rows up to a torn end. `None` if the file does not exist.
 ///
 /// # Errors
-/// When it cannot be read, or is something else; the error says in which line.
+/// If the file cannot be read or is invalid; the error names the line.
 pub fn read(path: &Path) -> io::Result<Option<(ScrapesHeader, Vec<Scrape>)>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -217,7 +217,7 @@ pub fn read(path: &Path) -> io::Result<Option<(ScrapesHeader, Vec<Scrape>)>> {
         number += 1;
         match lines.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line) {
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            // A run that was killed leaves half a line.
+            // A killed run leaves a partial line.
             _ if line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES => Ok(None),
             _ => Ok(Some((number, line))),
         }

@@ -1,9 +1,9 @@
-//! Which requests belong together.
+//! Which requests form a session.
 //!
-//! A session is what a configured header or field says, or it is inferred: a request whose messages begin with all the
-//! messages of an earlier one is that one's next turn, and so is one that names an earlier one's answer, which the server
-//! has kept. Where several have said the same, the latest goes on first, and none goes on twice before the others did.
-//! Only the last 65,536 conversations are remembered.
+//! A configured header or field names the session, or the tracker infers it. A request is the next turn of an earlier
+//! one if its messages begin with all messages of the earlier one, or if it names the earlier one's stored response. If
+//! several conversations are identical, the latest continues first, and each continues once before any continues twice.
+//! The tracker remembers the last 65,536 conversations.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,28 +11,28 @@ use crate::measure::locality_hash::BuildLocalityHasher;
 use crate::measure::prefix_cache::mix;
 use crate::measure::time::{Gap, Stamp};
 
-/// Conversations that are remembered: 8 MiB.
+/// Maximum conversations remembered (8 MiB).
 const MAX_CONVERSATIONS: usize = 65_536;
-/// Conversations that have said the same and are told apart.
+/// Maximum identical conversations that are distinguished.
 const MAX_DUPLICATES: u64 = 8;
 
-/// A request's place in its session.
+/// Position of a request in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTurn {
-    /// The session.
+    /// Id of the session.
     pub session: u64,
-    /// Its place, from 0.
+    /// Position in the session, from 0.
     pub turn: u32,
-    /// Time between the end of the answer before and this request.
+    /// Time between the end of the previous reply and this request.
     pub think: Option<Gap>,
 }
 
-/// What a server keeps of a conversation, by the digests of the ids of its answers.
+/// Links through responses that the server stores, by digests of response ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoredResponse {
-    /// The answer that the request goes on from.
+    /// The stored response that the request continues.
     pub previous_response: Option<u64>,
-    /// Its own, where the server keeps answers.
+    /// The request's own response, if the server stores it.
     pub response: Option<u64>,
 }
 
@@ -43,17 +43,17 @@ struct LastTurn {
     ended: Stamp,
 }
 
-/// See the module.
+/// Assigns requests to sessions.
 #[derive(Default)]
 pub struct SessionTracker {
-    /// By the digest of everything that was said up to its end, of the last answer's id, or of what a client calls it:
-    /// without the key nobody can choose that, and it needs no hash that is a guard.
+    /// Last turns, by the digest of the conversation so far, of the last response id, or of the client's session id.
+    /// Clients cannot choose these digests without the key, so a hash without flooding protection is enough.
     last: HashMap<u64, LastTurn, BuildLocalityHasher>,
     order: VecDeque<u64>,
 }
 
 impl SessionTracker {
-    /// The turn of a request that says itself which session it is of.
+    /// The turn of a request that names its session.
     pub fn turn_of_named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> SessionTurn {
         let before = self.last.get(&session).copied();
         let (turn, last) = next_turn(session, before, arrived, ended);
@@ -61,8 +61,8 @@ impl SessionTracker {
         turn
     }
 
-    /// The turn of a request of these messages; `None` if it has none and the server keeps nothing of it. What nobody gave a
-    /// name has a random one.
+    /// The turn of a request with these messages; `None` if it has no messages and no stored response. A new session
+    /// gets a random id.
     pub fn infer_turn(
         &mut self,
         messages: &[u64],
@@ -81,7 +81,7 @@ impl SessionTracker {
         Some(turn)
     }
 
-    /// The conversation that ended there, which goes on. One of the others that ended there is the next to do so.
+    /// Takes the conversation that ended at `end` and is now continued. The next identical one moves up.
     fn take_continued(&mut self, end: u64) -> Option<LastTurn> {
         let last = self.last.get(&end).copied()?;
         let others = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).take_while(|at| self.last.contains_key(at));
@@ -91,10 +91,10 @@ impl SessionTracker {
         Some(last)
     }
 
-    /// Remembers a conversation, and another one that ended there before.
+    /// Remembers a conversation without losing another that ended at `end` before.
     fn remember_duplicate(&mut self, end: u64, last: LastTurn) {
         let before = self.last.get(&end).copied().filter(|before| before.session != last.session);
-        // What is asked again and again, and never goes on, takes its places once.
+        // A prompt that repeats without a next turn must not fill the table.
         let room = before.filter(|_| !self.last.contains_key(&mix(end, MAX_DUPLICATES - 1)));
         if let Some(before) = room
             && let Some(free) = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).find(|at| !self.last.contains_key(at))
@@ -116,7 +116,7 @@ impl SessionTracker {
     }
 }
 
-/// The turn after `before` in its session, and how it is remembered.
+/// The turn after `before` in its session, and its entry in the table.
 fn next_turn(session: u64, before: Option<LastTurn>, arrived: Stamp, ended: Stamp) -> (SessionTurn, LastTurn) {
     let turn = before.map_or(0, |before| before.turn.saturating_add(1));
     let think = before.map(|before| arrived.since(before.ended));

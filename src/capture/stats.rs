@@ -1,32 +1,32 @@
-//! What became of the records, counted, and logged once a minute where some were lost.
+//! Counts the outcomes of records, and formats losses for the log once a minute.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::measure::time::{Gap, Stamp};
 
-/// How often losses are logged.
+/// Minimum time between two log lines about losses.
 const LOG_INTERVAL: Gap = Gap::from_millis(60_000);
 
-/// What became of one record.
+/// Outcome of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
-    /// Written, with all that there was to know.
+    /// Written with all known fields.
     Complete,
-    /// Written without its prompt, which was too large or came when too much was held already.
+    /// Written without its prompt, which was too large or would have exceeded the memory limit.
     Oversize,
-    /// Not written: the queue to the capture was full.
+    /// Not written: the queue of the capture was full.
     QueueFull,
-    /// Not written: the disk did not take it.
+    /// Not written: the disk failed or was full.
     Disk,
-    /// Not written: a row could not be made of it.
+    /// Not written: the row could not be encoded.
     Encode,
-    /// Not written: its client says that it is a probe, and no part of the traffic.
+    /// Not written: the client marked the request as a probe.
     Probe,
 }
 
 impl RecordOutcome {
-    /// `outcome` and `reason` of each, in order.
+    /// Labels `outcome` and `reason` of each variant, in declaration order.
     pub const LABELS: [(&'static str, &'static str); 6] = [
         ("written", "whole"),
         ("written", "oversize"),
@@ -37,7 +37,7 @@ impl RecordOutcome {
     ];
 }
 
-/// The counts. Shared by the whole process.
+/// Record counters, shared by the whole process.
 #[derive(Debug, Default)]
 pub struct CaptureStats {
     records: [AtomicU64; RecordOutcome::LABELS.len()],
@@ -46,7 +46,7 @@ pub struct CaptureStats {
     logged: Mutex<LoggedLosses>,
 }
 
-/// Losses that have been logged, and when.
+/// Losses already logged, and the time of the last log line.
 #[derive(Debug, Default)]
 struct LoggedLosses {
     at: Option<Stamp>,
@@ -54,17 +54,17 @@ struct LoggedLosses {
 }
 
 impl CaptureStats {
-    /// So many records met this fate.
+    /// Adds `records` with this outcome.
     pub fn add(&self, fate: RecordOutcome, records: u64) {
         self.records[fate as usize].fetch_add(records, Relaxed);
     }
 
-    /// How many did so far.
+    /// Records with this outcome so far.
     pub fn count(&self, fate: RecordOutcome) -> u64 {
         self.records[fate as usize].load(Relaxed)
     }
 
-    /// The records so far, in the order of [`Fate::NAMES`].
+    /// Records so far, in the order of [`RecordOutcome::LABELS`].
     pub fn records(&self) -> [u64; RecordOutcome::LABELS.len()] {
         std::array::from_fn(|fate| self.records[fate].load(Relaxed))
     }
@@ -87,13 +87,13 @@ impl CaptureStats {
         self.queued.fetch_add(1, Relaxed);
     }
 
-    /// So many are written or lost.
+    /// Removes records that were written or lost from the queue count.
     pub(super) fn dec_queued(&self, records: u64) {
         self.queued.fetch_sub(records, Relaxed);
     }
 
-    /// What was lost since it was told last, in words; `None` where that is nothing, or was less than a minute ago.
-    /// Whoever finds that another thread is telling has nothing to tell.
+    /// Text about losses since the last log line; `None` if there are none, if the last line is less than a minute old,
+    /// or if another thread is logging.
     pub(super) fn unlogged_losses(&self, now: Stamp) -> Option<String> {
         let mut told = self.logged.try_lock().ok()?;
         if told.at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
@@ -104,7 +104,7 @@ impl CaptureStats {
         Some(lost)
     }
 
-    /// What was lost since it was told last, whenever that was.
+    /// Text about losses since the last log line, whatever its age.
     pub(super) fn final_unlogged_losses(&self) -> Option<String> {
         self.lost_since(&mut *self.logged.lock().ok()?)
     }

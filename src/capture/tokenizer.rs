@@ -1,48 +1,48 @@
-//! What cuts a prompt's text into tokens, handed in by whoever has a tokenizer, and how much it is given.
+//! The tokenizer interface of the capture, and limits on the text that a tokenizer receives.
 //!
 //! # Bounds
-//! A text goes to the tokenizer in pieces of [`PIECE`], cut before white space where there is some, so that no text takes
-//! more memory than a piece does. Where a piece ends depends on nothing that comes after it: equal beginnings have equal
-//! tokens. Of one prompt [`MAX_TEXT`] is cut into tokens; the blocks up to there stay, and the number of tokens is
-//! unknown. A capture that is behind by [`MAX_BACKLOG`] cuts nothing until it has caught up: the tokens of some prompts
-//! are worth less than the records of all.
+//! A tokenizer receives text in pieces of at most [`MAX_PIECE_BYTES`], cut before white space where possible, which
+//! bounds memory per piece. A piece boundary depends only on the text before it, so equal prefixes have equal tokens.
+//! At most [`MAX_TEXT_BYTES`] of a prompt are tokenized; longer prompts keep the blocks up to there and have no token
+//! count. A capture with a backlog of [`MAX_BACKLOG_BYTES`] skips tokenization until it has caught up, because complete
+//! records matter more than the tokens of some prompts.
 
-/// The text of one prompt that is cut into tokens, in bytes: half a million tokens.
+/// Maximum bytes of one prompt that are tokenized: about half a million tokens.
 pub const MAX_TEXT_BYTES: usize = 2 << 20;
-/// Prompts that may wait while another is cut into tokens, in bytes.
+/// Maximum bytes of prompts queued while another is tokenized.
 pub const MAX_BACKLOG_BYTES: usize = 4 << 20;
-/// The text that a tokenizer is given at a time, in bytes.
+/// Maximum bytes passed to a tokenizer at a time.
 pub const MAX_PIECE_BYTES: usize = 32 << 10;
-/// White space is looked for in so many of a piece's last bytes.
+/// Bytes at the end of a piece that are searched for white space.
 const LOOK_BACK_BYTES: usize = 1 << 10;
 
-/// Gives the ids of a text's tokens, without any that frame it; `None` where it cannot.
+/// Returns the token ids of a text without special tokens around it; `None` on failure.
 pub type EncodeFn = dyn Fn(&str) -> Option<Vec<u32>> + Send + Sync;
 
-/// A tokenizer.
+/// A tokenizer and its identity.
 pub struct PromptTokenizer {
     identity: [u8; 32],
     encode_fn: Box<EncodeFn>,
 }
 
 impl PromptTokenizer {
-    /// A tokenizer that is told from others by the file it was made of.
+    /// Creates a tokenizer that is identified by the content of its `file`.
     pub fn new(file: &[u8], encode: Box<EncodeFn>) -> Self {
         Self { identity: *blake3::hash(file).as_bytes(), encode_fn: encode }
     }
 
-    /// Which it is: a digest of its file.
+    /// Digest of the tokenizer's file.
     pub fn identity(&self) -> &[u8; 32] {
         &self.identity
     }
 
-    /// The ids of the tokens of a piece; `None` where they cannot be told.
+    /// Token ids of one piece; `None` on failure.
     pub(super) fn encode(&self, piece: &str) -> Option<Vec<u32>> {
         (self.encode_fn)(piece)
     }
 }
 
-/// The pieces of a text.
+/// Splits a text into pieces of at most [`MAX_PIECE_BYTES`].
 pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -52,7 +52,6 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The length of a text's first piece.
 fn first_piece_len(text: &str) -> usize {
     if text.len() <= MAX_PIECE_BYTES {
         return text.len();

@@ -1,11 +1,11 @@
-//! Writes a trace as frames into one file, or whatever takes bytes.
+//! Writes a trace as frames to a file or another byte sink.
 
 use std::io::{self, Write};
 
 use super::frame::FrameBuilder;
 use super::row::{TraceEntry, TraceHeader};
 
-/// Writes one trace to one place.
+/// Writes one trace to one sink.
 pub struct TraceWriter<W: Write> {
     out: W,
     filling: FrameBuilder,
@@ -13,10 +13,11 @@ pub struct TraceWriter<W: Write> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// A trace that begins with `header`. Nothing is written before the first frame is full, or [`flush`](Self::flush).
+    /// Starts a trace with `header`. Nothing is written before the first frame is full or [`flush`](Self::flush) is
+    /// called.
     ///
     /// # Errors
-    /// When there is no memory to compress with.
+    /// If the compressor cannot allocate memory.
     pub fn new(out: W, header: &TraceHeader) -> io::Result<Self> {
         let mut filling = FrameBuilder::new()?;
         filling.push_header(header)?;
@@ -26,16 +27,17 @@ impl<W: Write> TraceWriter<W> {
     /// Writes a row.
     ///
     /// # Errors
-    /// When it is larger than [`MAX_ROW`](super::format::MAX_ROW), and then the trace goes on without it; or when `out` fails.
+    /// If the row is larger than [`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES), in which case the trace continues
+    /// without it, or if `out` fails.
     pub fn write(&mut self, entry: &TraceEntry) -> io::Result<()> {
         self.filling.push_row(entry)?;
         if self.filling.is_full() { self.write_frame() } else { Ok(()) }
     }
 
-    /// Writes what is there, as a frame that is not full.
+    /// Writes the current frame, even if it is not full.
     ///
     /// # Errors
-    /// When `out` fails.
+    /// If `out` fails.
     pub fn flush(&mut self) -> io::Result<()> {
         if !self.filling.is_empty() {
             self.write_frame()?;
@@ -43,10 +45,10 @@ impl<W: Write> TraceWriter<W> {
         self.out.flush()
     }
 
-    /// Writes what is left.
+    /// Writes the last frame and returns the sink.
     ///
     /// # Errors
-    /// When `out` fails.
+    /// If `out` fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)

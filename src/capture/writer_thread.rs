@@ -1,4 +1,4 @@
-//! The capture's thread: digests bodies, makes rows, fills frames, and hands them to the folder.
+//! The writer thread of the capture: hashes bodies, builds rows, fills frames, and writes them to the folder.
 
 use std::io;
 use std::path::Path;
@@ -27,19 +27,19 @@ use crate::measure::time::{Gap, Stamp};
 use crate::measure::work_budget::WorkBudget;
 
 const DAY_NANOS: u64 = 86_400_000_000_000;
-/// How long notes gather while they come: in that time the queue does not fill.
+/// Time to let messages accumulate; the queue does not fill up in this time.
 const BATCH_DELAY: Gap = Gap::from_millis(10);
-/// Notes that are taken before the time is looked at.
+/// Maximum messages handled between two clock reads.
 const MAX_BATCH_MESSAGES: usize = 256;
-/// How often the folder is tidied.
+/// Interval between evictions of old segments.
 const EVICTION_INTERVAL: Gap = Gap::from_millis(60_000);
 
-/// The thread's own.
+/// State owned by the thread.
 pub(super) struct WriterThread {
     settings: CaptureSettings,
     digester: PromptHasher,
     clock: Clock,
-    /// Wall time of `zero`, which is time zero of the rows.
+    /// Wall time of `zero`, the time zero of the rows, in nanoseconds since 1970.
     started: u64,
     zero: Stamp,
     folder: CaptureFolder,
@@ -47,24 +47,24 @@ pub(super) struct WriterThread {
     stats: Arc<CaptureStats>,
     model_names: ModelNames,
     sessions: SessionTracker,
-    /// The key that was made or given, and the one of today.
+    /// The root key of the folder, and the current key derived from it.
     root: CaptureKey,
     key: CaptureKey,
     day: u64,
-    /// Rows in the frame that is being filled, by their fates if it is written.
+    /// Rows in the current frame, by their outcome if the frame is written.
     complete_rows: u64,
     oversize_rows: u64,
-    /// Why the last frame that was lost was not written, until that is told.
+    /// Error of the last lost frame, until it is logged.
     write_error: Option<io::Error>,
     flushed_at: Stamp,
     evicted_at: Stamp,
 }
 
 impl WriterThread {
-    /// Nothing is written yet.
+    /// Creates the state; writes nothing yet.
     ///
     /// # Errors
-    /// When there is no memory to compress with.
+    /// If the compressor cannot allocate memory.
     pub(super) fn new(
         settings: CaptureSettings,
         folder: CaptureFolder,
@@ -99,7 +99,7 @@ impl WriterThread {
         })
     }
 
-    /// Writes what comes until it is told to stop.
+    /// Handles messages until `stop` is set.
     pub(super) fn run(&mut self, notes: &Receiver<CaptureMessage>, stop: &AtomicBool) {
         let flush = self.settings.flush.as_nanos();
         let flush = Gap::from_nanos(flush - handover_delay(self.settings.flush).as_nanos());
@@ -126,7 +126,7 @@ impl WriterThread {
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
             } else if taken < MAX_BATCH_MESSAGES {
-                // What comes during a nap wakes nobody: waking costs a stream's thread more than handing over does.
+                // Polling avoids wake-ups, which cost a stream's thread more than the hand-over itself.
                 rest(BATCH_DELAY);
             }
             let now = self.clock.now();
@@ -161,7 +161,7 @@ impl WriterThread {
             CaptureMessage::RequestEnded(mut ended) => {
                 let Some((following, record)) = ended.parts() else { return };
                 let asked = match (following.digest_slot.take(), record.shape.dialect) {
-                    // Whoever was to answer has answered, and is gone: its note came first.
+                    // The body's message came first, so its digest is complete and its slot has no other owner.
                     (Some(answer), _) => Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default(),
                     (None, Some(dialect)) if following.sent && !following.body.is_empty() => {
                         self.digest_body(&following.body, 0, &following.encoding, dialect)
@@ -174,7 +174,7 @@ impl WriterThread {
         }
     }
 
-    /// What a body says that may be kept.
+    /// Extracts the fields of a body that may be recorded.
     fn digest_body(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> RequestDigest {
         let nothing = RequestDigest { day: self.day, ..RequestDigest::default() };
         let plain = match decode_body(body, encoding) {
@@ -209,7 +209,7 @@ impl WriterThread {
         }
     }
 
-    /// What stands in the memory of sessions for the id of an answer that a server keeps.
+    /// Digest by which the session tracker stores a response id.
     fn response_id_digest(&self, id: &str) -> u64 {
         self.key.digest(b"answer", id.as_bytes())
     }
@@ -250,7 +250,7 @@ impl WriterThread {
         }
     }
 
-    /// What the length of a block counts.
+    /// Unit of the block length.
     fn block_unit(&self) -> BlockUnit {
         match self.digester.chunking() {
             BlockChunking::Tokens(..) => BlockUnit::Tokens,
@@ -258,7 +258,7 @@ impl WriterThread {
         }
     }
 
-    /// Gives a frame that begins a segment its header.
+    /// Writes the header into the first frame of a segment.
     fn begin_frame(&mut self) -> io::Result<()> {
         if self.frame.is_empty() && self.folder.next_frame() == 0 {
             let header = self.header();
@@ -279,26 +279,26 @@ impl WriterThread {
         TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), ..TraceHeader::new(SOURCE) }
     }
 
-    /// Takes up the key of today, where each day has its own.
+    /// Switches to today's key if keys rotate daily.
     fn rotate_key(&mut self) {
         if !self.settings.rotate {
             return;
         }
-        // By the line that the rows' times are on, whatever is done to the machine's clock meanwhile.
+        // Uses the same clock as the rows, so changes to the system clock have no effect.
         let today = self.started.saturating_add(self.clock.now().since(self.zero).as_nanos()) / DAY_NANOS;
         if today != self.day {
             self.flush();
-            // A header that found no row is of yesterday's key.
+            // A header without rows carries yesterday's key.
             self.frame.clear();
             self.close_segment();
             (self.day, self.key) = (today, self.root.for_day(today));
             self.digester = PromptHasher::new(&self.key, self.digester.chunking().clone());
-            // Yesterday's ends are of yesterday's key.
+            // Digests of yesterday's conversations use yesterday's key.
             self.sessions = SessionTracker::default();
         }
     }
 
-    /// Writes the frame that is being filled, and closes the segment when it is time for that, whether anything came or not.
+    /// Writes the current frame, and closes the segment if it is due, even if no row arrived.
     fn flush(&mut self) {
         self.flushed_at = self.clock.now();
         let now = ClockReading { stamp: self.flushed_at, unix_nanos: self.clock.unix_nanos(self.flushed_at) };
@@ -350,7 +350,7 @@ impl WriterThread {
         self.report_losses();
     }
 
-    /// Logs what was lost, at most once a minute.
+    /// Logs losses, at most once a minute.
     fn report_losses(&mut self) {
         if let Some(lost) = self.stats.unlogged_losses(self.clock.now()) {
             log_losses(&self.settings.folder, &lost, self.write_error.take().as_ref());
@@ -358,21 +358,20 @@ impl WriterThread {
     }
 }
 
-/// Says that records were lost, and why: `refused` is what the system said of the disk.
+/// Logs lost records; `refused` is the disk error, if there is one.
 pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>) {
     let error = refused.map(tracing::field::display);
     tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
 }
 
-/// Why a body cannot be had as it was before its coding.
 #[derive(Clone, Copy, PartialEq)]
 enum BodyDecodeError {
     TooLarge,
-    /// Another coding, or broken.
+    /// Unsupported coding, or corrupt data.
     Unknown,
 }
 
-/// A body as it was before its coding; `Ok(None)` if it has none.
+/// Removes the content coding of a body; `Ok(None)` if it has none.
 fn decode_body(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, BodyDecodeError> {
     let mut decoder = Decoder::for_encoding(encoding).ok_or(BodyDecodeError::Unknown)?;
     if decoder.is_identity() {
