@@ -13,9 +13,7 @@ use rand::RngExt as _;
 
 /// File name of the key in the capture folder.
 pub const KEY_FILE: &str = "capture.key";
-/// Minimum key length in bytes.
 const MIN_KEY_BYTES: usize = 16;
-/// Maximum key length in bytes.
 const MAX_KEY_BYTES: usize = 4_096;
 
 /// A secret key, or a key derived from it for one purpose. It has no `Debug`, so it cannot reach a log.

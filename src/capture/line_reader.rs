@@ -21,7 +21,6 @@ pub(super) struct LineReader {
 enum LineSource {
     Frames(Box<FrameReader>),
     Stream(Box<dyn BufRead + Send>),
-    /// Nothing more can be read.
     End,
 }
 
@@ -153,7 +152,6 @@ impl FrameReader {
         }
     }
 
-    /// Skips the compressed bytes without reading them.
     fn skip_frame(&mut self, packed: u32) -> Result<(), LineReadError> {
         self.file.seek_relative(packed.into()).map_err(LineReadError::Io)?;
         // A seek past the end succeeds, so the length has to be checked.

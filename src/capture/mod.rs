@@ -24,11 +24,11 @@
 //! The stream's task only hands over data ([`recorder`]): a long body as soon as it is sent, a short one with the end
 //! of the request. The control thread counts the record, adds the token count of a tokenizer if there is one, and
 //! forwards it to the writer thread. The writer thread turns a body into block ids and message digests
-//! ([`prompt_hasher`], with blocks of bytes or of a tokenizer's [`tokenizer`] tokens), then drops the body. When the
-//! request has ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame
-//! is full or `--capture-flush` has elapsed ([`segments`]: rotation, retention, syncs). Rows are in completion order.
-//! Losses are counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds
-//! for the disk.
+//! ([`prompt_hasher`]; blocks of bytes, or of tokens with a [`tokenizer`]), then drops the body. When the request has
+//! ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame is full or
+//! `--capture-flush` has elapsed ([`segments`]: rotation, retention, syncs). Rows are in completion order. Losses are
+//! counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds for the
+//! disk.
 //!
 //! Server metrics scraped during a run are stored beside the records, in rows of their own ([`server_metrics`]).
 //!

@@ -95,19 +95,15 @@ pub struct PromptHasher {
     /// Bytes of the canonical prompt that are neither hashed nor cut yet. A few long pieces cost less than many short
     /// ones. The piece boundaries depend only on the prompt.
     pending: Vec<u8>,
-    /// The current block of tokens.
     block: blake3::Hasher,
-    /// Tokens in `block`.
     block_tokens: usize,
     /// The current block of bytes, behind its digest prefix. A full block is digested; a partial block at the end gets
     /// no id.
     partial: Vec<u8>,
-    /// Text bytes passed to the tokenizer so far.
     tokenized_bytes: usize,
     /// Running hash of the whole prompt, read at message ends. These hashes stay in this process, so a fast keyed hash
     /// is enough.
     message_hasher: AHasher,
-    /// Initial state of `message_hasher`.
     message_hash_state: RandomState,
     digest: PromptDigest,
 }

@@ -370,7 +370,6 @@ impl SegmentReader {
         }
     }
 
-    /// The error for the line read last.
     fn invalid_row(&self, reason: String) -> ReadError {
         ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
     }

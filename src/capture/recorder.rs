@@ -114,7 +114,6 @@ pub(super) enum CaptureMessage {
         dialect: &'static Dialect,
         answer: Arc<OnceLock<RequestDigest>>,
     },
-    /// A request has ended.
     RequestEnded(Box<dyn CapturedRequest>),
     /// Write everything that is queued, then exit.
     Stop,

@@ -14,7 +14,6 @@ use crate::measure::record::{CountSource, Outcome, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
-/// Digest of one request body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestDigest {
     pub(super) prompt: Option<PromptDigest>,
@@ -40,7 +39,6 @@ impl RequestDigest {
     }
 }
 
-/// Rounding of times and lengths.
 #[derive(Clone, Copy)]
 pub(super) struct RowRounding {
     /// Times are rounded to multiples of this; zero disables all rounding.

@@ -154,7 +154,6 @@ impl WriteJson for String {
     }
 }
 
-/// Writes a text that needs no escaping.
 #[inline]
 fn write_unescaped(text: &str, line: &mut Vec<u8>) {
     line.push(b'"');

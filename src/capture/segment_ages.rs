@@ -59,7 +59,6 @@ impl SegmentAges {
         Gap::from_nanos(u64::try_from(now.saturating_sub(changed)).unwrap_or(0))
     }
 
-    /// Removes segments that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.changed.retain(|path, _| is_there(path));
     }

@@ -35,7 +35,6 @@ pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK_FILE: &str = "capture.lock";
 const SEGMENT_SUFFIX: &str = ".jsonl.zst";
-/// Minimum digits of a segment's number.
 const MIN_NUMBER_DIGITS: usize = 8;
 /// Length of the start time in a segment's name, in characters.
 const TIMESTAMP_CHARS: usize = 16;

@@ -31,10 +31,8 @@ const DAY_NANOS: u64 = 86_400_000_000_000;
 const BATCH_DELAY: Gap = Gap::from_millis(10);
 /// Maximum messages handled between two clock reads.
 const MAX_BATCH_MESSAGES: usize = 256;
-/// Interval between evictions of old segments.
 const EVICTION_INTERVAL: Gap = Gap::from_millis(60_000);
 
-/// State owned by the thread.
 pub(super) struct WriterThread {
     settings: CaptureSettings,
     digester: PromptHasher,
@@ -250,7 +248,6 @@ impl WriterThread {
         }
     }
 
-    /// Unit of the block length.
     fn block_unit(&self) -> BlockUnit {
         match self.digester.chunking() {
             BlockChunking::Tokens(..) => BlockUnit::Tokens,
@@ -279,7 +276,6 @@ impl WriterThread {
         TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), ..TraceHeader::new(SOURCE) }
     }
 
-    /// Switches to today's key if keys rotate daily.
     fn rotate_key(&mut self) {
         if !self.settings.rotate {
             return;
