@@ -1,8 +1,8 @@
-//! A trace to give away: ids that nobody can test guesses against, names that say nothing, times and lengths rounded.
+//! Prepares a trace for publication: untestable ids, meaningless names, rounded times and lengths.
 //!
-//! Ids go through a keyed hash (SipHash with a key that is drawn for the run and kept nowhere), so that equal ones stay
-//! equal and nothing else is left of them. Models become `model-1`, `model-2`, … in order of appearance. The server's
-//! address, what was sent and received in bytes, and the wall-clock start go.
+//! Ids pass through a keyed hash (SipHash with a random key that is never stored), so equal ids stay equal and reveal
+//! nothing else. Models become `model-1`, `model-2`, … in order of appearance. The server's address, transfer sizes and
+//! the wall-clock start are removed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,20 +10,20 @@ use std::hash::{BuildHasher as _, RandomState};
 use super::Trace;
 use crate::capture::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
 
-/// Models that get a name of their own.
+/// Maximum models with a name of their own.
 const MAX_MODELS: usize = 1_000;
 
-/// How coarse times and lengths become.
+/// Granularity of times and lengths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnonymizeRounding {
-    /// Nanoseconds; times become multiples of it. Zero leaves them.
+    /// Times are rounded to multiples of this, in nanoseconds; zero leaves them.
     pub time: u64,
-    /// Tokens and bytes become multiples of it, of prompts within their last block, and limits on them too. Zero leaves
-    /// them. Width and height of images stay, which decide what they cost.
+    /// Tokens, bytes and token limits are rounded to multiples of this; prompts stay within their last block. Zero
+    /// leaves them. Image dimensions stay, because they determine the cost of an image.
     pub length: u64,
 }
 
-/// The trace with ids of a new key and rounded.
+/// Returns the trace with rehashed ids and rounded values.
 pub fn anonymize(trace: Trace, rounding: AnonymizeRounding) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     header.started_unix_ns = None;
@@ -76,7 +76,7 @@ fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Opti
         *stamp = stamp.map(time);
     }
     if rounding.time > 0 && timing.gaps.take().is_some() {
-        // Gaps are as fine as a fingerprint: coarse times beside them would hide nothing.
+        // Gaps are as precise as a fingerprint, so rounded times would hide nothing beside them.
         timing.first_tokens = None;
     }
     if rounding.length == 0 {
@@ -85,7 +85,7 @@ fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Opti
     let up = |length: u64| length.div_ceil(rounding.length).saturating_mul(rounding.length);
     let (wanted, params) = (&mut entry.wanted, &mut entry.params);
     for length in [
-        // An answer that ended at its limit is as long as that.
+        // The limit reveals the length of a reply that ended at it.
         &mut params.max_tokens,
         &mut params.min_tokens,
         &mut entry.output_tokens,
@@ -106,7 +106,7 @@ fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Opti
     entry.prompt.bytes = entry.prompt.bytes.map(|n| clamp_to_ids(n, up(n), ids, in_blocks(BlockUnit::Bytes)));
 }
 
-/// A rounded length that asks for as many ids as there are.
+/// Limits a rounded length so that it requires no more ids than exist.
 fn clamp_to_ids(length: u64, rounded: u64, ids: u64, blocks: Option<&BlockScheme>) -> u64 {
     let Some(blocks) = blocks else { return rounded };
     let size = u64::from(blocks.size).max(1);
@@ -114,6 +114,6 @@ fn clamp_to_ids(length: u64, rounded: u64, ids: u64, blocks: Option<&BlockScheme
         LastBlock::Kept => ids.saturating_mul(size),
         LastBlock::Dropped => ids.saturating_add(1).saturating_mul(size) - 1,
     };
-    // Lengths that never fitted stay as wrong as they were.
+    // Lengths that never fitted stay unchanged.
     if length > most { length } else { rounded.min(most) }
 }

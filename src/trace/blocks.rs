@@ -1,4 +1,4 @@
-//! Block ids from one rule to another, with the prefixes that requests share kept.
+//! Converts block ids from one block scheme to another and preserves shared prefixes.
 
 pub use crate::capture::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
 pub use crate::capture::row::BYTES_PER_TOKEN;
@@ -6,27 +6,27 @@ use crate::capture::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBloc
 pub use crate::measure::prefix_cache::mix;
 use crate::measure::record::CountSource;
 
-/// Keeps made ids apart from each other.
+/// Separates invented ids from other hashes.
 const FRESH_ID_SEED: u64 = 0x6672_6573_6820_6964;
 
-/// Ids that are made up for one request: two million tokens in blocks of 16.
+/// Maximum ids invented for one request: two million tokens in blocks of 16.
 const MAX_FRESH_IDS: usize = 1 << 17;
 
-/// What a format wants its ids to be.
+/// The block scheme that a format requires.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRule {
-    /// The size that it has to be, in tokens; `None` where any can be told to the reader.
+    /// Required block size in tokens; `None` if the reader accepts any size.
     pub size: Option<u32>,
-    /// What becomes of a last block that is not full.
+    /// Treatment of a partial last block.
     pub last: LastBlock,
 }
 
-/// Makes ids by a rule from those of a trace: chained, in the whole trace.
+/// Converts block ids to chained ids that are valid in the whole trace.
 #[derive(Debug)]
 pub struct BlockRehasher {
     from: BlockScheme,
     shape: BlockMapping,
-    /// What the ids are that come out.
+    /// Scheme of the converted ids.
     pub to: BlockScheme,
     rows: u64,
 }
@@ -34,14 +34,14 @@ pub struct BlockRehasher {
 #[derive(Clone, Copy, Debug)]
 enum BlockMapping {
     Identity,
-    /// So many blocks become one.
+    /// Number of source blocks per target block.
     Joined(usize),
-    /// One becomes so many.
+    /// Number of target blocks per source block.
     Split(u64),
 }
 
 impl BlockRehasher {
-    /// From the blocks of a trace to a rule; an error says why they cannot be had.
+    /// Creates a converter. The error states why the ids cannot be converted.
     pub fn new(from: &BlockScheme, rule: BlockRule) -> Result<Self, String> {
         let size = match from.unit {
             BlockUnit::Tokens => from.size,
@@ -66,7 +66,8 @@ impl BlockRehasher {
         Ok(Self { from: from.clone(), shape, to, rows: 0 })
     }
 
-    /// The same, where the trace has blocks; why they cannot be had is noted, and what bytes are taken for.
+    /// Creates a converter if the trace has blocks. Adds a note if the ids cannot be converted, or if blocks of bytes
+    /// are converted at [`BYTES_PER_TOKEN`].
     pub fn new_or_note(from: Option<&BlockScheme>, rule: BlockRule, notes: &mut Vec<String>) -> Option<Self> {
         let from = from?;
         if from.unit == BlockUnit::Bytes {
@@ -75,7 +76,7 @@ impl BlockRehasher {
         Self::new(from, rule).map_err(|why| notes.push(format!("no block ids: {why}"))).ok()
     }
 
-    /// The ids of the first `part` tokens of a request's prompt. A block that is cut is another one than it was.
+    /// Ids of the first `part` tokens of a prompt. A truncated block gets a different id.
     pub fn prefix_ids(&mut self, entry: &TraceEntry, tokens: u64, part: u64) -> Vec<u64> {
         let mut ids = self.ids(entry, tokens);
         let size = u64::from(self.to.size.max(1));
@@ -88,8 +89,7 @@ impl BlockRehasher {
         ids
     }
 
-    /// The ids of a request, as many as its prompt's length asks for: what the trace has none for gets an id that no
-    /// other request has.
+    /// Ids of a request, as many as its prompt length requires. Blocks without an id in the trace get unique ones.
     pub fn ids(&mut self, entry: &TraceEntry, tokens: u64) -> Vec<u64> {
         self.rows += 1;
         let chained = chained_ids(&self.from, entry);
@@ -97,7 +97,7 @@ impl BlockRehasher {
             BlockMapping::Identity => chained.collect(),
             BlockMapping::Joined(n) => {
                 let all: Vec<u64> = chained.collect();
-                // A chained id stands for everything before it, so that the last of n stands for them all.
+                // A chained id covers everything before it, so the last of n ids represents all n blocks.
                 all.chunks(n).filter_map(|some| some.last().copied()).collect()
             }
             BlockMapping::Split(n) => {
@@ -105,8 +105,8 @@ impl BlockRehasher {
             }
         };
         let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
-        // A server counts images as well, which have no blocks, and a prompt that is shorter than one has none. What else
-        // is far beyond what is there is no rounding, and no reason to fill memory.
+        // Servers also count image tokens, which have no blocks, and prompts shorter than a block have no ids. Any
+        // other large gap is no rounding error, and must not allocate memory.
         let most = match entry.prompt.source {
             Some(CountSource::Usage) => MAX_FRESH_IDS,
             _ if ids.is_empty() => MAX_FRESH_IDS,
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((a.len(), b.len(), common(&a, &b)), (625, 625, 2));
         assert_eq!(ids(Some(CountSource::Usage), u64::MAX).len(), 2);
         assert_eq!(ids(None, 10_000).len(), 2);
-        // What is shorter than a block, or was not cut, shares nothing.
+        // A prompt shorter than a block, or without blocks, shares nothing.
         let mut none = |tokens| kept.ids(&entry("a", &[]), tokens);
         let (a, b) = (none(40), none(40));
         assert_eq!((a.len(), b.len(), common(&a, &b), none(0).len()), (3, 3, 0, 0));

@@ -1,25 +1,24 @@
-//! What a conversion could not keep, counted by name, so that it can be said.
+//! Counts the losses of a conversion by name, so that they can be reported.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Names that are kept apart; a file of hostile names shares one count beyond that.
+/// Maximum distinct names. Further names share one count, so hostile input cannot fill memory.
 const MAX_NAMES: usize = 64;
-/// Characters of a name that are kept.
 const MAX_NAME_CHARS: usize = 90;
 
-/// Counts by name. A clone counts into the same.
+/// Counts by name. Clones share the same counts.
 #[derive(Clone, Debug, Default)]
 pub struct ConversionLosses(Rc<RefCell<BTreeMap<String, u64>>>);
 
 impl ConversionLosses {
-    /// Counts one.
+    /// Adds 1 to the count of `name`.
     pub fn count(&self, name: &str) {
         self.add(name, 1);
     }
 
-    /// Counts `n`.
+    /// Adds `n` to the count of `name`.
     pub fn add(&self, name: &str, n: u64) {
         if n == 0 {
             return;
@@ -36,18 +35,18 @@ impl ConversionLosses {
         *count = count.saturating_add(n);
     }
 
-    /// Every name with its count, in order of names.
+    /// Names and counts, sorted by name.
     pub fn list(&self) -> Vec<(String, u64)> {
         self.0.borrow().iter().map(|(name, count)| (name.clone(), *count)).collect()
     }
 
-    /// A line that says what was lost, and to what; `None` where nothing was.
+    /// A line that lists the losses in a conversion to `to`; `None` if there are none.
     pub fn summary(&self, to: &str) -> Option<String> {
         let list: Vec<String> = self.list().iter().map(|(name, count)| format!("{name} ({count})")).collect();
         (!list.is_empty()).then(|| format!("note: {to}: {}", list.join(", ")))
     }
 
-    /// A line that says what an input has and a row cannot hold, or what of it could not be read.
+    /// A line that lists input fields that a row cannot hold or that could not be read.
     pub fn unconverted_note(&self) -> Option<String> {
         self.summary("not taken over")
     }

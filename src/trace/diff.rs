@@ -1,10 +1,11 @@
-//! Two traces side by side: the figures of each, and how far the rows of one are from those of the other.
+//! Compares two traces: the statistics of each, and the differences between joined rows.
 //!
-//! Which row of one is which of the other says `join`.
+//! The private module `join` decides which rows correspond.
 //!
 //! # Formulas
-//! Times count from the first row of each trace, or from the first joined rows where a shift leaves some out. The arrival error of a pair is `|b - a|`. The KS distance is
-//! that of all rows of both ([`crate::measure::difference`]).
+//! Times count from the first row of each trace. If a shift skips rows, they count from the first joined rows. The
+//! arrival error of a pair is `|b - a|`. The KS distance covers all rows of both traces
+//! ([`crate::measure::deviation`]).
 
 use serde::Serialize;
 
@@ -21,49 +22,49 @@ use crate::capture::row::{TraceEntry, TraceHeader};
 use crate::measure::deviation::{Deviation, RateDeviation};
 use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
 
-/// Two traces side by side.
+/// Comparison of two traces.
 #[derive(Clone, Debug, Serialize)]
 pub struct TraceDiff {
     /// The first trace.
     pub a: DiffSide,
-    /// The second.
+    /// The second trace.
     pub b: DiffSide,
-    /// Rows that were joined.
+    /// Number of joined rows.
     pub joined: u64,
-    /// Of these by session and turn.
+    /// Rows among these joined by session and turn.
     pub joined_by_turn: u64,
-    /// First rows of each trace that have no counterpart.
+    /// First rows of each trace without a counterpart.
     pub skipped: [u64; 2],
-    /// How far the arrivals of joined rows are apart, in milliseconds; absent where no row is joined.
+    /// Arrival error of joined rows in milliseconds; absent if no row is joined.
     pub arrival_error: Option<DurationHistogram>,
     /// Arrivals over time.
     pub over_time: RateDeviation,
-    /// Prompt tokens (ISL); absent where one trace has none.
+    /// Prompt tokens (ISL); absent if one trace has none.
     pub input: Option<Deviation>,
-    /// Output tokens (OSL), likewise.
+    /// Output tokens (OSL); absent if one trace has none.
     pub output: Option<Deviation>,
 }
 
-/// The figures of one trace.
+/// Statistics of one trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct DiffSide {
-    /// What `trace info --json` says of it.
+    /// The fields of `trace info --json`.
     #[serde(flatten)]
     pub info: TraceInfo,
-    /// Prompt tokens that the server said it had cached, as a share of the prompts that it said so of.
+    /// Cached prompt tokens reported by the server, as a share of all prompt tokens of the requests with such a report.
     pub cached_share: Option<f64>,
-    /// From the answer before to the next turn of a session.
+    /// From the end of the previous reply to the next turn of a session.
     pub think: Option<DurationHistogram>,
-    /// To the first token (TTFT), from the planned moment where there is one.
+    /// Time to first token (TTFT), from the planned send time if there is one.
     pub ttft: Option<DurationHistogram>,
-    /// Gaps between events of tokens, divided by the tokens of the later one (ITL).
+    /// Gaps between token events, divided by the tokens of the later event (ITL).
     pub itl: Option<DurationHistogram>,
 }
 
-/// Reads two traces to their ends. `names` are for errors.
+/// Reads two traces to their ends. The names appear in errors.
 pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<TraceDiff, Error> {
     let fold = |(name, trace)| -> Result<_, Error> {
-        // Of one trace: its rows in order.
+        // Sorts the rows of one trace by time.
         let Trace { header, entries, .. } = merge(vec![(name, trace)], ClockAlignment::Clock)?;
         Ok((SideAccumulator::new(&header), entries))
     };
@@ -88,7 +89,6 @@ pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<TraceDiff, Error> 
     Ok(TraceDiff { a, b, joined, joined_by_turn: by_turn, skipped, arrival_error, over_time, input, output })
 }
 
-/// The figures of one trace, as far as it has been read.
 struct SideAccumulator {
     pass: InfoCollector,
     first: Option<u64>,
@@ -111,7 +111,7 @@ impl SideAccumulator {
 
     fn add(&mut self, mut entry: TraceEntry) -> JoinRow {
         let late = entry.planned.map_or(0, |planned| entry.at.saturating_sub(planned));
-        // Its rows are in order, but for those that came far too late.
+        // Rows are sorted by time, except those that came far too late.
         entry.at = entry.at.saturating_sub(*self.first.get_or_insert(entry.at));
         self.pass.add(&entry);
         if let (Some(cached), Some(tokens)) = (entry.prompt.cached, entry.prompt.tokens) {
@@ -176,20 +176,22 @@ mod tests {
 
     #[test]
     fn figures_are_those_that_were_reckoned_by_hand() {
-        // B begins 100 ms later on its own clock, which is no error; its second row comes 30 ms late, its fourth 10 early.
+        // B begins 100 ms later on its own clock, which is no error. Its second row comes 30 ms late, its fourth 10 ms
+        // early.
         let a = trace(&[(0, 100, 5), (1_000, 200, 5), (2_000, 300, 5), (3_000, 400, 5)]);
         let b = trace(&[(100, 100, 5), (1_130, 210, 4), (2_100, 300, 4), (3_090, 370, 4)]);
         let of = diff(a, b).unwrap();
         let errors = of.arrival_error.unwrap();
         assert_eq!((errors.count, errors.mean_ms, errors.max_ms), (4, 10.0, 30.0));
         assert!((errors.p50_ms - 5.0).abs() < 1e-3, "between 0 and 10: {}", errors.p50_ms);
-        // Input: b - a is 0, 10, 0, -30. The functions are furthest apart between 200 and 210, and 370 and 400: 1 of 4.
+        // Input: b - a is 0, 10, 0, -30. The distribution functions differ most between 200 and 210, and between 370
+        // and 400: 1 of 4.
         let input = Deviation { compared: 4, exact_share: 0.5, mean_error: -5.0, mean_absolute_error: 10.0, ks: 0.25 };
-        // Output: at 4 three quarters of B and none of A.
+        // Output: up to 4 tokens are three quarters of B and none of A.
         let output =
             Deviation { compared: 4, exact_share: 0.25, mean_error: -0.75, mean_absolute_error: 0.75, ks: 0.75 };
         assert_eq!((of.input, of.output), (Some(input), Some(output)));
-        // The last row of B is in the second before its own: one of four requests.
+        // The last row of B falls into the second before its counterpart's: one of four requests.
         assert_eq!(of.over_time, RateDeviation { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], moved_share: 0.25 });
     }
 
@@ -198,7 +200,7 @@ mod tests {
         let of = diff(trace(&[(0, 10, 1), (0, 20, 1)]), trace(&[(0, 22, 1), (1, 12, 1)])).unwrap();
         let input = of.input.unwrap();
         assert_eq!((input.mean_error, input.mean_absolute_error), (2.0, 2.0));
-        // Two milliseconds later it is another moment.
+        // Two milliseconds apart is no longer one moment.
         let of = diff(trace(&[(0, 10, 1), (2, 20, 1)]), trace(&[(0, 22, 1), (2, 12, 1)])).unwrap();
         assert_eq!(of.input.unwrap().mean_absolute_error, 10.0);
     }
@@ -238,7 +240,7 @@ mod tests {
     fn turns_that_drift_are_joined_by_the_first_turns_of_their_sessions() {
         let a =
             [(0, "x", 0, 1), (20, "y", 0, 2), (100, "x", 1, 3), (110, "y", 1, 4), (120, "z", 3, 5), (130, "z", 5, 6)];
-        // Named anew, and the answers took long: other turns come first, and one has not come.
+        // Sessions have new names. Because of long replies, turns arrive in another order, and one is missing.
         let b = [
             (0, "q", 0, 1),
             (20, "r", 0, 2),

@@ -1,4 +1,4 @@
-//! The fields of an [`Entry`] as a set, by which it is told what a format cannot hold.
+//! The fields of a [`TraceEntry`] as a set, used to find the fields that a format cannot hold.
 
 use super::conversion_loss::ConversionLosses;
 use crate::capture::row::TraceEntry;
@@ -19,7 +19,7 @@ macro_rules! fields {
                 pub const $name: Self = Self(1 << Position::$name as u32);
             )*
 
-            /// The fields that a request has.
+            /// The fields present in a request.
             pub fn of(entry: &TraceEntry) -> Self {
                 let mut fields = 0;
                 $(
@@ -89,32 +89,32 @@ fields! {
 }
 
 impl EntryFields {
-    /// No field.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Every field.
+    /// All fields.
     pub const ALL: Self = Self((1 << PATHS.len()) - 1);
 
-    /// Those of either.
+    /// Fields in `self` or `other`.
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that are not among `others`.
+    /// Fields in `self` but not in `others`.
     pub const fn without(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Whether all of `others` are among them.
+    /// True if `self` includes all of `others`.
     pub const fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
 
-    /// Their paths in a row.
+    /// Field paths in a row.
     pub fn paths(self) -> impl Iterator<Item = &'static str> {
         PATHS.iter().enumerate().filter(move |(at, _)| self.0 >> at & 1 == 1).map(|(_, path)| *path)
     }
 
-    /// Counts each of them.
+    /// Adds 1 to the count of each field.
     pub fn count_into(self, losses: &ConversionLosses) {
         if self.0 != 0 {
             self.paths().for_each(|path| losses.count(path));

@@ -1,16 +1,16 @@
-//! What is wrong with a trace: where, in what, and what to do about it.
+//! Trace errors with their file, line and field, the problem, and a remedy.
 
 use std::fmt;
 
-/// An error with its place. It names fields and kinds of values; a value of the input never gets into it, for it may be
-/// what a person wrote.
+/// An error with its location. It names fields and expected types, but never quotes input values, because they may be
+/// text that a person wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     /// The file, as the user named it.
     pub file: String,
-    /// The line, from 1, where there are lines.
+    /// Line number, from 1; `None` if the input has no lines.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The problem.
     pub problem: TraceProblem,
 }
 
@@ -24,14 +24,14 @@ impl fmt::Display for Error {
     }
 }
 
-/// What is wrong with one thing of the input.
+/// A problem in the input, without its location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct TraceProblem {
-    /// The field, where one is to blame.
+    /// The invalid field; `None` if no single field is invalid.
     pub field: Option<String>,
-    /// What was expected there, or what is wrong.
+    /// The expected value, or the problem.
     pub message: String,
-    /// What to do.
+    /// Advice to the user.
     pub remedy: Option<&'static str>,
 }
 
@@ -46,29 +46,29 @@ impl fmt::Display for TraceProblem {
 }
 
 impl TraceProblem {
-    /// Something is wrong that no field is to blame for.
+    /// A problem without a field.
     pub fn new(what: impl Into<String>) -> Self {
         Self { field: None, message: what.into(), remedy: None }
     }
 
-    /// Something is wrong with a field.
+    /// A problem in a field.
     pub fn in_field(field: impl Into<String>, what: impl Into<String>) -> Self {
         Self { field: Some(field.into()), message: what.into(), remedy: None }
     }
 
-    /// A field that a row cannot be without is not there.
+    /// A required field is missing.
     pub fn missing(field: &str) -> Self {
         Self::in_field(field, "is missing")
     }
 
-    /// With what to do about it.
+    /// Adds advice.
     #[must_use]
     pub const fn with_remedy(mut self, remedy: &'static str) -> Self {
         self.remedy = Some(remedy);
         self
     }
 
-    /// With its place.
+    /// Adds the location.
     pub fn at_line(self, file: &str, line: Option<u64>) -> Error {
         Error { file: file.to_owned(), line, problem: self }
     }

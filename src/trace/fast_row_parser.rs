@@ -1,9 +1,9 @@
-//! A fast reader for the rows that traces are mostly made of: one JSON object of numbers, texts without escapes, and
-//! lists of those. Block ids are nearly all of a trace's bytes: one that is the one before it plus one is seen by its text,
-//! and others are read eight digits at a time.
+//! A fast parser for typical rows: one JSON object of numbers, strings without escapes, and lists of these. Most bytes
+//! of a trace are block ids. The parser recognizes an id that is its predecessor plus one by its text, and reads other
+//! ids eight digits at a time.
 //!
-//! It knows no errors. Whatever is not plain ([`NotPlain`]) is left to serde_json, which reads the line from its
-//! beginning and says what is wrong with it, so that what is understood does not hang on who has read it.
+//! It reports no errors. On unsupported input ([`UnsupportedJson`]) serde_json reads the line from its beginning and
+//! reports its errors, so the result never depends on the parser.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use memchr::memchr;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
 
-/// A line has something that this reader leaves to serde_json.
+/// The line contains JSON that is left to serde_json.
 #[derive(Debug)]
 pub(super) struct UnsupportedJson;
 
@@ -29,10 +29,9 @@ impl de::Error for UnsupportedJson {
     }
 }
 
-/// A line, and how far it has been read.
 pub(super) struct FastRowParser<'de> {
     rest: &'de [u8],
-    /// Objects and lists that are open: an object, and a list in it, but no deeper.
+    /// Open objects and lists. Supports an object with lists in it, but no deeper nesting.
     depth: u8,
 }
 
@@ -43,12 +42,12 @@ impl<'de> FastRowParser<'de> {
         Self { rest: line, depth: 0 }
     }
 
-    /// Nothing is left but space.
+    /// Accepts only white space after the value.
     pub(super) fn end(&self) -> Result<(), UnsupportedJson> {
         self.rest.trim_ascii().is_empty().then_some(()).ok_or(UnsupportedJson)
     }
 
-    /// The next byte that is not space.
+    /// The next byte that is not white space.
     #[inline]
     fn peek(&mut self) -> Result<u8, UnsupportedJson> {
         loop {
@@ -74,7 +73,7 @@ impl<'de> FastRowParser<'de> {
         if self.depth > MAX_DEPTH { Err(UnsupportedJson) } else { self.expect(bracket) }
     }
 
-    /// Whether another member comes, after a comma unless it is the first.
+    /// True if another member follows, after a comma unless it is the first.
     #[inline]
     fn has_next(&mut self, first: &mut bool, close: u8) -> Result<bool, UnsupportedJson> {
         let first = std::mem::replace(first, false);
@@ -86,7 +85,7 @@ impl<'de> FastRowParser<'de> {
             }
             b',' if !first => {
                 self.rest = &self.rest[1..];
-                // A comma before the end is an error, and not ours to tell.
+                // serde_json reports a comma before the closing bracket.
                 if self.peek()? == close { Err(UnsupportedJson) } else { Ok(true) }
             }
             _ if first => Ok(true),
@@ -103,7 +102,7 @@ impl<'de> FastRowParser<'de> {
         if odd { Err(UnsupportedJson) } else { std::str::from_utf8(text).map_err(|_| UnsupportedJson) }
     }
 
-    /// A whole number; `None`, and nothing is read, where it is a number of another kind.
+    /// An unsigned integer. On any other number it returns `None` and consumes nothing.
     #[inline]
     fn unsigned_integer(&mut self) -> Result<Option<u64>, UnsupportedJson> {
         let Some((value, digits)) = digits(self.rest) else { return Ok(None) };
@@ -118,7 +117,7 @@ impl<'de> FastRowParser<'de> {
         Ok(Some(value))
     }
 
-    /// Another number, as serde_json reads it.
+    /// Any other number, parsed by serde_json.
     fn number<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, UnsupportedJson> {
         let of_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
         let end = self.rest.iter().position(|byte| !of_number(byte)).unwrap_or(self.rest.len());
@@ -131,7 +130,7 @@ impl<'de> FastRowParser<'de> {
     }
 }
 
-/// The number that the first digits make, and how many they are; `None` where it is too large.
+/// Value and count of the leading digits; `None` on overflow.
 #[inline]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     match leading_digits(bytes) {
@@ -153,7 +152,7 @@ fn many_digits(bytes: &[u8]) -> Option<(u64, usize)> {
 
 const POWERS_OF_TEN: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// The number that the first digits make, and how many they are: eight at most, read together as one word.
+/// Value and count of the leading digits, at most eight, read as one word.
 #[inline]
 fn leading_digits(bytes: &[u8]) -> (u64, usize) {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -165,15 +164,15 @@ fn leading_digits(bytes: &[u8]) -> (u64, usize) {
             u64::from_le_bytes(eight)
         }
     };
-    // A digit has become its value; the top bit of a byte that was none gets set. A carry only reaches later bytes.
+    // Each digit becomes its value. A byte that is no digit gets its top bit set; a carry reaches only later bytes.
     let values = word ^ (ONES * 0x30);
     let others = (values.wrapping_add(ONES * 0x76) | values) & (ONES * 0x80);
     let digits = (others.trailing_zeros() / 8) as usize;
     if digits == 0 {
         return (0, 0);
     }
-    // The first digit is in the lowest byte: zeros are moved in before it, then neighbours are joined to pairs, pairs to
-    // fours, and fours to eight.
+    // The first digit is in the lowest byte. Shift in leading zeros, then combine digits to pairs, pairs to fours, and
+    // fours to eight.
     let eight = values << (64 - 8 * digits);
     let pairs = (eight * 10 + (eight >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
@@ -204,7 +203,7 @@ impl<'de> Deserializer<'de> for &mut FastRowParser<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnsupportedJson> {
-        // `null` begins nothing that is plain.
+        // Supported values never start with `null`.
         visitor.visit_some(self)
     }
 
@@ -217,7 +216,7 @@ impl<'de> Deserializer<'de> for &mut FastRowParser<'de> {
         }
     }
 
-    /// A key as it stands there, escapes and all: who knows its keys knows none that has some.
+    /// The raw key, with its escapes. No known key needs escapes, so an escaped key matches none.
     fn deserialize_identifier<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, UnsupportedJson> {
         self.expect(b'"')?;
         let end = memchr(b'"', self.rest).ok_or(UnsupportedJson)?;
@@ -226,7 +225,7 @@ impl<'de> Deserializer<'de> for &mut FastRowParser<'de> {
         visitor.visit_borrowed_bytes(key)
     }
 
-    /// [`Ids`] as the bytes up to the bracket that closes them.
+    /// Passes a [`BlockIdList`] as the bytes up to its closing bracket.
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -248,11 +247,11 @@ impl<'de> Deserializer<'de> for &mut FastRowParser<'de> {
     }
 }
 
-/// A list of whole numbers, which are most of a row.
+/// A list of unsigned integers, which makes up most of a row.
 #[derive(Debug)]
 pub(super) struct BlockIdList(pub Vec<u64>);
 
-/// The name by which [`Plain`] knows that it is asked for them.
+/// Newtype name by which [`FastRowParser`] recognizes a [`BlockIdList`].
 const BLOCK_ID_LIST_NAME: &str = "$ids";
 
 impl<'de> Deserialize<'de> for BlockIdList {
@@ -274,9 +273,9 @@ impl<'de> Deserialize<'de> for BlockIdList {
     }
 }
 
-/// The numbers of a list whose last byte is its closing bracket; `None` where it is not plain.
+/// Parses a list whose last byte is its closing bracket; `None` if it is unsupported.
 fn ids(mut rest: &[u8]) -> Option<Vec<u64>> {
-    // So many of six digits fit.
+    // Capacity for typical ids of six digits.
     let mut ids = Vec::with_capacity(rest.len() / 8 + 1);
     if rest == b"]" {
         return Some(ids);
@@ -297,9 +296,9 @@ fn ids(mut rest: &[u8]) -> Option<Vec<u64>> {
     }
 }
 
-/// Takes in what follows the last id, which has so many digits and with its comma this length, as long as each id is one
-/// more than the one before: so most are where blocks are numbered as they appear, and their texts differ in the last
-/// digits alone. Hands back what is left.
+/// Appends ids as long as each is its predecessor plus one, and returns the unread rest. `digits` and `length` belong
+/// to the last id, without and with its comma. Traces number blocks in order of appearance, so most ids differ from
+/// their predecessor only in the last digits.
 #[inline]
 fn consecutive_ids<'a>(mut rest: &'a [u8], digits: usize, length: usize, ids: &mut Vec<u64>) -> &'a [u8] {
     const WORD_BYTES: usize = size_of::<u128>();
@@ -325,8 +324,7 @@ fn consecutive_ids<'a>(mut rest: &'a [u8], digits: usize, length: usize, ids: &m
     &rest[length..]
 }
 
-/// One more than a number of so many digits whose last is a 9, the first in the lowest byte; `None` where it has another
-/// digit.
+/// Increments a decimal text that ends in 9, first digit in the lowest byte; `None` if the number of digits grows.
 fn increment_with_carry(mut text: u128, digits: usize) -> Option<u128> {
     for place in (0..digits).rev().map(|at| 8 * at) {
         if (text >> place) as u8 != b'9' {
@@ -337,7 +335,6 @@ fn increment_with_carry(mut text: u128, digits: usize) -> Option<u128> {
     None
 }
 
-/// The members of an object or a list.
 struct MemberAccess<'a, 'de> {
     plain: &'a mut FastRowParser<'de>,
     first: bool,
@@ -350,7 +347,7 @@ impl<'de> MapAccess<'de> for MemberAccess<'_, 'de> {
         if !self.plain.has_next(&mut self.first, b'}')? {
             return Ok(None);
         }
-        // Only a text is a key.
+        // Only a string is a key.
         if self.plain.peek()? != b'"' {
             return Err(UnsupportedJson);
         }
@@ -400,7 +397,7 @@ mod tests {
         }
     }
 
-    /// What a value reads as, by this reader; `None` where it leaves the line alone.
+    /// Parses with this parser alone; `None` if it leaves the line to serde_json.
     fn plainly(text: &str) -> Option<serde_json::Value> {
         let mut plain = FastRowParser::new(text.as_bytes());
         let value = serde_json::Value::deserialize(&mut plain).ok()?;

@@ -1,4 +1,4 @@
-//! Bytes of a trace: from a file or a pipe, decompressed, line by line, with a bound on every line.
+//! Trace input from a file or a pipe: decompresses it and splits it into lines of limited length.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek as _, SeekFrom};
@@ -10,17 +10,17 @@ use memchr::memchr;
 
 use super::error::{Error, TraceProblem};
 
-/// Longest line in bytes: a prompt of a million tokens in blocks of 16, with ids of 20 digits, is 1.4 MB.
+/// Maximum line length in bytes. A prompt of a million tokens in blocks of 16, with ids of 20 digits, takes 1.4 MB.
 pub const MAX_LINE_BYTES: usize = 16 << 20;
-/// Largest document that has to be read whole.
+/// Maximum size of a document that is read completely, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 64 << 20;
-/// Bytes from which a format is guessed.
+/// Bytes used for format detection.
 const SAMPLE_BYTES: usize = 256 << 10;
 const BUFFER_BYTES: usize = 64 << 10;
-/// What lines are read in: so much more than the others that they are passed by.
+/// Buffer size for lines. Larger than the other buffers, so that reads bypass them.
 const LINE_BUFFER_BYTES: usize = 256 << 10;
 
-/// What a trace is read from.
+/// The input of a trace.
 pub enum InputSource {
     /// A stream of bytes.
     Stream(InputStream),
@@ -28,24 +28,24 @@ pub enum InputSource {
     Folder(PathBuf),
 }
 
-/// A stream of bytes whose beginning is known.
+/// A stream of bytes with a buffered beginning.
 pub struct InputStream {
-    /// How the user named it.
+    /// The input, as the user named it.
     pub name: String,
-    /// Its folder, where tables may lie beside it.
+    /// Folder of the file, which may contain tables for it.
     pub folder: Option<PathBuf>,
-    /// What it begins with: all of it, or so much that a format can be told.
+    /// The beginning, long enough for format detection, or the whole input.
     pub sample: Vec<u8>,
     is_packed: bool,
-    /// Where it can be read once more; a pipe cannot.
+    /// Path for a second read; `None` for a pipe.
     reopen_path: Option<PathBuf>,
-    /// Whether it is packed in the frames of a capture, each of which can be read without the others.
+    /// True if the input consists of capture frames, which can be read independently.
     pub in_frames: bool,
     rest: Box<dyn BufRead + Send>,
 }
 
 impl InputSource {
-    /// Opens a file, a folder, or stdin for `-`; undoes zstd and gzip.
+    /// Opens a file, a folder, or stdin for `-`; decompresses zstd and gzip.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
         let error = |error: io::Error| cannot_read(&error).at_line(&name, None);
@@ -67,7 +67,7 @@ impl InputSource {
 }
 
 impl InputStream {
-    /// Takes the beginning of `bytes` in, decompressed.
+    /// Buffers the decompressed beginning of `bytes`.
     pub fn new(name: &str, mut bytes: Box<dyn BufRead + Send>) -> Result<Self, Error> {
         let error = |error: io::Error| cannot_read(&error).at_line(name, None);
         let mut magic = Vec::new();
@@ -75,7 +75,7 @@ impl InputStream {
         let in_frames = matches!(*magic.as_slice(), [0x50..=0x5f, 0x2a, 0x4d, 0x18]);
         let compressed = Cursor::new(magic.clone()).chain(bytes);
         let mut rest: Box<dyn BufRead + Send> = match *magic.as_slice() {
-            // A frame of data, or a skippable one before it.
+            // A zstd data frame, or a skippable frame before it.
             [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(compressed).map_err(error)?;
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
@@ -90,21 +90,21 @@ impl InputStream {
             if sample.is_empty() {
                 return Err(error(torn));
             }
-            // A capture whose end a kill has torn is known by what is before; who reads on finds the end.
+            // The data before a torn end is enough for detection. A later read reports the error.
             rest = Box::new(BufReader::with_capacity(0, FailingReader(torn)));
         }
         Ok(Self { name: name.to_owned(), folder: None, sample, is_packed, reopen_path: None, in_frames, rest })
     }
 
-    /// The whole lines of the sample, blank ones left out; an unfinished one only where there is no other.
+    /// Complete lines of the sample without blank ones. A partial line is included only if it is the only one.
     pub fn sample_lines(&self) -> impl Iterator<Item = &[u8]> {
         let whole = self.sample.len() < SAMPLE_BYTES;
         let end = memchr::memrchr(b'\n', &self.sample).filter(|_| !whole).unwrap_or(self.sample.len());
         self.sample[..end].split(|byte| *byte == b'\n').map(trim_line).filter(|line| !line.is_empty())
     }
 
-    /// Whole lines from all over a file on disk, behind the sample: a few parts of equal length. Of a packed file, which can
-    /// only be read from its beginning, one part that follows the sample. None of a pipe.
+    /// Complete lines from across a file on disk, after the sample: a few parts of equal length. A compressed file has
+    /// one part, right after the sample, because it must be read from its beginning. A pipe has none.
     pub fn sample_parts(&self) -> Vec<Vec<u8>> {
         let whole = self.sample.len() < SAMPLE_BYTES;
         let Some(path) = self.reopen_path.as_deref().filter(|_| !whole) else { return Vec::new() };
@@ -113,18 +113,18 @@ impl InputStream {
         parts.unwrap_or_default()
     }
 
-    /// Its lines.
+    /// Splits the input into lines.
     pub fn lines(self) -> NumberedLines {
         let name = self.name.clone();
         NumberedLines { name, bytes: self.into_reader(), buffer: vec![0; LINE_BUFFER_BYTES], unread: 0..0, number: 0 }
     }
 
-    /// Its bytes.
+    /// The complete input, including the sample.
     pub fn into_reader(self) -> Box<dyn BufRead + Send> {
         Box::new(Cursor::new(self.sample).chain(self.rest))
     }
 
-    /// All of it, where it is small enough.
+    /// Reads the complete input, at most [`MAX_DOCUMENT_BYTES`].
     pub fn read_all(self) -> Result<Vec<u8>, Error> {
         let mut bytes = self.sample;
         let most = MAX_DOCUMENT_BYTES as u64 + 1;
@@ -138,11 +138,11 @@ impl InputStream {
     }
 }
 
-/// Parts of a file that are looked at behind its sample, and bytes of each; and bytes of the one part of a packed file.
+/// Number and size in bytes of the parts read after the sample, and the size of the one part of a compressed file.
 const PROBE_PARTS: (u64, usize) = (16, 64 << 10);
 const PACKED_PROBE_BYTES: usize = 4 << 20;
 
-/// Parts of a file from behind its first bytes to its end.
+/// Parts of a file, evenly distributed from `first` to its end.
 fn read_parts(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
     let (number, length) = PROBE_PARTS;
     let mut file = File::open(path)?;
@@ -157,7 +157,7 @@ fn read_parts(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(parts)
 }
 
-/// What follows the first bytes of a packed file.
+/// Decompressed bytes after the first `first` bytes of a compressed file.
 fn read_after(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
     let file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
     let Ok(stream) = InputStream::new("", Box::new(file)) else { return Ok(Vec::new()) };
@@ -168,23 +168,22 @@ fn read_after(path: &Path, first: usize) -> io::Result<Vec<Vec<u8>>> {
     Ok(whole_lines(&bytes).into_iter().collect())
 }
 
-/// Without the pieces of lines at both ends; `None` where nothing else is there.
+/// Drops partial lines at both ends; `None` if nothing remains.
 fn whole_lines(bytes: &[u8]) -> Option<Vec<u8>> {
     let (begin, end) = (memchr(b'\n', bytes)?, memchr::memrchr(b'\n', bytes)?);
     (begin < end).then(|| bytes[begin + 1..=end].to_vec())
 }
 
-/// Takes in what a format is told by.
 fn fill_sample(rest: &mut dyn BufRead, sample: &mut Vec<u8>) -> io::Result<()> {
     rest.take(SAMPLE_BYTES as u64).read_to_end(sample)?;
     if sample.len() == SAMPLE_BYTES && memchr(b'\n', sample).is_none() {
-        // A first row is there as a whole, however long its prompt: by its keys the format is told.
+        // Reads the first row completely, whatever the length of its prompt, because its keys determine the format.
         rest.take((MAX_LINE_BYTES - SAMPLE_BYTES) as u64).read_until(b'\n', sample)?;
     }
     Ok(())
 }
 
-/// What cannot be read, and why.
+/// Fails every read with this error.
 struct FailingReader(io::Error);
 
 impl Read for FailingReader {
@@ -196,11 +195,11 @@ impl Read for FailingReader {
 
 fn cannot_read(error: &io::Error) -> TraceProblem {
     let problem = TraceProblem::new(format!("cannot be read: {error}"));
-    // What the system did not say was said by who unpacks.
+    // An error without an OS code comes from the decompressor.
     if error.raw_os_error().is_some() { problem } else { problem.with_remedy("is the file damaged, or cut short?") }
 }
 
-/// Without a byte order mark before it, and space around it.
+/// Removes a byte order mark and surrounding white space.
 fn trim_line(line: &[u8]) -> &[u8] {
     line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii()
 }
@@ -209,15 +208,15 @@ fn trim_line(line: &[u8]) -> &[u8] {
 pub struct NumberedLines {
     name: String,
     bytes: Box<dyn BufRead + Send>,
-    /// What was read last, and room for more.
+    /// Bytes read last, followed by free space.
     buffer: Vec<u8>,
-    /// What of it was in no line yet.
+    /// Bytes of `buffer` not yet returned in a line.
     unread: Range<usize>,
     number: u64,
 }
 
 impl NumberedLines {
-    /// The next line that is not blank, without its end.
+    /// The next line that is not blank, without its line end.
     pub fn next_line(&mut self) -> Option<Result<&[u8], Error>> {
         loop {
             let line = match self.read_line() {
@@ -230,12 +229,12 @@ impl NumberedLines {
         }
     }
 
-    /// A problem with its place: the line that was read last.
+    /// Adds the location of the line read last to a problem.
     pub fn error_at_line(&self, problem: TraceProblem) -> Error {
         problem.at_line(&self.name, Some(self.number))
     }
 
-    /// Where the next line is, with its end; `None` when there is no other.
+    /// Range of the next line in the buffer, with its line end; `None` at the end of the input.
     fn read_line(&mut self) -> Result<Option<Range<usize>>, TraceProblem> {
         self.number += 1;
         let mut searched = 0;
@@ -255,7 +254,7 @@ impl NumberedLines {
         }
     }
 
-    /// Reads on behind what is left; whether there was more.
+    /// Reads more bytes behind the unread ones; false at the end of the input.
     fn fill_buffer(&mut self) -> Result<bool, TraceProblem> {
         self.buffer.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();

@@ -1,6 +1,7 @@
-//! One JSON object per row: read once, without a map, field by field; errors name the field and never the value.
+//! Reads one JSON object per row in one pass, field by field, without a map. Errors name the field and never quote its
+//! value.
 //!
-//! It is past 400 lines, for the kinds of values that a field can have stand together, with what is expected of each.
+//! It is past 400 lines, because the kinds of field values stand together, each with its expected form.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,14 +14,12 @@ use super::error::TraceProblem;
 use super::fast_row_parser::{BlockIdList, FastRowParser};
 use crate::measure::json_walker::as_whole_number;
 
-/// A row that is read field by field; made by [`row`].
+/// A row that is read field by field; declared by [`row`].
 pub(super) trait JsonRow: Default {
-    /// The fields that are understood.
     const KEYS: &'static [&'static str];
-    /// What each of them should be.
     const EXPECTED: &'static [&'static str];
 
-    /// Takes the value of field number `index` in.
+    /// Reads the value of field number `index`.
     fn read_field<'de, A: MapAccess<'de>>(
         &mut self,
         index: usize,
@@ -29,15 +28,14 @@ pub(super) trait JsonRow: Default {
     ) -> Result<(), A::Error>;
 }
 
-/// What a value should be, in words.
+/// Describes a valid value in error messages.
 pub(super) trait ExpectedValue {
-    /// The words, after "expected".
+    /// Text that follows "expected".
     const DESCRIPTION: &'static str;
 }
 
-/// A value as it is read; `losses` is for the objects inside of objects, whose unknown fields are an error without it.
+/// A value that can be read from a map. `losses` counts unknown fields of nested objects; without it they are an error.
 pub(super) trait ReadValue: Sized {
-    /// Reads the value that comes next.
     fn read_value<'de, A: MapAccess<'de>>(losses: Option<&ConversionLosses>, map: &mut A) -> Result<Self, A::Error>;
 }
 
@@ -127,11 +125,11 @@ impl<R: JsonRow> ReadValue for Option<Vec<NestedRow<R>>> {
     }
 }
 
-/// An object inside of an object.
 #[derive(Debug)]
 pub(super) struct NestedRow<R>(pub R);
 
-/// Declares a row: its fields, each of a type that is `ReadValue` and `ExpectedValue`, named as in the file or `"so" as this`.
+/// Declares a row. Each field has a type that is `ReadValue` and `ExpectedValue`, and the name in the file or `= "name
+/// in the file"`.
 macro_rules! row {
     ($(#[$meta:meta])* $name:ident { $($field:ident $(= $key:literal)? : $type:ty),* $(,)? }) => {
         $(#[$meta])*
@@ -175,11 +173,11 @@ macro_rules! key {
 
 pub(super) use {key, row};
 
-/// Reads one line as a row; what it holds besides is counted by name.
+/// Parses one line as a row; counts unknown fields by name.
 pub(super) fn parse<R: JsonRow>(line: &[u8], losses: &ConversionLosses) -> Result<R, TraceProblem> {
     let failed = Cell::new(None);
     let mut plain = FastRowParser::new(line);
-    // Nothing is counted by who may give up in the middle of a line.
+    // The fast parser may stop in the middle of a line, so it must not count anything.
     let read = RowSeed::<R> { losses: None, failed: &failed, row: std::marker::PhantomData }.deserialize(&mut plain);
     if let Ok(Some(row)) = read.and_then(|row| plain.end().map(|()| row)) {
         return Ok(row);
@@ -204,9 +202,9 @@ pub(super) fn parse<R: JsonRow>(line: &[u8], losses: &ConversionLosses) -> Resul
 }
 
 struct RowSeed<'a, R> {
-    /// Where fields that are not understood are counted; without it they are an error.
+    /// Counter for unknown fields; without it they are an error.
     losses: Option<&'a ConversionLosses>,
-    /// The field whose value was not to be read, and what it should have been.
+    /// The invalid field and its expected form.
     failed: &'a Cell<Option<(&'static str, &'static str)>>,
     row: std::marker::PhantomData<R>,
 }
@@ -247,7 +245,7 @@ impl<'de, R: JsonRow> Visitor<'de> for RowSeed<'_, R> {
     }
 }
 
-/// The number of a key. Rows of a file have their keys in the same order, so that the next one is tried first.
+/// Finds the index of a key. Rows of a file have the same key order, so it tries the next key first.
 struct KeySeed<'a> {
     keys: &'static [&'static str],
     next: usize,
@@ -324,12 +322,12 @@ impl<'de, R: JsonRow> Visitor<'de> for RowListSeed<'_, R> {
     }
 }
 
-/// A number that may also be written as a text.
+/// A number that may be written as a string.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LenientNumber(pub f64);
 
 impl LenientNumber {
-    /// So many units of `nanos` nanoseconds, in nanoseconds; negative ones and what is beyond 292 years have none.
+    /// Converts to nanoseconds; `nanos` is the unit in nanoseconds. `None` if negative or beyond 292 years.
     pub(super) fn nanos(self, nanos: f64) -> Option<u64> {
         let value = self.0 * nanos;
         (0.0..9.2e18).contains(&value).then(|| value.round() as u64)
@@ -362,12 +360,12 @@ impl<'de> Deserialize<'de> for LenientNumber {
     }
 }
 
-/// A number, and whether it was written with a fraction, as `12.0` is.
+/// A number, and whether it was written with a fraction such as `12.0`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct WrittenNumber {
-    /// What it is.
+    /// The number.
     pub value: f64,
-    /// Whether it has a fraction or an exponent.
+    /// True if it was written with a fraction or an exponent.
     pub has_fraction: bool,
 }
 
@@ -398,7 +396,7 @@ impl<'de> Deserialize<'de> for WrittenNumber {
     }
 }
 
-/// A count; what went through a data frame has `12.0` for 12.
+/// An unsigned integer. Data frames write `12.0` for 12.
 #[derive(Debug)]
 pub(super) struct LenientCount<T>(pub T);
 
@@ -421,7 +419,7 @@ impl<'de, T: TryFrom<u64>> Deserialize<'de> for LenientCount<T> {
     }
 }
 
-/// A name that may also be a number.
+/// A name that may be written as a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StringOrNumber(pub String);
 
@@ -447,12 +445,12 @@ impl<'de> Deserialize<'de> for StringOrNumber {
     }
 }
 
-/// Texts anywhere inside of a value: how many, and their bytes together.
+/// Number and total size of the strings anywhere inside a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TextSize {
-    /// Texts.
+    /// Number of strings.
     pub texts: u64,
-    /// Their bytes.
+    /// Bytes of all strings.
     pub bytes: u64,
 }
 

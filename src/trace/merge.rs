@@ -1,7 +1,7 @@
-//! Several traces into one, in order of time; one trace whose rows are out of order into one where they are not.
+//! Merges several traces in order of time, and sorts the rows of a single trace.
 //!
-//! Rows wait in a heap of bounded size for earlier ones. What comes more than a heap too late is put where it is met,
-//! and counted.
+//! Rows wait for earlier ones in a heap of limited size. A row that arrives too late for the heap stays in its place
+//! and is counted.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,21 +12,21 @@ use super::error::{Error, TraceProblem};
 use super::{Trace, TraceEntries};
 use crate::capture::row::{BlockScheme, PromptPart, TraceEntry, TraceHeader};
 
-/// Rows that wait for earlier ones.
+/// Maximum rows that wait for earlier ones.
 pub const MAX_HEAP_ROWS: usize = 1 << 16;
-/// What the waiting rows may hold together, in bytes. Two traces that are compared have twice as much.
+/// Maximum bytes of all waiting rows. A comparison of two traces uses twice as much.
 const MAX_HEAP_BYTES: usize = 40 << 20;
 
-/// Where the times of several traces begin.
+/// Alignment of the times of several traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockAlignment {
-    /// At the wall-clock moments that their headers name.
+    /// By the wall-clock starts in their headers.
     Clock,
-    /// All at zero.
+    /// All traces start at zero.
     Start,
 }
 
-/// One trace of several. Ids of blocks and sessions that do not come from one key are told apart.
+/// Merges traces. Block and session ids from different keys are kept distinct.
 pub fn merge(traces: Vec<(String, Trace)>, align: ClockAlignment) -> Result<Trace, Error> {
     let losses = ConversionLosses::default();
     let starts: Vec<Option<u64>> = traces.iter().map(|(_, trace)| trace.header.started_unix_ns).collect();
@@ -64,7 +64,7 @@ fn joined_sources(traces: &[(String, Trace)]) -> String {
     sources.join(" + ")
 }
 
-/// Takes the blocks of another trace in, if one header can say what both are.
+/// Adds the block scheme of another trace, if one header can describe both.
 fn unify_blocks(header: &mut TraceHeader, other: &TraceHeader) -> Result<(), TraceProblem> {
     const REMEDY: &str = "convert one of them first, so that both have blocks of one kind";
     if header.turns != other.turns {
@@ -92,7 +92,7 @@ fn unify_blocks(header: &mut TraceHeader, other: &TraceHeader) -> Result<(), Tra
     Ok(())
 }
 
-/// Later by a shift, and with ids that no other trace has.
+/// Shifts a trace by `shift` nanoseconds, and makes its ids distinct from those of other traces.
 fn with_own_ids(entries: TraceEntries, shift: u64, number: Option<u64>) -> TraceEntries {
     Box::new(entries.map(move |entry| {
         let mut entry = entry?;
@@ -105,7 +105,7 @@ fn with_own_ids(entries: TraceEntries, shift: u64, number: Option<u64>) -> Trace
     }))
 }
 
-/// Gives a request the ids of a copy: other than those of every other copy, alike where they were alike.
+/// Gives a request the ids of copy number `copy`: distinct from other copies, equal where they were equal.
 pub(super) fn rename_copy(entry: &mut TraceEntry, copy: u64) {
     entry.prompt.blocks.iter_mut().for_each(|id| *id = mix(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
     if let Some(session) = &mut entry.session {
@@ -113,7 +113,7 @@ pub(super) fn rename_copy(entry: &mut TraceEntry, copy: u64) {
     }
 }
 
-/// What a row that waits holds, in bytes.
+/// Memory of a waiting row, in bytes.
 pub(super) fn held_bytes(entry: &TraceEntry) -> usize {
     let texts = [&entry.route, &entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
     let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
@@ -127,10 +127,10 @@ pub(super) fn held_bytes(entry: &TraceEntry) -> usize {
 
 struct HeapRow {
     at: u64,
-    /// Rows of one time stay in the order of traces, and of the file.
+    /// Rows with equal times stay in the order of traces, and of rows in the file.
     trace: usize,
     row: u64,
-    /// Apart: a heap moves what it holds more than once.
+    /// Boxed, because a heap moves its elements repeatedly.
     entry: Box<TraceEntry>,
 }
 
@@ -149,15 +149,15 @@ impl PartialOrd for HeapRow {
 }
 
 impl Ord for HeapRow {
-    /// The earliest is the greatest, for that is what a heap hands out.
+    /// Reversed, because `BinaryHeap` pops the greatest element.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.trace, other.row).cmp(&(self.at, self.trace, self.row))
     }
 }
 
-/// Rows of several streams in order of time, each of which may be out of order within the heap's bounds.
+/// Rows of several streams in order of time. Each stream may be out of order within the heap's limits.
 pub(super) struct MergedRows {
-    /// The rows, how many of each wait, and what each lost.
+    /// Rows, number of waiting rows, and losses of each trace.
     traces: Vec<(TraceEntries, usize, ConversionLosses)>,
     heap: BinaryHeap<HeapRow>,
     held_bytes: usize,
@@ -173,7 +173,7 @@ impl MergedRows {
         Self::with_limit(MAX_HEAP_BYTES, traces, losses)
     }
 
-    /// The same, where the rows that wait may hold so many bytes together.
+    /// With a limit on the bytes of all waiting rows.
     pub(super) fn with_limit(
         most_held: usize,
         traces: Vec<(TraceEntries, ConversionLosses)>,
@@ -192,7 +192,7 @@ impl MergedRows {
         }
     }
 
-    /// Reads until every trace that goes on has a fair share of the rows that wait.
+    /// Reads until every unfinished trace has its share of waiting rows.
     fn fill_heap(&mut self) -> Result<(), Error> {
         let share = (MAX_HEAP_ROWS / self.traces.len().max(1)).max(1);
         let mut ended = Vec::new();

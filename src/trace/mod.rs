@@ -1,13 +1,12 @@
-//! Traces in and out: every public format is read into the rows of [`crate::capture::format`] and written from them.
+//! Reads every public trace format into rows of [`crate::capture::row`], and writes formats from such rows.
 //!
-//! A [`Trace`] is a header and a stream of rows; nothing here holds a trace in memory. [`format::TABLE`] lists the
-//! formats: how each is recognised, what it can hold, how it is read and written. What a format cannot hold is counted
-//! ([`losses::Losses`]) and never dropped in silence. Of texts in the input only lengths survive; where a text is to be
-//! written or sent, [`content`] makes one from block ids and lengths.
+//! A [`Trace`] is a header and a stream of rows; no trace is held in memory. [`format::FORMATS`] lists the formats: how
+//! each is detected, which fields it holds, how it is read and written. Fields that a format cannot hold are counted
+//! ([`conversion_loss::ConversionLosses`]), never dropped silently. Of input texts only the lengths survive. Where a
+//! text must be written or sent, [`prompt_text`] generates one from block ids and lengths.
 //!
-//! What is done with traces: [`info`] tells what is in one, [`diff`] how far two are
-//! apart, [`cut`], [`scale`], [`lengths`], [`merge`], [`anonymize`],
-//! [`spread`], [`session_starts`] and [`whole_turns`] make one of others.
+//! Operations on traces: [`info`] summarizes one, [`diff`] compares two. [`slice`], [`scale`], [`scale_lengths`],
+//! [`merge`], [`anonymize`], [`respace`], [`session_starts`] and [`whole_turns`] transform them.
 
 pub mod anonymize;
 pub mod blocks;
@@ -38,15 +37,15 @@ use crate::capture::row::{TraceEntry, TraceHeader};
 use conversion_loss::ConversionLosses;
 use error::{Error, TraceProblem};
 
-/// The rows of a trace, in the order of the file.
+/// The rows of a trace, in file order.
 pub type TraceEntries = Box<dyn Iterator<Item = Result<TraceEntry, Error>>>;
 
 /// A trace that is being read.
 pub struct Trace {
-    /// What holds for every row.
+    /// Properties of all rows.
     pub header: TraceHeader,
-    /// The rows. After an error there are no more.
+    /// The rows. The stream ends after an error.
     pub entries: TraceEntries,
-    /// What the input has and no row can hold; complete when the rows are read.
+    /// Input fields that a row cannot hold; complete once all rows have been read.
     pub losses: ConversionLosses,
 }

@@ -1,4 +1,4 @@
-//! Where a trace is written: a file, packed as its name says.
+//! Trace output to a file, compressed by its file name.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,7 +10,7 @@ use super::format::TraceOutput;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Makes a file, or makes it anew. What is written is packed as its name ends: `.zst`, `.gz`, or not at all.
+/// Creates or truncates a file. The suffix selects the compression: `.zst`, `.gz`, or none.
 pub fn create(path: &Path) -> io::Result<TraceOutput> {
     let file = File::create(path)?;
     let ends = |with: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(with));
@@ -24,7 +24,7 @@ pub fn create(path: &Path) -> io::Result<TraceOutput> {
     Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, to)))
 }
 
-/// Packs what is written. A flush ends the frame, so that the file is whole; what comes later begins another one.
+/// Compresses its input. A flush ends the frame, so that the file is complete; later bytes start another frame.
 struct CompressedFile {
     state: FrameState,
     begin_frame: fn(File) -> io::Result<FrameEncoder>,
@@ -33,7 +33,7 @@ struct CompressedFile {
 enum FrameState {
     BetweenFrames(File),
     InFrame(FrameEncoder),
-    /// A frame could not be ended.
+    /// A frame could not be completed.
     Failed,
 }
 
@@ -62,7 +62,7 @@ impl FrameEncoder {
 }
 
 impl CompressedFile {
-    /// Begins a frame at once: an empty trace is a frame without content, not a file without a frame.
+    /// Starts a frame at once, so that an empty trace becomes an empty frame and not an empty file.
     fn new(file: File, begin: fn(File) -> io::Result<FrameEncoder>) -> io::Result<Self> {
         Ok(Self { state: FrameState::InFrame(begin(file)?), begin_frame: begin })
     }

@@ -1,29 +1,30 @@
-//! The text of prompts: from block ids and lengths, alike in every process and on every machine. Pure.
+//! Generates prompt texts from block ids and lengths, identically in every process and on every machine. Pure.
 //!
 //! # Words
-//! A prompt is words of three letters with a blank before each. Nearly every tokenizer has those as one token; the
-//! simulated server counts four bytes as one; so a prompt of n tokens is n words whoever counts. With a tokenizer's file,
-//! or a server's `/tokenize`, only words are used that are proven to be one token ([`words`](super::words)); where a word is
-//! more than that and nobody says which are not, a prompt has as many words as come to n tokens on average.
+//! A prompt consists of three-letter words, each after a blank. Nearly every tokenizer encodes such a word as one
+//! token, and the simulated server counts four bytes as one. So a prompt of n tokens has n words on any server. With a
+//! tokenizer file or a server's `/tokenize`, only words proven to be one token are used
+//! ([`vocabulary`](super::vocabulary)). If words have more tokens and no tokenizer is available, the word count is
+//! chosen to give n tokens on average.
 //!
 //! # Blocks
-//! A block's text is drawn from its id and nothing else, and cut where the next begins or the prompt ends: prompts share a
-//! prefix exactly where the trace says that they do. What no block covers is drawn from the row's number, and is like no
-//! other prompt from its first word on.
+//! The text of a block depends only on its id, and is cut where the next block begins or the prompt ends. Prompts
+//! therefore share exactly the prefixes that they share in the trace. Text outside all blocks depends on the row
+//! number, and differs from every other prompt from its first word on.
 
 use super::rng::{mix, name_hash};
 use super::vocabulary::{Vocabulary, WORD_BYTES};
 use crate::capture::row::{BlockScheme, BlockScope, BlockUnit, TraceEntry};
 
-/// Tokens of a prompt of which the trace says nothing.
+/// Prompt tokens if the trace has no prompt length.
 const DEFAULT_PROMPT_TOKENS: u64 = 1;
 
-/// How a server counts a prompt, in tokens.
+/// How a server counts prompt tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenizationModel {
-    /// What it adds to each prompt by itself.
+    /// Tokens that the server adds to each prompt.
     pub template_tokens: u64,
-    /// Of a word, on average.
+    /// Average tokens per word.
     pub tokens_per_word: f64,
 }
 
@@ -34,40 +35,41 @@ impl Default for TokenizationModel {
 }
 
 impl TokenizationModel {
-    /// How many words have so many tokens.
+    /// Number of words in `tokens` tokens.
     fn words(self, tokens: u64) -> usize {
         (tokens as f64 / self.tokens_per_word).round() as usize
     }
 }
 
-/// A row of a trace, as its prompt is made.
+/// A row of a trace, with its position in the replay.
 #[derive(Clone, Copy, Debug)]
 pub struct PromptRow<'a> {
     /// The request.
     pub entry: &'a TraceEntry,
-    /// Which row it is, over all passes.
+    /// Row number over all passes.
     pub number: u64,
-    /// Which pass over the trace, from 0.
+    /// Pass over the trace, from 0.
     pub pass: u32,
 }
 
-/// Makes the prompts of one trace. See the module.
+/// Generates the prompts of one trace.
 #[derive(Clone, Debug)]
 pub struct PromptGenerator {
     words: Vocabulary,
     blocks: Option<BlockScheme>,
-    /// Tokens for each byte of captured text, where that is how blocks or lengths were counted.
+    /// Tokens per byte of captured text, used if blocks or lengths are in bytes.
     tokens_per_byte: f64,
     seed: u64,
     tokenization: TokenizationModel,
-    /// Where rows of a model are counted otherwise.
+    /// Exceptions for the rows of specific models.
     tokenization_by_model: Vec<(Option<String>, TokenizationModel)>,
-    /// Whether what no block covers has every word as often as it is drawn on average.
+    /// True if text outside blocks contains every word exactly as often as random draws do on average.
     even_words: bool,
 }
 
 impl PromptGenerator {
-    /// For a trace with these blocks. `tokens_per_byte` is the trace's own, if it knows both.
+    /// Creates a generator for this block scheme. `tokens_per_byte` is the trace's own ratio, if the trace has both
+    /// counts.
     pub fn new(words: Vocabulary, blocks: Option<BlockScheme>, tokens_per_byte: Option<f64>, seed: u64) -> Self {
         let tokens_per_byte = tokens_per_byte.unwrap_or(1.0 / WORD_BYTES as f64);
         Self {
@@ -81,33 +83,33 @@ impl PromptGenerator {
         }
     }
 
-    /// For a server that counts like this.
+    /// Sets how the server counts.
     pub fn with_tokenization(self, counts: TokenizationModel) -> Self {
         Self { tokenization: counts, ..self }
     }
 
-    /// For servers that count rows of these models like this, and all others as before.
+    /// Sets how servers count the rows of these models; other rows keep the default.
     pub fn with_tokenization_by_model(self, of_models: Vec<(Option<String>, TokenizationModel)>) -> Self {
         Self { tokenization_by_model: of_models, ..self }
     }
 
-    /// Of the same words in even shares, so that a count of a few hundred tells the average of all prompts.
+    /// Uses every word equally often, so that a few hundred words give the average over all prompts.
     pub fn with_even_words(self) -> Self {
         Self { even_words: true, ..self }
     }
 
-    /// How the server of a row counts.
+    /// How the server of this row counts.
     fn tokenization_for(&self, entry: &TraceEntry) -> TokenizationModel {
         let own = self.tokenization_by_model.iter().find(|(model, _)| *model == entry.model);
         own.map_or(self.tokenization, |(_, counts)| *counts)
     }
 
-    /// Tokens that the server is known to add to the prompt of a row.
+    /// Tokens that the server adds to the prompt of this row.
     pub fn template_tokens(&self, entry: &TraceEntry) -> u64 {
         self.tokenization_for(entry).template_tokens
     }
 
-    /// Tokens that the prompt of a row should have, as the server counts.
+    /// Target prompt tokens of this row, as counted by the server.
     pub fn tokens(&self, entry: &TraceEntry) -> u64 {
         let prompt = &entry.prompt;
         let by_bytes = || prompt.bytes.map(|bytes| (bytes as f64 * self.tokens_per_byte).round() as u64);
@@ -115,7 +117,7 @@ impl PromptGenerator {
         prompt.tokens.or_else(by_bytes).or_else(by_blocks).unwrap_or(DEFAULT_PROMPT_TOKENS)
     }
 
-    /// Those of them that are text. Of a prompt with images only its bytes tell how many.
+    /// Text tokens among these. A prompt with images has only bytes to derive them from.
     fn text_tokens(&self, entry: &TraceEntry) -> u64 {
         let (prompt, all) = (&entry.prompt, self.tokens(entry));
         let by_bytes =
@@ -123,7 +125,6 @@ impl PromptGenerator {
         by_bytes.map_or(all, |tokens| all.min(tokens.round() as u64))
     }
 
-    /// Tokens of a whole block.
     fn block_tokens(&self) -> u64 {
         self.blocks.as_ref().map_or(0, |blocks| match blocks.unit {
             BlockUnit::Tokens => u64::from(blocks.size),
@@ -131,14 +132,14 @@ impl PromptGenerator {
         })
     }
 
-    /// Ids of the blocks of a row that its prompt fills.
+    /// Ids of the blocks that the row's prompt fills completely.
     pub fn full_blocks<'a>(&self, entry: &'a TraceEntry) -> &'a [u64] {
         let blocks = &entry.prompt.blocks;
         let whole = self.tokens(entry).checked_div(self.block_tokens()).unwrap_or(0);
         &blocks[..usize::try_from(whole).unwrap_or(usize::MAX).min(blocks.len())]
     }
 
-    /// The last words of a row's prompt, this many tokens of them.
+    /// The last `tokens` tokens of the row's prompt text.
     pub fn text_tail(&self, row: &PromptRow<'_>, tokens: u64) -> String {
         let mut text = self.text(row);
         let bytes = self.tokenization_for(row.entry).words(tokens).max(1).saturating_mul(WORD_BYTES);
@@ -146,13 +147,13 @@ impl PromptGenerator {
         text
     }
 
-    /// The prompt of a row.
+    /// The prompt text of a row.
     pub fn text(&self, row: &PromptRow<'_>) -> String {
         let counts = self.tokenization_for(row.entry);
         let total = counts.words(self.text_tokens(row.entry).saturating_sub(counts.template_tokens)).max(1);
         let block = self.block_tokens();
         let mut text = String::with_capacity((total + 2) * WORD_BYTES);
-        // Another pass is another day: what the cache holds of the one before would make it look faster.
+        // Each pass gets different text, because prefixes cached in the pass before would make the server look faster.
         let mut space = mix(self.seed ^ mix(u64::from(row.pass)));
         if self.blocks.as_ref().is_some_and(|blocks| blocks.scope == BlockScope::Session) {
             space ^= name_hash(row.entry.session.as_deref().unwrap_or_default());
@@ -162,7 +163,7 @@ impl PromptGenerator {
             if written == total {
                 break;
             }
-            // Where a block ends only the blocks before it decide: shared prefixes stay shared to the word.
+            // A block's end depends only on the blocks before it, so that shared prefixes stay equal to the word.
             let end = counts.words(blocks * block).min(total);
             self.words.append_words(mix(space ^ mix(*id)), end - written, &mut text);
             written = end;
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!((words(&a), words(&b)), (54 * 2 / 3, 84 * 2 / 3));
         assert_eq!(shared(&a, &b) / WORD_BYTES, 21, "32 tokens");
         assert_eq!(words(&content.text_tail(&PromptRow { entry: &entry(60, &[0, 1, 2]), number: 0, pass: 0 }, 30)), 20);
-        // Blocks of less than a word have none for themselves.
+        // Blocks smaller than a word contribute no words.
         let byte = self::content(BlockUnit::Tokens, 1, BlockScope::Trace)
             .with_tokenization(TokenizationModel { template_tokens: 0, tokens_per_word: 4.0 });
         let ids: Vec<u64> = (0..40).collect();

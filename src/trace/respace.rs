@@ -1,8 +1,8 @@
-//! Timestamps of batches into places of their own: each arrival of a batch moves to a moment drawn evenly from the
-//! interval that begins with its timestamp. The order of requests stays.
+//! Spreads the arrivals of a batch: each moves to a uniformly random time within the interval that starts at its
+//! timestamp. The order of requests stays.
 //!
-//! Off by default everywhere: what the file says is what is replayed. That arrivals inside a batch were even is a
-//! guess, and the only one that adds no burst of its own.
+//! Off by default, because a replay follows the file. Uniform arrivals within a batch are an assumption, and the only
+//! one that adds no new bursts.
 
 use std::collections::VecDeque;
 
@@ -14,15 +14,14 @@ use super::error::{Error, TraceProblem};
 use super::merge::held_bytes;
 use crate::capture::row::TraceEntry;
 
-/// Rows from which a grid is found.
+/// Rows used to detect the grid.
 const LOOKAHEAD_ROWS: usize = 4_096;
-/// Requests of one batch.
 const MAX_BATCH_ROWS: usize = 1 << 16;
-/// What the rows of one batch, and those from which a grid is found, may hold, in bytes: what more there is of a batch is
-/// spread for itself.
+/// Maximum bytes of one batch, and of the rows used for grid detection. Further rows of a batch are spread separately.
 const MAX_BATCH_BYTES: usize = 40 << 20;
 
-/// The trace with every batch spread over the `grid` after its timestamp, in nanoseconds; found where it is not given.
+/// Spreads every batch over the `grid` after its timestamp. The grid is in nanoseconds and detected if `None`; the
+/// result includes it.
 pub fn respace(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result<(Trace, u64), Error> {
     let Trace { header, mut entries, losses } = trace;
     let mut ahead: VecDeque<TraceEntry> = VecDeque::new();
@@ -42,7 +41,7 @@ pub fn respace(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result
         })
     };
     let grid = grid.map_or_else(found, Ok)?;
-    // A few milliseconds beside the grid is the same batch.
+    // Timestamps within 1 % of the grid belong to the same batch.
     let tolerance = grid / 100;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut coming = ahead.into_iter().map(Ok).chain(entries);
@@ -81,7 +80,7 @@ pub fn respace(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result
     Ok((Trace { header, entries: Box::new(entries), losses }, grid))
 }
 
-/// Draws a moment for each, in the order that they have, within the grid and before the next batch.
+/// Draws a time for each row, in row order, within the grid and before the next batch.
 fn respace_batch(batch: &mut VecDeque<TraceEntry>, next: Option<u64>, grid: u64, random: &mut Pcg64Mcg) {
     let Some(start) = batch.iter().map(|entry| entry.at).min() else { return };
     let before_next = next.and_then(|next| next.checked_sub(start)).filter(|length| *length > 0);

@@ -1,11 +1,11 @@
-//! What is drawn: from a seed alone, the same on every machine and in every version. Pure.
+//! Deterministic randomness: depends only on the seed, on every machine and in every version. Pure.
 
 use std::hash::Hasher as _;
 
 use fnv::FnvHasher;
 use rand_pcg::Pcg64Mcg;
 
-/// SplitMix64's finalizer: neighbouring numbers come out unlike each other.
+/// SplitMix64's finalizer: adjacent inputs give unrelated outputs.
 pub fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -13,17 +13,17 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The random numbers of a seed: the same on every machine, and in every version.
+/// The random number generator of a seed.
 pub fn rng(seed: u64) -> Pcg64Mcg {
     Pcg64Mcg::new(u128::from(mix(seed)) << 64 | u128::from(mix(!seed)))
 }
 
-/// A number between 0 and 1 for a row, alike in every process.
+/// Uniform number in [0, 1) for a row, equal in every process.
 pub fn uniform(seed: u64, number: u64) -> f64 {
     (mix(seed ^ mix(number)) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A number for a name, alike in every process: FNV-1a, and mixed.
+/// Hash of a name (FNV-1a with a finalizer), equal in every process.
 pub fn name_hash(name: &str) -> u64 {
     let mut hasher = FnvHasher::default();
     hasher.write(name.as_bytes());

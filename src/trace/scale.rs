@@ -1,8 +1,8 @@
-//! The same traffic at another rate, with the structure of its prefixes.
+//! Scales the request rate and preserves the structure of prefixes.
 //!
-//! More of it is copies laid over each other: each later by its share of an offset, with ids of its own, so that copies
-//! share no prefix. Less of it leaves out whole sessions; where there are none, all requests that share their second
-//! block: in most traces the first is a system prompt that everybody has.
+//! A higher rate overlays copies. Each copy starts at its share of an offset and has ids of its own, so copies share no
+//! prefix. A lower rate drops whole sessions. Without sessions it drops all requests that share their second block,
+//! because the first block is usually a system prompt that all requests share.
 
 use super::blocks::{chained_ids, hash_text, mix};
 use super::conversion_loss::ConversionLosses;
@@ -10,17 +10,17 @@ use super::merge::{MergedRows, rename_copy};
 use super::{Trace, TraceEntries};
 use crate::capture::row::{TraceEntry, TraceHeader};
 
-/// Copies that are laid over each other at most.
+/// Maximum number of copies.
 pub const MAX_COPIES: f64 = 1_000.0;
 
-/// By what traffic is scaled.
+/// Parameters of rate scaling.
 #[derive(Clone, Copy, Debug)]
 pub struct RateScale {
-    /// How much of it there is to be, up to [`MOST`].
+    /// Factor on the request rate, at most [`MAX_COPIES`].
     pub factor: f64,
-    /// Nanoseconds over which the copies begin.
+    /// Interval in which the copies start, in nanoseconds.
     pub offset: u64,
-    /// Which sessions stay hangs on it.
+    /// Seed that selects the remaining sessions.
     pub seed: u64,
 }
 
@@ -29,19 +29,19 @@ impl RateScale {
         self.factor.ceil().max(1.0) as u64
     }
 
-    /// Nanoseconds by which a copy is later than the first.
+    /// Delay of a copy after the first, in nanoseconds.
     fn copy_offset(&self, copy: u64) -> u64 {
         (self.offset as f64 / self.copies() as f64 * copy as f64) as u64
     }
 
-    /// Nanoseconds by which the last copy is later than the first.
+    /// Delay of the last copy after the first, in nanoseconds.
     #[must_use]
     pub fn last_copy_offset(&self) -> u64 {
         self.copy_offset(self.copies() - 1)
     }
 
-    /// How many times the rate there is over so many nanoseconds, which the copies span together: less than the factor
-    /// by the time in which not all of them have begun, or some have ended.
+    /// Actual factor over `span` nanoseconds, the time from the start of the first copy to the end of the last. It is
+    /// less than `factor`, because not all copies run at the start and at the end.
     #[must_use]
     pub fn effective_factor(&self, span: u64) -> f64 {
         let of_one = span.saturating_sub(self.last_copy_offset());
@@ -49,7 +49,7 @@ impl RateScale {
     }
 }
 
-/// A trace at another rate. `copy` reads it once more; it is asked for as many as the factor needs.
+/// Scales the rate of a trace. `copy` opens the trace again; it is called once per copy.
 pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E>) -> Result<Trace, E> {
     let copies = scale.copies();
     let mut all = Vec::new();
@@ -68,7 +68,7 @@ pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E
             entry.planned = None;
             Ok(entry)
         }));
-        // What is lost is lost alike in every copy.
+        // Every copy has the same losses, so only the first counts them.
         all.push((entries, if number == 0 { lost } else { ConversionLosses::default() }));
         header.get_or_insert(of_one);
     }
@@ -80,7 +80,6 @@ pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E
     Ok(Trace { header, entries: Box::new(MergedRows::new(all, losses.clone())), losses })
 }
 
-/// So much of it, by session.
 fn sample_sessions(entries: TraceEntries, header: &TraceHeader, share: f64, seed: u64) -> TraceEntries {
     if share >= 1.0 {
         return entries;
@@ -95,7 +94,7 @@ fn sample_sessions(entries: TraceEntries, header: &TraceHeader, share: f64, seed
     }))
 }
 
-/// What a request stays or goes with.
+/// Requests with equal keys are kept or dropped together.
 fn sampling_key(entry: &TraceEntry, blocks: Option<&crate::capture::row::BlockScheme>, row: u64) -> u64 {
     if let Some(session) = &entry.session {
         return hash_text(session);

@@ -1,27 +1,27 @@
-//! The same traffic with shorter or longer prompts and replies, for servers that cannot hold the longest.
+//! Scales the lengths of prompts and replies, for servers that cannot hold the longest.
 //!
-//! Blocks are scaled with the prompts that they are of, so every prompt keeps its ids, and shares the same part of itself.
-//! What became of a request goes where its reply is another one: when its tokens came says nothing of the new ones.
+//! Block sizes scale with the prompts, so every prompt keeps its ids and its shared fraction. If the reply length
+//! changes, token times are removed, because they do not apply to the new reply.
 
 use super::Trace;
 use crate::capture::row::{BlockUnit, LastBlock, Timing};
 
-/// By what lengths are multiplied.
+/// Factors on lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct LengthScale {
-    /// Prompts.
+    /// Factor on prompt lengths.
     pub input: f64,
-    /// Replies.
+    /// Factor on reply lengths.
     pub output: f64,
 }
 
-/// What a factor is off by because it is a binary fraction, in tokens of the longest prompt.
+/// Tolerance for factors without an exact binary fraction, in tokens of the longest prompt.
 const ROUNDING_TOLERANCE: f64 = 1e-6;
 
-/// A trace of other lengths.
+/// Scales the lengths of a trace.
 ///
 /// # Errors
-/// When a block would not be a whole number of tokens; the text names a factor that fits.
+/// If a block would not be a whole number of tokens; the text names a factor that fits.
 pub fn scale_lengths(trace: Trace, lengths: LengthScale) -> Result<Trace, String> {
     let Trace { mut header, entries, losses } = trace;
     let mut last = LastBlock::Kept;
@@ -51,7 +51,7 @@ pub fn scale_lengths(trace: Trace, lengths: LengthScale) -> Result<Trace, String
         let mut entry = entry?;
         let aborted = entry.is_aborted();
         let prompt = &mut entry.prompt;
-        // Nothing stays nothing, and something something.
+        // Zero stays zero, and a positive length stays positive.
         let least = |by: &dyn Fn(u64) -> u64, length: Option<u64>| length.map(|length| by(length).max(length.min(1)));
         for length in [&mut prompt.tokens, &mut prompt.bytes, &mut prompt.cached] {
             *length = least(&input, *length);
@@ -66,10 +66,10 @@ pub fn scale_lengths(trace: Trace, lengths: LengthScale) -> Result<Trace, String
         ] {
             *length = least(&output, *length);
         }
-        // Nothing of these lengths went over any wire.
+        // Transfer details do not apply to the new lengths.
         entry.transfer = None;
         if lengths.output != 1.0 {
-            // When a client left is its own; when tokens came is not.
+            // The time of an abort is the client's decision and stays; token times do not.
             let left = entry.timing.ended.filter(|_| aborted);
             entry.timing =
                 Timing { sent: entry.timing.sent.filter(|_| left.is_some()), ended: left, ..Timing::default() };

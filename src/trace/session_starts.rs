@@ -1,8 +1,8 @@
-//! Beginnings for sessions that have no common clock: kept one file each, or with pauses alone, all begin at zero, and a
-//! replay would send their first turns at once.
+//! Assigns start times to sessions without a common clock. Such sessions (one file each, or with pauses alone) all
+//! start at zero, so a replay would send their first turns at once.
 //!
-//! A session moves as a whole, and its subagents with it. Sessions begin in the order in which the trace has them, by the
-//! trace's own times: `concurrency:2` has two at a time where a server is as fast as the trace's was.
+//! A session moves as a whole, together with its subagents. Sessions start in trace order, and their ends follow from
+//! the trace's own times: with `concurrency:2` two run at a time if the server is as fast as in the trace.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,17 +18,17 @@ use super::{Trace, TraceEntries};
 use crate::capture::row::TraceEntry;
 use crate::measure::locality_hash::BuildLocalityHasher;
 
-/// Sessions that are placed; more begin where they did.
+/// Maximum sessions that are moved; further sessions keep their start.
 const MAX_SESSIONS: usize = 1 << 20;
-/// Makes the draws others than those of other things with the same seed.
+/// Separates these draws from others with the same seed.
 const SESSION_START_SEED: u64 = 0x7374_6172_7473;
 
-/// When sessions begin.
+/// Start times of sessions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SessionStarts {
-    /// Independently of each other, so many in a second on average.
+    /// A Poisson process with this average rate, in sessions per second.
     Poisson(f64),
-    /// So many at a time: the next when one has ended.
+    /// This number of sessions at a time; each next session starts when one ends.
     Concurrency(u32),
 }
 
@@ -48,25 +48,26 @@ impl FromStr for SessionStarts {
     }
 }
 
-/// How many nanoseconds later each session begins, or earlier.
+/// Shift of each session in nanoseconds, positive or negative.
 pub struct SessionShifts {
     by_session: HashMap<u64, i64, BuildLocalityHasher>,
     losses: ConversionLosses,
 }
 
-/// The first arrival of a session and its last end, in nanoseconds.
+/// First arrival and last end of a session, in nanoseconds.
 type SessionExtent = (u64, u64);
 
-/// A session and its subagents, which are called as it is and then `/`.
+/// Groups a session with its subagents, whose names are its name plus `/…`.
 fn session_group(session: &str) -> u64 {
     hash_text(session.split('/').next().unwrap_or(session))
 }
 
 impl SessionStarts {
-    /// When the sessions of these rows are to begin. Sessions beyond 2^20 stay where they are, and are counted.
+    /// Computes the shifts of the sessions in these rows. Sessions beyond 2^20 are not moved; the losses count their
+    /// rows.
     ///
     /// # Errors
-    /// When a row cannot be read.
+    /// If a row cannot be read.
     pub fn shifts(self, entries: TraceEntries, seed: u64) -> Result<SessionShifts, Error> {
         let losses = ConversionLosses::default();
         let mut places: HashMap<u64, usize, BuildLocalityHasher> = HashMap::default();
@@ -116,7 +117,7 @@ impl SessionStarts {
     }
 }
 
-/// The trace with its sessions there.
+/// Applies the shifts to a trace.
 pub fn shift_sessions(trace: Trace, shifts: SessionShifts) -> Trace {
     let Trace { header, entries, losses } = trace;
     shifts.losses.list().iter().for_each(|(name, count)| losses.add(name, *count));
@@ -157,7 +158,7 @@ mod tests {
     fn as_many_sessions_as_asked_for_are_there_at_a_time_and_subagents_stay_with_theirs() {
         let rows = [("a", 0), ("a/x", 3), ("a", 10), ("b", 0), ("b", 4), ("c", 0), ("c", 5), ("d", 0)];
         let told: Vec<u64> = placed(SessionStarts::Concurrency(2), &rows).iter().map(|(_, at)| at / SECOND).collect();
-        // b ends after 4 s, c 5 s later, and d then takes the place of c.
+        // b ends after 4 s, c 5 s later, and d then replaces c.
         assert_eq!(told, [0, 3, 10, 0, 4, 4, 9, 9]);
     }
 

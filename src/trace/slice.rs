@@ -1,21 +1,21 @@
-//! A part of a trace: by time, by model.
+//! Selects a part of a trace by time and model.
 
 use super::Trace;
 use super::error::Error;
 use super::session_table::SessionTable;
 use crate::capture::row::{TraceEntry, TurnContent};
 
-/// What is said of turns that hold only what was added, to something that is not there.
+/// Loss reported for delta turns whose earlier turns were cut off.
 const LOST_HISTORY: &str = "what was said before the cut in turns that hold only what was added";
 
-/// What is kept.
+/// The rows to keep.
 #[derive(Clone, Debug, Default)]
 pub struct TraceSlice {
-    /// From this time on, in nanoseconds.
+    /// Start time in nanoseconds, inclusive.
     pub from: u64,
-    /// Before this time.
+    /// End time in nanoseconds, exclusive.
     pub to: Option<u64>,
-    /// Requests for one of these models; all where there are none. `*` stands for anything.
+    /// Models to keep; empty keeps all. `*` matches any characters.
     pub models: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl TraceSlice {
     }
 }
 
-/// The part of a trace that is kept; its time begins where the cut does.
+/// Keeps the selected rows; time zero moves to the start of the range.
 pub fn slice(trace: Trace, cut: TraceSlice) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     header.started_unix_ns = header.started_unix_ns.map(|start| start.saturating_add(cut.from));
@@ -53,7 +53,7 @@ pub fn slice(trace: Trace, cut: TraceSlice) -> Trace {
     Trace { header, entries, losses }
 }
 
-/// Whether a name is what a pattern says, in which `*` stands for any characters.
+/// True if the name matches a pattern in which `*` stands for any characters.
 fn matches_pattern(name: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };

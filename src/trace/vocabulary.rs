@@ -1,9 +1,9 @@
-//! The words that prompts are made of, and which of them a tokenizer has as one token each. Pure.
+//! The words of generated prompts, and a test that finds the words a tokenizer encodes as one token each. Pure.
 //!
-//! # Which are one token each
-//! A drill has every word three times in a row, and so has its list of tokens whatever a tokenizer makes of the word: one
-//! text tells of every word how many tokens it is, also where a tokenizer puts something in front or behind. A sample, in
-//! which the words stand in any order, is then to have the very tokens that the drill told, one for each word.
+//! # Single-token words
+//! A probe text repeats every word three times. A word is one token exactly if its token appears three times in a row.
+//! One text therefore tests all words, even if the tokenizer adds tokens before or after it. Then a sample text with
+//! the words in random order must encode to exactly the tokens found by the probe.
 
 use std::collections::HashMap;
 
@@ -31,20 +31,20 @@ const WORDS: [&[u8; 3]; 201] = [
 
 /// Bytes of a word and the blank before it.
 pub(super) const WORD_BYTES: usize = 4;
-/// So many words have every word as often as it is drawn on average: one for each byte that draws one.
+/// Words in one even run: one for each byte value that selects a word.
 pub const EVEN_RUN_WORDS: usize = 256;
-/// Fewer words than this make prompts that look alike.
+/// Fewer words than this would make prompts look alike.
 const MIN_WORDS: usize = 16;
-/// How often each word stands in a row in a drill.
+/// Consecutive repetitions of each word in a probe.
 const PROBE_REPEATS: usize = 3;
-/// The most tokens of a word: its bytes, and one for what may stand between words.
+/// Maximum tokens per word: its bytes, and one token between words.
 const MAX_WORD_TOKENS: usize = WORD_BYTES + 1;
-/// The most tokens in front of the words of a text, with those of its first word, and the most behind.
+/// Maximum tokens before the words of a text, including those of its first word, and maximum tokens after them.
 const MAX_FRAMING_TOKENS: usize = 8;
-/// The words of a sample, and what decides them.
+/// Number of words in a sample, and its seed.
 const SAMPLE_WORDS_AND_SEED: (usize, u64) = (512, 0);
 
-/// The words that prompts are made of.
+/// Words available for prompts.
 #[derive(Clone, Debug)]
 pub struct Vocabulary(Vec<[u8; WORD_BYTES]>);
 
@@ -55,13 +55,13 @@ impl Default for Vocabulary {
 }
 
 impl Vocabulary {
-    /// How many there are to choose from.
+    /// Number of words in the built-in list.
     pub const COUNT: usize = WORDS.len();
 
-    /// Those of the words that are one token each; `ids` is what a tokenizer makes of a text.
+    /// Selects the words that are one token each; `ids` tokenizes a text.
     ///
     /// # Errors
-    /// When they are too few to make prompts of: what the tokenizer makes of them is in the text.
+    /// If too few words remain for prompts; the error describes the tokenizer's result.
     pub fn from_tokenizer(ids: impl Fn(&str) -> Vec<u64>) -> Result<Self, String> {
         let drilled = SingleTokenWords::from_probe(&ids(&single_token_probe()))
             .unwrap_or(SingleTokenWords { words: Self(Vec::new()), ids: Vec::new() });
@@ -69,15 +69,15 @@ impl Vocabulary {
         drilled.verify(&sample)
     }
 
-    /// How many there are.
+    /// Number of available words.
     pub fn word_count(&self) -> usize {
         self.0.len()
     }
 
-    /// The words that both have.
+    /// Words in both vocabularies.
     ///
     /// # Errors
-    /// When they are too few to make prompts of.
+    /// If too few words remain for prompts.
     pub fn intersection(mut self, other: &Self) -> Result<Self, String> {
         self.0.retain(|word| other.0.contains(word));
         self.require_enough()
@@ -93,7 +93,7 @@ impl Vocabulary {
         ))
     }
 
-    /// Appends so many words of the text with this seed.
+    /// Appends the first `words` words of the text with this seed.
     pub(super) fn append_words(&self, seed: u64, words: usize, out: &mut String) {
         let mut random = rng(seed);
         let end = out.len() + words * WORD_BYTES;
@@ -106,8 +106,8 @@ impl Vocabulary {
         out.truncate(end);
     }
 
-    /// Likewise, where each [`SHARE`] words in a row have every word as often as it is drawn on average. Those that are left
-    /// are the same whatever the seed: texts that are a share longer differ by just that.
+    /// Appends words in runs of [`EVEN_RUN_WORDS`], each with every word as often as random draws average. The words
+    /// after the last full run do not depend on the seed, so texts that differ by one run differ in exactly that run.
     pub(super) fn append_words_evenly(&self, seed: u64, words: usize, out: &mut String) {
         let share = |seed| {
             let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
@@ -128,27 +128,26 @@ fn text(word: &[u8; WORD_BYTES]) -> &str {
     std::str::from_utf8(word).unwrap_or_default()
 }
 
-/// A text by whose tokens [`Drilled`] knows which words are one token each.
+/// The probe text for [`SingleTokenWords`].
 pub fn single_token_probe() -> String {
     let all = Vocabulary::default().0;
-    // Nobody knows what is put in front of a text, or made of its first word.
+    // Tokenizers may add tokens before a text or treat its first word differently.
     let first = all.last().into_iter();
     first.chain(all.iter().flat_map(|word| std::iter::repeat_n(word, PROBE_REPEATS))).map(text).collect()
 }
 
-/// Words that are one token each, by a drill.
+/// Words that a probe found to be one token each.
 #[derive(Clone, Debug)]
 pub struct SingleTokenWords {
     words: Vocabulary,
-    /// Of their tokens.
     ids: Vec<u64>,
 }
 
 impl SingleTokenWords {
-    /// From the ids of a drill's tokens; `None` if they cannot be that.
+    /// Evaluates the token ids of a probe; `None` if the ids cannot belong to one.
     ///
-    /// Words that are the same token, as all are that a tokenizer does not know, make prompts that are all alike: they are
-    /// left out.
+    /// Words with equal tokens, such as words unknown to the tokenizer, are excluded because they would make all
+    /// prompts equal.
     pub fn from_probe(ids: &[u64]) -> Option<Self> {
         let of_words = (1..=MAX_FRAMING_TOKENS).find_map(|front| single_token_ids(ids.get(front..)?))?;
         let mut times: HashMap<u64, usize> = HashMap::new();
@@ -158,7 +157,7 @@ impl SingleTokenWords {
         Some(Self { words: Vocabulary(words), ids })
     }
 
-    /// A text of these words in any order.
+    /// A text of these words in random order.
     pub fn sample_text(&self) -> String {
         let mut sample = String::new();
         if self.words.word_count() > 0 {
@@ -167,10 +166,10 @@ impl SingleTokenWords {
         sample
     }
 
-    /// The words, if the ids of the sample's tokens bear out what the drill told.
+    /// Returns the words if the token ids of the sample text confirm the probe.
     ///
     /// # Errors
-    /// When they do not, or the words are too few to make prompts of.
+    /// If they do not, or if too few words remain for prompts.
     pub fn verify(self, sample: &[u64]) -> Result<Vocabulary, String> {
         let text = self.sample_text();
         let id: HashMap<_, _> = self.words.0.iter().map(|word| &word[..]).zip(&self.ids).collect();
@@ -186,7 +185,8 @@ impl SingleTokenWords {
     }
 }
 
-/// The id of each word's token, where it is one, by what follows the first word of a drill; `None` if it cannot be that.
+/// Token id of each single-token word, from the ids after the first word of a probe; `None` if the ids cannot belong to
+/// one.
 fn single_token_ids(mut ids: &[u64]) -> Option<Vec<Option<u64>>> {
     let mut of_words = Vec::with_capacity(Vocabulary::COUNT);
     for _ in 0..Vocabulary::COUNT {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(longer, other + &short, "two shares, and the same words");
     }
 
-    /// The ids that a tokenizer gives, which has pieces of words as here, and this in front of every text and behind it.
+    /// Token ids from a tokenizer with the given tokens per word, and with `around` before and after every text.
     fn ids(text: &str, around: (&[u64], &[u64]), pieces: impl Fn(&str) -> Vec<u64>) -> Vec<u64> {
         let of_text = text.split(' ').skip(1).flat_map(pieces);
         around.0.iter().copied().chain(of_text).chain(around.1.iter().copied()).collect()
@@ -242,7 +242,7 @@ mod tests {
         word.bytes().fold(1_000, |id, byte| id * 256 + u64::from(byte))
     }
 
-    /// Every word with an `e` in it is in letters.
+    /// Encodes every word with an `e` in letters.
     fn without_e(word: &str) -> Vec<u64> {
         if word.contains('e') { word.bytes().map(u64::from).collect() } else { vec![whole(word)] }
     }
@@ -259,12 +259,12 @@ mod tests {
         for around in [(&[][..], &[][..]), (&[1], &[]), (&[1, 29_871], &[2]), (&[7, 7, 7], &[7])] {
             assert_eq!(proven(around, without_e).unwrap().unwrap().0, expected, "{around:?}");
         }
-        // A tokenizer whose blank is a token, and one that knows no word.
+        // A tokenizer whose blank is a token, and one with no known word.
         assert!(proven((&[], &[]), |word| vec![9, whole(word)]).unwrap().unwrap_err().contains("words 0 are one"));
         assert!(proven((&[], &[]), |_| vec![0]).is_none_or(|words| words.is_err()));
     }
 
-    /// A tokenizer that knows the words, cut out at blanks, but not those that match, whose letters it knows.
+    /// A tokenizer that splits at blanks and knows all words except those that match, which it encodes in letters.
     fn without(pattern: &str) -> Tokenizer {
         let words = Vocabulary::default().0;
         let known = words.iter().map(|word| text(word).trim().to_owned()).chain(('a'..='z').map(String::from));

@@ -1,8 +1,8 @@
-//! Whole prompts of turns that hold only what was added, as AIPerf's later rows of a session do.
+//! Expands delta turns, such as AIPerf's later rows of a session, to complete prompts.
 //!
-//! A whole prompt is the prompt before it, the answer to that, and what the turn adds. It shares the blocks of its first
-//! prompt with whoever has them; the blocks behind those are the session's own, for nobody else has its answers. Blocks
-//! that are full keep their ids from turn to turn, so that each prompt shares all of the one before it.
+//! A complete prompt is the previous prompt, its reply, and the text that the turn adds. It shares the blocks of its
+//! first prompt with other sessions. All later blocks are unique to the session, because no other session has its
+//! replies. Full blocks keep their ids from turn to turn, so each prompt shares all of the previous one.
 
 use std::collections::HashMap;
 
@@ -15,16 +15,15 @@ use crate::capture::row::{
 };
 use crate::measure::locality_hash::BuildLocalityHasher;
 
-/// Tokens of a block where the trace has none: what servers cache by.
+/// Block size in tokens if the trace has none: the usual block size of server caches.
 const BLOCK_TOKENS: u32 = 16;
-/// Ids of one prompt: two million tokens in blocks of 16.
+/// Maximum ids of one prompt: two million tokens in blocks of 16.
 const MAX_PROMPT_IDS: u64 = 1 << 17;
-/// Parts of one prompt that are not text.
 const MAX_PROMPT_PARTS: usize = 1_000;
-/// What the sessions that are remembered may hold, in bytes.
+/// Maximum bytes of all remembered sessions.
 const MAX_HELD_BYTES: usize = 64 << 20;
 
-/// The trace with whole prompts; one that has them stays as it is.
+/// Expands a trace with delta turns; other traces stay unchanged.
 pub fn expand_turns(trace: Trace) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     if header.turns == TurnContent::Full {
@@ -38,7 +37,6 @@ pub fn expand_turns(trace: Trace) -> Trace {
     Trace { header, entries, losses }
 }
 
-/// What the ids of whole prompts are, of turns with such ids.
 fn whole_blocks(from: Option<&BlockScheme>) -> BlockScheme {
     let made = || BlockScheme {
         size: BLOCK_TOKENS,
@@ -51,22 +49,19 @@ fn whole_blocks(from: Option<&BlockScheme>) -> BlockScheme {
     BlockScheme { ids: BlockIds::Chained, scope: BlockScope::Trace, ..from.cloned().unwrap_or_else(made) }
 }
 
-/// What was said in a session.
 #[derive(Default)]
 struct SessionPrompt {
-    /// Turns so far.
     turns: u64,
-    /// Of the last prompt and its answer.
+    /// Tokens and bytes of the last prompt and its reply.
     tokens: u64,
     bytes: u64,
     parts: Vec<PromptPart>,
-    /// Ids of the first prompt's full blocks.
     first: Vec<u64>,
 }
 
 impl SessionPrompt {
     fn held_bytes(&self) -> usize {
-        // The table has room for more than it holds.
+        // The table allocates more slots than entries.
         3 * size_of::<Self>()
             + self.first.capacity() * size_of::<u64>()
             + self.parts.capacity() * size_of::<PromptPart>()
@@ -82,14 +77,14 @@ struct TurnExpander {
 }
 
 impl TurnExpander {
-    /// The request with all that was said before in its session.
+    /// Prepends the session's earlier turns to the request.
     fn expand(&mut self, mut entry: TraceEntry) -> TraceEntry {
         if let Some(from) = &self.from {
             entry.prompt.blocks = chained_ids(from, &entry).collect();
         }
         let Some(session) = entry.session.as_deref().map(hash_text) else { return entry };
         if self.held_bytes > MAX_HELD_BYTES {
-            // All at once: which of them will go on cannot be known, and this costs nothing per row.
+            // Clears all entries at once, which costs nothing per row. The sessions that will continue cannot be known.
             self.losses.add("sessions whose turns were forgotten", self.prompts.len() as u64);
             self.prompts.clear();
             self.held_bytes = 0;
@@ -124,14 +119,14 @@ impl TurnExpander {
     }
 }
 
-/// Ids of a prompt of that length that goes on with a conversation.
+/// Ids of a prompt of `length` units that continues a conversation.
 fn ids(blocks: &BlockScheme, session: u64, conversation: &SessionPrompt, length: u64) -> Vec<u64> {
     let size = u64::from(blocks.size.max(1));
     let full = (length / size).min(MAX_PROMPT_IDS);
     let first = &conversation.first[..conversation.first.len().min(full as usize)];
     let own = (first.len() as u64..full).map(|place| mix(session, place));
     let is_partial = blocks.last == LastBlock::Kept && !length.is_multiple_of(size) && full < MAX_PROMPT_IDS;
-    // The next turn fills it, with what nobody else says.
+    // The next turn fills this block with text unique to the session.
     let partial = is_partial.then(|| mix(mix(session, full), conversation.turns + 1));
     first.iter().copied().chain(own).chain(partial).collect()
 }

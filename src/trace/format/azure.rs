@@ -1,4 +1,4 @@
-//! Azure's LLM inference traces of 2023 and 2024: CSV with wall-clock times, tokens in and out.
+//! Azure's LLM inference traces of 2023 and 2024: CSV with wall-clock times and token counts.
 
 use std::io::Write as _;
 
@@ -42,7 +42,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     let columns = CsvColumns::parse(sample.next().unwrap_or_default()).map_err(at_top)?;
     let find = |name| columns.required(name).map_err(at_top);
     let (time, context, generated) = (find(TIME)?, find(CONTEXT)?, find(GENERATED)?);
-    // The first row is the zero, or an earlier one that is soon after it.
+    // Time zero is the first row, or an earlier row soon after it.
     let mut splitter = CsvSplitter::new();
     let times = sample.filter_map(|line| unix_nanos(splitter.cells(line).ok()?.get(time)?));
     header.started_unix_ns = times.min();
@@ -72,7 +72,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     Ok(Trace { header, entries, losses })
 }
 
-/// `2023-11-16 18:15:46.6805900`, with or without an offset from UTC, in nanoseconds since 1970.
+/// Parses `2023-11-16 18:15:46.6805900`, with or without a UTC offset, to nanoseconds since 1970.
 fn unix_nanos(text: &str) -> Option<u64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
@@ -106,7 +106,7 @@ fn unix_nanos(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
 }
 
-/// `01:30`, `0130` or `01`.
+/// Parses `01:30`, `0130` or `01` to seconds.
 fn offset_seconds(text: &str) -> Option<u64> {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let (hours, minutes) = digits.split_at_checked(2)?;
@@ -115,7 +115,7 @@ fn offset_seconds(text: &str) -> Option<u64> {
     (hours < 24 && minutes < 60).then_some(hours * 3_600 + minutes * 60)
 }
 
-/// Days from 1970-01-01 to a day of the Gregorian calendar (years counted from March, in eras of 400).
+/// Days from 1970-01-01 to a Gregorian date (years counted from March, in eras of 400 years).
 const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year / 400, year % 400);
@@ -123,7 +123,7 @@ const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
-/// The day so many days after 1970-01-01: year, month, day.
+/// Year, month and day of a day number counted from 1970-01-01.
 const fn date_from_days(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -140,7 +140,7 @@ struct AzureWriter {
     zero: u64,
     header_written: bool,
     lengths: RequiredLengths,
-    /// Times that are finer than what is written.
+    /// Times that are more precise than the written format.
     truncated_times: u64,
     notes: Vec<String>,
 }

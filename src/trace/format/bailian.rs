@@ -1,5 +1,5 @@
-//! Qwen-Bailian's JSON Lines, which AIPerf reads as `bailian_trace`: seconds, 16-token blocks, every block hashed by
-//! itself, turns linked by `parent_chat_id`.
+//! Qwen-Bailian's JSON Lines, which AIPerf reads as `bailian_trace`: seconds, 16-token blocks, ids that hash each block
+//! alone, turns linked by `parent_chat_id`.
 
 use std::io::Write as _;
 
@@ -50,7 +50,7 @@ row!(Row {
     hash_ids: Vec<u64>,
 });
 
-/// Blocks as Bailian has them, of that size.
+/// Bailian's block scheme with this block size.
 fn single_block_scheme(size: u32) -> BlockScheme {
     BlockScheme { ids: BlockIds::Single, ..super::mooncake::block_scheme(size) }
 }
@@ -62,11 +62,11 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let size = options.block_size.unwrap_or(BLOCK_TOKENS);
     header.blocks = Some(single_block_scheme(size));
     let counted = losses.clone();
-    // The session of every chat: the chat that it began with.
+    // Maps every chat to its session, the first chat of the conversation.
     let mut roots: SessionTable<String> = SessionTable::new(&losses);
     let entries = rows(stream.lines(), move |line| {
         let row: Row = parse(line, &counted)?;
-        // Every row has one, and is read as fast as others where it is known.
+        // Every row has a `type`. A declared field keeps the row on the fast parser.
         if row.kind.is_some() {
             counted.count("type");
         }
@@ -108,11 +108,11 @@ struct BailianLine {
 
 struct BailianWriter {
     out: TraceOutput,
-    /// Whether the ids of the trace are such as these: of single blocks, which may come again at other places.
+    /// True if the trace already has ids of single blocks, which may repeat at other positions.
     same_scheme: bool,
     blocks: Option<BlockRehasher>,
     notes: Vec<String>,
-    /// The chat that each session came to last, and its turn.
+    /// The last chat of each session and its turn.
     last_chat: SessionTable<(u64, u32)>,
     forgotten: ConversionLosses,
     chats: u64,

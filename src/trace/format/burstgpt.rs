@@ -1,5 +1,5 @@
-//! BurstGPT's CSV, all versions, and AIPerf's `burst_gpt_trace`: columns by name, seconds; zero response tokens are a
-//! failure.
+//! BurstGPT's CSV, all versions, and AIPerf's `burst_gpt_trace`: columns by name, times in seconds. Zero response
+//! tokens mean a failure.
 
 use std::io::Write as _;
 
@@ -57,7 +57,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     let find = |name| columns.required(name).map_err(|problem| lines.error_at_line(problem));
     let (time, request, response) = (find(TIME)?, find(REQUEST)?, find(RESPONSE)?);
     let (session, elapsed, model) = (columns.optional(SESSION), columns.optional(ELAPSED), columns.optional(MODEL));
-    // The total is the sum of two that are kept.
+    // The total is redundant: it is the sum of two columns that are read.
     let others = columns.others(&[TIME, REQUEST, RESPONSE, SESSION, ELAPSED, MODEL, TOTAL]);
     let (counted, mut splitter) = (losses.clone(), CsvSplitter::new());
     let mut turns: SessionTable<u32> = SessionTable::new(&losses);
@@ -95,7 +95,7 @@ struct BurstGptWriter {
     out: TraceOutput,
     header_written: bool,
     lengths: RequiredLengths,
-    /// Answers of no token that nobody says have failed.
+    /// Replies without tokens that are not known to have failed.
     empty_replies: u64,
 }
 
@@ -118,7 +118,7 @@ impl FormatWriter for BurstGptWriter {
         Ok(writeln!(self.out, "{at},{session},{elapsed},{model},{tokens},{output},{total},")?)
     }
 
-    /// A failure is an answer of no token.
+    /// A reply without tokens represents a failure.
     fn derived_fields(&self, entry: &TraceEntry) -> EntryFields {
         let told = entry.outcome == Some(Outcome::Failed) && entry.output_tokens.unwrap_or(0) == 0;
         if told { EntryFields::OUTCOME } else { EntryFields::NONE }

@@ -1,4 +1,5 @@
-//! Rows of cells: comma-separated numbers and names. A quoted cell may hold commas, but no line end: a row is one line.
+//! Splits comma-separated rows into cells. A quoted cell may contain commas but no line break, because a row is one
+//! line.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,23 +9,23 @@ use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 use super::super::error::TraceProblem;
 use crate::measure::json_walker::as_whole_number;
 
-/// Takes one line after the other apart.
+/// Splits one line at a time and reuses its buffers.
 #[derive(Debug)]
 pub(super) struct CsvSplitter {
     reader: Reader,
-    /// The cells of a line, one behind the other, and where each ends.
+    /// The cells of a line, concatenated, and the end of each.
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
 impl CsvSplitter {
     pub(super) fn new() -> Self {
-        // Nothing else may end a row: what came behind it on the line would be lost.
+        // Any other terminator would lose the rest of the line.
         let reader = ReaderBuilder::new().terminator(Terminator::Any(b'\n')).build();
         Self { reader, text: Vec::new(), ends: Vec::new() }
     }
 
-    /// The cells of a line, without space and quotes around them.
+    /// The cells of a line, without surrounding white space and quotes.
     pub(super) fn cells(&mut self, line: &[u8]) -> Result<Vec<&str>, TraceProblem> {
         self.reader.reset();
         let (mut written, mut cells) = (0, 0);
@@ -53,7 +54,7 @@ impl CsvSplitter {
     }
 }
 
-/// A text as a cell, quoted where it must be. A row is one line, so that of a line end a space is left.
+/// Quotes a cell if necessary. A line break becomes a space, because a row is one line.
 pub(super) fn quote_cell(text: &str) -> Cow<'_, str> {
     if !text.contains([',', '"', '\r', '\n']) {
         return text.into();
@@ -61,12 +62,12 @@ pub(super) fn quote_cell(text: &str) -> Cow<'_, str> {
     format!("\"{}\"", text.replace('"', "\"\"").replace(['\r', '\n'], " ")).into()
 }
 
-/// A column's name in small letters and digits only: files spell them in many ways.
+/// Reduces a column name to lowercase letters and digits, because files spell names differently.
 fn normalize(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The columns of a file, by their folded names.
+/// Column positions by normalized name.
 #[derive(Debug, Default)]
 pub(super) struct CsvColumns {
     at: BTreeMap<String, usize>,
@@ -74,25 +75,22 @@ pub(super) struct CsvColumns {
 }
 
 impl CsvColumns {
-    /// Reads the line of names.
     pub(super) fn parse(line: &[u8]) -> Result<Self, TraceProblem> {
         let names: Vec<String> = CsvSplitter::new().cells(line)?.into_iter().map(str::to_owned).collect();
         Ok(Self { at: names.iter().enumerate().map(|(at, name)| (normalize(name), at)).collect(), names })
     }
 
-    /// Where a column is that has to be there.
     pub(super) fn required(&self, name: &str) -> Result<usize, TraceProblem> {
         self.optional(name).ok_or_else(|| {
             TraceProblem::in_field(name, "no column of that name").with_remedy("the first line has to name the columns")
         })
     }
 
-    /// Where a column is that may be there.
     pub(super) fn optional(&self, name: &str) -> Option<usize> {
         self.at.get(&normalize(name)).copied()
     }
 
-    /// The columns that are not among `known`, and what they are called: some have no name, as a data frame's index.
+    /// Columns not among `known`, with their names. Some have no name, such as a data frame's index.
     pub(super) fn others(&self, known: &[&str]) -> Vec<(usize, String)> {
         let is_other = |(_, name): &(usize, &String)| known.iter().all(|known| normalize(known) != normalize(name));
         let called = |(at, name): (usize, &String)| match name.is_empty() {
@@ -103,7 +101,6 @@ impl CsvColumns {
     }
 }
 
-/// The value of a cell.
 pub(super) fn value<T: std::str::FromStr>(
     cells: &[&str],
     at: usize,
@@ -115,7 +112,7 @@ pub(super) fn value<T: std::str::FromStr>(
     cell.parse().map_err(|_| TraceProblem::in_field(name, format!("expected {wanted}")))
 }
 
-/// A count; files that went through a spreadsheet or a data frame have `12.0` for 12.
+/// Parses a count. Spreadsheets and data frames write `12.0` for 12.
 pub(super) fn count(cells: &[&str], at: usize, name: &str) -> Result<u64, TraceProblem> {
     const EXPECTED: &str = "a whole number that is not negative";
     value::<u64>(cells, at, name, EXPECTED)

@@ -1,5 +1,5 @@
-//! Dynamo's `dynamo.request.trace.v1`: JSON Lines of events with wall-clock milliseconds, of which the ends of requests
-//! are the trace; rows stand in the order in which requests ended.
+//! Dynamo's `dynamo.request.trace.v1`: JSON Lines of events with wall-clock milliseconds. Only the end events of
+//! requests form the trace, so rows are in completion order.
 
 use std::io::Write as _;
 
@@ -73,7 +73,7 @@ row!(Request {
 row!(Replay { trace_block_size: u32, input_length: u64, input_sequence_hashes: Vec<u64> });
 
 fn event(line: &[u8], losses: &ConversionLosses) -> Result<Event, TraceProblem> {
-    // Which of both it is shows in the keys; the second reading is of wrapped rows only.
+    // The keys distinguish the two forms. Only wrapped rows are parsed twice.
     if memchr::memmem::find(&line[..line.len().min(256)], b"\"event\"").is_some() {
         let wrapped: Wrapped = parse(line, losses)?;
         return wrapped.event.map(|NestedRow(event)| event).ok_or_else(|| TraceProblem::missing("event"));
@@ -85,7 +85,7 @@ fn has_schema(event: &Event) -> bool {
     event.schema.as_deref() == Some(SCHEMA)
 }
 
-/// When a request came, in nanoseconds since 1970.
+/// Arrival of a request, in nanoseconds since 1970.
 fn received(event: &Event, request: &Request) -> Result<u64, TraceProblem> {
     if let Some(at) = request.request_received_ms {
         return nanos("request.request_received_ms", at, 1e6);
@@ -101,7 +101,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let losses = ConversionLosses::default();
     let mut header = TraceHeader::new(FORMAT.name);
     let mut size = options.block_size;
-    // Rows stand in the order of ends: the first to come is among the first to end.
+    // Rows are in completion order; the earliest arrival is among the first rows.
     for line in stream.sample_lines() {
         let Ok(event) = event(line, &ConversionLosses::default()) else { continue };
         let Some(NestedRow(request)) = &event.request else { continue };
@@ -198,14 +198,14 @@ struct DynamoReplayLine {
     input_sequence_hashes: Vec<u64>,
 }
 
-/// Dynamo refuses a file with a request that lacks its output's length, or one id for each block of its prompt, and one in
-/// which some requests have a session and others none.
+/// Writes Dynamo's format. Dynamo rejects a file if a request lacks its output length, or one id per block of its
+/// prompt. It also rejects a file in which only some requests have a session.
 struct DynamoWriter {
     out: TraceOutput,
     zero: u64,
-    /// Whether requests have a session: whether the first has.
+    /// True if requests have sessions; determined by the first request.
     sessions: Option<bool>,
-    /// Requests that have it another way.
+    /// Requests that differ from the first one in this.
     session_mismatches: u64,
     blocks: Option<BlockRehasher>,
     notes: Vec<String>,

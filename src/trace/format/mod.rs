@@ -1,4 +1,4 @@
-//! The table of formats: one row and one file each.
+//! The table of trace formats; each format has its own file.
 
 pub mod azure;
 pub mod bailian;
@@ -50,36 +50,36 @@ mod parquet {
     };
 }
 
-/// A format: its name, how it is recognised, what it can hold, how it is read and written.
+/// A format: name, detection, supported fields, reader and writer.
 pub struct TraceFormat {
-    /// The name, as a user types it.
+    /// Name for the command line.
     pub name: &'static str,
-    /// Other names for it.
+    /// Alternative names.
     pub aliases: &'static [&'static str],
-    /// What it is.
+    /// Short description.
     pub about: &'static str,
-    /// What its times are counted in.
+    /// Unit of its times, for display.
     pub time_unit: &'static str,
-    /// How it is told from others, in words.
+    /// Explains the detection to users.
     pub detected_by: &'static str,
-    /// Whether this is one.
+    /// True if the input has this format.
     pub detect: fn(&InputSource) -> bool,
-    /// Reads it.
+    /// The reader, if the format can be read.
     pub read: Option<ReadFn>,
-    /// Writes it.
+    /// The writer, if the format can be written.
     pub write: Option<WriteFn>,
-    /// Why it cannot be written, or read.
+    /// The reason why the format cannot be read or written.
     pub unsupported_reason: &'static str,
-    /// The fields of a request that it has a place for.
+    /// Request fields that the format can hold.
     pub fields: EntryFields,
-    /// Whether it has one for the wall-clock moment of time zero.
+    /// True if the format stores the wall-clock time of time zero.
     pub has_wall_clock: bool,
-    /// Whether its later turns may hold only what was added, and the fields that it has a place for in such a trace alone.
+    /// Fields that the format holds only in traces with delta turns; `None` if it does not support delta turns.
     pub delta_fields: Option<EntryFields>,
 }
 
 impl TraceFormat {
-    /// What this format has a place for in a trace with such a header; counts what of the header itself has none.
+    /// Fields supported for a trace with this header. Adds unsupported header fields to `lost`.
     fn supported_fields(&self, header: &TraceHeader, lost: &ConversionLosses) -> EntryFields {
         let has_key = header.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
         lost.add("header.started_unix_ns", u64::from(header.started_unix_ns.is_some() && !self.has_wall_clock));
@@ -94,46 +94,46 @@ impl TraceFormat {
 type ReadFn = fn(InputSource, &ReadOptions) -> Result<Trace, Error>;
 type WriteFn = fn(&TraceHeader, TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem>;
 
-/// Where a trace is written to.
+/// The sink of a written trace.
 pub type TraceOutput = Box<dyn Write + Send>;
 
-/// What a file cannot tell about itself.
+/// Settings that a file cannot provide itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions {
-    /// Tokens of a block, where the format leaves it open.
+    /// Tokens per block, for formats that do not define it.
     pub block_size: Option<u32>,
-    /// Where chance begins, in a format that is generated from.
+    /// Random seed, for formats that requests are generated from.
     pub seed: u64,
-    /// When the rows arrived that are wanted, in nanoseconds; others may be left out by a format that need not read them.
+    /// Wanted arrival times in nanoseconds. A format may skip rows outside this range.
     pub times: Option<(u64, u64)>,
 }
 
-/// What a trace is written with.
+/// Writes the rows of one trace.
 pub trait FormatWriter {
     /// Writes a request.
     fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError>;
 
-    /// The fields of this request that it can tell besides those that it has a place for.
+    /// Fields of this request that a reader can derive, in addition to the supported fields.
     fn derived_fields(&self, _: &TraceEntry) -> EntryFields {
         EntryFields::NONE
     }
 
-    /// Makes prompts so many tokens shorter, for what a chat template adds to each; whether it can.
+    /// Shortens prompts by the tokens that a chat template adds to each; false if unsupported.
     fn reserve_overhead(&mut self, _overhead: u64) -> bool {
         false
     }
 
-    /// Ends the file. What has to be known of it is handed back, a sentence each.
+    /// Completes the file and returns notes for the user, one sentence each.
     fn finish(self: Box<Self>) -> Result<Vec<String>, WriteError>;
 }
 
-/// Why a request was not written.
+/// The request was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The request has not what the format needs; the others can be written.
+    /// The request lacks a required field; other requests can still be written.
     #[error("{0}")]
     Unrepresentable(&'static str),
-    /// Nothing can be written any more.
+    /// The output failed.
     #[error("cannot write the trace")]
     Io(#[from] std::io::Error),
 }
@@ -144,7 +144,7 @@ impl From<serde_json::Error> for WriteError {
     }
 }
 
-/// All formats; the first that recognises an input is taken.
+/// All formats in detection order.
 pub const FORMATS: &[&TraceFormat] = &[
     &native::FORMAT,
     &dynamo::FORMAT,
@@ -162,15 +162,15 @@ pub const FORMATS: &[&TraceFormat] = &[
     &parquet::FORMAT,
 ];
 
-/// The format of that name.
+/// Finds a format by name or alias.
 pub fn by_name(name: &str) -> Option<&'static TraceFormat> {
     FORMATS.iter().copied().find(|format| format.name == name || format.aliases.contains(&name))
 }
 
-/// The format of an input, by its content.
+/// Detects the format of an input by its content.
 ///
 /// # Errors
-/// What it is instead, and what to do.
+/// If no format matches; the text describes the input and a remedy.
 pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, &'static str> {
     FORMATS.iter().copied().find(|format| (format.detect)(source)).ok_or_else(|| match source {
         InputSource::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
@@ -181,7 +181,7 @@ pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, &'static str
     })
 }
 
-/// Whether an input is a stream of JSON objects, one per line, of which the first has those keys and none of the others.
+/// True if the input has one JSON object per line, and the first has all of `keys` and none of `but_not`.
 fn has_keys(source: &InputSource, keys: &[&str], but_not: &[&str]) -> bool {
     let InputSource::Stream(stream) = source else { return false };
     stream.sample_lines().next().is_some_and(|line| {
@@ -191,13 +191,13 @@ fn has_keys(source: &InputSource, keys: &[&str], but_not: &[&str]) -> bool {
     })
 }
 
-/// The keys of a JSON object; none where it is none.
+/// Keys of a JSON object; empty if it is none.
 fn keys_of(line: &[u8]) -> Vec<String> {
     let object: Result<std::collections::BTreeMap<String, serde::de::IgnoredAny>, _> = serde_json::from_slice(line);
     object.map(|object| object.into_keys().collect()).unwrap_or_default()
 }
 
-/// The columns of a CSV file, where its first line is one of names.
+/// True if the first line of a CSV file names all these columns.
 fn has_columns(source: &InputSource, columns: &[&str]) -> bool {
     let InputSource::Stream(stream) = source else { return false };
     stream.sample_lines().next().is_some_and(|line| {
@@ -206,7 +206,7 @@ fn has_columns(source: &InputSource, columns: &[&str]) -> bool {
     })
 }
 
-/// The stream of a format that is none of folders.
+/// The stream of a format that does not read folders.
 fn stream(source: InputSource, format: &TraceFormat) -> Result<InputStream, Error> {
     match source {
         InputSource::Stream(stream) => Ok(stream),
@@ -216,7 +216,7 @@ fn stream(source: InputSource, format: &TraceFormat) -> Result<InputStream, Erro
     }
 }
 
-/// Rows of lines: `read` makes a row of a line, or leaves it out.
+/// Converts lines to rows; `read` returns `None` to skip a line.
 fn rows<F>(mut lines: NumberedLines, mut read: F) -> TraceEntries
 where
     F: FnMut(&[u8]) -> Result<Option<TraceEntry>, TraceProblem> + 'static,
@@ -224,7 +224,7 @@ where
     let mut failed = false;
     Box::new(std::iter::from_fn(move || {
         while !failed {
-            // A row is large, and moved as seldom as may be.
+            // A row is large, so it is moved as rarely as possible.
             let error = match lines.next_line()? {
                 Ok(line) => match read(line) {
                     Ok(Some(row)) => return Some(Ok(row)),
@@ -240,18 +240,17 @@ where
     }))
 }
 
-/// Writes a row as a line of JSON.
 fn write_line(out: &mut TraceOutput, row: &impl Serialize) -> Result<(), WriteError> {
     serde_json::to_writer(&mut *out, row)?;
     Ok(out.write_all(b"\n")?)
 }
 
-/// Nanoseconds in a unit of so many, whole where they are.
+/// Nanoseconds written in another unit; without a fraction if integral.
 #[derive(Clone, Copy, Debug)]
 struct ScaledTime {
     nanos: u64,
     unit: u64,
-    /// Whether it is written with a fraction, `1.0` for 1.
+    /// True to always write a fraction, `1.0` for 1.
     decimal: bool,
 }
 
@@ -264,7 +263,7 @@ impl ScaledTime {
         Self { nanos, unit: 1_000_000_000, decimal: false }
     }
 
-    /// Seconds that a reader knows by their fraction.
+    /// Seconds for readers that detect the unit by the fraction.
     const fn decimal_secs(nanos: u64) -> Self {
         Self { nanos, unit: 1_000_000_000, decimal: true }
     }
@@ -283,24 +282,24 @@ impl Serialize for ScaledTime {
     }
 }
 
-/// Nanoseconds of a number in that unit.
+/// Converts a number in this unit to nanoseconds.
 fn nanos(field: &'static str, number: super::json::LenientNumber, unit: f64) -> Result<u64, TraceProblem> {
     number
         .nanos(unit)
         .ok_or_else(|| TraceProblem::in_field(field, "expected a time from zero on, and within 290 years"))
 }
 
-/// Converts what is left of a trace: writes every row, counts what was lost.
+/// Result of a conversion.
 pub struct ConversionSummary {
-    /// Requests that were written.
+    /// Requests written.
     pub written: u64,
-    /// What the target has no place for, by name.
+    /// Fields that the target format cannot hold, by name.
     pub losses: ConversionLosses,
-    /// What else has to be known.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
-/// Writes a trace in a format.
+/// Writes the remaining rows of a trace in a format and counts the losses.
 pub fn convert(
     trace: &mut Trace,
     format: &TraceFormat,
@@ -309,7 +308,7 @@ pub fn convert(
     convert_with_overhead(trace, format, output, 0)
 }
 
-/// Writes a trace in a format, for a server whose chat template adds `overhead` tokens to every prompt.
+/// Like [`convert`], for a server whose chat template adds `overhead` tokens to every prompt.
 pub fn convert_with_overhead(
     trace: &mut Trace,
     format: &TraceFormat,
@@ -350,7 +349,7 @@ pub fn convert_with_overhead(
             able.collect::<Vec<_>>().join(", ")
         ));
     }
-    // Our own readers put them in order; of others not all do.
+    // The reader of the native format sorts rows; readers of other formats may not.
     if unsorted > 0 && format.fields != EntryFields::ALL {
         converted.notes.push(format!(
             "{unsorted} rows come earlier than the row above them, as in what was read: `trace merge` puts them in order"

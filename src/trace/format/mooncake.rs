@@ -1,8 +1,8 @@
-//! Mooncake's JSON Lines, which AIPerf reads as `mooncake_trace`: milliseconds, blocks of 512 tokens, chained ids, the
-//! last block kept.
+//! Mooncake's JSON Lines, which AIPerf reads as `mooncake_trace`: milliseconds, blocks of 512 tokens, chained ids,
+//! including a partial last block.
 //!
-//! AIPerf's rows may have a session, and a `delay` after the answer before; the later rows of such a session hold only
-//! what was added, unless they are messages, which repeat what was said, or say so themselves.
+//! AIPerf's rows may have a session, and a `delay` after the previous reply. Later rows of such a session are delta
+//! turns. Exceptions are rows with messages, which repeat the history, and rows that declare themselves complete.
 
 use std::io::Write as _;
 
@@ -49,7 +49,7 @@ const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
     .union(EntryFields::TURN);
 
 pub(super) const BLOCK_TOKENS: u32 = 512;
-/// AIPerf's `type` of these rows, by which the unit of their times is known.
+/// AIPerf's `type` of these rows, which determines the unit of their times.
 pub(super) const TYPE_TAG: &str = "mooncake_trace";
 
 row!(Row {
@@ -69,7 +69,7 @@ row!(Row {
 });
 
 impl Row {
-    /// Whether AIPerf says it after what its session said before.
+    /// True if AIPerf appends this row to the history of its session.
     fn is_delta(&self) -> bool {
         let whole = match (self.context_mode.as_deref(), self.message_mode.as_deref()) {
             (Some(mode), _) => mode.starts_with("message_array"),
@@ -80,7 +80,7 @@ impl Row {
     }
 }
 
-/// Blocks as Mooncake has them, of that size.
+/// Mooncake's block scheme with this block size.
 pub(in crate::trace) const fn block_scheme(size: u32) -> BlockScheme {
     BlockScheme {
         size,
@@ -110,7 +110,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     Ok(Trace { header, entries, losses })
 }
 
-/// Rows of lengths, and ids if they are known to have some, with a time in units of so many nanoseconds.
+/// Reads rows of lengths. `unit` is the time unit in nanoseconds; `ids` is true if rows are known to have block ids.
 pub(super) fn read_rows(stream: super::InputStream, unit: f64, ids: bool, losses: &ConversionLosses) -> TraceEntries {
     let losses = losses.clone();
     let mut turns: SessionTable<(u64, u32)> = SessionTable::new(&losses);
@@ -167,29 +167,27 @@ struct MooncakeLine<'a> {
     delay: Option<ScaledTime>,
 }
 
-/// Writes rows of lengths and ids.
 pub(super) struct MooncakeWriter {
     out: TraceOutput,
-    /// What the first row says that it is, so that nobody has to guess the unit of times.
+    /// `type` of the first row, so that readers need not guess the unit of times.
     type_tag: Option<&'static str>,
     unit: fn(u64) -> ScaledTime,
-    /// Whether a row says which session it is of.
+    /// True if rows have a session field.
     sessions: bool,
-    /// Those of which a row was written.
+    /// Sessions with at least one written row.
     started_sessions: SessionTable<()>,
     blocks: Option<BlockRehasher>,
     notes: Vec<String>,
-    /// Whether a row cannot be without an output length.
     needs_output: bool,
     /// Tokens that a chat template adds to each prompt.
     overhead: u64,
-    /// What is noted once a row has one, and it is left out.
+    /// Note added once a session is dropped.
     no_sessions_note: Option<&'static str>,
     lengths: RequiredLengths,
 }
 
 fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
-    // AIPerf takes the later rows of a session for what was added: rows that are whole must not say their session.
+    // AIPerf treats later rows of a session as delta turns, so complete turns must be written without a session.
     let mut lengths =
         MooncakeWriter::new(header, out, TYPE_TAG, ScaledTime::millis, header.turns == TurnContent::Delta);
     if header.turns == TurnContent::Full {
@@ -236,7 +234,7 @@ impl MooncakeWriter {
         self.blocks.as_ref().map(|blocks| blocks.to.size)
     }
 
-    /// For a tool that fails where a row has no output length.
+    /// For tools that fail on rows without an output length.
     pub(super) const fn require_output(&mut self) {
         self.needs_output = true;
     }
@@ -259,7 +257,8 @@ impl FormatWriter for MooncakeWriter {
             self.notes.extend(self.no_sessions_note.take().map(str::to_owned));
         }
         let session = entry.session.as_deref().filter(|_| self.sessions);
-        // AIPerf heeds no delay beside a time, and the first row of a session has to have one, whichever turn it is.
+        // AIPerf ignores a delay beside a timestamp. The first row of a session needs a timestamp, whatever its turn
+        // number.
         let delay = entry.think.filter(|_| session.is_some_and(|session| self.started_sessions.get(session).is_some()));
         session.iter().for_each(|session| self.started_sessions.insert(session, ()));
         super::write_line(
@@ -285,7 +284,7 @@ impl FormatWriter for MooncakeWriter {
     }
 
     fn reserve_overhead(&mut self, overhead: u64) -> bool {
-        // vLLM's prompts have no template.
+        // vLLM sends these prompts without a template.
         self.overhead = overhead;
         !self.needs_output
     }

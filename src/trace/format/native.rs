@@ -1,4 +1,4 @@
-//! Our own format: what the proxy's capture writes.
+//! The native format, written by the proxy's capture.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -29,13 +29,13 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     delta_fields: Some(EntryFields::NONE),
 };
 
-/// Bytes of the first rows, in which fields are looked for that nobody knows: a newer version may have some, and who
-/// writes rows may misspell one.
+/// Bytes of the first rows that are searched for unknown fields, from a newer version or a misspelled name.
 const UNKNOWN_FIELDS_SAMPLE_BYTES: usize = 1 << 20;
 
 fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let losses = ConversionLosses::default();
-    // A file of frames by its path, so that what is behind a damaged one is read as well; others as they come.
+    // Frames are read through their path, so that the reader continues after a damaged frame. Other inputs are read as
+    // streams.
     let (path, reader) = match source {
         InputSource::Folder(path) => (path.clone(), TraceReader::open(&path)),
         InputSource::Stream(stream) => {
@@ -72,7 +72,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     Ok(Trace { header, entries: Box::new(entries), losses })
 }
 
-/// Counts what a line says and the row that was made of it does not.
+/// Counts values of a line that are missing in the row parsed from it.
 fn count_unknown(line: &Value, row: Option<&Value>, path: &str, losses: &ConversionLosses) {
     match (line, row) {
         (Value::Object(fields), _) => {
@@ -84,16 +84,16 @@ fn count_unknown(line: &Value, row: Option<&Value>, path: &str, losses: &Convers
         (Value::Array(line), Some(Value::Array(row))) => {
             line.iter().zip(row).for_each(|(line, row)| count_unknown(line, Some(row), path, losses));
         }
-        // A row leaves out what is not there.
+        // A row omits empty values.
         (Value::Null, _) | (_, Some(_)) => {}
         (Value::Array(list), None) if list.is_empty() => {}
-        // The reader drops the abort of a client that had its whole reply.
+        // The reader drops the abort of a client that received its complete reply.
         _ if path == "abort_tokens" => {}
         _ => losses.count(&format!("{path}, as far as the first rows have it")),
     }
 }
 
-/// The reader's words, with the place in front as with other formats.
+/// Converts an error of the trace reader; the location becomes a prefix, as in other formats.
 fn to_trace_error(error: ReadError, file: &str) -> Error {
     match error {
         ReadError::Line { path, line, reason } => TraceProblem::new(format!("not a row of a trace: {reason}"))
@@ -101,7 +101,7 @@ fn to_trace_error(error: ReadError, file: &str) -> Error {
             .at_line(&path.display().to_string(), Some(line)),
         other => {
             let what = other.to_string();
-            // Most begin with the name already.
+            // Most messages already begin with the file name.
             TraceProblem::new(what.strip_prefix(&format!("{file} ")).unwrap_or(&what)).at_line(file, None)
         }
     }

@@ -1,11 +1,11 @@
-//! Parquet out, so that DuckDB, Spark, ClickHouse or Trino take over where one machine ends.
+//! Parquet output for DuckDB, Spark, ClickHouse, Trino and other engines.
 //!
 //! # Columns
-//! A column per field of a row, named as the field with `_` for the dot: `at`, `model`, `prompt_tokens`,
-//! `timing_first_token`, …. All but `at` and the lists may be null, which is unknown; a list is empty then. Times are
-//! nanoseconds as in the rows; `ending`, `outcome`, `finish` and the sources are their names; `prompt_blocks` is a list of
-//! unsigned ids; gaps come unpacked as the lists `gap_ns` and `gap_tokens` (0: unknown); `prompt_parts` is a text of JSON.
-//! The header of the trace stands under `streamgauge_trace` in the file's metadata, as JSON.
+//! One column per field of a row, named as the field with `_` for the dot: `at`, `model`, `prompt_tokens`,
+//! `timing_first_token`, …. All columns except `at` and the lists are nullable; null means unknown, and an unknown list
+//! is empty. Times are nanoseconds as in the rows. `ending`, `outcome`, `finish` and the sources are strings;
+//! `prompt_blocks` is a list of unsigned ids. Gaps are unpacked to the lists `gap_ns` and `gap_tokens` (0: unknown);
+//! `prompt_parts` is JSON text. The file metadata has the trace header as JSON under `streamgauge_trace`.
 
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     delta_fields: Some(EntryFields::NONE),
 };
 
-/// Requests of a row group, and the ids and bytes of gaps that they may have together. What a file says of its groups is
-/// held until its end, 60 KiB of each: of a trace of 10 GB, groups of half this size made that more than the rows.
+/// Maximum requests per row group, and maximum ids and gap bytes in one. The writer holds 60 KiB of metadata per group
+/// until the end of the file. For a trace of 10 GB, with groups half this size, that exceeded the rows themselves.
 const MAX_ROW_GROUP: (usize, usize) = (32 << 10, 4 << 20);
 
-/// How a column gets its values.
+/// Type of a column and the function that extracts its values.
 enum ParquetColumn {
     Integer(fn(&TraceEntry) -> Option<u64>),
     Float(fn(&TraceEntry) -> Option<f64>),
@@ -54,7 +54,6 @@ enum ParquetColumn {
 
 use ParquetColumn::{Bool, Float, Integer, List, Text};
 
-/// The columns, in order.
 const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("at", Integer(|row| Some(row.at))),
     ("planned", Integer(|row| row.planned)),
@@ -111,7 +110,7 @@ const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("upstream", Text(|row| row.upstream.clone())),
 ];
 
-/// The name under which a variant is written in a row.
+/// Serialized name of an enum variant.
 fn name(variant: impl Serialize) -> Option<String> {
     serde_json::to_value(variant).ok()?.as_str().map(str::to_owned)
 }
@@ -180,7 +179,7 @@ impl ParquetWriter {
     }
 }
 
-/// Which rows have a value, and the values of those that have.
+/// Definition levels of all rows, and the values of rows that have one.
 fn levels_and_values<T>(rows: &[TraceEntry], of: impl Fn(&TraceEntry) -> Option<T>) -> (Vec<i16>, Vec<T>) {
     let mut values = Vec::with_capacity(rows.len());
     let levels = rows.iter().map(|row| of(row).map(|value| values.push(value)).map_or(0, |()| 1)).collect();
@@ -195,7 +194,7 @@ fn write_column(
 ) -> Result<(), ParquetError> {
     match (writer, column) {
         (ColumnWriter::Int64ColumnWriter(writer), Integer(of)) => {
-            // Bits as they are: the schema says that they have no sign.
+            // The bits stay unchanged; the schema declares the column unsigned.
             let (levels, values) = levels_and_values(rows, |row| of(row).map(u64::cast_signed));
             writer.write_batch(&values, (!required).then_some(&levels[..]), None)?;
         }
@@ -216,7 +215,8 @@ fn write_column(
             let (mut present, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
             for row in rows {
                 let list = of(row);
-                // An empty list is one level without a value; in a list all but the first go on with it.
+                // An empty list is one level without a value. In a list, every element after the first has repetition
+                // level 1.
                 present.extend(std::iter::repeat_n(i16::from(!list.is_empty()), list.len().max(1)));
                 repeated.extend((0..list.len().max(1)).map(|at| i16::from(at > 0)));
                 values.extend(list.into_iter().map(u64::cast_signed));

@@ -1,9 +1,9 @@
-//! RAGPulse's JSON Lines: seconds as texts, and prompts as lists of chunks of any length, whose lengths stand in tables
-//! beside the trace. With them a prompt's chunks become blocks of 16 tokens. Without them its ids cannot be used, unless
-//! it is told that all chunks are as long as each other.
+//! RAGPulse's JSON Lines: seconds as text, and prompts as lists of chunks of any length. Tables beside the trace have
+//! the chunk lengths. With the tables, the chunks of a prompt become blocks of 16 tokens. Without them, ids are
+//! unusable unless the user specifies one length for all chunks.
 //!
-//! A trace does not know the parts of a prompt, and no file can hold tables beside itself: what is written has all blocks
-//! as chunks of one part, all of one length.
+//! Rows do not name the parts of a prompt, and one output file cannot include tables. The writer therefore writes all
+//! blocks as chunks of one part and one length.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -53,9 +53,9 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 };
 
 const BLOCK_TOKENS: u32 = 16;
-/// Chunks whose lengths are held.
+/// Maximum chunks whose lengths are held.
 const MAX_CHUNKS: usize = 1 << 21;
-/// Tokens of one prompt that are made into blocks.
+/// Maximum tokens of one prompt that become blocks.
 const MAX_PROMPT_TOKENS: u64 = 1 << 24;
 
 row!(Row {
@@ -73,7 +73,7 @@ row!(Chunks {
     user_input: Vec<u64>,
 });
 
-/// The parts of a prompt in their order, and how the table of each begins to name its ids.
+/// Parts of a prompt in order, and the prefix of the id column in the table of each.
 const PART_PREFIXES: [&str; 5] = ["sys", "passage", "history", "web", "user"];
 
 fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
@@ -115,11 +115,11 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     Ok(Trace { header, entries, losses })
 }
 
-/// How long chunks are.
+/// Lengths of chunks in tokens.
 enum ChunkLengths {
-    /// By part and id.
+    /// Lengths by part and id.
     Tables(HashMap<(u8, u64), u32>),
-    /// All as long as each other.
+    /// One length for all chunks.
     Uniform(u32),
 }
 
@@ -136,7 +136,7 @@ impl ChunkLengths {
     }
 }
 
-/// The lengths of chunks by part and id, from every table in the folder.
+/// Reads the chunk lengths from every table in the folder.
 fn read_tables(folder: &Path) -> HashMap<(u8, u64), u32> {
     let mut lengths = HashMap::new();
     let files = fs::read_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
@@ -157,14 +157,13 @@ fn read_tables(folder: &Path) -> HashMap<(u8, u64), u32> {
     lengths
 }
 
-/// Which part a table is of, by the name of its ids; none where it is no table.
+/// The part that a table describes, by the name of its id column; `None` if the line is from no table.
 fn table_part(line: &[u8]) -> Option<u8> {
     let keys = super::keys_of(line);
     let id = keys.iter().find(|key| key.contains("id")).filter(|_| keys.iter().any(|key| key == "token_length"))?;
     PART_PREFIXES.iter().position(|part| id.starts_with(part)).map(|part| part as u8)
 }
 
-/// A table's row: an id and a length.
 fn parse_chunk(line: &[u8]) -> Option<(u64, u32)> {
     let row: HashMap<String, serde_json::Value> = serde_json::from_slice(line).ok()?;
     let LenientCount(length) = LenientCount::deserialize(row.get("token_length")?).ok()?;
@@ -172,7 +171,7 @@ fn parse_chunk(line: &[u8]) -> Option<(u64, u32)> {
     Some((id, length))
 }
 
-/// Blocks of a prompt made of chunks: each hangs on everything before its end, to the token.
+/// Block ids of a prompt of chunks. Each id depends on everything before the end of its block, to the token.
 fn block_ids(chunks: &Chunks, lengths: &ChunkLengths, tokens: u64, losses: &ConversionLosses) -> Vec<u64> {
     let parts = [&chunks.sys_prompt, &chunks.passages_ids, &chunks.history, &chunks.web_search, &chunks.user_input];
     let (mut ids, mut before, mut filled, mut total) = (Vec::new(), hash_text("ragpulse"), 0_u32, 0_u64);
@@ -241,7 +240,7 @@ impl FormatWriter for RagpulseWriter {
     fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
         let tokens = self.lengths.input(entry)?;
         self.rows += 1;
-        // Every row has a session there.
+        // The format requires a session in every row.
         let session = entry.session.as_deref().map(Cow::Borrowed);
         super::write_line(
             &mut self.out,
@@ -280,7 +279,7 @@ mod tests {
         };
         let of = |passage| block_ids(&prompt(passage), &lengths, 70, &ConversionLosses::default());
         let (a, b) = (of(7), of(8));
-        // 60 tokens are three full blocks, of which the system prompt of 20 fills one.
+        // 60 tokens are three full blocks, of which the system prompt of 20 tokens fills one.
         assert_eq!((a.len(), b.len()), (3, 3));
         assert_eq!(a.iter().zip(&b).take_while(|(a, b)| a == b).count(), 1);
         assert_eq!(of(7), a);

@@ -1,10 +1,9 @@
-//! Lengths that a format asks of every row, and how many of them nobody knows.
+//! Lengths that a format requires in every row, and counts of the unknown ones.
 
 use super::super::blocks::prompt_tokens;
 use super::WriteError;
 use crate::capture::row::TraceEntry;
 
-/// Counts the lengths that were not known.
 #[derive(Debug, Default)]
 pub(super) struct RequiredLengths {
     estimated: u64,
@@ -15,7 +14,7 @@ pub(super) struct RequiredLengths {
 }
 
 impl RequiredLengths {
-    /// Prompt tokens, estimated where only bytes are known.
+    /// Prompt tokens, estimated if only bytes are known.
     pub(super) fn input(&mut self, entry: &TraceEntry) -> Result<u64, WriteError> {
         let tokens =
             prompt_tokens(entry).ok_or(WriteError::Unrepresentable("requests without a prompt length, left out"))?;
@@ -23,23 +22,23 @@ impl RequiredLengths {
         Ok(tokens)
     }
 
-    /// Output tokens, for a format that has to have a number: 0 where nobody counted any.
+    /// Output tokens for formats that require a number; 0 if unknown.
     pub(super) fn output(&mut self, entry: &TraceEntry) -> u64 {
         self.unknown += u64::from(entry.output_tokens.is_none());
         entry.output_tokens.unwrap_or(0)
     }
 
-    /// The same for a format that AIPerf reads, too.
+    /// Like [`output`](Self::output), for a format that AIPerf reads too; also counts zero lengths.
     pub(super) fn output_for_aiperf(&mut self, entry: &TraceEntry) -> u64 {
         let output = self.output(entry);
         self.zero_outputs += u64::from(output == 0);
         output
     }
 
-    /// Output tokens that a load generator is to ask for: without a length it would let the model decide, and generate
-    /// thousands of tokens where a client left before the first. Such a request asks for what it was allowed
-    /// (`max_tokens`), and is left out where nobody knows that; of one without any sign of an end the length stays open,
-    /// unless the format needs one.
+    /// Output tokens that a load generator requests. Without a length, the model decides, and may generate thousands of
+    /// tokens for a client that left before the first. A request without output tokens therefore uses its limit
+    /// (`max_tokens`), and is skipped if it has none. If a row has no result at all, its length stays open, unless the
+    /// format requires one.
     pub(super) fn requested_output(&mut self, entry: &TraceEntry, is_needed: bool) -> Result<Option<u64>, WriteError> {
         if let Some(tokens) = entry.output_tokens.filter(|tokens| *tokens > 0) {
             return Ok(Some(tokens));
@@ -58,7 +57,6 @@ impl RequiredLengths {
         Ok(None)
     }
 
-    /// What a reader of the file has to know.
     pub(super) fn notes(&self) -> impl Iterator<Item = String> {
         let counts = [
             (self.estimated, "requests have no prompt tokens: a quarter of their bytes was taken"),
@@ -74,7 +72,7 @@ impl RequiredLengths {
     }
 }
 
-/// Whether a request has no token of output, and its limit stands for its output length.
+/// True if the limit replaces the output length, because the request has no output tokens.
 pub(super) fn uses_limit_as_length(entry: &TraceEntry) -> bool {
     entry.output_tokens.unwrap_or(0) == 0 && entry.params.max_tokens.is_some_and(|tokens| tokens > 0)
 }

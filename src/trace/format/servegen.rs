@@ -1,10 +1,10 @@
-//! ServeGen's clients: per client a table of windows with a rate and the distribution of its gaps, and one of lengths.
-//! They are no trace: a day of one is generated from them, the same for the same seed.
+//! ServeGen's clients: per client a table of time windows with a rate and a gap distribution, and a table of lengths.
+//! The tables are no trace; the reader generates one day of requests from them, deterministically by seed.
 //!
-//! In every window gaps are drawn from the window's own distribution, scaled to its rate; one that is not over when the
-//! window is goes on at the rate of the next, for a burst that begins with each window would be requests too many. Lengths
-//! are drawn from the table of the latest window that has one, input and output by themselves. Of multimodal clients an
-//! input is text, and as many images, sounds and films as are drawn, each of a length of its own.
+//! The gaps of each window are drawn from its own distribution, scaled to its rate. A gap that crosses the end of a
+//! window continues at the rate of the next window, because a new draw at each window start would add requests. Lengths
+//! are drawn from the latest window that has them, input and output independently. Inputs of multimodal clients are
+//! text plus a random number of images, audio clips and videos, each with its own length.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -41,12 +41,12 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 };
 
 const DAY_SECONDS: f64 = 86_400.0;
-/// Bytes of one client's tables; the largest published one has 30 MB.
+/// Maximum bytes of one client's tables; the largest published one has 30 MB.
 const MAX_CLIENT_BYTES: u64 = 64 << 20;
-/// Clients of one folder; the largest published one has some 2,000.
+/// Maximum clients of one folder; the largest published one has about 2,000.
 const MAX_CLIENTS: usize = 1 << 14;
-/// Mean gaps before the first window, so that a client is met at any moment between two requests; and draws that they may
-/// take.
+/// Mean gaps simulated before the first window, so that each client starts at a random moment between two requests; and
+/// the maximum draws for that.
 const WARM_UP: (f64, usize) = (256.0, 1 << 12);
 const TRACE_SUFFIX: &str = "-trace.csv";
 const DATASET_SUFFIX: &str = "-dataset.json";
@@ -87,7 +87,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         let problem = TraceProblem::new(format!("no client tells its lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
         return Err(problem.with_remedy("check that this is the folder you mean").at_line(&name, None));
     }
-    // A day from the first window on.
+    // One day from the first window on.
     let zero = clients.iter().map(|client| client.windows[0].start).fold(f64::INFINITY, f64::min);
     let mut coming = BinaryHeap::new();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -113,20 +113,19 @@ struct ServegenClient {
     windows: Vec<RateWindow>,
     lengths: Vec<WindowLengths>,
     random: Pcg64Mcg,
-    /// The window that is being generated, and as far as it is.
+    /// The current window, and the time reached in it in seconds.
     window: usize,
     last: f64,
-    /// What is left of the gap before the next request, in mean gaps.
+    /// Rest of the gap before the next request, in mean gaps.
     gap_left: f64,
 }
 
-/// What is drawn of the requests of a window.
 struct WindowLengths {
     start: f64,
     /// Tokens of the text.
     input: WeightedLengths,
     output: WeightedLengths,
-    /// How many images, sounds and films a request has, and the tokens of one.
+    /// Number of images, audio clips or videos per request, and tokens of each.
     media: Vec<(PartKind, WeightedLengths, WeightedLengths)>,
 }
 
@@ -144,20 +143,20 @@ enum GapDistribution {
 }
 
 impl GapDistribution {
-    /// The distribution of that name and shape, with its mean.
+    /// The distribution with this name and shape, and its mean.
     fn from_name(name: &str, shape: f64) -> Option<Self> {
         match name {
             "" => Some(Self::Exponential),
             "Gamma" => Gamma::new(shape, 1.0).ok().map(|gaps| Self::Gamma(gaps, shape)),
             "Weibull" if shape > 0.05 => {
-                // Below that the mean is beyond what draws can be scaled by.
+                // Smaller shapes have a mean too large to scale by.
                 Weibull::new(1.0, shape).ok().map(|gaps| Self::Weibull(gaps, gamma(1.0 + 1.0 / shape)))
             }
             _ => None,
         }
     }
 
-    /// A gap of mean 1.
+    /// Draws a gap with mean 1.
     fn draw(&self, random: &mut Pcg64Mcg) -> f64 {
         match self {
             Self::Exponential => Exp1.sample(random),
@@ -190,14 +189,14 @@ fn gamma(x: f64) -> f64 {
     (2.0 * std::f64::consts::PI).sqrt() * t.powf(x + 0.5) * (-t).exp() * sum
 }
 
-/// Lengths with their weights, added up.
+/// Lengths with cumulative weights.
 struct WeightedLengths {
     lengths: Vec<u64>,
     sums: Vec<f64>,
 }
 
 impl WeightedLengths {
-    /// Reads `{81: 0.00145, 90: 0.2}`.
+    /// Parses `{81: 0.00145, 90: 0.2}`.
     fn parse(text: &str) -> Option<Self> {
         let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
         let (mut lengths, mut sums, mut sum) = (Vec::new(), Vec::new(), 0.0);
@@ -223,7 +222,7 @@ impl WeightedLengths {
 }
 
 impl ServegenClient {
-    /// None where the client never asks for anything.
+    /// `None` if the client never sends a request.
     fn open(path: &Path, seed: u64, number: u64, losses: &ConversionLosses) -> Result<Option<Self>, Error> {
         let name = path.display().to_string();
         let windows = parse_windows(&read_text(path)?).map_err(|(line, problem)| problem.at_line(&name, Some(line)))?;
@@ -248,12 +247,12 @@ impl ServegenClient {
         Ok(Some(Self { windows, lengths, random, window: 0, last, gap_left: left.max(0.0) }))
     }
 
-    /// When its next request comes, in seconds; none after `end`.
+    /// Next arrival in seconds; `None` after `end`.
     fn next_arrival(&mut self, end: f64) -> Option<f64> {
         loop {
             let window = self.windows.get(self.window).filter(|window| window.start < end)?;
             let until = self.windows.get(self.window + 1).map_or_else(
-                // The last window is as long as the one before it.
+                // The last window is assumed to be as long as the one before it.
                 || {
                     window.start
                         + self.windows.len().checked_sub(2).map_or(600.0, |at| window.start - self.windows[at].start)
@@ -285,7 +284,7 @@ impl ServegenClient {
                 prompt.parts.push(PromptPart { kind: *kind, bytes: None, size: None });
             }
         }
-        // The bytes of a prompt with images tell how much of it is text.
+        // In a prompt with images, the byte count defines the length of the text.
         prompt.bytes = (!prompt.parts.is_empty()).then_some(text.saturating_mul(BYTES_PER_TOKEN));
         TraceEntry { at, prompt, output_tokens: Some(lengths.output.draw(random).max(1)), ..TraceEntry::default() }
     }
@@ -351,7 +350,7 @@ fn parse_lengths(text: &str, losses: &ConversionLosses) -> Result<Vec<WindowLeng
             }
             WeightedLengths::parse(text).map(Some).ok_or_else(|| TraceProblem::in_field(name, EXPECTED))
         };
-        // Multimodal clients call the text by its own name.
+        // Multimodal clients use another key for text.
         let (input, output) = (table(INPUT)?.map_or_else(|| table(TEXT), |input| Ok(Some(input)))?, table(OUTPUT)?);
         let mut media = Vec::new();
         for (kind, count, tokens) in MEDIA {
@@ -368,7 +367,7 @@ fn parse_lengths(text: &str, losses: &ConversionLosses) -> Result<Vec<WindowLeng
     Ok(lengths)
 }
 
-/// Images of one request that are kept; likewise sounds and films.
+/// Maximum images kept per request; the limit also applies to audio clips and videos.
 const MAX_MEDIA_PARTS: u64 = 1_000;
 const MEDIA: [(PartKind, &str, &str); 3] = [
     (PartKind::Image, "image_count", "image_tokens"),

@@ -1,9 +1,9 @@
-//! Rows as texts, for AIPerf's `single_turn` and `multi_turn`: in the words that a replay of the trace says
-//! ([`content`](super::super::content)), so that prompts share exactly the prefixes that they share in the trace.
+//! Writes rows as texts for AIPerf's `single_turn` and `multi_turn`. The words are those of a replay
+//! ([`prompt_text`](super::super::prompt_text)), so prompts share exactly the prefixes that they share in the trace.
 //!
-//! A row of `single_turn` is a whole prompt. A turn of `multi_turn` is what it adds: AIPerf says the prompts before it and
-//! the server's answers again. Of a row that is whole that is by how much it is longer than the prompt before it and its
-//! answer. One that is not longer, or whose blocks say that it repeats something else, begins a session of its own.
+//! A row of `single_turn` is a complete prompt. A turn of `multi_turn` is the added text, because AIPerf sends the
+//! earlier prompts and the server's replies again. The added text of a complete row is its length beyond the previous
+//! prompt and reply. A row that is not longer, or whose blocks differ from the previous prompt, starts a new session.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ use super::required_lengths::{RequiredLengths, uses_limit_as_length};
 use super::{ConversionLosses, FormatWriter, ScaledTime, TraceOutput, TraceProblem, WriteError};
 use crate::capture::row::{BlockScheme, TraceEntry, TraceHeader, TurnContent};
 
-/// What a text with its length and times can tell. Ids of blocks are in its words.
+/// Fields that text with a length and times preserves. The words encode the block ids.
 pub(super) const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
     .union(EntryFields::BLOCKS)
     .union(EntryFields::OUTPUT)
@@ -30,7 +30,7 @@ pub(super) const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
     .union(EntryFields::TEMPERATURE)
     .union(EntryFields::IGNORE_EOS);
 
-/// Tokens of a prompt that is written, so that its line can be read again.
+/// Maximum tokens of a written prompt, so that its line stays readable.
 const MAX_PROMPT_TOKENS: u64 = 1 << 21;
 
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ struct TurnLine<'a> {
     extra: ExtraParams,
 }
 
-/// Fields that AIPerf puts into the request as they are.
+/// Fields that AIPerf copies into the request unchanged.
 #[derive(Default, PartialEq, Serialize)]
 struct ExtraParams {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,27 +74,27 @@ struct ConversationLine<'a> {
     turns: [TurnLine<'a>; 1],
 }
 
-/// What the next turn of a session comes after.
+/// The turn before, as needed to write the next one.
 #[derive(Clone, Copy)]
 struct PreviousTurn {
-    /// Tokens of the prompt and of its answer.
+    /// Tokens of the prompt and its reply.
     tokens: u64,
-    /// The prompt's whole blocks, and the id of the last.
+    /// Number of the prompt's full blocks, and the id of the last.
     blocks: usize,
     last: Option<u64>,
-    /// How often the session began anew.
+    /// Number of restarts of the session.
     part: u32,
 }
 
 struct AiperfTextWriter {
     out: TraceOutput,
     content: PromptGenerator,
-    /// The same for prompts without a count of tokens: in their bytes is no template.
+    /// Generator for prompts with only a byte count, which excludes any template.
     byte_content: PromptGenerator,
     /// Tokens that a chat template adds to each prompt.
     overhead: u64,
     blocks: Option<BlockScheme>,
-    /// Whether a line is a conversation, and whether its rows are whole.
+    /// True if a line is a conversation; true if its rows are complete prompts.
     is_multi_turn: bool,
     has_full_turns: bool,
     sessions: SessionTable<PreviousTurn>,
@@ -141,7 +141,7 @@ impl AiperfTextWriter {
         }
     }
 
-    /// What comes before a row in its session, where it goes on with it.
+    /// The previous turn of the session; restarts the session if the row does not continue it.
     fn previous_turn(&mut self, entry: &TraceEntry, tokens: u64) -> Option<PreviousTurn> {
         let mut said = *self.sessions.get(entry.session.as_deref()?)?;
         let id = |place: usize| self.blocks.as_ref().and_then(|blocks| chained_ids(blocks, entry).nth(place));
@@ -153,7 +153,6 @@ impl AiperfTextWriter {
         Some(said)
     }
 
-    /// What the next turn comes after.
     fn record_turn(&mut self, entry: &TraceEntry, tokens: u64, part: u32) {
         let Some(session) = &entry.session else { return };
         let blocks = self.content.full_blocks(entry).len();
@@ -263,7 +262,7 @@ mod tests {
         TraceHeader { blocks: Some(blocks), turns, ..TraceHeader::new("test") }
     }
 
-    /// A row of a session, by its second, tokens in and out, and block ids.
+    /// A row of a session: second, tokens in and out, and block ids.
     fn row(session: &str, at: u64, (tokens, output): (u64, u64), ids: &[u64]) -> TraceEntry {
         let mut entry = TraceEntry { at: at * SECOND, output_tokens: Some(output), ..TraceEntry::default() };
         entry.session = (!session.is_empty()).then(|| session.to_owned());
@@ -271,7 +270,7 @@ mod tests {
         entry
     }
 
-    /// The lines that a format makes of these rows, what was said of it, and what is read back.
+    /// The lines written in a format, the summary of the conversion, and the trace read back.
     fn written(format: &str, turns: TurnContent, rows: &[TraceEntry]) -> (Vec<Value>, ConversionSummary, Trace) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl");
@@ -304,7 +303,7 @@ mod tests {
         assert_eq!((&text[..16], text.len()), (" our fox rod nor", 6 * 4));
         let first = json!({"timestamp": 1_000, "text": text, "output_length": 9, "extra": {"temperature": 0.5}});
         assert_eq!(lines[0], first);
-        // AIPerf refuses a length of 0, and of a row without one generates what the model likes.
+        // AIPerf rejects a length of 0, and lets the model decide for a row without one.
         assert_eq!(lines[1]["output_length"], 50);
         assert_eq!(converted.losses.list(), [("params.max_tokens".to_owned(), 1)]);
         let limit = "1 requests ended before a token: what they were allowed (max_tokens) is their output length";
@@ -325,7 +324,7 @@ mod tests {
         rows[2].think = Some(7 * SECOND / 2);
         let (lines, converted, back) = written("multi_turn", TurnContent::Full, &rows);
         let (single, ..) = written("single_turn", TurnContent::Full, &rows);
-        // 20 tokens are the 8 and 4 before and 8 new ones: the last of the whole prompt.
+        // 20 tokens are the 8 and 4 before and 8 new ones: the last of the complete prompt.
         for (at, new) in [8, 5, 8, 2].into_iter().enumerate() {
             let text = lines[at]["turns"][0]["text"].as_str().unwrap();
             assert_eq!(text.len(), new * 4);
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(back.header.turns, TurnContent::Delta);
         let back: Vec<_> = read(back).into_iter().map(|row| (row.session, row.turn, row.at / SECOND)).collect();
         let of = |session: &str, turn, at| (Some(session.to_owned()), Some(turn), at);
-        // A turn that waits for an answer comes no earlier than its pause after the one before.
+        // A turn that waits for a reply arrives no earlier than its pause after the previous turn.
         assert_eq!(back, [of("a", 0, 1), of("b", 0, 2), of("a", 1, 4), of("b", 1, 40)]);
     }
 

@@ -1,14 +1,14 @@
-//! Whether rows of Mooncake's fields count time in milliseconds or in seconds, and how long their blocks are.
+//! Detects whether rows with Mooncake's fields count time in milliseconds or seconds, and their block size.
 //!
 //! Mooncake, AIPerf and vLLM's `timed_trace` share their fields. The evidence, strongest first:
 //!
-//! 1. `type` in a row, which AIPerf knows and our writers put into the first row.
-//! 2. Fields of AIPerf's, whose times are milliseconds.
-//! 3. Timestamps without a fraction are milliseconds, unless that is an absurd rate.
-//! 4. Timestamps with a fraction are seconds, unless that is an absurd rate or span.
+//! 1. `type` in a row: AIPerf defines it, and Streamgauge writes it into the first row.
+//! 2. Fields specific to AIPerf, whose times are milliseconds.
+//! 3. Timestamps without a fraction are milliseconds, unless the rate would be absurd.
+//! 4. Timestamps with a fraction are seconds, unless the rate or the span would be absurd.
 //!
-//! The evidence is of the whole file: its first rows, and of a file on disk rows from all over it. The size of blocks only
-//! moves the limits: vLLM's default is 16 tokens, Mooncake's is 512.
+//! The evidence covers the whole file: its first rows, and for a file on disk rows from all parts. The block size only
+//! adjusts the limits: vLLM's default is 16 tokens, Mooncake's is 512.
 
 use super::super::blocks::expected_ids;
 use super::super::conversion_loss::ConversionLosses;
@@ -17,16 +17,14 @@ use super::super::json::{LenientNumber, StringOrNumber, TextSize, WrittenNumber,
 use super::mooncake::block_scheme;
 use super::{mooncake, timed_trace};
 
-/// What a timestamp counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeUnit {
     Milliseconds,
     Seconds,
 }
 
-/// Rows from which a rate is taken for one.
 const MIN_RATE_ROWS: u64 = 10;
-/// No trace of requests is longer, in seconds: 60 days.
+/// Maximum span of a plausible trace, in seconds: 60 days.
 const MAX_SPAN_S: f64 = 60.0 * 86_400.0;
 
 row!(Row {
@@ -41,28 +39,26 @@ row!(Row {
     payload: TextSize,
 });
 
-/// What the rows of a file tell of their unit of time and of their blocks.
 pub(super) struct TimeUnitEvidence {
-    /// What a row says that it is of.
+    /// Unit declared by the `type` of a row.
     declared_unit: Option<TimeUnit>,
-    /// Whether a row has a field that only AIPerf's have.
+    /// True if a row has a field specific to AIPerf.
     has_aiperf_fields: bool,
     has_fraction: bool,
     rows: u64,
-    /// Neighbouring rows, and the time that they span together, in units.
+    /// Pairs of adjacent rows, and the sum of the times between them, in timestamp units.
     neighbours: u64,
     neighbour_span: f64,
     bounds: Option<(f64, f64)>,
-    /// Rows with block ids, and those of them that blocks of each size would fit.
+    /// Rows with block ids, and for each block size the rows that fit it.
     with_ids: u64,
     fitting: [u64; BLOCK_SIZES.len()],
 }
 
-/// Sizes of blocks that are looked for.
+/// Block sizes that are tried.
 const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
 impl TimeUnitEvidence {
-    /// Looks at rows of a file.
     pub(super) fn from_stream(stream: &InputStream) -> Self {
         let mut evidence = Self {
             declared_unit: None,
@@ -84,7 +80,7 @@ impl TimeUnitEvidence {
         evidence
     }
 
-    /// Takes in rows that stand one after the other.
+    /// Adds consecutive rows.
     fn add_lines<'a>(&mut self, lines: impl Iterator<Item = &'a [u8]>) {
         let (mut part, mut rows): (Option<(f64, f64)>, u64) = (None, 0);
         let widened = |bounds: Option<(f64, f64)>, at: f64| {
@@ -125,18 +121,17 @@ impl TimeUnitEvidence {
         }
     }
 
-    /// Rows that blocks of this size fit.
     fn fitting(&self, size: u32) -> u64 {
         BLOCK_SIZES.iter().position(|known| *known == size).map_or(0, |at| self.fitting[at])
     }
 
-    /// The size of blocks: the format's usual one, unless only another fits all rows.
+    /// Block size: `usual`, unless only another size fits all rows.
     pub(super) fn block_size(&self, usual: u32) -> u32 {
         let fits_all = |size: &u32| self.fitting(*size) == self.with_ids;
         if fits_all(&usual) { usual } else { BLOCK_SIZES.into_iter().find(fits_all).unwrap_or(usual) }
     }
 
-    /// What its timestamps count.
+    /// The most probable unit of timestamps.
     pub(super) fn unit(&self) -> TimeUnit {
         if let Some(marked) = self.declared_unit {
             return marked;
@@ -149,10 +144,10 @@ impl TimeUnitEvidence {
         let has_rate = self.rows >= MIN_RATE_ROWS && rate.is_finite();
         let span = self.bounds.map_or(0.0, |(first, last)| last - first);
         let seconds = match (self.has_fraction, has_rate) {
-            // Milliseconds would be more than so many requests in a second.
+            // As milliseconds, the rate would exceed this many requests per second.
             (false, true) => rate * 1e3 > if as_vllm { 500.0 } else { 5_000.0 },
             (false, false) => false,
-            // Seconds would be less than one request in 50 seconds, or in five.
+            // As seconds, the rate would be less than one request in 50 or in 5 seconds.
             (true, true) => span <= MAX_SPAN_S && rate >= if as_vllm { 0.02 } else { 0.2 },
             (true, false) => span <= MAX_SPAN_S && self.fitting(mooncake::BLOCK_TOKENS) < self.with_ids,
         };
@@ -166,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found of rows at these times, as they are written, with a prompt of 1,000 tokens in blocks of that size.
+    /// Detects unit and block size of rows with these timestamps and prompts of 1,000 tokens.
     fn found(times: impl IntoIterator<Item = String>, block: u32) -> (TimeUnit, u32) {
         let ids: Vec<u32> = (0..1_000_u32.div_ceil(block)).collect();
         let row = |at: String| format!("{{\"timestamp\": {at}, \"input_length\": 1000, \"hash_ids\": {ids:?}}}\n");
@@ -181,15 +176,15 @@ mod tests {
         use TimeUnit::{Milliseconds, Seconds};
         let every = |step: f64, digits: usize| (0..100).map(move |n| format!("{:.digits$}", f64::from(n) * step));
         for block in [16, 64, 512] {
-            // One request in 300 ms, in whole milliseconds and in fractions of both units.
+            // One request every 300 ms, in whole milliseconds and in fractions of both units.
             assert_eq!(found(every(300.0, 0), block), (Milliseconds, block));
             assert_eq!(found(every(300.25, 2), block), (Milliseconds, block));
             assert_eq!(found(every(0.3, 3), block), (Seconds, block));
             assert_eq!(found(every(1.0, 1), block), (Seconds, block), "whole seconds, written with a fraction");
         }
-        // Whole seconds without a fraction: a thousand requests per millisecond-second is none.
+        // Whole seconds without a fraction: as milliseconds, they would be 1,000 requests per second.
         assert_eq!(found(every(1.0, 0), 16).0, Seconds);
-        // One request an hour for 100 hours, in seconds; in milliseconds, a request in four seconds.
+        // One request per hour for 100 hours, in seconds; in milliseconds, one request every four seconds.
         assert_eq!(found(every(3_600.5, 1), 512).0, Milliseconds);
     }
 

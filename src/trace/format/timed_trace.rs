@@ -1,4 +1,4 @@
-//! vLLM's `timed_trace`: Mooncake's fields, but seconds and blocks of 16 tokens, unless its flags say otherwise.
+//! vLLM's `timed_trace`: Mooncake's fields, but by default with seconds and blocks of 16 tokens.
 
 use super::super::{Error, Trace, TraceProblem};
 use super::mooncake::{self, MooncakeWriter, read_rows};

@@ -1,7 +1,8 @@
-//! AIPerf's `single_turn` and `multi_turn`: prompts as texts, of which only the lengths survive. `texts` writes them.
+//! AIPerf's `single_turn` and `multi_turn`: prompts as texts, of which only the lengths are stored. `text_writer`
+//! writes both.
 //!
-//! A row of `single_turn` is a whole prompt, also where it has a session; a turn of `multi_turn` is what it adds. Such a
-//! session may begin with a system prompt, which is no request of its own: it comes with the first.
+//! A row of `single_turn` is a complete prompt, even in a session; a turn of `multi_turn` is the added text. A session
+//! may begin with a system prompt, which is not sent alone but with the first request.
 
 use std::collections::VecDeque;
 
@@ -67,12 +68,11 @@ row!(Extra { min_tokens: u64, n: u64, temperature: f64, ignore_eos: bool });
 row!(Conversation { session_id: StringOrNumber, turns: Vec<NestedRow<Turn>> });
 
 impl Turn {
-    /// Bytes of its text.
     fn bytes(&self) -> u64 {
         [&self.text, &self.texts].into_iter().flatten().map(|text| text.bytes).sum()
     }
 
-    /// Whether it is a system prompt, and nothing that is sent by itself.
+    /// True for a system prompt, which is not sent alone.
     fn is_system(&self) -> bool {
         let media = [&self.image, &self.images, &self.audio, &self.audios, &self.video, &self.videos];
         let sent = self.timestamp.is_some() || self.delay.is_some() || self.output_length.is_some();
@@ -80,7 +80,7 @@ impl Turn {
     }
 }
 
-/// Parts of one kind that are kept of a request; nobody sends more.
+/// Maximum parts of one kind kept per request; real requests have fewer.
 const MAX_PARTS: u64 = 1_000;
 
 fn read(source: InputSource, format: &'static TraceFormat) -> Result<Trace, Error> {
@@ -101,7 +101,7 @@ fn read(source: InputSource, format: &'static TraceFormat) -> Result<Trace, Erro
 struct TurnReader {
     lines: NumberedLines,
     losses: ConversionLosses,
-    /// When the turn before came, and its number.
+    /// Arrival and number of the previous turn.
     sessions: SessionTable<(u64, u32)>,
     pending: VecDeque<TraceEntry>,
     number: u64,
@@ -145,7 +145,7 @@ impl TurnReader {
         turns.try_for_each(|turn| self.push_turn(turn, Some(session.clone()), systems.next().unwrap_or(0)))
     }
 
-    /// Takes a turn in, before which a system prompt of so many bytes stands.
+    /// Adds a turn; `system` is the bytes of the system prompt before it.
     fn push_turn(&mut self, row: Turn, session: Option<String>, system: u64) -> Result<(), TraceProblem> {
         let text = system + row.bytes();
         let session = session.or(row.session_id.map(|StringOrNumber(session)| session));

@@ -1,5 +1,5 @@
-//! vllm-vcr's recordings: JSON Lines after a line of `meta`, milliseconds, every gap between tokens, chained ids of
-//! full blocks; rows stand in the order in which requests ended.
+//! vllm-vcr's recordings: JSON Lines after a `meta` line, milliseconds, every gap between tokens, chained ids of full
+//! blocks; rows are in completion order.
 
 use std::io::Write as _;
 
@@ -110,7 +110,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     Ok(Trace { header, entries, losses })
 }
 
-/// Packs the gaps, and counts the tokens of the first event: those that no gap brought.
+/// Packs the gaps. The first event's tokens are those that no gap accounts for.
 fn set_gaps(entry: &mut TraceEntry, millis: &[f64], tokens: Option<&[u32]>) -> Result<(), TraceProblem> {
     let later: u64 = tokens.map_or(millis.len() as u64, |tokens| tokens.iter().map(|n| u64::from(*n)).sum());
     if tokens.is_some_and(|tokens| tokens.len() != millis.len()) {
@@ -188,7 +188,7 @@ fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>
 }
 
 impl VcrWriter {
-    /// A recording is of one model: that of the first request.
+    /// A recording has one model: that of the first request.
     fn write_meta(&mut self, entry: Option<&TraceEntry>) -> Result<(), WriteError> {
         if self.model.is_some() {
             return Ok(());

@@ -1,10 +1,11 @@
-//! Agent sessions of kv-cache-tester, which AIPerf, GuideLLM and inference-perf read as `weka`: a JSON document per
-//! session, seconds, 64-token blocks without the last partial one, ids of the session.
+//! Agent sessions of kv-cache-tester, which AIPerf, GuideLLM and inference-perf read as `weka`: one JSON document per
+//! session, seconds, 64-token blocks without a partial last one, ids valid within the session.
 //!
-//! A folder is read session by session; each begins at zero, for they have no common clock. A subagent's requests are
-//! a session of their own. Where its times begin before its own start they count from that.
+//! A folder is read session by session. Each session begins at zero, because sessions have no common clock. The
+//! requests of a subagent form a session of their own. If a subagent's times begin before its own start, they count
+//! from that start.
 //!
-//! It is past 400 lines, for what is written has to be read again: the document stands beside both ways.
+//! It is past 400 lines, because written documents must be readable again: reader and writer share the document types.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs;
@@ -54,9 +55,8 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 };
 
 const BLOCK_TOKENS: u32 = 64;
-/// Requests of one session; the longest of the 739 published ones has some thousands.
+/// Maximum requests of one session; the longest of the 739 published ones has a few thousand.
 const MAX_SESSION_REQUESTS: usize = 1 << 20;
-/// Subagents of subagents.
 const MAX_AGENT_DEPTH: usize = 8;
 
 row!(Session {
@@ -99,7 +99,7 @@ fn detect(source: &InputSource) -> bool {
     }
 }
 
-/// The documents in a folder, last one first.
+/// The documents in a folder, in reverse order.
 fn document_paths(folder: &PathBuf) -> Result<Vec<PathBuf>, Error> {
     let error = |error: std::io::Error| {
         TraceProblem::new(format!("cannot be read: {error}")).at_line(&folder.display().to_string(), None)
@@ -108,7 +108,7 @@ fn document_paths(folder: &PathBuf) -> Result<Vec<PathBuf>, Error> {
     for entry in fs::read_dir(folder).map_err(error)? {
         let path = entry.map_err(error)?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // ServeGen's folders have documents as well.
+        // ServeGen's folders also contain JSON files.
         if name.ends_with(".json") && !name.ends_with("-dataset.json") && name != "LICENSE.json" {
             paths.push(path);
         }
@@ -117,16 +117,14 @@ fn document_paths(folder: &PathBuf) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// A session, with its file and line.
 type LocatedSession = (Session, String, Option<u64>);
 
-/// Where sessions come from.
 enum DocumentReader {
-    /// One per line.
+    /// One document per line.
     Lines(NumberedLines),
-    /// One that is read whole.
+    /// One document, read completely.
     Single(Option<(String, Vec<u8>)>),
-    /// One per file; the next is the last.
+    /// One document per file, popped from the end.
     Files(Vec<PathBuf>),
 }
 
@@ -153,7 +151,7 @@ impl DocumentReader {
                     Ok(line) => parse(line, losses),
                     Err(error) => return Some(Err(error)),
                 };
-                // The place is only needed for an error.
+                // Only an error uses the location.
                 let at = lines.error_at_line(TraceProblem::new(""));
                 Some(
                     session
@@ -326,13 +324,13 @@ struct WekaDocument<'a> {
     requests: Vec<WekaLine<'a>>,
 }
 
-/// Writes a line per session, of rows that may stand among those of others: a session waits for more of them until all that
-/// wait hold too much, and it has waited longest.
+/// Writes one line per session. Rows of several sessions may interleave, so sessions stay open. When all open sessions
+/// exceed the memory limit, the session that has waited longest is written.
 struct WekaWriter {
     out: TraceOutput,
     blocks: Option<BlockRehasher>,
     open: HashMap<u64, OpenSession>,
-    /// The sessions that are open, by the number of their last row.
+    /// Open sessions, by the number of their last row.
     by_last_row: BTreeMap<u64, u64>,
     held_bytes: usize,
     rows: u64,
@@ -340,25 +338,23 @@ struct WekaWriter {
     lengths: RequiredLengths,
     documents: u64,
     continued_lines: u64,
-    /// Requests of which nobody knows whether they were streamed.
+    /// Requests that may or may not have been streamed.
     unknown_stream: u64,
     written: HashSet<u64>,
 }
 
-/// A session that is not written yet.
 #[derive(Default)]
 struct OpenSession {
-    /// The numbers of its first row and its last.
     first: u64,
     last: u64,
     held_bytes: usize,
     rows: Vec<PendingRow>,
 }
 
-/// A row that waits, apart for a list moves what it holds, and the ids of its blocks.
+/// A waiting row and its block ids. Boxed, because a list moves its elements.
 type PendingRow = (Box<TraceEntry>, Vec<u64>);
 
-/// What the rows that wait may hold together, and those of one session, whose line is to be read again, in bytes.
+/// Maximum bytes of all waiting rows, and of the rows of one session, whose line must be readable again.
 const MAX_PENDING_BYTES: (usize, usize) = (64 << 20, 4 << 20);
 
 fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
@@ -386,13 +382,12 @@ fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>
     }))
 }
 
-/// Whether it was answered as a stream, as far as that is known: only such a one has a TTFT there.
+/// True if the reply is known to be a stream. In this format only streams have a TTFT.
 fn is_streamed(entry: &TraceEntry) -> bool {
     entry.stream.unwrap_or(entry.timing.first_token.is_some())
 }
 
 impl WekaWriter {
-    /// Writes a session that is open.
     fn write_session(&mut self, key: u64) -> Result<(), WriteError> {
         let OpenSession { last, held_bytes: held, rows, .. } = self.open.remove(&key).unwrap_or_default();
         self.by_last_row.remove(&last);
@@ -404,7 +399,7 @@ impl WekaWriter {
     }
 
     fn write_document(&mut self, mut rows: Vec<PendingRow>) -> Result<(), WriteError> {
-        // A capture's rows stand in the order of ends.
+        // The rows of a capture are in completion order.
         rows.sort_by_key(|(entry, _)| entry.at);
         let Some((first, _)) = rows.first() else { return Ok(()) };
         let zero = first.at;

@@ -1,4 +1,4 @@
-//! When requests come: rate, gaps, and how uneven they are.
+//! Arrival statistics: rate, gaps and burstiness.
 
 use std::collections::HashMap;
 
@@ -7,43 +7,43 @@ use serde::Serialize;
 use crate::measure::deviation::SecondsDeviation;
 use crate::measure::locality_hash::BuildLocalityHasher;
 
-/// Different gaps that are counted when a grid is looked for.
+/// Maximum distinct gaps counted for grid detection.
 const MAX_DISTINCT_GAPS: usize = 1 << 14;
-/// Times that wait for earlier ones: a capture's rows stand in the order in which requests ended.
+/// Maximum times that wait for earlier ones, because the rows of a capture are in completion order.
 const MAX_PENDING_ARRIVALS: usize = 1 << 16;
 
-/// How uneven arrivals are. A Poisson process has 1 everywhere.
+/// Burstiness of arrivals. A Poisson process has about 1 for `gap_cv` and both dispersions.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Burstiness {
     /// Standard deviation of the gaps between arrivals, divided by their mean.
     pub gap_cv: f64,
-    /// Variance of the arrivals in windows of 1 s, divided by their mean; absent for spans beyond 194 days.
+    /// Variance of the arrivals per window of 1 s, divided by their mean; absent for spans beyond 194 days.
     pub dispersion_1s: Option<f64>,
-    /// The same in whole windows of 10 s.
+    /// Variance divided by the mean for whole windows of 10 s.
     pub dispersion_10s: Option<f64>,
-    /// The fullest second, in mean seconds.
+    /// Arrivals in the fullest second, divided by the mean per second.
     pub peak_1s: Option<f64>,
-    /// The fullest 10 s, in mean ones.
+    /// Arrivals in the fullest window of 10 s, divided by the mean per window.
     pub peak_10s: Option<f64>,
-    /// Share of the gaps that are zero.
+    /// Share of gaps that are zero.
     pub zero_gaps: f64,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::trace) struct ArrivalStats {
-    /// The time of the row before.
+    /// Time of the previous row.
     previous: u64,
     pending: Vec<u64>,
-    /// The latest that no longer waits.
+    /// The latest settled time.
     last: Option<u64>,
-    /// Gaps between neighbours in time, but for rows that came far too late (Welford).
+    /// Welford statistics of the gaps between consecutive times, except rows that came far too late.
     gaps: u64,
     mean: f64,
     squares: f64,
     zero: u64,
     pub(in crate::trace) unsorted: u64,
     pub(in crate::trace) seconds: SecondsDeviation,
-    /// Gaps that are not zero, in milliseconds, and how often they occur.
+    /// Counts of the nonzero gaps, in milliseconds.
     steps: HashMap<u64, u64, BuildLocalityHasher>,
 }
 
@@ -58,7 +58,7 @@ impl ArrivalStats {
         }
     }
 
-    /// Takes the gaps of the earliest so many times that wait.
+    /// Sorts the waiting times and settles the earliest ones; `most` limits how many.
     pub(in crate::trace) fn settle(&mut self, most: usize) {
         let mut waiting = std::mem::take(&mut self.pending);
         waiting.sort_unstable();
@@ -86,7 +86,7 @@ impl ArrivalStats {
         }
     }
 
-    /// How uneven they are, as far as they are settled; likewise below.
+    /// Burstiness of the settled arrivals; the functions below also use only settled ones.
     pub(in crate::trace) fn burstiness(&self) -> Option<Burstiness> {
         if self.gaps < 2 || self.mean <= 0.0 {
             return None;
@@ -102,10 +102,9 @@ impl ArrivalStats {
         })
     }
 
-    /// The step of a grid on which most arrivals come together, in nanoseconds; none where they do not.
+    /// The step of a grid that most arrivals fall on, in nanoseconds; `None` if there is no grid.
     ///
-    /// Timestamps in batches have mostly gaps of zero, and the others are mostly of one length, give or take a few
-    /// milliseconds.
+    /// With batch timestamps, most gaps are zero, and most others have one length within a tolerance of 0.5 %.
     pub(in crate::trace) fn batch_step(&self) -> Option<u64> {
         let (step, _) = self.steps.iter().max_by_key(|(step, count)| (**count, u64::MAX - **step))?;
         let near = |gap: u64| gap.abs_diff(*step) <= (*step / 200).max(1);
@@ -114,7 +113,8 @@ impl ArrivalStats {
         (*step >= 10 && self.zero * 2 > self.gaps && together * 2 > others && others >= 5).then_some(step * 1_000_000)
     }
 
-    /// Arrivals in at most so many windows of equal length, and that length in seconds. The last may end with the trace.
+    /// Arrivals in at most `most` windows of equal length, and that length in seconds. The last window may be
+    /// incomplete.
     pub(in crate::trace) fn rate_windows(&self, most: usize) -> (u64, Vec<u64>) {
         let Some(seconds) = self.seconds.windows(1) else { return (1, Vec::new()) };
         let window = seconds.clone().count().div_ceil(most).max(1);
@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn rows_in_the_order_of_ends_are_as_bursty_as_the_same_rows_in_order_of_time() {
-        // Of a beat of four a second every other request takes ten seconds longer; far beyond what waits at once.
+        // A rhythm of four per second in which every other request takes ten seconds longer; far more rows than the
+        // limit on waiting times.
         let beat = |n: u64| n * SECOND / 4;
         let mut ends: Vec<u64> = (0..3 * MAX_PENDING_ARRIVALS as u64).collect();
         ends.sort_by_key(|n| beat(*n) + n % 2 * 10 * SECOND);
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_window_that_the_trace_ends_in_is_no_lull() {
-        // Ten a second for 21 s: two windows of 10 s, and one that has only a second of them.
+        // Ten per second for 21 s: two windows of 10 s, and an incomplete one of one second.
         let burstiness = of((0..210).map(|i| i * SECOND / 10)).burstiness().unwrap();
         assert_eq!((burstiness.dispersion_10s, burstiness.peak_10s), (Some(0.0), Some(1.0)));
     }

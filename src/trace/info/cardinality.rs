@@ -1,14 +1,13 @@
-//! How many different things there are, exactly while they are few, and estimated in fixed memory beyond.
+//! Counts distinct items: exact for small numbers, estimated in fixed memory beyond.
 //!
-//! Of the hashes of things only those below a bound are kept; when they are too many, the bound is halved. What is kept
-//! is then a fair sample of all different things, and stays the same sample whatever comes.
+//! Only hashes below a bound are kept, and the bound is halved when they exceed the limit. The remaining hashes are a
+//! fair sample of all distinct items that does not depend on their order.
 
 use std::collections::HashSet;
 
 use crate::measure::locality_hash::BuildLocalityHasher;
 use crate::measure::prefix_cache::mix;
 
-/// Hashes that are kept.
 const MAX_HASHES: usize = 1 << 18;
 
 #[derive(Debug, Default)]

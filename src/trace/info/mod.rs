@@ -1,4 +1,4 @@
-//! What is in a trace: one pass, in memory that does not grow with it.
+//! Summarizes a trace in one pass, in memory that does not grow with its length.
 
 mod arrivals;
 mod cardinality;
@@ -25,68 +25,67 @@ pub use crate::measure::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCache};
 pub use arrivals::Burstiness;
 pub use warnings::{TraceWarning, absurd_rate};
 
-/// Models that are told apart.
 const MAX_MODELS: usize = 64;
-/// The most windows of the picture of the rate.
+/// Maximum windows in the rate chart.
 pub const MAX_RATE_WINDOWS: usize = 96;
 
-/// Sizes of blocks that are tried where the trace's own does not fit.
+/// Block sizes that are tried if the trace's own does not fit.
 const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
-/// What was found in a trace.
+/// Summary of a trace.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TraceInfo {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// From the first arrival to the last, in seconds.
+    /// Seconds from the first arrival to the last.
     pub span_s: f64,
-    /// Requests per second of the span; absent for a single moment.
+    /// Requests per second of the span; absent if the span is zero.
     pub rate: Option<f64>,
-    /// Prompt tokens, together and per request (ISL).
+    /// Prompt tokens (ISL).
     pub input: Option<LengthSummary>,
-    /// Requests whose prompt tokens were estimated from bytes.
+    /// Requests with prompt tokens estimated from bytes.
     pub input_estimated: u64,
-    /// Output tokens, together and per request (OSL).
+    /// Output tokens (OSL).
     pub output: Option<LengthSummary>,
-    /// How uneven arrivals are.
+    /// Burstiness of arrivals.
     pub burstiness: Option<Burstiness>,
-    /// What caches of prompts would have.
+    /// Hit rates of simulated prefix caches.
     pub reuse: Vec<PrefixCache>,
-    /// The size of blocks, in their unit, with which `reuse` is reckoned, where the trace names one that does not fit.
+    /// Block size used for `reuse`, in the trace's unit; absent if the trace's own size fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fitting_block_size: Option<u32>,
-    /// Sessions and their turns.
+    /// Sessions and their requests.
     pub sessions: Option<SessionCounts>,
     /// Requests by model.
     pub models: BTreeMap<String, u64>,
-    /// Requests by what became of them, where that is known.
+    /// Requests by outcome, if known.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// Requests that their client left.
+    /// Requests aborted by their client.
     pub aborted: u64,
-    /// What is wrong with it, or might mislead.
+    /// Problems and possible pitfalls.
     pub warnings: Vec<TraceWarning>,
-    /// Requests in windows of so many seconds, from the second of the first arrival on; the last may end with the trace.
+    /// Requests per window, from the second of the first arrival on; the last window may be incomplete.
     pub rate_over_time: Vec<u64>,
-    /// Seconds of such a window.
+    /// Length of these windows in seconds.
     pub rate_window_s: u64,
-    /// Requests by prompt tokens: up to and including each power of two.
+    /// Requests by prompt tokens; each bucket ends at a power of two, inclusive.
     pub input_histogram: Vec<(u64, u64)>,
-    /// The same of output tokens.
+    /// Requests by output tokens; each bucket ends at a power of two, inclusive.
     pub output_histogram: Vec<(u64, u64)>,
 }
 
-/// Sessions.
+/// Session counts.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SessionCounts {
-    /// How many; estimated beyond a quarter of a million.
+    /// Number of sessions; estimated beyond 262,144.
     pub count: u64,
-    /// Requests that are of one.
+    /// Requests that belong to a session.
     pub requests: u64,
-    /// Whether the count is an estimate.
+    /// True if `count` is an estimate.
     pub estimated: bool,
 }
 
-/// A pass over a trace.
+/// Collects the summary of a trace, row by row.
 pub struct InfoCollector {
     header: TraceHeader,
     info: TraceInfo,
@@ -97,14 +96,14 @@ pub struct InfoCollector {
     sessions: CardinalityEstimator,
     session_requests: u64,
     ids: Vec<u64>,
-    /// Rows with another number of ids than their length asks for: how many, and the first.
+    /// Rows whose number of ids does not match their length: how many, and the first.
     mismatched_rows: Option<(u64, u64)>,
-    /// Sizes of blocks with which the rows so far would fit.
+    /// Block sizes that fit all rows so far.
     fitting_sizes: Vec<u32>,
 }
 
 impl InfoCollector {
-    /// A pass that also looks at a cache of so many blocks.
+    /// Creates a collector. `cache_blocks` adds a simulated cache of this many blocks.
     pub fn new(header: &TraceHeader, cache_blocks: Option<usize>) -> Self {
         let tokens_of = |blocks: &BlockScheme, size: u32| block_tokens(&BlockScheme { size, ..blocks.clone() });
         let reuse = header.blocks.as_ref().map(|blocks| {
@@ -125,14 +124,14 @@ impl InfoCollector {
         }
     }
 
-    /// A pass over one of two traces that are read side by side.
+    /// For one of two traces that are read side by side.
     pub(in crate::trace) fn for_comparison(header: &TraceHeader) -> Self {
         let mut pass = Self::new(header, None);
         pass.reuse = pass.reuse.map(PrefixReuse::for_comparison);
         pass
     }
 
-    /// Takes a request in.
+    /// Adds a request.
     pub fn add(&mut self, entry: &TraceEntry) {
         self.info.requests += 1;
         self.arrivals.add(entry.at);
@@ -169,7 +168,7 @@ impl InfoCollector {
         let (Some(blocks), Some(reuse)) = (&self.header.blocks, &mut self.reuse) else { return };
         let ids = entry.prompt.blocks.len() as u64;
         let length = match blocks.unit {
-            // A server counts the template of a chat as well, which whoever cut the blocks did not know.
+            // Servers also count the chat template, which the block ids may not cover.
             BlockUnit::Tokens if entry.prompt.source == Some(CountSource::Usage) => None,
             BlockUnit::Tokens => entry.prompt.tokens,
             BlockUnit::Bytes => entry.prompt.bytes,
@@ -195,7 +194,7 @@ impl InfoCollector {
         reuse.take(&PrefixLookup { ids, block: block_tokens(blocks), tokens });
     }
 
-    /// What was found.
+    /// Returns the summary.
     pub fn finish(mut self) -> TraceInfo {
         let mut info = std::mem::take(&mut self.info);
         self.arrivals.settle(usize::MAX);
@@ -212,7 +211,7 @@ impl InfoCollector {
             estimated: self.sessions.is_estimate(),
         });
         let fits = self.fitting_sizes.first().copied().filter(|_| self.mismatched_rows.is_some());
-        // What is known not to fit is not reckoned with.
+        // A block size that is known not to fit must not determine the reuse.
         if let (Some(size), Some(blocks), Some(reuse)) = (fits, &self.header.blocks, &self.reuse) {
             let tokens = block_tokens(&BlockScheme { size, ..blocks.clone() });
             info.reuse = reuse.caches_with(tokens).unwrap_or_default();
@@ -228,17 +227,17 @@ impl InfoCollector {
     }
 }
 
-/// Blocks that a cache of so many tokens has room for.
+/// Capacity in blocks of a cache with `tokens` tokens.
 pub fn cache_blocks(header: &TraceHeader, tokens: u64) -> Option<usize> {
     let blocks = header.blocks.as_ref()?;
     usize::try_from(tokens / block_tokens(blocks)).ok()
 }
 
-/// What rows may hold together that are put in order, in bytes: the largest cache leaves no room for more.
+/// Maximum bytes of rows held for sorting; the largest cache leaves no memory for more.
 const MAX_HEAP_BYTES: usize = 8 << 20;
 
-/// Reads a trace to its end and says what is in it. A cache of a given size sees rows that stand in the order of ends in
-/// that of arrivals.
+/// Reads a trace to its end and summarizes it. A cache of limited size sees rows in order of arrival, even if the file
+/// is in completion order.
 pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<TraceInfo, Error> {
     let mut pass = InfoCollector::new(&trace.header, cache_blocks);
     let in_order_of_ends = trace.header.is_in_completion_order();
@@ -254,7 +253,7 @@ pub fn info(trace: &mut Trace, cache_blocks: Option<usize>) -> Result<TraceInfo,
         pass.add(&entry?);
     }
     let mut info = pass.finish();
-    // They are as they should be.
+    // Completion order is correct for such a trace.
     info.warnings.retain(|warning| !(in_order_of_ends && matches!(warning, TraceWarning::Unsorted { .. })));
     Ok(info)
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a trace, or might mislead whoever replays it; every doubt ends in advice.
+//! Warnings about a trace that is wrong or may mislead a replay. Each warning has advice.
 
 use serde::Serialize;
 
@@ -7,47 +7,47 @@ use super::arrivals::ArrivalStats;
 use crate::capture::row::TraceHeader;
 use crate::measure::time::Gap;
 
-/// A doubt and what to do about it.
+/// A warning; [`text`](Self::text) describes it and [`advice`](Self::advice) names a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "warning", rename_all = "snake_case")]
 pub enum TraceWarning {
-    /// Times are those of batches.
+    /// Timestamps are those of batches.
     BatchGrid {
-        /// From one batch to the next, in nanoseconds.
+        /// Interval between batches in nanoseconds.
         step_ns: u64,
-        /// Share of the gaps that are zero.
+        /// Share of gaps that are zero.
         zero_gaps: f64,
     },
-    /// No server has so many requests, or nobody waits so long for so few: the times may be of another unit.
+    /// The rate is implausible, so the times may have another unit.
     AbsurdRate {
         /// Requests per second.
         per_second: f64,
     },
-    /// Rows are not in order of time.
+    /// Rows are not sorted by time.
     Unsorted {
-        /// Rows that come before the row above them.
+        /// Rows with an earlier time than the row before.
         rows: u64,
     },
-    /// The number of block ids is not what the length asks for.
+    /// The number of block ids does not match the prompt length.
     ImpossibleLengths {
-        /// Rows.
+        /// Number of such rows.
         rows: u64,
-        /// The first of them, from 1.
+        /// The first such row, from 1.
         first: u64,
-        /// A size of blocks with which every row would fit.
+        /// A block size that fits every row.
         fitting_block_size: Option<u32>,
     },
-    /// Prompts without a count of tokens.
+    /// Prompts without a token count.
     EstimatedTokens {
-        /// Rows.
+        /// Number of such rows.
         rows: u64,
     },
-    /// There is nothing in it.
+    /// The trace has no rows.
     Empty,
 }
 
 impl TraceWarning {
-    /// What it is, in a sentence.
+    /// Describes the problem in one sentence.
     pub fn text(&self) -> String {
         match self {
             Self::BatchGrid { step_ns, zero_gaps } => format!(
@@ -82,7 +82,7 @@ impl TraceWarning {
         }
     }
 
-    /// What to do.
+    /// The recommended action.
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::BatchGrid { .. } => "`trace spread` moves each arrival to a place of its own inside its batch",
@@ -96,14 +96,14 @@ impl TraceWarning {
     }
 }
 
-/// Requests from which a rate is one.
+/// Minimum requests to compute a rate from.
 const MIN_RATE_REQUESTS: u64 = 10;
-/// Requests per second beyond which a trace is doubted.
+/// Highest plausible rate, in requests per second.
 const MAX_RATE: f64 = 1_000.0;
-/// The same below which it is: one in 17 minutes.
+/// Lowest plausible rate, in requests per second: one request in 17 minutes.
 const MIN_RATE: f64 = 0.001;
 
-/// A doubt about a rate that no traffic has, in a trace that the program has not recorded itself.
+/// Warns about an implausible rate in a trace that this program did not record.
 pub fn absurd_rate(header: &TraceHeader, requests: u64, span_s: f64) -> Option<TraceWarning> {
     let per_second = requests as f64 / span_s;
     let known = requests >= MIN_RATE_REQUESTS && per_second.is_finite() && !header.is_in_completion_order();
@@ -111,7 +111,8 @@ pub fn absurd_rate(header: &TraceHeader, requests: u64, span_s: f64) -> Option<T
     absurd.then_some(TraceWarning::AbsurdRate { per_second })
 }
 
-/// The doubts about what was found. `misfits` are rows with impossible lengths, the first, and a size that would fit.
+/// Collects the warnings. `misfits` is the number of rows with impossible lengths, the first of them, and a block size
+/// that would fit.
 pub(super) fn collect(
     header: &TraceHeader,
     info: &TraceInfo,

@@ -1,17 +1,18 @@
-//! Which row of one trace is which row of another.
+//! Joins each row of one trace with the corresponding row of another.
 //!
-//! * **Sessions**: where both traces have them, a later turn is joined by session and turn. The sessions themselves are
-//!   joined by name where the traces share names; else by their first turns, since a capture names sessions anew.
-//! * **Shift**: all other rows are joined in order of time, the first with the first, after the best shift. A shift leaves
-//!   out up to [`MAX_SKIPPED`] first rows of one trace. It is the one that makes most of the next [`COMPARED`] pairs agree
-//!   in time and length, and zero unless another is clearly better. Where rows disagree later on, a row that one trace lacks
-//!   is looked for in the same way, up to [`MAX_MISSING`] at a time.
-//! * **Moments**: rows of the first trace within [`MOMENT`] have no order that the second could keep. They are joined by
-//!   length with as many rows of the second, the shortest with the shortest.
+//! * **Sessions**: if both traces have sessions, later turns are joined by session and turn. Sessions are joined by
+//!   name if the traces share names. Otherwise they are joined by their first turns, because a capture renames
+//!   sessions.
+//! * **Shift**: all other rows are joined in order of time, after the best shift. A shift skips at most
+//!   [`MAX_SKIPPED_ROWS`] first rows of one trace. The best shift makes most of the next [`COMPARED_PAIRS`] pairs agree
+//!   in time and length; it is zero unless another is clearly better. If later rows disagree, the joiner looks in the
+//!   same way for missing rows, at most [`MAX_MISSING_ROWS`] at a time.
+//! * **Moments**: rows of the first trace within [`MOMENT_NANOS`] have no reliable order. They are joined by length
+//!   with the same number of rows of the second trace, shortest with shortest.
 //!
 //! # Memory
-//! Both traces are read once. Turns that wait for their counterpart, and sessions, are kept up to [`MAX_KEPT`] of each
-//! trace, twice at most; the oldest are forgotten first, and a row that is forgotten is not joined.
+//! Both traces are read once. The joiner keeps at least the last [`MAX_ENTRIES`] sessions and waiting turns of each
+//! trace, and at most twice as many. The oldest are dropped first, and a dropped row is not joined.
 
 mod recent_map;
 mod shift;
@@ -23,104 +24,99 @@ use self::shift::{TOLERANCE_NANOS, best_shift};
 use crate::measure::deviation::{DeviationStats, SecondsDeviation};
 use crate::measure::length_histogram::LengthHistogram;
 
-/// Rows this close, in nanoseconds, come in one moment.
+/// Rows within this many nanoseconds belong to one moment.
 pub const MOMENT_NANOS: u64 = 1_000_000;
-/// Rows of one moment that are joined by length.
+/// Maximum rows of one moment that are joined by length.
 const MAX_MOMENT_ROWS: usize = 1 << 12;
-/// First rows of one trace that a shift may leave out.
+/// Maximum first rows of one trace that a shift may skip.
 const MAX_SKIPPED_ROWS: usize = 64;
-/// Pairs of rows by which shifts are compared: few, since of many a later part would be where a row is missing.
+/// Pairs used to compare shifts. Few, because a missing row later in the trace would distort many.
 const COMPARED_PAIRS: usize = 64;
-/// Rows that one trace may lack at a time, pairs by which that is seen, and how few of them are too few to see it.
+/// Maximum rows that one trace may lack at a time, the pairs used to detect this, and the minimum number of pairs.
 const MAX_MISSING_ROWS: usize = 16;
 const LOOKAHEAD_PAIRS: usize = 32;
 const MIN_COMPARED_PAIRS: usize = 8;
-/// Rows of each trace that are held until the shift is known.
+/// Maximum rows of each trace held until the shift is known.
 const MAX_HELD_ROWS: usize = 1 << 14;
-/// Turns with the same place in their session that are told apart.
+/// Maximum turns with the same position in their session that are distinguished.
 const MAX_DUPLICATE_TURNS: u32 = 8;
-/// Turns of a session that are looked for when its counterpart is known.
+/// Maximum turns of a session searched once its counterpart is known.
 const MAX_TURNS: u32 = 1 << 16;
-/// Rows that are read between two joins in order of time.
+/// Rows read between two joins by time.
 const ROWS_BETWEEN_JOINS: u64 = 256;
 
-/// What is kept of a row until it is joined.
+/// Fields of a row that joining needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JoinRow {
-    /// From the first row of its trace.
+    /// Nanoseconds after the first row of its trace.
     pub(super) at: u64,
     pub(super) input: Option<u64>,
     pub(super) output: Option<u64>,
-    /// A digest of its session's name.
+    /// Digest of the session name.
     pub(super) session: Option<u64>,
-    /// Its turn, where the trace tells.
+    /// Turn number, if the trace has it.
     pub(super) turn: Option<u32>,
 }
 
-/// The first or the second trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceSide {
     A = 0,
     B = 1,
 }
 
-/// The sums over joined rows.
 pub(super) struct JoinTotals {
     pub(super) joined: u64,
-    /// Of these by session and turn.
     pub(super) by_turn: u64,
-    /// First rows of each trace that the shift leaves out.
+    /// First rows of each trace that the shift skips.
     pub(super) skipped: [u64; 2],
     pub(super) arrivals: LengthHistogram,
     pub(super) input: DeviationStats,
     pub(super) output: DeviationStats,
-    /// Arrivals on the shifted line; `None` where there is no shift.
+    /// Arrivals relative to the shifted start; `None` without a shift.
     pub(super) seconds: Option<[SecondsDeviation; 2]>,
 }
 
-/// How sessions are joined.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SessionMatching {
-    /// One trace has none.
+    /// One trace has no sessions.
     None,
-    /// They have the same names.
+    /// Both traces use the same names.
     Named,
-    /// By their first turns.
+    /// Sessions are paired by their first turns.
     Paired,
 }
 
-/// Joins rows as they are read. See the module.
+/// Joins rows while both traces are read.
 pub(super) struct RowJoiner {
     /// Rows of each trace until the shift is known.
     buffered: [Vec<JoinRow>; 2],
     started: bool,
-    /// Rows that were read of each.
+    /// Rows read from each trace.
     read: [u64; 2],
     ended: [bool; 2],
-    /// What is added to the times of each trace.
+    /// Nanoseconds added to the times of each trace.
     offset: [u64; 2],
     sessions: SessionMatching,
-    /// Rows to be joined before the next look for missing ones.
+    /// Rows to join before the next search for missing rows.
     until_check: usize,
     sides: [JoinSide; 2],
     pub(super) sums: JoinTotals,
 }
 
-/// Rows of one trace that wait.
 #[derive(Default)]
 struct JoinSide {
     by_time: VecDeque<JoinRow>,
     sessions: RecentMap<u64, JoinSession>,
-    /// By session, place after the first turn, and number among those with the same place.
+    /// By session, position after the first turn, and number among turns with the same position.
     turns: RecentMap<(u64, u32, u32), JoinRow>,
 }
 
 #[derive(Clone, Copy)]
 struct JoinSession {
-    /// Its first turn in this trace, and the last place after it.
+    /// First turn in this trace, and the last position after it.
     first: u32,
     last: u32,
-    /// The session of the other trace.
+    /// The paired session of the other trace.
     partner: Option<u64>,
 }
 
@@ -148,8 +144,8 @@ impl RowJoiner {
         }
     }
 
-    /// Which trace is to be read next; `None` when both have ended. They are read alike far, unless one has many more rows
-    /// that are joined in order of time.
+    /// The trace to read next; `None` when both have ended. Both are read at the same pace, unless one has many more
+    /// rows that are joined by time.
     pub(super) fn next_side(&self) -> Option<TraceSide> {
         let [waits_a, waits_b] = self.sides.each_ref().map(|side| side.by_time.len());
         match self.ended {
@@ -163,7 +159,7 @@ impl RowJoiner {
         }
     }
 
-    /// The next row of a trace in order of time; `None` at its end.
+    /// Adds the next row of a trace in order of time; `None` marks its end.
     pub(super) fn push(&mut self, which: TraceSide, row: Option<JoinRow>) {
         let here = which as usize;
         self.read[here] += 1;
@@ -183,7 +179,7 @@ impl RowJoiner {
         }
     }
 
-    /// Decides how rows are joined, and joins those that were held.
+    /// Chooses how rows are joined, and joins the held rows.
     fn start(&mut self) {
         self.started = true;
         self.sessions = session_matching(&self.buffered);
@@ -210,7 +206,7 @@ impl RowJoiner {
         }
     }
 
-    /// Puts a row where it waits for its counterpart, or joins it.
+    /// Joins a row, or lets it wait for its counterpart.
     fn place_row(&mut self, which: TraceSide, mut row: JoinRow) {
         let (here, there) = (which as usize, 1 - which as usize);
         row.at = row.at.saturating_add(self.offset[here]);
@@ -255,7 +251,7 @@ impl RowJoiner {
         self.sums.add_lengths(&a, &b);
     }
 
-    /// Joins whole moments, as far as both traces have been read.
+    /// Joins complete moments, as far as both traces have been read.
     fn join_by_time(&mut self) {
         loop {
             let ahead = MAX_MISSING_ROWS + LOOKAHEAD_PAIRS;
@@ -276,7 +272,7 @@ impl RowJoiner {
             self.until_check = self.until_check.saturating_sub(rows);
             self.join_moment(&mut moment, &mut others);
         }
-        // What comes beyond the shorter trace has no counterpart.
+        // Rows beyond the end of the shorter trace have no counterpart.
         for (here, there) in [(0, 1), (1, 0)] {
             if self.ended[there] && self.sides[there].by_time.is_empty() {
                 self.sides[here].by_time.clear();
@@ -284,7 +280,7 @@ impl RowJoiner {
         }
     }
 
-    /// Leaves out the next rows of one trace that the other lacks, where the next pair disagrees.
+    /// If the next pair disagrees, skips rows of one trace that the other lacks.
     fn skip_missing(&mut self) {
         let [a, b] = &mut self.sides;
         let (Some(first), Some(other)) = (a.by_time.front(), b.by_time.front()) else { return };
@@ -304,12 +300,12 @@ impl RowJoiner {
         }
     }
 
-    /// Joins the rows of a moment with as many of the other trace, or with all that it still has.
+    /// Joins the rows of a moment with the same number of rows of the other trace, or with all remaining ones.
     fn join_moment(&mut self, moment: &mut [JoinRow], others: &mut [JoinRow]) {
         for (a, b) in moment.iter().zip(others.iter()) {
             self.sums.add_arrivals(a, b);
         }
-        // Where the other trace ends, the rows that have none of it are the last ones.
+        // At the end of the other trace, the last rows of the moment stay without a counterpart.
         let moment = &mut moment[..others.len()];
         for rows in [&mut *moment, &mut *others] {
             rows.sort_by_key(|row| (row.input, row.output));
@@ -322,7 +318,7 @@ impl RowJoiner {
         }
     }
 
-    /// Joins two sessions, with the later turns of which both have come.
+    /// Pairs two sessions, and joins the later turns that both already have.
     fn pair_sessions(&mut self, a: u64, b: u64) {
         if self.sessions != SessionMatching::Paired {
             return;
@@ -369,7 +365,7 @@ impl JoinSide {
     }
 }
 
-/// How the sessions of these first rows are joined.
+/// Chooses how the sessions of these first rows are joined.
 fn session_matching(held: &[Vec<JoinRow>; 2]) -> SessionMatching {
     let [a, b] = held.each_ref().map(|rows| rows.iter().filter_map(|row| row.session).collect::<HashSet<_>>());
     let shared = a.intersection(&b).count();

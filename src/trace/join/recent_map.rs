@@ -1,12 +1,12 @@
-//! What was used last, in bounded memory.
+//! A map of recently used entries in bounded memory.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Sessions, and turns that wait, of each trace: 16 MiB each.
+/// Maximum sessions, and maximum waiting turns, per trace: 16 MiB each.
 pub(super) const MAX_ENTRIES: usize = 1 << 17;
 
-/// A table of what was used last: when it is full, what was not used since it was half full is forgotten.
+/// When the map is full, it drops the entries not used since it was half full.
 pub(super) struct RecentMap<K, V> {
     young: HashMap<K, V>,
     old: HashMap<K, V>,
