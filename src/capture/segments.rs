@@ -3,10 +3,9 @@
 //! Segments are named `00000017-20261121T101500Z.jsonl.zst`: a number, which defines their order, and their start time.
 //! A segment is append-only, frame by frame. It is closed at [`MAX_SEGMENT_BYTES`] or [`MAX_SEGMENT_AGE`], or at an
 //! eighth of the retention limit if that is less, because only whole segments are evicted. A failed write also closes
-//! it: the torn end stays in the file, and the next frame starts another segment. Retention measures age by the
+//! it, because its end may be torn. If an operator deletes the open segment, it is closed too, because bytes written to
+//! a deleted file are lost. If the folder is deleted, the next segment creates it again. Retention measures age by the
 //! monotonic clock and the segments' modification times (`segment_ages`), so a jump of the wall clock evicts nothing.
-//! If an operator deletes the open segment to free space, the rows written to it afterwards are lost until it is
-//! closed. If the folder is deleted, the next segment creates it again.
 //!
 //! # Durability
 //! Each frame is one write to the operating system, and then survives the end of the process. A segment is synced when
