@@ -1,9 +1,9 @@
 //! Which model names the capture writes.
 //!
 //! Clients can send any text as a model name. A name is written only after a server has answered a minimum number of
-//! requests for it with success (default 1), because it is then the server's name and not free text. Before that, and
-//! beyond 1,024 names, a row contains [`OTHER_MODEL`]. Rows already written do not change. If the name is a path, only
-//! its last segment is written.
+//! requests for it with success (default 1). It is then the server's name and not free text. Before that, and beyond
+//! 1,024 names, a row contains [`OTHER_MODEL`]. Rows already written do not change. If the name is a path, only its
+//! last segment is written.
 
 use ahash::AHashMap;
 

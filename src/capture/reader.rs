@@ -14,8 +14,8 @@
 //! headers.
 //!
 //! # Time ranges
-//! With [`TraceReader::set_time_range`] the reader unpacks only the frames whose heads overlap the range, and the first
-//! frame of each segment, which has the header. It skips all other frames.
+//! With [`TraceReader::set_time_range`] the reader unpacks only the frames whose heads overlap the range. It also
+//! unpacks the first frame of each segment, which has the header.
 //!
 //! # Memory
 //! One frame at a time ([`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES)), or one line

@@ -2,9 +2,9 @@
 //! The tables are no trace; the reader generates one day of requests from them, deterministically by seed.
 //!
 //! The gaps of each window are drawn from its own distribution, scaled to its rate. A gap that crosses the end of a
-//! window continues at the rate of the next window, because a new draw at each window start would add requests. Lengths
-//! are drawn from the latest window that has them, input and output independently. Inputs of multimodal clients are
-//! text plus a random number of images, audio clips and videos, each with its own length.
+//! window continues at the rate of the next window. A new draw at each window start would add requests. Lengths are
+//! drawn from the latest window that has them, input and output independently. Inputs of multimodal clients are text
+//! plus a random number of images, audio clips and videos, each with its own length.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
