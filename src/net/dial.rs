@@ -1,4 +1,4 @@
-//! New connections to one place: its name, TCP, TLS.
+//! Dials one host and port: DNS lookup, TCP and TLS.
 
 use std::cell::RefCell;
 use std::io;
@@ -17,36 +17,37 @@ use super::socket::TcpConnection;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// How long an address has before the next is tried beside it (RFC 8305, section 5): one that is down may not even say so.
+/// Head start of each address before the dialer tries the next one in parallel (RFC 8305, section 5). A dead address
+/// may never report an error.
 const CONNECTION_ATTEMPT_DELAY: Gap = Gap::from_millis(250);
 
-/// A machine that is gone without a word sends no FIN, and an answer may be waited for as long as it takes. After so long
-/// without a byte the kernel asks whether the other end is still there, and again after so long,
+/// Idle time before the kernel sends the first keepalive probe, and the pause between probes. A host that dies sends no
+/// FIN, and a reply may take arbitrarily long.
 const KEEPALIVE_IDLE: Gap = Gap::from_millis(60_000);
 const KEEPALIVE_INTERVAL: Gap = Gap::from_millis(15_000);
-/// and breaks the connection when nobody has answered as often as this.
+/// Unanswered probes after which the kernel breaks the connection.
 const KEEPALIVE_RETRIES: u32 = 4;
 
-/// Makes connections to one host and port, for one thread.
+/// Connects to one host and port, on one thread.
 #[derive(Debug)]
 pub struct Dialer {
     host: String,
     port: u16,
-    /// How long a looked-up name is believed.
+    /// Age from which the dialer resolves the name again.
     address_ttl: Gap,
     addresses: RefCell<(Vec<SocketAddr>, Stamp)>,
 }
 
 impl Dialer {
-    /// A dialer that looks the name up again once its addresses are older than `fresh`, or none of them answers.
+    /// Resolves the name again when its addresses are older than `fresh` or none of them accepts a connection.
     pub fn new(host: impl Into<String>, port: u16, fresh: Gap) -> Self {
         Self { host: host.into(), port, address_ttl: fresh, addresses: RefCell::default() }
     }
 
-    /// A new connection, handshakes done; over TLS if that is given, to a server of that name.
+    /// Opens a new connection and completes the handshakes. `tls` is the configuration and the server name.
     ///
     /// # Errors
-    /// What the system says of the last address, or of the handshake.
+    /// Returns the system's error for the last address, or the TLS handshake's error.
     pub async fn dial(&self, tls: Option<(Arc<ClientConfig>, &str)>) -> io::Result<MaybeTlsStream> {
         let socket = self.connect().await?;
         set_keepalive(&socket);
@@ -60,9 +61,9 @@ impl Dialer {
         let connected = race_connect(self.resolve().await?).await;
         let addresses = &mut self.addresses.borrow_mut().0;
         match &connected {
-            // Who has answered is asked first from now on.
+            // The address that accepted is tried first next time.
             Ok((address, _)) => addresses.sort_by_key(|other| other != address),
-            // The addresses are of no use: ask again next time.
+            // No address accepted a connection: resolve the name again next time.
             Err(_) => addresses.clear(),
         }
         Ok(connected?.1)
@@ -82,7 +83,7 @@ impl Dialer {
     }
 }
 
-/// An old kernel that refuses leaves the wait to whoever waits.
+/// If an old kernel refuses, only the caller's own timeouts remain.
 fn set_keepalive(socket: &TcpStream) {
     let asking = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE.into())
@@ -91,7 +92,7 @@ fn set_keepalive(socket: &TcpStream) {
     let _set = SockRef::from(socket).set_tcp_keepalive(&asking).is_ok();
 }
 
-/// The first connection that comes about.
+/// Races the addresses and returns the first connection.
 async fn race_connect(addresses: Vec<SocketAddr>) -> io::Result<(SocketAddr, TcpStream)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = addresses.into_iter();
@@ -127,7 +128,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, 1], 0))
     }
 
-    /// An address whose queue of connections is full, so that nobody answers; and what keeps it so.
+    /// An address whose accept queue is full, so connections to it hang. The second value keeps the queue full.
     fn deaf() -> (SocketAddr, (Socket, Vec<TcpStream>)) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&any().into()).unwrap();

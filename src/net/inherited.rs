@@ -1,8 +1,7 @@
-//! Listening sockets that this process was started with: those of a systemd socket unit, or those of the process that it
-//! takes over from.
+//! Listening sockets inherited from a systemd socket unit or from a predecessor process.
 //!
-//! Both come the same way, as sd_listen_fds(3) describes: descriptors from 3 on, their number in `LISTEN_FDS` and their
-//! names in `LISTEN_FDNAMES`. The queue of connections belongs to the socket, so that none is lost between two processes.
+//! Both use the sd_listen_fds(3) protocol: descriptors start at 3, `LISTEN_FDS` holds their number and `LISTEN_FDNAMES`
+//! their names. The connection queue belongs to the socket, so no connection is lost between two processes.
 
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -11,23 +10,23 @@ use std::os::unix::net::UnixStream;
 use listenfd::ListenFd;
 use nix::libc::{AF_UNIX, SOCK_STREAM};
 
-/// The names of the sockets that a predecessor passes.
+/// Names of the sockets that a predecessor passes.
 pub const SOCKET_NAMES: [&str; 3] = ["listen", "admin", "predecessor"];
 
-/// See the module.
+/// The inherited sockets that no setting has claimed yet.
 #[derive(Debug, Default)]
 pub struct InheritedSockets {
-    /// Each with its name, which is free text where systemd passes it.
+    /// Each socket with its name, which is free text under systemd.
     listeners: Vec<(String, TcpListener)>,
     predecessor: Option<UnixStream>,
 }
 
 impl InheritedSockets {
-    /// Takes the sockets of this process. Call it once, before the first thread: it takes the variables out of the
-    /// environment, so that no child takes the same descriptors for its own.
+    /// Reads the sockets from the environment. Call it once, before the first thread starts: it removes the variables,
+    /// so that no child process claims the same descriptors.
     ///
     /// # Errors
-    /// When a descriptor is no listening TCP socket.
+    /// Returns an error if a descriptor is not a listening TCP socket.
     pub fn from_process() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut names = names.split(':');
@@ -45,7 +44,7 @@ impl InheritedSockets {
         Ok(inherited)
     }
 
-    /// The socket that listens on `address`, for the setting `name`. Port 0 fits any port.
+    /// Claims the socket that listens on `address` for the setting `name`. Port 0 matches any port.
     pub fn take(&mut self, name: &str, address: SocketAddr) -> Option<TcpListener> {
         let is_anothers = |given: &str| given != name && SOCKET_NAMES.contains(&given);
         let fits = |(given, listener): &(String, TcpListener)| {
@@ -55,21 +54,21 @@ impl InheritedSockets {
         self.listeners.iter().position(fits).map(|index| self.listeners.swap_remove(index).1)
     }
 
-    /// The addresses of sockets that systemd passes and nobody took: connections would wait there for ever.
+    /// Returns the addresses of unclaimed systemd sockets. Their connections would wait forever.
     pub fn unused(&self) -> Vec<SocketAddr> {
         let of_systemd = self.listeners.iter().filter(|(name, _)| !SOCKET_NAMES.contains(&&**name));
         of_systemd.filter_map(|(_, listener)| listener.local_addr().ok()).collect()
     }
 
-    /// Whether another process passed the sockets, and serves until this one does.
+    /// Returns `true` if a predecessor passed the sockets; it serves until this process does.
     pub fn has_predecessor(&self) -> bool {
         self.predecessor.is_some()
     }
 
-    /// Tells the predecessor that this process serves, and closes what is left.
+    /// Notifies the predecessor that this process serves, and closes the unclaimed sockets.
     ///
     /// # Errors
-    /// When it is gone.
+    /// Returns an error if the predecessor is gone.
     pub fn notify_predecessor(self) -> io::Result<()> {
         self.predecessor.map_or(Ok(()), |mut predecessor| predecessor.write_all(b"1"))
     }

@@ -1,4 +1,4 @@
-//! One connection, plain or TLS, whose reads say when the bytes arrived.
+//! One connection, plain or TLS, whose reads return the bytes' arrival time.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,31 +20,31 @@ use crate::clock::{self, Clock};
 use crate::measure::record::StampSource;
 use crate::measure::time::{Gap, Stamp};
 
-/// The most that one read takes. Each thread has one buffer of this size and no connection has any: an open stream
-/// that waits holds no read buffer.
+/// Maximum size of one read, in bytes. Each thread has one buffer of this size, so a waiting stream holds no read
+/// buffer.
 pub const MAX_READ_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; MAX_READ_BYTES].into_boxed_slice());
 }
 
-/// Asks the kernel for receive timestamps. It gives them from a moment later on, so this comes before the first
-/// connection; whether it will is known only from the reads.
+/// Enables kernel receive timestamps. The kernel starts shortly afterwards, so call this before the first connection;
+/// only the reads show whether it worked.
 pub fn enable_rx_timestamps() {
     rx_timestamp::keep_enabled();
 }
 
-/// When bytes arrived, and how that is known.
+/// Arrival time of bytes, with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Time of arrival.
     pub at: Stamp,
-    /// Whether the kernel said so, or the clock after the read.
+    /// Source of the time: the kernel, or the clock after the read.
     pub source: StampSource,
 }
 
 impl Arrival {
-    /// For what came by some other way than a read.
+    /// Stamps bytes that did not come from a read.
     pub fn now() -> Self {
         Self::of(None)
     }
@@ -60,27 +60,27 @@ impl Arrival {
 /// One connection.
 #[derive(Debug)]
 pub enum MaybeTlsStream {
-    /// TCP, with the kernel's receive timestamps where it gives them.
+    /// TCP, with the kernel's receive timestamps where available.
     Plain(TcpConnection),
-    /// TLS over TCP. Bytes are stamped when they have been decrypted.
+    /// TLS over TCP. Bytes are stamped after decryption.
     Tls(Box<TlsStream<TcpConnection>>),
 }
 
 impl MaybeTlsStream {
-    /// A plain connection.
+    /// Wraps a plain connection.
     pub fn plain(socket: TcpStream) -> Self {
         set_nodelay(&socket);
         rx_timestamp::enable(&socket);
         Self::Plain(TcpConnection::new(socket))
     }
 
-    /// A TLS connection whose handshake is done.
+    /// Wraps a TLS connection after its handshake.
     pub fn tls(stream: TlsStream<TcpConnection>) -> Self {
         set_nodelay(stream.get_ref().0.tcp());
         Self::Tls(Box::new(stream))
     }
 
-    /// The socket underneath.
+    /// Returns the underlying socket.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Self::Plain(socket) => socket.tcp(),
@@ -88,7 +88,7 @@ impl MaybeTlsStream {
         }
     }
 
-    /// Ready when the other side has closed its sending half or reset the connection, whatever lies unread before that.
+    /// Ready once the peer has closed its sending half or reset the connection, even if earlier bytes are unread.
     pub fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Self::Plain(socket) => socket.poll_peer_closed(cx),
@@ -99,7 +99,8 @@ impl MaybeTlsStream {
         }
     }
 
-    /// As [`poll_peer_closed`](Self::poll_peer_closed), for a reset alone. One that follows a FIN may go unnoticed.
+    /// Like [`poll_peer_closed`](Self::poll_peer_closed), for a reset alone. A reset that follows a FIN may go
+    /// unnoticed.
     pub fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.poll_peer_closed(cx));
         let readiness = pin!(self.socket().ready(Interest::WRITABLE)).poll(&mut Context::from_waker(Waker::noop()));
@@ -110,7 +111,7 @@ impl MaybeTlsStream {
         }
     }
 
-    /// The application protocol agreed on in the TLS handshake.
+    /// Returns the application protocol negotiated in the TLS handshake.
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::Plain(_) => None,
@@ -118,25 +119,25 @@ impl MaybeTlsStream {
         }
     }
 
-    /// The other side's address.
+    /// Returns the peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.socket().peer_addr().ok()
     }
 
-    /// Whether the other side has neither closed nor sent anything on a connection that owes us nothing.
-    /// The kernel is asked only if the reactor has seen something come since the last read.
+    /// Returns `true` if the peer has neither closed nor sent anything on an idle connection. It makes a system call
+    /// only if the reactor has seen activity since the last read.
     pub fn is_idle_and_open(&mut self) -> bool {
         let socket = self.socket();
         let peek = || Ok(recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?);
         match (socket.try_io(Interest::READABLE, peek), self) {
             (Err(error), _) => error.kind() == io::ErrorKind::WouldBlock,
             (Ok(0), _) | (Ok(_), Self::Plain(_)) => false,
-            // TLS sends session tickets after the handshake; let it read them, and see whether anything else comes.
+            // TLS servers send session tickets after the handshake: let TLS read them and check for other data.
             (Ok(_), io) => matches!(io.poll_read(&mut Context::from_waker(Waker::noop()), |_, _| ()), Poll::Pending),
         }
     }
 
-    /// Reads what has arrived and hands it to `take`. `None` is the end: the other side sent all it will.
+    /// Reads the available bytes and passes them to `take`. `None` is the end of the stream.
     pub fn poll_read<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -149,8 +150,8 @@ impl MaybeTlsStream {
                     let mut read = ReadBuf::new(buffer);
                     match ready!(Pin::new(stream).poll_read(cx, &mut read)) {
                         Ok(()) => (read.filled().len(), None),
-                        // A peer that closes without `close_notify` has still closed; framing tells whether too early,
-                        // and where there is none, `has_said_its_end`.
+                        // The peer closed without `close_notify`. Framing detects a premature end; for bodies without
+                        // framing `peer_sent_close_notify` does.
                         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => (0, None),
                         Err(error) => return Poll::Ready(Err(error)),
                     }
@@ -160,8 +161,8 @@ impl MaybeTlsStream {
         })
     }
 
-    /// Whether the end that was read is one that the other side meant: over TLS it says so, and one that nobody has said
-    /// may be that of a process that died, or the work of somebody between (RFC 9112, section 9.8).
+    /// Returns `true` if the peer ended the stream on purpose. Over TLS an end without `close_notify` may be a crash or
+    /// an attack (RFC 9112, section 9.8).
     pub fn peer_sent_close_notify(&mut self) -> bool {
         let Self::Tls(stream) = self else { return true };
         let state = match &mut **stream {
@@ -171,7 +172,7 @@ impl MaybeTlsStream {
         state.is_ok_and(|state| state.peer_has_closed())
     }
 
-    /// Reads what has arrived into somebody else's buffer.
+    /// Reads the available bytes into the caller's buffer.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Arrival>> {
         let kernel = match self {
             Self::Plain(socket) => {
@@ -187,8 +188,7 @@ impl MaybeTlsStream {
         Poll::Ready(Ok(Arrival::of(kernel)))
     }
 
-    /// Writes all of `bytes` from `written` on, and moves `written` along; ready when everything has been handed to
-    /// the kernel.
+    /// Writes `bytes` from `written` on and advances `written`. Ready once the kernel has accepted all bytes.
     pub fn poll_write_all(&mut self, cx: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<io::Result<()>> {
         while *written < bytes.len() {
             let n = match self {
@@ -206,8 +206,8 @@ impl MaybeTlsStream {
         }
     }
 
-    /// Says that nothing more will be written: `close_notify` and FIN. Never to an inference server that still owes an
-    /// answer; every one of them takes that for a disconnect.
+    /// Closes the sending half: `close_notify` and FIN. Never call it on an inference server that still owes a reply;
+    /// every server treats it as a disconnect.
     pub fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
@@ -215,41 +215,42 @@ impl MaybeTlsStream {
         }
     }
 
-    /// Whether the other side resets the connection within this time.
+    /// Waits at most `within` and returns `true` if the peer resets the connection.
     pub async fn is_reset(&self, within: Gap) -> bool {
         let error = Clock::Monotonic.timeout(within, self.socket().ready(Interest::ERROR)).await;
         matches!(error, Some(Ok(readiness)) if readiness.is_error())
     }
 
-    /// Closes with a reset instead of a FIN, so that the other side sees the same kind of end that we saw.
+    /// Closes with a reset instead of a FIN, to forward the kind of end that the other side sent.
     pub fn reset(self) {
         self.set_reset_on_close(true);
     }
 
-    /// Makes every close a reset, or in order again: the kernel's own at the end of this process as well.
+    /// Switches every later close to a reset, or back to a FIN. It includes the kernel's own close when the process
+    /// exits.
     pub fn set_reset_on_close(&self, reset: bool) {
-        // Failing to set it leaves an orderly close, which is the next best end.
+        // If this fails, the connection closes with a FIN, the next best end.
         let _set = SockRef::from(self.socket()).set_linger(reset.then_some(std::time::Duration::ZERO)).is_ok();
     }
 }
 
 fn set_nodelay(socket: &TcpStream) {
-    // A token must not wait for the one before it to be acknowledged. An old kernel that refuses costs only delay.
+    // A token must not wait for the previous one's acknowledgement. If an old kernel refuses, only delay results.
     let _set = socket.set_nodelay(true).is_ok();
 }
 
-/// A connection lent to a library that knows nothing of arrivals: each read's arrival is left in a cell, where the
-/// library's caller finds it.
+/// A connection for libraries that do not know arrival times. Each read stores its arrival in a cell that the library's
+/// caller reads.
 #[derive(Debug)]
 pub struct TimestampedIo {
     io: MaybeTlsStream,
-    /// Received before the library came in.
+    /// Bytes received before the library took over.
     prefix: Vec<u8>,
     arrival: Rc<Cell<Option<Arrival>>>,
 }
 
 impl TimestampedIo {
-    /// Lends `io`, of which `first` has already been received.
+    /// Wraps `io`, from which `first` has already been read.
     pub fn new(io: MaybeTlsStream, first: Vec<u8>, arrival: Rc<Cell<Option<Arrival>>>) -> Self {
         Self { io, prefix: first, arrival }
     }

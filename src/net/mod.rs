@@ -1,13 +1,13 @@
-//! Sockets and the HTTP/1.1 wire: what the proxy, and any other client or server of ours, moves bytes with.
+//! Sockets and the HTTP/1.1 wire, for all clients and servers in this crate.
 //!
-//! * [`io`]: one connection, plain or TLS, whose reads say when the bytes *arrived*.
-//! * [`socket`]: the TCP socket under it, which shows its peer's leaving while nothing is read.
-//! * [`http1`]: heads and bodies of HTTP/1.x, strict about what they accept and exact about what they pass on.
-//! * [`dial`]: new connections to one place.
-//! * [`inherited`]: listening sockets that another process had before.
-//! * [`tls`]: certificates, their reloading, both roles.
+//! * [`io`]: one connection, plain or TLS, whose reads return the bytes' *arrival* time.
+//! * [`socket`]: the TCP socket below it, which detects the peer's close without reading.
+//! * [`http1`]: heads and bodies of HTTP/1.x, strict in parsing and exact in forwarding.
+//! * [`dial`]: new connections to one host and port.
+//! * [`inherited`]: listening sockets from a predecessor process or systemd.
+//! * [`tls`]: certificates and their reloading, for both roles.
 //!
-//! Nothing here knows what a token is.
+//! This module does not interpret tokens.
 
 pub mod dial;
 pub mod http1;

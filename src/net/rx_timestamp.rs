@@ -1,8 +1,8 @@
 //! Reads from a TCP socket with the kernel's receive timestamp.
 //!
-//! From the kernel's receipt of a token to the task that reads it pass 50–250 µs at the median and 0.2–5 ms at the 99th
-//! percentile on a busy machine: more than what people compare. `SO_TIMESTAMPING` asks the kernel to keep the time at
-//! which a segment was received; a read gets the stamp of the last segment it took.
+//! On a busy machine 50–250 µs (median) and 0.2–5 ms (p99) pass between the kernel's receipt of a token and the task's
+//! read. That is more than the differences under measurement. `SO_TIMESTAMPING` makes the kernel store each segment's
+//! receive time; a read returns the last segment's.
 
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
@@ -17,11 +17,11 @@ use tokio::net::TcpStream;
 
 use super::socket::TcpConnection;
 
-/// Room for one `SCM_TIMESTAMPING` message: a header and three timespecs.
+/// Size of one `SCM_TIMESTAMPING` message, in bytes: a header and three timespecs.
 const CONTROL_BYTES: usize = 96;
 
-/// Holds kernel time-stamping on while the process lives. The kernel switches it with the first and the last socket
-/// that asks, by patching its own code on every core; connections that come and go must not pay for that.
+/// Keeps kernel timestamping on for the life of the process. The kernel toggles it with the first and last socket that
+/// asks, by patching its own code on every core; short connections must not cause that.
 static ANCHOR: LazyLock<Option<UdpSocket>> = LazyLock::new(|| {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).ok()?;
     request_timestamps(&socket).then_some(socket)
@@ -32,20 +32,19 @@ fn request_timestamps(socket: &impl AsFd) -> bool {
     setsockopt(socket, sockopt::Timestamping, &software).is_ok()
 }
 
-/// Switches time-stamping on for the life of the process.
 pub(super) fn keep_enabled() {
     LazyLock::force(&ANCHOR);
 }
 
-/// Asks for receive timestamps; whether the kernel will give them.
+/// Requests receive timestamps. Returns `true` if the kernel accepts.
 pub(super) fn enable(socket: &TcpStream) -> bool {
     ANCHOR.is_some() && request_timestamps(socket)
 }
 
-/// Reads what has arrived, without blocking. Returns how much, and the kernel's timestamp in nanoseconds since 1970.
+/// Reads without blocking. Returns the byte count and the kernel's timestamp in nanoseconds since 1970.
 ///
-/// A short read means that the socket is empty: the runtime's readiness is cleared with it, so that the next poll
-/// waits for the reactor and costs no system call.
+/// A short read means that the socket is empty. It clears the runtime's readiness, so the next poll waits for the
+/// reactor and costs no system call.
 pub(super) fn poll_read(
     socket: &mut TcpConnection,
     cx: &mut Context<'_>,
@@ -66,7 +65,7 @@ pub(super) fn poll_read(
                 Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             };
             read = Some(received);
-            // Said from inside, so that an arrival in between is not cleared away with it.
+            // Reported inside the closure, so that bytes that arrive meanwhile do not lose their readiness.
             if empty { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         match read {

@@ -1,9 +1,9 @@
-//! A TCP socket that shows its peer's leaving even while nothing is read from it.
+//! A TCP socket that detects the peer's close even while nothing reads from it.
 //!
-//! The runtime keeps one readiness flag per socket. While unread bytes lie in the kernel's buffer the flag stays set, and
-//! a task that does not want them cannot wait for anything else. [`Socket::poll_peer_closed`] clears the flag and notes
-//! that bytes were left unread; the next read then asks the kernel instead of the flag. Waiting costs no system call,
-//! and epoll reports the peer's FIN or reset whatever lies unread before it.
+//! The runtime keeps one readiness flag per socket. Unread bytes in the kernel's buffer keep the flag set, so a task
+//! that does not want them cannot wait for anything else. [`TcpConnection::poll_peer_closed`] clears the flag and
+//! records that bytes are unread; the next read then asks the kernel instead of the flag. Waiting costs no system call,
+//! and epoll reports the peer's FIN or reset despite unread bytes.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,23 +20,23 @@ use tokio::task::coop::poll_proceed;
 #[derive(Debug)]
 pub struct TcpConnection {
     tcp: TcpStream,
-    /// Bytes may lie in the kernel's buffer that the runtime's readiness no longer tells of.
+    /// The kernel's buffer may hold bytes that the runtime's readiness no longer shows.
     unread: bool,
 }
 
 impl TcpConnection {
-    /// Wraps a connection of which nothing has been read past the runtime.
+    /// Wraps a connection from which nothing has been read outside the runtime.
     pub fn new(tcp: TcpStream) -> Self {
         Self { tcp, unread: false }
     }
 
-    /// The runtime's socket.
+    /// Returns the runtime's socket.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Ready when the peer has closed its sending half or reset the connection, without reading what came before.
-    /// A FIN that the peer cannot send yet, because its bytes find no room in our kernel's buffer, is not there.
+    /// Ready once the peer has closed its sending half or reset the connection; reads nothing. A FIN stays unseen while
+    /// the kernel's full receive buffer keeps the peer from sending it.
     pub fn poll_peer_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if ready!(self.tcp.poll_read_ready(cx)).is_err() {
@@ -53,7 +53,7 @@ impl TcpConnection {
         }
     }
 
-    /// Reads with `receive` what the runtime's readiness does not tell of, if anything may lie there.
+    /// Reads with `receive` the bytes that the runtime's readiness does not show, if there may be any.
     pub(super) fn poll_unread<R>(
         &mut self,
         cx: &mut Context<'_>,

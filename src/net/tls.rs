@@ -1,4 +1,4 @@
-//! TLS for both roles: certificates read from files, and read again when the files change.
+//! TLS for both roles, with certificates that are reloaded when their files change.
 
 use std::fs;
 use std::io;
@@ -12,25 +12,25 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// Why TLS cannot be set up. Names the file.
+/// Reason why TLS cannot be configured. It names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or holds no PEM of the kind wanted.
+    /// A file cannot be read or contains no PEM of the expected kind.
     #[error("{what} {path}: {reason}")]
     File {
-        /// What the file should hold.
+        /// Expected content.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         reason: String,
     },
-    /// The pieces do not fit together (a key that is not the certificate's, say).
+    /// The parts do not match, for example the key and the certificate.
     #[error("{path}: {reason}")]
     Unusable {
-        /// The file that was read last.
+        /// Path of the file read last.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
     /// The system has no trusted certificates.
@@ -44,9 +44,9 @@ pub enum TlsError {
 /// A certificate chain and its key.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsIdentity<'a> {
-    /// The chain, leaf first, in PEM.
+    /// PEM file with the chain, leaf first.
     pub cert: &'a Path,
-    /// The key, in PEM.
+    /// PEM file with the key.
     pub key: &'a Path,
 }
 
@@ -69,7 +69,7 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
-        // The lines before the base64 of a key that OpenSSL has encrypted in its old way are not base64.
+        // The header lines of a key in OpenSSL's legacy encryption are not base64.
         pem::Error::NoItemsFound | pem::Error::Base64Decode(_) => {
             let missing = "no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`";
             file_error("private key", path, missing)
@@ -86,7 +86,6 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Why a certificate and a key cannot be used.
 fn unusable(identity: TlsIdentity<'_>, error: &rustls::Error) -> TlsError {
     let reason = match error {
         rustls::Error::InconsistentKeys(_) => format!(
@@ -98,10 +97,10 @@ fn unusable(identity: TlsIdentity<'_>, error: &rustls::Error) -> TlsError {
     TlsError::Unusable { path: identity.key.to_owned(), reason }
 }
 
-/// The server's side. With `client_ca`, clients must show a certificate that it has signed.
+/// Builds the server configuration. With `client_ca`, clients must present a certificate that it signed.
 ///
 /// # Errors
-/// [`TlsError`], which names the file.
+/// Returns [`TlsError`], which names the file.
 pub fn server(identity: TlsIdentity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
     let refused = |path: &Path, error: String| TlsError::Unusable { path: path.to_owned(), reason: error };
     let builder = ServerConfig::builder_with_provider(provider())
@@ -123,10 +122,11 @@ pub fn server(identity: TlsIdentity<'_>, client_ca: Option<&Path>) -> Result<Ser
     Ok(config)
 }
 
-/// The client's side. Without `ca` the system's certificates are trusted; `alpn` lists the protocols offered.
+/// Builds the client configuration. Without `ca` it trusts the system's certificates; `alpn` lists the offered
+/// protocols.
 ///
 /// # Errors
-/// [`TlsError`], which names the file.
+/// Returns [`TlsError`], which names the file.
 pub fn client(ca: Option<&Path>, identity: Option<TlsIdentity<'_>>, alpn: &[&str]) -> Result<ClientConfig, TlsError> {
     let trusted = match ca {
         Some(path) => roots(path)?,
@@ -154,12 +154,11 @@ pub fn client(ca: Option<&Path>, identity: Option<TlsIdentity<'_>>, alpn: &[&str
     Ok(config)
 }
 
-/// An error of connecting, in words with the remedy where there is one; `trust` is the setting that names the
-/// certificates to trust.
+/// Describes a connection error and appends a remedy if one is known. `trust` is the setting for trusted certificates.
 pub fn describe_error(error: impl ToString, trust: &str) -> String {
     let error = error.to_string();
     let has = |words: &str| error.contains(words);
-    // A bad signature is that of another authority of the same name.
+    // A bad signature means a different authority with the same name.
     let remedy = if has("UnknownIssuer") || has("BadSignature") {
         format!("; {trust} names the certificates to trust")
     } else if has("CaUsedAsEndEntity") {
@@ -172,8 +171,7 @@ pub fn describe_error(error: impl ToString, trust: &str) -> String {
     error + &remedy
 }
 
-/// Tells when any of a set of files has changed. Kubernetes swaps a symbolic link, so it is what the link leads to that
-/// is looked at.
+/// Detects changes in a set of files. Kubernetes swaps a symbolic link, so the watch inspects the link's target.
 #[derive(Debug, Default)]
 pub struct FileWatch {
     files: Vec<PathBuf>,
@@ -181,13 +179,13 @@ pub struct FileWatch {
 }
 
 impl FileWatch {
-    /// These files, as they are now.
+    /// Starts to watch `files` from their current state.
     pub fn new(files: Vec<PathBuf>) -> Self {
         let seen = files.iter().map(|file| file_identity(file).ok()).collect();
         Self { files, seen }
     }
 
-    /// Whether any has changed since the last call.
+    /// Returns `true` if any file has changed since the last call.
     pub fn changed(&mut self) -> bool {
         let now: Vec<_> = self.files.iter().map(|file| file_identity(file).ok()).collect();
         let changed = now != self.seen;
@@ -196,8 +194,8 @@ impl FileWatch {
     }
 }
 
-/// What changes with a file: which one it is, and when its contents, its owner or its rights changed, even where it was
-/// copied with its old time.
+/// Identity and change time of a file. The change time also covers owner, permissions and copies that keep an old
+/// modification time.
 fn file_identity(file: &Path) -> io::Result<(u64, i64, i64)> {
     let metadata = fs::metadata(file)?;
     Ok((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))

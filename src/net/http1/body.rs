@@ -1,35 +1,34 @@
-//! Message bodies: their framing undone and put on.
+//! Message bodies: decodes and applies their framing.
 
 use super::framing::Framing;
 use super::head::{Head, HeadError};
 
-/// The largest line of a chunk's head with its extensions, and the largest trailer section, in bytes.
 const MAX_CHUNK_LINE_BYTES: usize = 4 * 1024;
-/// As much as a head: who sends many fields sends many trailers.
+/// As large as a head, because a client with many fields may send many trailers.
 const MAX_TRAILER_BYTES: usize = super::head::MAX_HEAD;
 
-/// Why a body is refused.
+/// Reason for rejecting a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// A chunk size that is not plain hexadecimal, or does not fit.
+    /// The chunk size is not plain hexadecimal or does not fit.
     #[error("malformed body: a chunk size that is not plain hexadecimal")]
     ChunkSize,
-    /// A line of the chunked coding does not end with CR LF where it should.
+    /// A line of the chunked coding lacks its CR LF.
     #[error("malformed body: a chunk that does not end where its size says")]
     ChunkEnd,
-    /// Chunk extensions or trailers past their bound.
+    /// Chunk extensions or trailers exceed their limit.
     #[error("malformed body: chunk extensions or trailers are too large")]
     TooLarge,
-    /// Trailers that are not fields.
+    /// The trailers are not valid fields.
     #[error("malformed body: trailers that are not fields")]
     Trailers,
 }
 
-/// Undoes the framing of one body.
+/// Removes the framing from one body.
 #[derive(Debug)]
 pub struct BodyDecoder {
     state: BodyState,
-    /// A line of the chunked coding that a read has cut.
+    /// The start of a line that a read cut in two.
     line: Vec<u8>,
     trailers: Option<Box<Head>>,
 }
@@ -40,14 +39,14 @@ enum BodyState {
     UntilClose,
     ChunkHead,
     Chunk(u64),
-    /// The CR LF after a chunk; whether the CR has been seen.
+    /// The CR LF after a chunk. `true` once the CR has been read.
     ChunkEnd(bool),
     Trailers,
     Done,
 }
 
 impl BodyDecoder {
-    /// A decoder at the start of a body.
+    /// Creates a decoder at the start of a body.
     pub fn new(framing: Framing) -> Self {
         let state = match framing {
             Framing::Length(0) => BodyState::Done,
@@ -58,26 +57,26 @@ impl BodyDecoder {
         Self { state, line: Vec::new(), trailers: None }
     }
 
-    /// Whether the body has ended.
+    /// Returns `true` once the body has ended.
     pub fn is_done(&self) -> bool {
         self.state == BodyState::Done
     }
 
-    /// The other side closed; whether that is a proper end of the body.
+    /// Handles a close by the peer. Returns `true` if the close is a proper end of the body.
     pub fn ends_with_close(&self) -> bool {
         matches!(self.state, BodyState::Done | BodyState::UntilClose)
     }
 
-    /// The trailers of a chunked body, if it had any.
+    /// Returns the trailers of a chunked body, if it had any.
     pub fn trailers(&self) -> Option<&Head> {
         self.trailers.as_deref()
     }
 
-    /// Decodes from `bytes`, hands the payload to `payload`, and returns how many bytes belonged to this body; what
-    /// follows belongs to the next message.
+    /// Decodes `bytes`, passes the payload to `payload`, and returns how many bytes belong to this body. The remaining
+    /// bytes belong to the next message.
     ///
     /// # Errors
-    /// [`BodyError`] when the bytes do not follow the framing.
+    /// Returns [`BodyError`] if the bytes violate the framing.
     pub fn decode(&mut self, bytes: &[u8], mut payload: impl FnMut(&[u8])) -> Result<usize, BodyError> {
         let mut at = 0;
         while at < bytes.len() && self.state != BodyState::Done {
@@ -122,7 +121,7 @@ impl BodyDecoder {
         }
         let Some(end) = end else {
             self.line.extend_from_slice(rest);
-            // A chunk's head of plain size is short: refuse rubbish now, not after four kilobytes of it.
+            // A plain size line is short: reject garbage now instead of after 4 KiB of it.
             if let [first, ..] = self.line[..]
                 && !first.is_ascii_hexdigit()
             {
@@ -165,7 +164,7 @@ impl BodyDecoder {
     }
 }
 
-/// The size that a chunk's first line (without its LF) gives. Extensions are skipped; they are for this hop only.
+/// Parses the size from a chunk's first line (without its LF). Extensions are skipped, because they are hop-by-hop.
 fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
     let line = line.strip_suffix(b"\r").ok_or(BodyError::ChunkSize)?;
     let (size, extension) = match line.iter().position(|byte| !byte.is_ascii_hexdigit()) {
@@ -174,7 +173,7 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
     };
     let plain = (extension.is_empty() || extension.trim_ascii_start().starts_with(b";"))
         && extension.iter().all(|byte| matches!(byte, b'\t' | 0x20..=0x7e | 0x80..));
-    // 15 digits: no chunk is a petabyte, and no arithmetic on it can overflow.
+    // At most 15 digits: no chunk is a petabyte, and arithmetic on the size cannot overflow.
     if !plain || size.is_empty() || size.len() > 15 {
         return Err(BodyError::ChunkSize);
     }
@@ -182,10 +181,10 @@ fn chunk_size(line: &[u8]) -> Result<u64, BodyError> {
     size.iter().try_fold(0, |sum, byte| Some(sum << 4 | digit(byte)?)).ok_or(BodyError::ChunkSize)
 }
 
-/// Room that [`ChunkWriter`] keeps before a payload for its chunk size.
+/// Bytes that [`ChunkWriter`] reserves before a payload for its size line.
 const SIZE_LINE_BYTES: usize = 18;
 
-/// A chunk's first line, and where in its room it begins.
+/// Formats a chunk's size line, right-aligned in its buffer. Also returns its start.
 fn size_line(length: usize) -> ([u8; SIZE_LINE_BYTES], usize) {
     let mut digits = [0; SIZE_LINE_BYTES];
     digits[SIZE_LINE_BYTES - 2..].copy_from_slice(b"\r\n");
@@ -199,25 +198,26 @@ fn size_line(length: usize) -> ([u8; SIZE_LINE_BYTES], usize) {
     (digits, first)
 }
 
-/// Puts the chunked coding on payloads, each read's worth in one chunk and one contiguous buffer.
+/// Applies the chunked coding. Each read becomes one chunk in one contiguous buffer.
 ///
 /// ```text
 /// |.....14a CR LF| payload ... |CR LF|
-///       ^ written from here: the size is put in front when the payload's length is known
+///       ^ start of output: the size line goes in front once the payload's length is known
 /// ```
 #[derive(Debug)]
 pub struct ChunkWriter;
 
 impl ChunkWriter {
-    /// Makes room for a chunk's size; the payload is to be appended after it. Returns where the room begins.
+    /// Reserves bytes for a size line; the caller appends the payload after it. Returns the start of the reserved
+    /// bytes.
     pub fn begin(out: &mut Vec<u8>) -> usize {
         let at = out.len();
         out.extend_from_slice(&[0; SIZE_LINE_BYTES]);
         at
     }
 
-    /// Closes the chunk that was begun at `at`: moves whatever stood before it up to its size, so that all is one
-    /// piece again. Returns where that piece now begins. An empty payload makes no chunk.
+    /// Closes the chunk begun at `at` and moves any earlier bytes up to its size line, so that the output stays
+    /// contiguous. Returns the new start. An empty payload writes no chunk.
     pub fn end(out: &mut Vec<u8>, at: usize) -> usize {
         let length = out.len() - at - SIZE_LINE_BYTES;
         if length == 0 {
@@ -231,13 +231,13 @@ impl ChunkWriter {
         first
     }
 
-    /// The first line of a chunk of `length` bytes, for a payload that is at hand.
+    /// Writes the size line of a chunk of `length` bytes, for a payload whose length is known in advance.
     pub fn head(out: &mut Vec<u8>, length: usize) {
         let (digits, first) = size_line(length);
         out.extend_from_slice(&digits[first..]);
     }
 
-    /// The end of a chunked body, with its trailers.
+    /// Writes the last chunk and the trailers.
     pub fn finish(out: &mut Vec<u8>, trailers: Option<&Head>) {
         out.extend_from_slice(b"0\r\n");
         if let Some(trailers) = trailers {

@@ -1,25 +1,25 @@
-//! Where a message's body ends, by its head. Two parties that disagree on this see different requests on one connection,
-//! so what is not certain is refused.
+//! Finds the end of a message's body from its head. Two parties that disagree on it see different requests on one
+//! connection, so ambiguous heads are rejected.
 
 use super::head::{Head, HeadError, HttpVersion};
 use super::known_headers::KnownHeader;
 
-/// How a body's end is known.
+/// Rule that ends a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes.
+    /// The body has this many bytes.
     Length(u64),
-    /// Chunks, and perhaps trailers.
+    /// The body is chunked and may have trailers.
     Chunked,
-    /// The connection closes.
+    /// The body ends when the connection closes.
     UntilClose,
 }
 
 impl Head {
-    /// How the body of this request is framed.
+    /// Returns the framing of this request's body.
     ///
     /// # Errors
-    /// [`HeadError`] when that is not certain.
+    /// Returns [`HeadError`] if the framing is ambiguous.
     pub fn request_framing(&self) -> Result<Framing, HeadError> {
         match self.framing()? {
             Some(Framing::Chunked) if self.version() == HttpVersion::Http10 => {
@@ -30,10 +30,10 @@ impl Head {
         }
     }
 
-    /// How the body of this response is framed; `to_head` if it answers a HEAD request.
+    /// Returns the framing of this response's body. `to_head` marks a response to a HEAD request.
     ///
     /// # Errors
-    /// [`HeadError`] when that is not certain.
+    /// Returns [`HeadError`] if the framing is ambiguous.
     pub fn response_framing(&self, to_head: bool) -> Result<Framing, HeadError> {
         let framing = self.framing()?;
         if to_head || matches!(self.status(), 100..=199 | 204 | 304) {
@@ -62,7 +62,7 @@ impl Head {
     }
 }
 
-/// Digits and nothing else: `+5`, `5, 5` and white space inside are how lengths are made to differ.
+/// Accepts digits only: attackers use `+5`, `5, 5` and inner white space to make two parties read different lengths.
 fn content_length(value: &[u8]) -> Result<u64, HeadError> {
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let length = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());

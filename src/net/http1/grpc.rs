@@ -1,10 +1,10 @@
-//! What gRPC says in the head of a message.
+//! gRPC fields in a message's head.
 
 use super::head::Head;
 use super::known_headers::KnownHeader;
 
 impl Head {
-    /// The `Content-Type` of a gRPC message, without parameters; `None` where it is none.
+    /// Returns the `Content-Type` of a gRPC message without its parameters, or `None` for any other message.
     pub fn grpc(&self) -> Option<&[u8]> {
         const GRPC: &[u8] = b"application/grpc";
         let kind = self.get(KnownHeader::ContentType)?.trim_ascii_start();
@@ -12,8 +12,8 @@ impl Head {
         is_grpc.then(|| kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii_end())
     }
 
-    /// How the body is compressed: as a whole (`Content-Encoding`), or with gRPC message by message (`grpc-encoding`).
-    /// Empty where the head does not say.
+    /// Returns the body's compression: `Content-Encoding` for the whole body, or `grpc-encoding` for each gRPC message.
+    /// Empty if the head names none.
     pub fn body_coding(&self) -> &[u8] {
         let coding =
             if self.grpc().is_some() { self.value("grpc-encoding") } else { self.get(KnownHeader::ContentEncoding) };

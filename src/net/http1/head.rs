@@ -1,4 +1,4 @@
-//! Message heads: parsed in place, kept as the bytes they came in.
+//! Message heads, parsed in place and kept as received.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::ops::Range;
 use super::head_scan::check_line_ends;
 use super::known_headers::KnownHeader;
 
-/// The largest head, in bytes. Inference clients send a token and a few identifiers; this leaves room for the cookies
-/// and signed credentials that gateways add.
+/// Maximum size of a head, in bytes. Inference clients send a token and a few identifiers; the rest is for gateways'
+/// cookies and signed credentials.
 pub const MAX_HEAD: usize = 64 * 1024;
-/// The most fields of one head, and of one trailer section. Parsing takes 32 bytes of stack for each.
+/// Maximum number of fields in a head or a trailer section. Parsing takes 32 bytes of stack per field.
 pub const MAX_FIELDS: usize = 1_024;
-/// The longest value of all `Connection` fields of a head together, in bytes: every field's name is looked for in it.
+/// Maximum total length of a head's `Connection` values, in bytes. The parser searches them for every field's name.
 const MAX_CONNECTION_BYTES: usize = 1_024;
 
 /// HTTP version of a message.
@@ -26,24 +26,24 @@ pub enum HttpVersion {
     Http2,
 }
 
-/// Why a head is refused. The text says what is wrong with it, never what it holds.
+/// Reason for rejecting a head. The text names the problem and never quotes the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadError {
-    /// Larger than [`MAX_HEAD`] or with more than [`MAX_FIELDS`] fields.
+    /// The head exceeds [`MAX_HEAD`] or [`MAX_FIELDS`].
     #[error("the head is larger than {MAX_HEAD} bytes or has more than {MAX_FIELDS} fields")]
     TooLarge,
-    /// Not HTTP/1.x, or not strictly so.
+    /// The head is not strict HTTP/1.x.
     #[error("malformed head: {0}")]
     Malformed(&'static str),
-    /// Its body's length cannot be told for certain.
+    /// The body's length is ambiguous.
     #[error("ambiguous body length: {0}")]
     Ambiguous(&'static str),
-    /// A transfer coding other than `chunked`.
+    /// The transfer coding is not `chunked`.
     #[error("a transfer coding other than `chunked`")]
     UnknownCoding,
 }
 
-/// One message head. Its buffers are reused from message to message.
+/// One message head. Its buffers are reused for the next message.
 #[derive(Debug, Default)]
 pub struct Head {
     bytes: Vec<u8>,
@@ -59,18 +59,18 @@ pub struct Head {
 struct HeaderField {
     name: Range<usize>,
     value: Range<usize>,
-    /// Where its line ends, white space after the value included.
+    /// End of the field's line, including white space after the value.
     end: usize,
     known: KnownHeader,
-    /// Belongs to this connection only.
+    /// The field is hop-by-hop.
     hop: bool,
 }
 
 impl Head {
-    /// Parses a whole request head, up to and with its empty line.
+    /// Parses a complete request head, including its empty line.
     ///
     /// # Errors
-    /// See [`HeadError`].
+    /// Returns [`HeadError`] if the head is invalid.
     pub fn parse_request(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         check_line_ends(bytes)?;
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
@@ -87,10 +87,10 @@ impl Head {
         self.finish_request()
     }
 
-    /// Parses a whole response head, up to and with its empty line.
+    /// Parses a complete response head, including its empty line.
     ///
     /// # Errors
-    /// See [`HeadError`].
+    /// Returns [`HeadError`] if the head is invalid.
     pub fn parse_response(&mut self, bytes: &[u8]) -> Result<(), HeadError> {
         check_line_ends(bytes)?;
         let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
@@ -108,10 +108,10 @@ impl Head {
         self.mark_hop_by_hop()
     }
 
-    /// Parses the trailer section of a chunked body, up to and with its empty line.
+    /// Parses the trailer section of a chunked body, including its empty line.
     ///
     /// # Errors
-    /// See [`HeadError`].
+    /// Returns [`HeadError`] if the section is invalid.
     pub fn parse_trailers(bytes: &[u8]) -> Result<Self, HeadError> {
         check_line_ends(bytes)?;
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
@@ -127,7 +127,7 @@ impl Head {
         }
     }
 
-    /// Starts a head that did not come over HTTP/1: a request.
+    /// Starts a request head that was not received over HTTP/1.
     pub fn compose_request(&mut self, method: &str, target: &str) {
         self.clear();
         self.method = self.append(method.as_bytes());
@@ -135,7 +135,7 @@ impl Head {
         self.version = HttpVersion::Http2;
     }
 
-    /// Starts a head that did not come over HTTP/1: a response.
+    /// Starts a response head that was not received over HTTP/1.
     pub fn compose_response(&mut self, status: u16) {
         self.clear();
         self.status = status;
@@ -152,15 +152,15 @@ impl Head {
         self.fields.push(HeaderField { name: name_at, value, end, known, hop: false });
     }
 
-    /// Ends a request head: its fields are known now.
+    /// Completes a composed request head.
     ///
     /// # Errors
-    /// [`HeadError::Malformed`] when it does not say for certain where it goes.
+    /// Returns [`HeadError::Malformed`] if the request's destination is ambiguous.
     pub fn finish_request(&mut self) -> Result<(), HeadError> {
         self.mark_hop_by_hop()?;
         let mut hosts = self.all(KnownHeader::Host);
         let (host, other, named) = (hosts.next(), hosts.next(), self.authority());
-        // No host has these: one party may take them for its end, another for a part of it.
+        // No host contains these bytes: parties disagree on whether they end it.
         let odd = |host: &[u8]| host.iter().any(|byte| b" \t,/?#@\\".contains(byte));
         match (host, other) {
             (_, Some(_)) => Err(HeadError::Malformed("several Host fields")),
@@ -175,7 +175,7 @@ impl Head {
         }
     }
 
-    /// The host and port of a target in absolute form.
+    /// Returns the host and port of a target in absolute form.
     pub fn authority(&self) -> Option<&[u8]> {
         let target = Some(&self.bytes[self.target.clone()]).filter(|target| !target.starts_with(b"/"))?;
         let scheme = memchr::memmem::find(target, b"://")?;
@@ -199,7 +199,7 @@ impl Head {
         self.bytes.extend_from_slice(bytes);
         self.fields.extend(parsed.iter().map(|field| {
             let name = range_in(bytes, field.name.as_bytes());
-            // An empty value need not lie in the head; its place is behind the colon.
+            // An empty value need not point into the head; its position is after the colon.
             let value = match range_in(bytes, field.value) {
                 value if value.is_empty() => name.end + 1..name.end + 1,
                 value => value,
@@ -210,8 +210,8 @@ impl Head {
         }));
     }
 
-    /// Marks what belongs to one connection: the fields that say so by definition, and those that `Connection` names.
-    /// It cannot name away the fields that say where a message goes or where it ends.
+    /// Marks hop-by-hop fields: those defined as such and those that `Connection` names. `Connection` cannot name the
+    /// fields for routing or framing.
     fn mark_hop_by_hop(&mut self) -> Result<(), HeadError> {
         if self.all(KnownHeader::Connection).map(<[u8]>::len).sum::<usize>() > MAX_CONNECTION_BYTES {
             return Err(HeadError::Malformed("a Connection field of more than 1024 bytes"));
@@ -242,17 +242,17 @@ impl Head {
         Ok(())
     }
 
-    /// The method.
+    /// Returns the request method.
     pub fn method(&self) -> &str {
         std::str::from_utf8(&self.bytes[self.method.clone()]).unwrap_or_default()
     }
 
-    /// The request target as received.
+    /// Returns the request target as received.
     pub fn target(&self) -> &str {
         std::str::from_utf8(&self.bytes[self.target.clone()]).unwrap_or_default()
     }
 
-    /// The path of the target, without its query (and without the authority of an absolute form).
+    /// Returns the target's path, without its query and without the authority of an absolute form.
     pub fn path(&self) -> &str {
         let target = self.target();
         let absolute = if target.starts_with('/') { None } else { target.split_once("://") };
@@ -265,33 +265,33 @@ impl Head {
         path.split_once('?').map_or(path, |(path, _)| path)
     }
 
-    /// The status of a response.
+    /// Returns the response status.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// The version.
+    /// Returns the HTTP version.
     pub fn version(&self) -> HttpVersion {
         self.version
     }
 
-    /// The first value of a known field.
+    /// Returns the first value of a known field.
     pub fn get(&self, known: KnownHeader) -> Option<&[u8]> {
         self.all(known).next()
     }
 
-    /// Every value of a known field.
+    /// Returns every value of a known field.
     pub fn all(&self, known: KnownHeader) -> impl Iterator<Item = &[u8]> {
         self.fields.iter().filter(move |field| field.known == known).map(|field| &self.bytes[field.value.clone()])
     }
 
-    /// The first value of a field, by name.
+    /// Returns the first value of the field `name`.
     pub fn value(&self, name: &str) -> Option<&[u8]> {
         let named = |field: &&HeaderField| self.bytes[field.name.clone()].eq_ignore_ascii_case(name.as_bytes());
         self.fields.iter().find(named).map(|field| &self.bytes[field.value.clone()])
     }
 
-    /// Every field that travels on: (name, value).
+    /// Iterates over the end-to-end fields: (name, value, known name).
     pub fn end_to_end(&self) -> impl Iterator<Item = (&[u8], &[u8], KnownHeader)> {
         self.fields
             .iter()
@@ -299,12 +299,12 @@ impl Head {
             .map(|field| (&self.bytes[field.name.clone()], &self.bytes[field.value.clone()], field.known))
     }
 
-    /// Whether a comma-separated field lists a token.
+    /// Returns `true` if a comma-separated field contains `token`.
     pub fn has_token(&self, known: KnownHeader, token: &str) -> bool {
         self.all(known).flat_map(tokens).any(|listed| listed.eq_ignore_ascii_case(token.as_bytes()))
     }
 
-    /// Whether the sender will take another message on this connection after this one.
+    /// Returns `true` if the sender accepts another message on this connection.
     pub fn keeps_alive(&self) -> bool {
         match self.version {
             HttpVersion::Http10 => self.has_token(KnownHeader::Connection, "keep-alive"),
@@ -312,11 +312,12 @@ impl Head {
         }
     }
 
-    /// The protocol that the message wants to switch to. `h2c` is not one: the upgrade would hide requests from us.
+    /// Returns the protocol to which the message asks to switch. `h2c` is excluded, because that upgrade would hide
+    /// requests from the proxy.
     pub fn upgrade(&self) -> Option<&[u8]> {
         let first = self.get(KnownHeader::Upgrade)?;
         let wanted = self.has_token(KnownHeader::Connection, "upgrade") && self.version == HttpVersion::Http11;
-        // A server may take any protocol of any of the fields (RFC 9110, section 7.8).
+        // A server may choose any protocol from any of these fields (RFC 9110, section 7.8).
         let mut protocols =
             self.all(KnownHeader::Upgrade).flat_map(tokens).filter_map(|one| one.split(|b| *b == b'/').next());
         let is_h2c = protocols.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"));
@@ -331,7 +332,7 @@ impl Head {
         out.extend_from_slice(b" HTTP/1.1\r\n");
     }
 
-    /// Writes `HTTP/1.1 status reason`, with the reason as received.
+    /// Writes `HTTP/1.1 status reason` with the received reason.
     pub fn write_status_line(&self, out: &mut Vec<u8>) {
         let digit = |value: u16| b'0' + (value % 10) as u8;
         out.extend_from_slice(b"HTTP/1.1 ");
@@ -348,7 +349,7 @@ impl Head {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes the fields that `keep` wants, each line as it was received: case, order, white space.
+    /// Writes the fields that `keep` selects. Each line keeps its case, order and white space.
     pub fn write_fields(&self, out: &mut Vec<u8>, keep: impl Fn(KnownHeader, bool) -> bool) {
         for field in self.fields.iter().filter(|field| keep(field.known, field.hop)) {
             out.extend_from_slice(&self.bytes[field.name.start..field.end]);
@@ -356,7 +357,7 @@ impl Head {
         }
     }
 
-    /// Forgets everything, and gives back memory that an unusually large head took.
+    /// Clears the head and releases the memory of an unusually large one.
     pub fn shrink(&mut self) {
         self.clear();
         self.bytes.shrink_to(2 * 1024);
@@ -364,7 +365,7 @@ impl Head {
     }
 }
 
-/// The comma-separated tokens of a field value.
+/// Splits a field value at its commas.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -385,14 +386,14 @@ fn version(minor: Option<u8>) -> HttpVersion {
     if minor == Some(0) { HttpVersion::Http10 } else { HttpVersion::Http11 }
 }
 
-/// Where the reason lies in a response head that is known to be one. Of one beyond ASCII httparse says that it is empty.
+/// Finds the reason in a valid response head. httparse reports a non-ASCII reason as empty.
 fn reason(bytes: &[u8]) -> Range<usize> {
     let start = bytes.iter().position(u8::is_ascii_graphic).unwrap_or_default();
     let end = memchr::memchr(b'\r', &bytes[start..]).map_or(bytes.len(), |end| start + end);
     (start + "HTTP/1.1 200 ".len()).min(end)..end
 }
 
-/// Where `part`, a slice of `whole`, lies in it.
+/// Returns the position of `part`, a slice of `whole`.
 fn range_in(whole: &[u8], part: &[u8]) -> Range<usize> {
     let start = (part.as_ptr() as usize).saturating_sub(whole.as_ptr() as usize);
     if part.is_empty() || start + part.len() > whole.len() { 0..0 } else { start..start + part.len() }

@@ -1,4 +1,4 @@
-//! A head that is still coming: where it ends, and whether it can.
+//! Scans a partially received head for its end and for early errors.
 
 use std::sync::LazyLock;
 
@@ -6,32 +6,32 @@ use memchr::memmem::Finder;
 
 use super::head::{HeadError, malformed};
 
-/// The place after the empty line that ends a head; `None` if it has not come. `searched` bytes need not be looked at
-/// again.
+/// Returns the position after the empty line that ends a head, or `None` if it has not arrived. The first `searched`
+/// bytes were scanned before.
 pub fn end_of_head(bytes: &[u8], searched: usize) -> Option<usize> {
-    /// To make it takes longer than to find the end of a head.
+    /// Building a finder costs more than one search.
     static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
     let from = searched.saturating_sub(3);
     END.find(&bytes[from..]).map(|at| from + at + 4)
 }
 
-/// What is wrong already with a request head of which not all has come. Its end may never come: to wait for it would
-/// leave the client without a word. `searched` bytes need not be looked at again.
+/// Rejects a partial request head that can never become valid. Without the check the client would wait for a reply that
+/// never comes. The first `searched` bytes were scanned before.
 ///
 /// # Errors
-/// [`HeadError::Malformed`].
+/// Returns [`HeadError::Malformed`] for the first error.
 pub fn check_partial_request(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
-    // A CR may yet become an empty line; anything else that is not a method may be TLS.
+    // A CR may start an empty line; any other byte that cannot start a method may be TLS.
     if bytes.first().is_some_and(|first| !first.is_ascii_graphic() && *first != b'\r') {
         return Err(malformed(httparse::Error::Token));
     }
     check_partial_lines(bytes, searched)
 }
 
-/// The same of a response head, for which a client would wait.
+/// Rejects a partial response head that can never become valid. The first `searched` bytes were scanned before.
 ///
 /// # Errors
-/// [`HeadError::Malformed`].
+/// Returns [`HeadError::Malformed`] for the first error.
 pub fn check_partial_response(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
     let is_http = bytes.iter().zip(b"HTTP/1.").all(|(byte, expected)| byte == expected);
     if bytes.starts_with(TLS_ALERT) {
@@ -48,12 +48,12 @@ fn check_partial_lines(bytes: &[u8], searched: usize) -> Result<(), HeadError> {
     if has_bare_cr_or_lf(fresh) { Err(BARE_CR_OR_LF) } else { Ok(()) }
 }
 
-/// What a server of TLS says to a request in clear.
+/// A TLS server's alert in reply to a plain-text request.
 const TLS_ALERT: &[u8] = &[21, 3];
 
 const BARE_CR_OR_LF: HeadError = HeadError::Malformed("a bare CR or LF");
 
-/// Every CR is followed by an LF, and every LF is preceded by a CR.
+/// Requires an LF after every CR and a CR before every LF.
 pub(super) fn check_line_ends(bytes: &[u8]) -> Result<(), HeadError> {
     if has_bare_cr_or_lf(bytes) || bytes.first() == Some(&b'\n') || bytes.last() == Some(&b'\r') {
         return Err(BARE_CR_OR_LF);
@@ -61,9 +61,9 @@ pub(super) fn check_line_ends(bytes: &[u8]) -> Result<(), HeadError> {
     Ok(())
 }
 
-/// Whether two bytes that follow each other are a CR without its LF, or an LF without its CR.
+/// Returns `true` if adjacent bytes hold a CR without its LF or an LF without its CR.
 fn has_bare_cr_or_lf(bytes: &[u8]) -> bool {
     let pairs = bytes.iter().zip(bytes.get(1..).unwrap_or_default());
-    // Without a way out of the loop many bytes are looked at in one step.
+    // A loop without an early exit is vectorized.
     pairs.fold(false, |bare, (one, next)| bare | ((*one == b'\r') != (*next == b'\n')))
 }

@@ -1,6 +1,6 @@
-//! The fields that a proxy has to know; all others it carries.
+//! Header fields that the proxy interprets. It forwards all others.
 
-/// The fields that a proxy has to know.
+/// A header field that the proxy interprets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownHeader {
     /// Any other field.
@@ -37,7 +37,7 @@ pub enum KnownHeader {
     Tracestate,
 }
 
-/// Their names, in lower case, the short ones first.
+/// Names in lower case, ordered by length.
 const KNOWN_HEADERS: [(&[u8], KnownHeader); 15] = [
     (b"te", KnownHeader::Te),
     (b"host", KnownHeader::Host),
@@ -56,7 +56,7 @@ const KNOWN_HEADERS: [(&[u8], KnownHeader); 15] = [
     (b"transfer-encoding", KnownHeader::TransferEncoding),
 ];
 
-/// Where in the table the names of each length begin, and where the longest end.
+/// Start of each name length in the table, followed by the end of the last one.
 const LENGTH_INDEX: [usize; KNOWN_HEADERS[KNOWN_HEADERS.len() - 1].0.len() + 2] = {
     let mut begins = [0; KNOWN_HEADERS[KNOWN_HEADERS.len() - 1].0.len() + 2];
     let (mut length, mut place) = (0, 0);
@@ -71,7 +71,7 @@ const LENGTH_INDEX: [usize; KNOWN_HEADERS[KNOWN_HEADERS.len() - 1].0.len() + 2] 
 };
 
 impl KnownHeader {
-    /// The field of that name, whatever its case.
+    /// Finds a field by its case-insensitive name.
     pub(super) fn from_name(name: &[u8]) -> Self {
         let &[begin, end] =
             LENGTH_INDEX.get(name.len()..name.len() + 2).and_then(<[_]>::first_chunk).unwrap_or(&[0, 0]);

@@ -1,12 +1,12 @@
-//! HTTP/1.x on the wire: strict about what it accepts, exact about what it passes on.
+//! HTTP/1.x on the wire: strict in parsing, exact in forwarding.
 //!
-//! hyper keeps neither the case of header names nor interim responses where only one side of a proxy is its own, and
-//! its client hands over one chunk per poll; so both sides of an HTTP/1 exchange are ours. A [`head`] keeps its fields
-//! as the bytes they came in and says how its body is framed; [`body`] undoes and puts on that framing.
+//! hyper drops header case and interim responses unless both sides of a proxy use it, and its client returns one chunk
+//! per poll. Therefore both sides of an HTTP/1 exchange are implemented here. A [`head`] keeps its fields as received
+//! and determines the body's framing; [`body`] decodes and applies that framing.
 //!
-//! What is refused, because two parties could read it differently: a bare CR or LF, a folded line, white space before
-//! a colon, two lengths, a length beside a transfer coding, any coding but `chunked`, a chunk size that is not plain
-//! hexadecimal, no or several `Host`.
+//! The parser rejects everything that two parties could read differently: a bare CR or LF, a folded line, white space
+//! before a colon, two lengths, a length beside a transfer coding, any coding except `chunked`, a chunk size that is
+//! not plain hexadecimal, and a missing or repeated `Host`.
 
 pub mod body;
 mod framing;

@@ -1,12 +1,12 @@
-//! What a head says of a server that is simulated.
+//! Detects `streamgauge sim` by its `server` field.
 
 use super::head::Head;
 
-/// What `streamgauge sim` calls itself in the `server` field of every reply.
+/// Value of the `server` field in every `streamgauge sim` reply.
 const SIM_SERVER_HEADER: &[u8] = b"streamgauge-sim (simulated)";
 
 impl Head {
-    /// Whether it says that whoever sent it is `streamgauge sim`.
+    /// Returns `true` if the sender identifies itself as `streamgauge sim`.
     pub fn is_simulated(&self) -> bool {
         self.value("server") == Some(SIM_SERVER_HEADER)
     }
