@@ -1,11 +1,12 @@
-//! Adds requests up: counts, and every value of every number of the successes. Pure.
+//! Aggregates requests: counts, and every value of every metric of the successful ones. Pure.
 //!
 //! # Memory
-//! Each value is kept, in four bytes or eight ([`crate::measure::spread`]), once for the whole and once more for its
-//! slice and its group where those are asked for, three times as much with both. Groups and slices are limited in number.
+//! Each value takes 4 or 8 bytes ([`crate::measure::samples`]). It is stored once in the total, once more in its slice
+//! and once more in its group, if the report has those. The numbers of groups and slices are limited.
 //!
-//! * A gap takes at most 9 bytes, for itself and its latency: ten million take 90 MB.
-//! * A request takes at most [`MAX_REQUEST_BYTES`] besides, mostly half of that: some of its times are longer than 4.29 s.
+//! * A gap takes at most 9 bytes, including its latency: ten million gaps take 90 MB.
+//! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take half of that, because only times above 4.29 s need 8
+//!   bytes.
 
 use std::collections::BTreeMap;
 
@@ -21,38 +22,37 @@ use crate::measure::samples::{Samples, push};
 use crate::measure::slo::{SloVerdicts, Slos, Verdict};
 use crate::measure::time::{Gap, Stamp, extend_span};
 
-/// Groups that are told apart; what comes later is of the last, `(others)`.
+/// Maximum number of groups. All further groups share the last one, `(others)`.
 pub const MAX_GROUPS: usize = 256;
-/// Slices that are told apart.
+/// Maximum number of slices.
 pub const MAX_SLICES: u64 = 10_000;
-/// What a request takes beside its gaps, in bytes: a dozen values, and its place in the curve of the load.
+/// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`LoadSample`].
 pub const MAX_REQUEST_BYTES: usize = 128;
-/// Parts of the curve of the load.
 const LOAD_CURVE_POINTS: usize = 60;
-/// The name of an outcome that a row does not tell.
+/// Name of an outcome that the row does not contain.
 pub const UNKNOWN_OUTCOME: &str = "unknown";
 
-/// How requests are added up.
+/// Settings for the aggregation.
 #[derive(Debug, Default)]
 pub struct AccumulatorSettings {
-    /// What the numbers mean.
+    /// Definitions of the metrics.
     pub definitions: Definitions,
-    /// What goodput is counted by.
+    /// SLOs for goodput.
     pub slos: Slos,
-    /// The length of a slice of time.
+    /// Length of a time slice; `None` for a report without slices.
     pub slice: Option<Gap>,
-    /// What requests are grouped by.
+    /// Keys that requests are grouped by.
     pub by: Vec<GroupBy>,
 }
 
-/// What requests can be grouped by.
+/// Key that requests can be grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// The model asked for.
+    /// The requested model.
     Model,
-    /// The answer's status.
+    /// The HTTP status.
     Status,
-    /// What became of the request.
+    /// The request's outcome.
     Outcome,
     /// The dialect.
     Dialect,
@@ -61,10 +61,10 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    /// All.
+    /// All keys.
     pub const ALL: [Self; 5] = [Self::Model, Self::Status, Self::Outcome, Self::Dialect, Self::Server];
 
-    /// The name to ask for it by.
+    /// Returns the key's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Model => "model",
@@ -87,56 +87,56 @@ impl GroupBy {
     }
 }
 
-/// Requests that met one SLO.
+/// Counts of one SLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SloCounts {
-    /// Requests that met it.
+    /// Requests that met the SLO.
     pub met: u64,
-    /// Requests that it counts.
+    /// Requests that the SLO applies to.
     pub counted: u64,
-    /// Output tokens of those that met it.
+    /// Output tokens of the requests that met it.
     pub tokens: u64,
 }
 
-/// What some requests come to.
+/// Aggregate of a set of requests.
 #[derive(Clone, Debug, Default)]
 pub struct RequestStats {
-    /// Requests by what became of them.
+    /// Requests by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// Answers by status.
+    /// Responses by HTTP status.
     pub statuses: BTreeMap<u16, u64>,
-    /// Every value, in the order of [`Metric::ALL`].
+    /// Values of each metric, in the order of [`ReportMetric::ALL`].
     pub samples: [Samples; ReportMetric::ALL.len()],
-    /// By SLO, in their order.
+    /// Counts of each SLO, in their configured order.
     pub goodput: Vec<SloCounts>,
-    /// Successes by who counted their output tokens.
+    /// Successes by the source of their output token count.
     pub sources: BTreeMap<&'static str, u64>,
-    /// Prompt tokens of successes that a cache had.
+    /// Prompt tokens of successes that came from a cache.
     pub cached: u64,
-    /// Successes without any output, of requests that ask for text.
+    /// Successes without any output, among requests for text.
     pub without_output: u64,
-    /// Gaps that were not kept.
+    /// Gaps that the record does not contain.
     pub lost_gaps: u64,
-    /// Of streams whose events do not tell their tokens, the tokens that came, and the events.
+    /// Streams whose events carry no token counts: (tokens, events).
     pub missing_event_tokens: (u64, u64),
-    /// From the first beginning to the last end.
+    /// First start and last end.
     pub window: Option<(Stamp, Stamp)>,
-    /// When requests were sent and how many others were in flight then, for the curve of the load.
+    /// Send time and concurrency of each request, for the load curve.
     pub load_samples: Vec<LoadSample>,
 }
 
 impl RequestStats {
-    /// All requests.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.outcomes.values().sum()
     }
 
-    /// Requests with a whole answer.
+    /// Returns the number of requests with a complete response.
     pub fn successes(&self) -> u64 {
         self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
     }
 
-    /// The requests of another run too. Its window and its load are left out: two runs have no time in common.
+    /// Adds the requests of another run. The window and the load are left out, because two runs share no time.
     pub fn merge(&mut self, other: &Self) {
         for (outcome, count) in &other.outcomes {
             *self.outcomes.entry(*outcome).or_default() += count;
@@ -160,13 +160,13 @@ impl RequestStats {
         self.add_missing_event_tokens(other.missing_event_tokens);
     }
 
-    /// A file may tell any number of tokens.
+    /// Saturates, because a file may contain any number of tokens.
     fn add_missing_event_tokens(&mut self, (tokens, events): (u64, u64)) {
         self.missing_event_tokens =
             (self.missing_event_tokens.0.saturating_add(tokens), self.missing_event_tokens.1 + events);
     }
 
-    /// The load; `None` where no request tells how many were in flight.
+    /// Returns the load, or `None` if no request recorded how many were in flight.
     pub fn in_flight(&self) -> Option<InFlightStats> {
         let times = || self.load_samples.iter().map(|sent| sent.at.as_nanos());
         let open = || self.load_samples.iter().map(|sent| sent.others_in_flight.saturating_add(1));
@@ -192,7 +192,7 @@ impl RequestStats {
         })
     }
 
-    /// When the first of them was sent, of those that tell how many were in flight.
+    /// Returns the first send time among the requests that recorded how many were in flight.
     pub fn first_sent(&self) -> Option<Stamp> {
         self.load_samples.iter().map(|sent| sent.at).min()
     }
@@ -229,7 +229,7 @@ impl RequestStats {
         self.cached += request.cached.unwrap_or(0);
         self.without_output += u64::from(request.has_no_output());
         self.lost_gaps += request.lost_gaps;
-        // Other tools' ITL counts no event's tokens, or all of a reply's.
+        // Other tools' ITL ignores tokens per event or uses the total of the response.
         if let Some(untold) = request.missing_event_tokens().filter(|_| definitions == Definitions::Streamgauge) {
             self.add_missing_event_tokens(untold);
         }
@@ -237,43 +237,43 @@ impl RequestStats {
     }
 }
 
-/// Adds requests up.
+/// Aggregates requests.
 #[derive(Debug, Default)]
 pub struct Accumulator {
-    /// How requests are added up.
+    /// Settings for the aggregation.
     pub settings: AccumulatorSettings,
     /// All requests.
     pub total: RequestStats,
-    /// By number of the slice of time in which they began.
+    /// By index of the time slice in which the request started.
     pub slices: BTreeMap<u64, RequestStats>,
-    /// By the values of the keys.
+    /// By the values of the group keys.
     pub groups: BTreeMap<Vec<String>, RequestStats>,
-    /// All requests beside their plan.
+    /// Comparison of all requests with their plan.
     pub fidelity: FidelityAccumulator,
-    /// Those of a warm-up, which are in nothing else.
+    /// Warm-up requests, which count nowhere else.
     pub warm_up: RequestStats,
 }
 
-/// There are more slices than are told apart.
+/// The slices would exceed [`MAX_SLICES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("slices of {0} are more than {MAX_SLICES}: make them longer")]
 pub struct TooManySlices(Gap);
 
 impl Accumulator {
-    /// Nothing yet.
+    /// Creates an empty aggregate.
     pub fn new(settings: AccumulatorSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// One request more of the warm-up.
+    /// Adds a request of the warm-up.
     pub fn add_warm_up(&mut self, request: &RequestView) {
         self.warm_up.add(request, &self.settings, &verdicts(request, &self.settings));
     }
 
-    /// One request more.
+    /// Adds a request.
     ///
     /// # Errors
-    /// When it is of a slice too many.
+    /// Returns [`TooManySlices`] if the request's slice exceeds the limit.
     pub fn add(&mut self, request: &RequestView) -> Result<(), TooManySlices> {
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
@@ -296,8 +296,8 @@ impl Accumulator {
     }
 }
 
-/// For each SLO whether the request met it; `None` where it is not for the request. A user waits from the planned
-/// moment, so that is where objectives begin if the definitions know it.
+/// Returns each SLO's verdict, or `None` if the SLO does not apply. Users wait from the planned moment, so objectives
+/// start there if the definitions include it.
 fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option<bool>> {
     let (definitions, slos) = (settings.definitions, &settings.slos);
     let start = if definitions.use_planned_time() { request.started() } else { request.sent };
@@ -310,7 +310,7 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
         outcome: request.outcome.unwrap_or(Outcome::Failed),
-        // A row says what was asked for. An answer that came whole all the same has no token that was seen to come.
+        // `streamed` records the request. A response that arrived in one piece still has no observed token time.
         streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),
         ttft: times.ttft,
         ttfo: times.ttfo,
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_request_takes_no_more_than_is_said() {
         use crate::measure::record::CountSource;
-        // Everything that can be known of a run's request, in times that are long and in times that are short.
+        // A request with every field set, once with long times and once with short ones.
         let of = |unit: u64| {
             let events = [TokenEvent::new(Gap::from_nanos(unit), Some(300))];
             let timing = Timing {

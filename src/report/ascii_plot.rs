@@ -1,25 +1,25 @@
-//! Pictures in characters, and numbers for people. What is drawn is always written beside it as a number too.
+//! Plots in text, and numbers formatted for people. Callers print each plotted value as a number too.
 
 use super::metric::MetricUnit;
 use crate::measure::samples::SortedSamples;
 use crate::measure::time::Gap;
 
-/// Bins of a picture, if the values are close to each other.
+/// Number of bins on a linear scale.
 const EVEN_BINS: f64 = 12.0;
-/// The greatest value divided by the least from which bins grow with the value.
+/// Ratio of maximum to minimum above which bins become logarithmic.
 const LOG_SCALE_RATIO: f64 = 20.0;
-/// Eighths of a block, from none to a whole one.
+/// Blocks from empty to full in eighths.
 const BLOCK_EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The same in ASCII: the more of it, the more ink.
+/// ASCII characters with increasing ink, as a substitute for blocks.
 const ASCII_SHADES: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
 
-/// A bar of so many eighths of a column; in ASCII of whole ones.
+/// Draws a bar with a length in eighths of a column; `plain` ASCII rounds to whole columns.
 pub fn bar(eighths: usize, plain: bool) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if plain { "#".repeat(eighths.div_ceil(8)) } else { "█".repeat(eighths / 8) + PARTS[eighths % 8] }
 }
 
-/// Values as columns, `height` lines from the top down; the greatest is `most`.
+/// Draws values as columns of `height` lines, top line first. `most` is the full height.
 pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<String> {
     let marks = if plain { ASCII_SHADES } else { BLOCK_EIGHTHS };
     let line = |line: u64| {
@@ -32,8 +32,8 @@ pub fn columns(values: &[f64], most: f64, height: u64, plain: bool) -> Vec<Strin
     (0..height).rev().map(line).collect()
 }
 
-/// Points (x, y, mark) in a field of that size, from the top line down; what lies furthest right and highest is on its
-/// edge, and zero on the other. A y over a wide range is in its logarithm, from the least one on.
+/// Draws points (x, y, mark) in a field of `width` by `height`, top line first. The maxima lie on the edges and zero is
+/// at the origin. Y becomes logarithmic, from its minimum on, if its range is wide.
 pub fn scatter(points: &[(f64, f64, char)], width: usize, height: usize) -> Vec<String> {
     let most = |of: fn(&(f64, f64, char)) -> f64| points.iter().map(of).fold(0.0, f64::max);
     let (right, top) = (most(|point| point.0), most(|point| point.1));
@@ -47,13 +47,13 @@ pub fn scatter(points: &[(f64, f64, char)], width: usize, height: usize) -> Vec<
     field.into_iter().map(|line| line.into_iter().collect()).collect()
 }
 
-/// Whether values are so far apart that a picture has room only for their logarithm.
+/// Returns `true` if the values' range needs a logarithmic scale.
 pub fn needs_log_scale(least: f64, most: f64) -> bool {
     least > 0.0 && most > least * LOG_SCALE_RATIO
 }
 
-/// Values by size: up to and including each edge, from the first bin that has any to the last. Edges are round numbers of
-/// the outer unit.
+/// Counts values up to and including each edge, from the first bin with values to the last. Edges are round numbers in
+/// the display unit.
 pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, u64)> {
     let inside = unit.to_display(1.0);
     let (least, most) = (unit.to_display(sorted.min() as f64), unit.to_display(sorted.max() as f64));
@@ -66,7 +66,7 @@ pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, 
     loop {
         let upper = edge.next();
         let up_to = sorted.up_to((upper / inside).round() as u64);
-        // Between gaps of a read and gaps of a model lie many powers of ten with nothing in them: one line says so.
+        // Many empty decades may lie between gaps within a read and gaps of the model: one empty bin replaces them.
         if edge.grows && up_to == before && bins.last().is_some_and(|(_, count)| *count == 0) {
             bins.pop();
         }
@@ -80,16 +80,16 @@ pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, 
     }
 }
 
-/// Edges of bins, one after the other.
+/// Iterator over ascending bin edges.
 struct BinEdges {
-    /// The edge is this many steps.
+    /// The next edge, in steps.
     steps: u64,
     step: f64,
     grows: bool,
 }
 
 impl BinEdges {
-    /// Edges that are shown as different numbers (see [`value`]).
+    /// Spaces edges so that [`format_value`] prints them as different numbers.
     fn even(least: f64, most: f64, unit: MetricUnit) -> Self {
         let shown = match unit {
             MetricUnit::Time => 10_f64.powf(most.log10().floor() - 2.0).max(1e-3),
@@ -101,7 +101,7 @@ impl BinEdges {
         Self { steps: (least / step).ceil() as u64, step, grows: false }
     }
 
-    /// 1, 2, 5, 10, …, from the first that is no less than `least`.
+    /// Yields 1, 2, 5, 10, …, starting at or above `least`.
     fn growing(least: f64) -> Self {
         let mut edge = Self { steps: 1, step: 10_f64.powf(least.log10().floor()), grows: true };
         while edge.value() < least {
@@ -111,7 +111,7 @@ impl BinEdges {
     }
 
     fn value(&self) -> f64 {
-        // Powers of ten below one are no sums of powers of two: round what is wrong in the last places.
+        // Negative powers of ten are not exact in binary: round the last digits.
         let value = self.steps as f64 * self.step;
         (value * 1e9).round() / 1e9
     }
@@ -128,7 +128,7 @@ impl BinEdges {
     }
 }
 
-/// A value of the outer unit with three significant figures.
+/// Formats a display value with three significant digits.
 pub fn format_value(value: f64, unit: MetricUnit) -> String {
     match unit {
         MetricUnit::Time => Gap::from_nanos((value * 1e6).round() as u64).to_string(),
@@ -138,7 +138,7 @@ pub fn format_value(value: f64, unit: MetricUnit) -> String {
     }
 }
 
-/// Whole numbers with a comma between thousands.
+/// Formats an integer with comma separators.
 pub fn with_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -151,19 +151,19 @@ pub fn with_thousands(number: u64) -> String {
     text
 }
 
-/// Whether a character is not printed as itself: controls, marks that turn the direction of writing, those without width.
+/// Returns `true` for control characters, direction marks and zero-width characters.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
         || matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Text that holds names from files, which may hold anything.
+/// Replaces unprintable characters. Names from files may contain any.
 pub fn replace_unprintable(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) { '?' } else { c }).collect()
 }
 
-/// A name from a file, as a table has room for it.
+/// Shortens a name from a file to fit a table cell.
 pub fn table_cell(name: &str) -> String {
     replace_unprintable(name).chars().take(60).collect()
 }

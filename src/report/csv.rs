@@ -1,9 +1,8 @@
-//! A report as CSV: one line per number, in five columns, so that any tool can read and filter it.
+//! A report as CSV with one line per number and five columns, so that any tool can filter it.
 //!
-//! `scope,metric,unit,stat,value`: the scope is `all`, `from=10s` of a slice, or the group's values as `model=a;status=200`;
-//! counts, rates and goodput are metrics too. Of a run there are the scopes `fidelity`, `warm-up`, and `production` with
-//! `--source`.
-//! What a server said of itself has the scope `server=URL`, of a slice `from=10s;server=URL`.
+//! The columns are `scope,metric,unit,stat,value`. The scope is `all`, `from=10s` for a slice, or the group's values as
+//! in `model=a;status=200`. Counts, rates and goodput are metrics too. Runs add the scopes `fidelity` and `warm-up`,
+//! and `production` with `--source`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
 
 use super::ascii_plot::replace_unprintable;
 use super::distribution::MetricDistribution;
@@ -11,7 +10,7 @@ use super::fidelity::Fidelity;
 use super::servers::{ServerSummary, Trend};
 use super::{Report, RequestSummary};
 
-/// The whole report.
+/// Renders the report.
 pub fn render(report: &Report) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
     summary(&mut text, "all", &report.whole);
@@ -141,8 +140,8 @@ fn server(text: &mut String, scope: &str, server: &ServerSummary) {
     }
 }
 
-/// A field, in one line, in quotes where it has to be. One that a spreadsheet would take for a formula gets a quote before
-/// it.
+/// Formats a field on one line and quotes it if necessary. A field that a spreadsheet would read as a formula gets a
+/// leading apostrophe.
 pub(super) fn field(text: &str) -> String {
     let text = replace_unprintable(text);
     let text = if text.starts_with(['=', '+', '-', '@']) && text.len() > 1 { format!("'{text}") } else { text };

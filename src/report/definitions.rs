@@ -1,7 +1,8 @@
-//! What each number means to whom: our own definitions, and those of other tools, read from their sources.
+//! Definitions of each metric: ours and those of other tools, taken from their source code.
 //!
 //! t₀ is the request's first byte, t₁ the first token event, tₗ the last, n the output tokens, *end* the end of the
-//! response. Times to the first token agree but for what counts as one (`streamgauge inspect --explain`).
+//! response. All tools measure TTFT alike, except for which event counts as the first token (`streamgauge inspect
+//! --explain`).
 //!
 //! | | `streamgauge` | `aiperf` 0.13 | `vllm` bench 0.33 | `sglang` bench 0.5.23 | `guidellm` 0.8 | `otel` GenAI 1.41 |
 //! |---|---|---|---|---|---|---|
@@ -14,42 +15,44 @@
 //! | window of rates | first planned moment to last end, of all | first t₀ to last end, of all | likewise | likewise | likewise | likewise |
 //! | from planned | also | – | – | – | – | – |
 //!
-//! A number that a tool does not have is absent under its definitions; what it reports as 0 where there is none, as of a
-//! reply of one token, is absent too. AIPerf's ITL takes the first chunk for one token, as it does without
-//! `--per-chunk-usage`, and a request without a value for one that misses the objective; vLLM's tool takes it for one
-//! that meets it. What cannot be had from a record stays different: AIPerf counts with a tokenizer of its own, and its
-//! rates are over a phase that begins some milliseconds before the first request; GuideLLM weighs rates by time, and its
-//! percentiles are values that occurred; vLLM's tool up to 0.32 takes every event with a choice for a token, that of the
-//! role and that of the end too; SGLang's divides gaps at its own `/generate`; and the clocks of the Python tools run
-//! before the connection is made. `tests/definitions.rs` makes AIPerf's and vLLM's own figures from their records.
+//! A metric that a tool does not have is absent under its definitions. So is a value that the tool reports as 0 because
+//! there is none, for example the TPOT of a one-token response. AIPerf's ITL treats the first chunk as one token, as
+//! AIPerf does without `--per-chunk-usage`. AIPerf counts a missing value as a missed objective; vLLM's tool counts it
+//! as met.
+//!
+//! Some differences cannot be reproduced from records. AIPerf counts tokens with its own tokenizer, and its rates cover
+//! a phase that begins some milliseconds before the first request. GuideLLM weights rates by time and reports
+//! percentiles that occurred. vLLM's tool up to 0.32 counts every event with a choice as a token, including the role
+//! and finish events. SGLang's tool divides gaps at its own `/generate`. The Python tools start their clocks before the
+//! connection is made. `tests/definitions.rs` reproduces AIPerf's and vLLM's own results from their records.
 
 use super::metric::ReportMetric;
 use super::request_view::RequestView;
 use crate::measure::record::{CountSource, tpot};
 use crate::measure::time::{Gap, Stamp};
 
-/// How often a number of one request counts at most, so that a count that is made up takes no room.
+/// Maximum weight of one request's value, so that an invented token count cannot exhaust memory.
 const MAX_WEIGHT: u64 = 1 << 16;
 
-/// Whose definitions.
+/// Set of metric definitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Definitions {
-    /// Ours: [`crate::measure`].
+    /// The definitions of this crate ([`crate::measure`]).
     #[default]
     Streamgauge,
-    /// AIPerf's.
+    /// AIPerf.
     Aiperf,
-    /// Those of `vllm bench serve`.
+    /// `vllm bench serve`.
     Vllm,
-    /// Those of `sglang.bench_serving`.
+    /// `sglang.bench_serving`.
     Sglang,
-    /// GuideLLM's.
+    /// GuideLLM.
     Guidellm,
-    /// OpenTelemetry's GenAI conventions'.
+    /// OpenTelemetry's GenAI conventions.
     Otel,
 }
 
-/// What a request took, by some definitions.
+/// Latencies of one request under a set of definitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestTimes {
     /// Time to first token.
@@ -58,17 +61,17 @@ pub struct RequestTimes {
     pub ttfo: Option<Gap>,
     /// Time per output token.
     pub tpot: Option<Gap>,
-    /// One inter-token latency for the whole request, where they are defined so.
+    /// Mean inter-token latency of the request, for definitions with one value per request.
     pub mean_itl: Option<Gap>,
-    /// The whole.
+    /// End-to-end latency.
     pub e2e: Option<Gap>,
 }
 
 impl Definitions {
-    /// All.
+    /// All definitions.
     pub const ALL: [Self; 6] = [Self::Streamgauge, Self::Aiperf, Self::Vllm, Self::Sglang, Self::Guidellm, Self::Otel];
 
-    /// The name to ask for them by.
+    /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Streamgauge => "streamgauge",
@@ -80,12 +83,12 @@ impl Definitions {
         }
     }
 
-    /// Whether waiting is counted from the planned moment too.
+    /// Returns `true` if latencies are also measured from the planned moment.
     pub fn use_planned_time(self) -> bool {
         self == Self::Streamgauge
     }
 
-    /// Output tokens.
+    /// Returns the number of output tokens.
     pub fn tokens(self, request: &RequestView) -> Option<u64> {
         let said = request.tokens.filter(|count| count.source <= CountSource::ContinuousUsage);
         let counted = request.tokens.map(|count| count.tokens);
@@ -95,13 +98,12 @@ impl Definitions {
         }
     }
 
-    /// What a request is taken to have needed for a token, in an objective, if it has no such time: nothing, or longer than
-    /// any objective.
+    /// TPOT that an objective assumes for a request without one. `None` meets any objective; the maximum misses any.
     pub fn tpot_when_missing(self) -> Option<Gap> {
         (self == Self::Aiperf).then_some(Gap::from_nanos(u64::MAX))
     }
 
-    /// The moment at which an answer is over.
+    /// Returns the end of the response.
     pub fn end(self, request: &RequestView) -> Option<Stamp> {
         match self {
             Self::Aiperf | Self::Vllm if request.streamed => request.last,
@@ -109,7 +111,7 @@ impl Definitions {
         }
     }
 
-    /// What a request took, counted from `start`.
+    /// Computes the latencies, measured from `start`.
     pub fn times(self, request: &RequestView, start: Stamp) -> RequestTimes {
         let end = self.end(request);
         let e2e = end.map(|end| end.since(start));
@@ -152,7 +154,7 @@ impl Definitions {
         times
     }
 
-    /// Hands out every number of a successful request: nanoseconds, tokens, millionths of tokens per second.
+    /// Emits every metric of a successful request, in nanoseconds, tokens or millionths of tokens per second.
     pub fn measure(self, request: &RequestView, mut out: impl FnMut(ReportMetric, u64)) {
         let times = self.times(request, request.sent);
         let mut one = |metric, value: Option<Gap>| {
@@ -211,7 +213,7 @@ impl Definitions {
     }
 }
 
-/// A time shared out, to the nearest nanosecond; `None` among nobody.
+/// Divides to the nearest nanosecond; `None` for a zero divisor.
 fn divided(time: Gap, among: u64) -> Option<Gap> {
     (among > 0).then(|| Gap::from_nanos((time.as_nanos() as f64 / among as f64).round() as u64))
 }

@@ -1,4 +1,4 @@
-//! What the values of one number come to.
+//! Statistics of one metric.
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -6,34 +6,34 @@ use serde::{Serialize, Serializer};
 use super::metric::ReportMetric;
 use crate::measure::samples::SortedSamples;
 
-/// One number over many requests, in its outer unit.
+/// Statistics of one metric over many requests, in its display unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricDistribution {
-    /// Which number.
+    /// The metric.
     pub metric: ReportMetric,
-    /// Values.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub avg: f64,
-    /// The least.
+    /// Minimum.
     pub min: f64,
-    /// The percentiles, as (percent, value).
+    /// Percentiles as (percent, value).
     pub percentiles: Vec<(f64, f64)>,
-    /// The greatest.
+    /// Maximum.
     pub max: f64,
-    /// Their standard deviation.
+    /// Standard deviation.
     pub std: f64,
-    /// Their sum.
+    /// Sum.
     pub sum: f64,
 }
 
-/// The name of a percentile, as in `p99.9`.
+/// Returns a percentile's name, for example `p99.9`.
 pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
 
 impl MetricDistribution {
-    /// What sorted values come to, with these percentiles.
+    /// Computes the statistics with these percentiles.
     pub(super) fn of(metric: ReportMetric, sorted: SortedSamples<'_>, percentiles: &[f64]) -> Self {
         let outside = |inside: f64| metric.unit().to_display(inside);
         Self {
@@ -48,7 +48,7 @@ impl MetricDistribution {
         }
     }
 
-    /// Its columns in every table, as (name, value).
+    /// Returns the columns of every table as (name, value).
     pub fn columns(&self) -> Vec<(String, f64)> {
         let named = |name: &str, value: f64| (name.to_owned(), value);
         let percentiles = self.percentiles.iter().map(|(percent, value)| (percentile_name(*percent), *value));

@@ -1,8 +1,8 @@
-//! `histograms.hlog`: the times of a run as HdrHistogram's log, for tools that read it.
+//! Writes `histograms.hlog`: a run's latencies in HdrHistogram's log format.
 //!
-//! One histogram for each number, of nanoseconds to three significant figures up to an hour, its key as the tag (`ttft`,
-//! `itl`, `e2e_from_planned`, …). Logs of shards merge by adding what has the same tag, exactly: the same request falls
-//! into the same bucket in any shard. The exact values are in the records; a report is made from those.
+//! Each metric has one histogram with its key as the tag (`ttft`, `itl`, `e2e_from_planned`, …). Values are nanoseconds
+//! with three significant digits, up to one hour. Logs of shards merge exactly by adding histograms with equal tags,
+//! because a value always maps to the same bucket. Reports use the exact values in the records instead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,17 +17,16 @@ use super::metric::{MetricUnit, ReportMetric};
 use super::request_view::RequestView;
 use crate::measure::time::{Gap, Stamp, extend_span};
 
-/// The name of the file.
+/// File name.
 pub const FILE: &str = "histograms.hlog";
 
-/// What is longer is counted as this: an hour.
+/// Maximum recorded time: one hour. Longer times count as this value.
 const MAX_TIME_NANOS: u64 = 3_600_000_000_000;
-/// Significant figures.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// Outside, times are milliseconds, as in every other tool's log.
+/// The file displays milliseconds, as other tools' logs do.
 const NANOS_PER_MILLISECOND: f64 = 1e6;
 
-/// Takes requests in and makes the file. Memory: at most 11 histograms of 300 KiB.
+/// Collects requests and renders the file. Takes at most 11 histograms of 300 KiB.
 #[derive(Debug, Default)]
 pub struct Hlog {
     histograms: BTreeMap<ReportMetric, Histogram<u64>>,
@@ -35,7 +34,7 @@ pub struct Hlog {
 }
 
 impl Hlog {
-    /// One request more. Times are those of successes, but for the lag.
+    /// Adds a request. Latencies are those of successes; send lag is that of all requests.
     pub fn add(&mut self, request: &RequestView) {
         self.span = Some(extend_span(self.span, request.started(), request.ended.unwrap_or(request.sent)));
         if let Some(planned) = request.planned {
@@ -51,7 +50,7 @@ impl Hlog {
     }
 
     fn count(&mut self, metric: ReportMetric, time: Gap) {
-        // It fails on bounds that make no sense, and these are constants.
+        // Fails only for invalid bounds, and these are constants.
         let empty = || Histogram::new_with_bounds(1, MAX_TIME_NANOS, SIGNIFICANT_DIGITS).ok();
         if !self.histograms.contains_key(&metric) {
             self.histograms.extend(empty().map(|empty| (metric, empty)));
@@ -61,10 +60,10 @@ impl Hlog {
         }
     }
 
-    /// The file. `zero` is the wall clock's time at the beginning of the line, in nanoseconds since 1970.
+    /// Renders the file. `zero` is the wall-clock time of the run's start, in nanoseconds since 1970.
     ///
     /// # Errors
-    /// When a histogram cannot be packed.
+    /// Returns an error if a histogram cannot be serialized.
     pub fn render(&self, zero: u64) -> io::Result<Vec<u8>> {
         let (first, last) = self.span.unwrap_or_default();
         let begin = Duration::from_nanos(zero.saturating_add(first.as_nanos()));

@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no script, nothing from a network, pictures drawn in place.
+//! A report as one self-contained page without scripts or network access; its charts are inline.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::text::{BreakdownKind, breakdown_table, has_planned_times, latencies, lines};
 
-/// Width and height of a picture.
+/// Chart size.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 160.0;
 
@@ -24,7 +24,7 @@ th:first-child,td:first-child{text-align:left}\
 svg{max-width:100%;height:auto}rect,polygon{fill:var(--fill)}polyline{fill:none;stroke:var(--ink);stroke-width:2}text{fill:var(--soft);font-size:11px}\
 .warning{border-left:4px solid #c98a00;padding:.1rem .8rem;margin:.6rem 0}";
 
-/// The whole page, with these percentiles.
+/// Renders the page with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
     let names: Vec<String> = report.sources.iter().map(|source| table_cell(&source.path)).collect();
     let title = escaped(&format!("Streamgauge: {}", names.join(", ")));
@@ -69,7 +69,7 @@ fn definition_list(lines: Vec<(&str, String)>) -> String {
     format!("<dl>\n{}</dl>\n", lines.into_iter().map(line).collect::<String>())
 }
 
-/// A table whose first row is its head.
+/// Renders a table. The first row is the header.
 fn table(name: &str, rows: &[Vec<String>]) -> String {
     let mut text = format!("<h2>{name}</h2>\n<div class=\"wide\"><table>\n");
     for (at, row) in rows.iter().enumerate() {
@@ -80,7 +80,7 @@ fn table(name: &str, rows: &[Vec<String>]) -> String {
     text + "</table></div>\n"
 }
 
-/// Bars by size, each with its edge below and its count above.
+/// Draws a histogram with each bin's edge below and its count above.
 fn histogram(name: &str, metric: ReportMetric, bins: &[(f64, u64)]) -> String {
     let most = bins.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1) as f64;
     let step = WIDTH / bins.len().max(1) as f64;
@@ -101,7 +101,7 @@ fn histogram(name: &str, metric: ReportMetric, bins: &[(f64, u64)]) -> String {
     svg_figure(name, &format!("requests or gaps by {name}"), &bars)
 }
 
-/// Requests in flight over time, with those of production as a line.
+/// Draws requests in flight over time, with production's as a line.
 fn load(report: &Report) -> String {
     let Some(load) = &report.in_flight else { return String::new() };
     let production = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
@@ -112,7 +112,7 @@ fn load(report: &Report) -> String {
     curves(name, "requests in flight over time", &load.over_time, line, load.seconds)
 }
 
-/// Requests sent over time, with those planned as a line.
+/// Draws sent requests over time, with planned ones as a line.
 fn rate(report: &Report) -> String {
     let Some(rate) = text::over_time(report) else { return String::new() };
     let counts = |counts: &[u64]| counts.iter().map(|count| *count as f64).collect::<Vec<_>>();
@@ -122,7 +122,7 @@ fn rate(report: &Report) -> String {
     curves(&name, "requests planned and sent over time", &sent, &planned, seconds)
 }
 
-/// An area over time, and a line over it.
+/// Draws an area over time and a line on top of it.
 fn curves(name: &str, told: &str, area: &[f64], line: &[f64], seconds: f64) -> String {
     let most = area.iter().chain(line).copied().fold(0.0, f64::max);
     if most == 0.0 {
@@ -154,7 +154,7 @@ fn svg_figure(name: &str, told: &str, drawn: &str) -> String {
     )
 }
 
-/// Text without marks that mean something in HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -5,7 +5,7 @@ use super::ascii_plot::{replace_unprintable, table_cell};
 use super::fidelity::text;
 use super::text::{BreakdownKind, breakdown_table, latencies, lines, sentence};
 
-/// The whole report, with these percentiles.
+/// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
     let mut text = String::new();
     text += &bullet_list(lines(report));
@@ -31,7 +31,7 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     text
 }
 
-/// Figures by name; a line without a name belongs to the one above.
+/// Formats named lines; a line without a name continues the previous one.
 pub(super) fn bullet_list(lines: Vec<(&str, String)>) -> String {
     let line = |(name, told): (&str, String)| {
         let told = escaped(&told);
@@ -40,7 +40,7 @@ pub(super) fn bullet_list(lines: Vec<(&str, String)>) -> String {
     lines.into_iter().map(line).collect()
 }
 
-/// A table whose first row is its head; the first column is left, the others right.
+/// Formats a table: first row is the header, first column left-aligned, the others right-aligned.
 pub(super) fn pipe_table(table: &[Vec<String>]) -> String {
     let mut text = "\n".to_owned();
     for (at, row) in table.iter().enumerate() {
@@ -53,7 +53,7 @@ pub(super) fn pipe_table(table: &[Vec<String>]) -> String {
     text
 }
 
-/// Text without marks that mean something in Markdown, HTML or a terminal.
+/// Escapes text for Markdown, HTML and terminals.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in replace_unprintable(text).chars() {

@@ -1,53 +1,53 @@
-//! The numbers that a report has a distribution of.
+//! Metrics with a distribution in the report.
 
-/// One of them.
+/// A metric of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReportMetric {
-    /// Time to first token from the planned moment: what a user would have felt. Runs only.
+    /// Time to first token from the planned moment, as a user experiences it. Runs only.
     TtftFromPlanned,
     /// Time to first token from the request's first byte.
     Ttft,
     /// Time to the first output that is not reasoning.
     Ttfo,
-    /// From the first token event to the second.
+    /// Time from the first token event to the second.
     SecondToken,
-    /// Inter-token latency: every gap between token events, divided by the later event's tokens where known.
+    /// Inter-token latency: each gap between token events, divided by the later event's tokens if known.
     Itl,
-    /// Every gap between token events as it was.
+    /// Each gap between token events, undivided.
     Gap,
-    /// The longest gap of each request.
+    /// Longest gap of each request.
     WorstGap,
     /// Time per output token, one value per request.
     Tpot,
-    /// From the planned moment to the end. Runs only.
+    /// End-to-end latency from the planned moment. Runs only.
     E2eFromPlanned,
-    /// From the request's first byte to the end.
+    /// End-to-end latency from the request's first byte.
     E2e,
-    /// Output tokens per second that one user sees: the inverse of TPOT.
+    /// Output tokens per second of one user: the inverse of TPOT.
     UserRate,
     /// Prompt tokens (ISL).
     Input,
     /// Output tokens (OSL).
     Output,
-    /// Tokens of each token event, where known.
+    /// Tokens per token event, if known.
     TokensPerChunk,
-    /// How much later than planned a request was sent. Of all requests, successful or not. Runs only.
+    /// Send lag behind the planned moment, of all requests including failures. Runs only.
     Lag,
 }
 
-/// What a metric is counted in.
+/// Unit of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricUnit {
-    /// Nanoseconds inside, milliseconds outside.
+    /// Nanoseconds internally, milliseconds in reports.
     Time,
     /// Tokens.
     Tokens,
-    /// Millionths of a token per second inside, tokens per second outside.
+    /// Millionths of a token per second internally, tokens per second in reports.
     Rate,
 }
 
 impl MetricUnit {
-    /// Its name outside.
+    /// Returns the unit's name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Time => "ms",
@@ -56,7 +56,7 @@ impl MetricUnit {
         }
     }
 
-    /// A value outside, of one inside.
+    /// Converts an internal value to the display unit.
     pub fn to_display(self, inside: f64) -> f64 {
         match self {
             Self::Time | Self::Rate => inside / 1e6,
@@ -66,7 +66,7 @@ impl MetricUnit {
 }
 
 impl ReportMetric {
-    /// All, in the order of a report.
+    /// All metrics, in report order.
     pub const ALL: [Self; 15] = [
         Self::TtftFromPlanned,
         Self::Ttft,
@@ -85,7 +85,7 @@ impl ReportMetric {
         Self::Lag,
     ];
 
-    /// Its name for scripts.
+    /// Returns the metric's key in JSON and CSV.
     pub const fn key(self) -> &'static str {
         match self {
             Self::TtftFromPlanned => "ttft_from_planned",
@@ -106,7 +106,7 @@ impl ReportMetric {
         }
     }
 
-    /// Its name for people. `planned`: there are planned moments to tell from those of sending.
+    /// Returns the metric's name for people. `planned` distinguishes planned moments from send times.
     pub const fn label(self, planned: bool) -> &'static str {
         match self {
             Self::TtftFromPlanned => "TTFT from planned",
@@ -129,7 +129,7 @@ impl ReportMetric {
         }
     }
 
-    /// What it is counted in.
+    /// Returns the metric's unit.
     pub const fn unit(self) -> MetricUnit {
         match self {
             Self::UserRate => MetricUnit::Rate,

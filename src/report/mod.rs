@@ -1,53 +1,53 @@
-//! What requests came to: from records to words. A pure fold, and one file for each format.
+//! Reports on requests: a pure aggregation from records, and one file per output format.
 //!
 //! ```text
-//! paths -> source -> request -> fold -> Report -> text, json, csv, markdown, html
-//!          reads     unpacks    adds up           words
+//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html
+//!     reads     unpacks         aggregates           formats
 //! ```
 //!
-//! A [`source`] is a capture, a run directory, or one of several shards; several are one report, exactly as if all rows
-//! were in one. [`definitions`] say what each number means, ours or another tool's; [`fold`] keeps every value, so that
-//! percentiles are exact ([`crate::measure::spread`] has the rule and what it costs). [`warnings`] say what might mislead,
-//! each with advice.
+//! A [`source`] is a capture, a run directory or one of several shards. Several sources give the same report as one
+//! file with all their rows. [`definitions`] defines each metric, for this tool and for others. [`accumulate`] keeps
+//! every value, so percentiles are exact ([`crate::measure::samples`] documents the rule and its memory). [`warnings`]
+//! lists threats to the results, each with advice.
 //!
-//! # What is in which figure
-//! Latencies, lengths and rates are of successes; what failed is counted beside them and never mixed in. Goodput alone
-//! has failures in its denominator, unless its SLO says otherwise. Send lag is of all requests.
+//! # Requests behind each number
+//! Latencies, lengths and rates cover successes; failures are counted separately and never mixed in. Only goodput
+//! includes failures in its denominator, unless its SLO excludes them. Send lag covers all requests.
 //!
 //! # JSON
-//! One object. `streamgauge_report` is the version of its shape; a key that is absent is unknown, never zero.
+//! One object. `streamgauge_report` is the schema version. An absent key means unknown, never zero.
 //!
-//! | key | what |
+//! | key | content |
 //! |---|---|
-//! | `definitions` | whose definitions the numbers follow |
-//! | `sources[]` | `path`, `run`, `rows`, `outside` (warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `doubts`, `not_valid`, `held`, `later_turns` (`real`, `made`: by what they say of the past), `troubles` (those without a whole answer, by why), `damage`, `started_unix_ns` |
-//! | `requests`, `outcomes`, `statuses` | how many; by what became of them; by HTTP status |
-//! | `seconds` | what the rates are over: from the first beginning to the last end; of a slice what of that lies in it |
-//! | `throughput` | of successes, per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
-//! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by who counted the output |
+//! | `definitions` | name of the metric definitions |
+//! | `sources[]` | `path`, `run`, `rows`, `outside` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `doubts`, `not_valid`, `held`, `later_turns` (`real`, `made`: by the origin of the history that they send), `troubles` (incomplete responses by cause), `damage`, `started_unix_ns` |
+//! | `requests`, `outcomes`, `statuses` | number of requests; by outcome; by HTTP status |
+//! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
+//! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
+//! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by source of the output count |
 //! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
-//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`Figure`](crate::capture::scrapes::Figure)): `unit`, `avg`, `min`, `max` of a level, `total`, `per_second` of a counter; `prefix_hit_rate` |
-//! | `in_flight` | requests of the same source open when one was sent, that one included: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
-//! | `fidelity` | of a run, planned against sent and achieved ([`fidelity`] has the definitions); see below |
-//! | `warm_up` | of a run's warm-up, which is in nothing else: every key from `requests` to `metrics` |
-//! | `production` | with `--source`: `path`, and of its rows `in_flight` and every key from `requests` to `metrics` |
-//! | `slices[]` | with `--slice`: `from_s`, `to_s` of the shared line, and every key from `requests` to `servers` |
-//! | `groups[]` | with `--by`: `by`, a value for each key, and the same |
-//! | `warnings[]` | `warning` (a name for scripts), `text`, `advice` |
+//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`ServerMetric`](crate::capture::scrapes::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `prefix_hit_rate` |
+//! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
+//! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
+//! | `warm_up` | the run's warm-up, which counts nowhere else: every key from `requests` to `metrics` |
+//! | `production` | with `--source`: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
+//! | `slices[]` | with `--slice`: `from_s`, `to_s` on the shared timeline, and every key from `requests` to `servers` |
+//! | `groups[]` | with `--by`: `by` with a value per key, and every key from `requests` to `metrics` |
+//! | `warnings[]` | `warning` (a stable id for scripts), `text`, `advice` |
 //!
-//! | key of `fidelity` | what |
+//! | key of `fidelity` | content |
 //! |---|---|
-//! | `arrival_error` | sent − planned: as a metric, with p50, p90, p99 and p99.9 |
-//! | `rate` | `planned_per_second`, `sent_per_second`; requests in windows of `window_s`: `planned[]`, `sent[]`; `moved_share`, the share in another window |
+//! | `arrival_error` | sent − planned, as a metric with p50, p90, p99 and p99.9 |
+//! | `rate` | `planned_per_second`, `sent_per_second`; requests per window of `window_s`: `planned[]`, `sent[]`; `moved_share`, the share sent in another window |
 //! | `isl`, `osl` | `compared`, `exact_share`, `mean_error`, `mean_absolute_error`, `ks` (the KS distance) |
-//! | `prefix` | `blocks`, `repeated_blocks`, `offered_share` of the prompt tokens; `cached_tokens`, `cached_share` as the server says |
+//! | `prefix` | `blocks`, `repeated_blocks`, `offered_share` of the prompt tokens; `cached_tokens`, `cached_share` as the server reports them |
 //! | `think` | `planned`, `achieved`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms` |
 //! | `aborts` | `planned`, `done`, and `tokens` with the keys of `osl` |
 //!
-//! A folder of a sweep has a report of its own: [`sweep`].
+//! [`sweep`] reports on a sweep's folder.
 //!
-//! What it is not: it reads no public trace (`streamgauge trace convert` does), and compares no two runs.
+//! Reports read no public trace formats (`streamgauge trace convert` does) and do not compare runs.
 
 pub mod accumulate;
 pub mod aiperf;
@@ -86,100 +86,100 @@ use servers::ServerSummary;
 use source::ReportSource;
 use warnings::WarningText;
 
-/// The version of the JSON object.
+/// Schema version of the JSON object.
 const VERSION: u32 = 1;
 
-/// The percentiles that are given where nobody asks for others.
+/// Default percentiles.
 pub const PERCENTILES: [f64; 10] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
 
-/// Everything that is told.
+/// A complete report, ready for every output format.
 #[derive(Debug, Serialize)]
 pub struct Report {
     streamgauge_report: u32,
-    /// Whose definitions the numbers follow.
+    /// Name of the metric definitions.
     pub definitions: &'static str,
-    /// What it was read from.
+    /// The sources that were read.
     pub sources: Vec<ReportSource>,
-    /// What all requests came to.
+    /// Summary of all requests.
     #[serde(flatten)]
     pub whole: RequestSummary,
-    /// What servers said of themselves.
+    /// Metrics that servers reported.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerSummary>,
-    /// Slices of time.
+    /// Time slices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<TimeSlice>,
     /// Groups of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RequestGroup>,
-    /// What might mislead.
+    /// Threats to the results.
     pub warnings: Vec<WarningText>,
-    /// TTFT and ITL by size, for pictures.
+    /// Histograms of TTFT and ITL, for plots.
     #[serde(skip)]
     pub histograms: Vec<(ReportMetric, Vec<(f64, u64)>)>,
     /// Requests in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<InFlightStats>,
-    /// What was sent and came beside what was planned. Runs only.
+    /// Comparison with the plan. Runs only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fidelity: Option<Fidelity>,
-    /// What the warm-up of a run came to, apart from everything else.
+    /// Summary of a run's warm-up, which counts nowhere else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<RequestSummary>,
-    /// What the trace that a run was made from came to when it was captured.
+    /// Summary of the captured trace that a run replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub production: Option<Production>,
 }
 
-/// Requests in flight when one was sent, that one included.
+/// Requests in flight at each send, including the new one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct InFlightStats {
-    /// The time in which requests came.
+    /// Seconds from the first send to the last.
     pub seconds: f64,
-    /// The mean over all requests.
+    /// Mean over all requests.
     pub mean: f64,
-    /// The most.
+    /// Maximum.
     pub max: u32,
-    /// On average in equal parts of the time; a part in which none came is as the one before.
+    /// Mean in equal parts of the window. A part without requests repeats the previous value.
     pub over_time: Vec<f64>,
 }
 
-/// What a run was made from.
+/// The captured trace that a run replayed.
 #[derive(Debug, Serialize)]
 pub struct Production {
-    /// As it was named.
+    /// Path as given on the command line.
     pub path: String,
     /// Requests in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<InFlightStats>,
-    /// What its requests came to.
+    /// Summary of its requests.
     #[serde(flatten)]
     pub summary: RequestSummary,
 }
 
-/// What some requests came to.
+/// Summary of a set of requests.
 #[derive(Debug, Serialize)]
 pub struct RequestSummary {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// By what became of them.
+    /// Requests by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// By status.
+    /// Responses by HTTP status.
     pub statuses: BTreeMap<u16, u64>,
-    /// The window of the rates.
+    /// Window of the rates, in seconds.
     pub seconds: f64,
-    /// Of successes.
+    /// Rates of the successes.
     pub throughput: Throughput,
-    /// Of successes.
+    /// Tokens of the successes.
     pub tokens: TokenTotals,
-    /// By SLO.
+    /// Goodput of each SLO.
     pub goodput: Vec<SloGoodput>,
-    /// Every number that occurred.
+    /// Distribution of every metric with values.
     #[serde(serialize_with = "by_name")]
     pub metrics: Vec<MetricDistribution>,
 }
 
-/// Per second of the window.
+/// Rates per second of the window.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Throughput {
     /// Successful requests.
@@ -188,74 +188,74 @@ pub struct Throughput {
     pub input_tokens: f64,
     /// Output tokens.
     pub output_tokens: f64,
-    /// Both.
+    /// Prompt and output tokens.
     pub total_tokens: f64,
 }
 
-/// Together.
+/// Token totals.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TokenTotals {
     /// Prompt tokens.
     pub input: u64,
-    /// Prompt tokens that a cache had.
+    /// Prompt tokens from a cache.
     pub cached: u64,
     /// Output tokens.
     pub output: u64,
-    /// Requests by who counted their output.
+    /// Requests by source of their output token count.
     pub sources: BTreeMap<&'static str, u64>,
 }
 
-/// Requests that met an SLO.
+/// Goodput of one SLO.
 #[derive(Clone, Debug, Serialize)]
 pub struct SloGoodput {
-    /// Its name.
+    /// Name of the SLO.
     pub slo: String,
-    /// The SLO.
+    /// Text of the SLO.
     pub text: String,
     /// Requests that met it.
     pub met: u64,
-    /// Requests that it counts.
+    /// Requests that it applies to.
     pub counted: u64,
-    /// The share of these; absent where it counts none.
+    /// Share that met it; absent if it applies to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     /// Requests that met it, per second of the window.
     pub requests_per_second: f64,
-    /// Their output tokens, likewise.
+    /// Output tokens of the requests that met it, per second of the window.
     pub tokens_per_second: f64,
 }
 
 /// A slice of time.
 #[derive(Debug, Serialize)]
 pub struct TimeSlice {
-    /// Its begin on the shared line, in seconds.
+    /// Start on the shared timeline, in seconds.
     pub from_s: f64,
-    /// Its end.
+    /// End on the shared timeline, in seconds.
     pub to_s: f64,
-    /// The requests that began in it.
+    /// Requests that started in the slice.
     #[serde(flatten)]
     pub summary: RequestSummary,
-    /// What servers said of themselves in it.
+    /// Metrics that servers reported in the slice.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerSummary>,
 }
 
-/// Requests that have something in common.
+/// Requests with equal values of the group keys.
 #[derive(Debug, Serialize)]
 pub struct RequestGroup {
-    /// What.
+    /// Value of each key.
     pub by: BTreeMap<&'static str, String>,
-    /// What they came to.
+    /// Summary of the group.
     #[serde(flatten)]
     pub summary: RequestSummary,
 }
 
-/// What the servers of all sources said of themselves at these times.
+/// Summarizes the server metrics of all sources at the times that `times` accepts.
 fn summarize_servers(sources: &[ReportSource], times: &impl Fn(i64) -> bool) -> Vec<ServerSummary> {
     sources.iter().flat_map(|source| &source.servers).map(|watched| ServerSummary::summarize(watched, times)).collect()
 }
 
-/// From the first beginning to the last end, in seconds of the line.
+/// Returns the first start and the last end, in seconds of the shared timeline.
 fn window(whole: &RequestStats) -> (f64, f64) {
     whole.window.map_or((0.0, 0.0), |(first, last)| (secs(first), secs(last)))
 }
@@ -269,7 +269,7 @@ fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Resu
 }
 
 impl RequestSummary {
-    /// Sorts the values where they stand.
+    /// Sorts the values in place.
     fn of(figures: &mut RequestStats, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| SloGoodput {
@@ -306,14 +306,14 @@ impl RequestSummary {
         }
     }
 
-    /// One number, if it occurred.
+    /// Returns the distribution of a metric, if it has values.
     pub fn metric(&self, metric: ReportMetric) -> Option<&MetricDistribution> {
         self.metrics.iter().find(|of| of.metric == metric)
     }
 }
 
 impl Report {
-    /// What a fold came to.
+    /// Builds the report from the aggregate.
     pub fn of(fold: &mut Accumulator, sources: Vec<ReportSource>, percentiles: &[f64]) -> Self {
         let Accumulator { settings, total: whole, slices, groups, fidelity, warm_up } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
@@ -321,7 +321,7 @@ impl Report {
         let seconds = window.1 - window.0;
         let slice = |(number, figures): (&u64, &mut RequestStats)| {
             let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
-            // The first and the last are not measured over their whole length.
+            // The run covers the first and the last slice only in part.
             let seconds = (to_s.min(window.1) - from_s.max(window.0)).max(0.0);
             let within = |at: i64| (from_s * 1e9..to_s * 1e9).contains(&(at as f64));
             let summary = RequestSummary::of(figures, seconds, &settings.slos, percentiles);
@@ -368,7 +368,7 @@ impl Report {
         }
     }
 
-    /// With what the trace came to that the run was made from, which is called so.
+    /// Adds the summary of the captured trace at `path` that the run replayed.
     pub fn with_production(mut self, path: String, fold: &mut Accumulator, percentiles: &[f64]) -> Self {
         let Accumulator { settings, total: whole, .. } = fold;
         let (first, last) = window(whole);
@@ -377,18 +377,19 @@ impl Report {
         self
     }
 
-    /// As one JSON object.
+    /// Renders the report as one JSON object.
     pub fn json(&self) -> String {
-        // Numbers, names and keys that are texts: there is nothing that JSON cannot hold.
+        // Numbers, names and string keys always serialize.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Whether the numbers are ours.
+    /// Returns `true` for this crate's own definitions.
     pub fn uses_own_definitions(&self) -> bool {
         self.definitions == Definitions::Streamgauge.name()
     }
 
-    /// Whether goodput of any SLO is less than `least`, a share of 1. Of an SLO that counts nothing it is.
+    /// Returns `true` if any SLO's goodput is below `least`, a share of 1. An SLO that applies to no request counts as
+    /// below.
     pub fn is_below(&self, least: f64) -> bool {
         self.whole.goodput.iter().any(|goodput| goodput.share.is_none_or(|share| share < least))
     }

@@ -1,4 +1,4 @@
-//! One request as a report looks at it: a row, unpacked, on the line of time that all sources share.
+//! A trace row unpacked for reports, with its times on the timeline shared by all sources.
 
 use crate::capture::blocks::{block_tokens, chained_ids};
 use crate::capture::gaps::{GapsError, unpack};
@@ -8,80 +8,80 @@ use crate::measure::record::{CountSource, Outcome, TokenCount};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
-/// What is asked for where the answer is no text.
+/// Operations whose responses contain no text.
 const TEXTLESS_OPERATIONS: [&str; 2] = ["embeddings", "rerank"];
 
-/// See the module.
+/// One request of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestView {
-    /// When it should have been sent; runs only.
+    /// Planned send time; runs only.
     pub planned: Option<Stamp>,
-    /// Its first byte: at the proxy, or as a replay sent it.
+    /// First byte: received by the proxy, or sent by a replay.
     pub sent: Stamp,
-    /// Its last byte, as it was handed to the server.
+    /// Last request byte handed to the server.
     pub written: Option<Stamp>,
     /// First generated text.
     pub first: Option<Stamp>,
     /// First generated text that is not reasoning.
     pub output: Option<Stamp>,
-    /// Last generated text; unknown where gaps were lost.
+    /// Last generated text; unknown if gaps were lost.
     pub last: Option<Stamp>,
-    /// The end.
+    /// End of the response.
     pub ended: Option<Stamp>,
-    /// Every gap between token events, and the later event's tokens.
+    /// Each gap between token events, with the later event's tokens.
     pub events: Vec<TokenEvent>,
-    /// Gaps that were not kept.
+    /// Gaps that the record does not contain.
     pub lost_gaps: u64,
     /// Tokens of the first token event.
     pub first_tokens: Option<u32>,
-    /// Whether the answer came as a stream.
+    /// `true` if the response was streamed.
     pub streamed: bool,
-    /// Output tokens, and who counted them.
+    /// Output tokens, with the source of the count.
     pub tokens: Option<TokenCount>,
-    /// Of these, reasoning, as the server says.
+    /// Reasoning tokens among them, as the server reports.
     pub reasoning: Option<u64>,
-    /// Limit on output tokens that was asked for.
+    /// Requested limit on output tokens.
     pub max_tokens: Option<u64>,
     /// Prompt tokens.
     pub input: Option<u64>,
-    /// Who counted them.
+    /// Source of the prompt token count.
     pub input_source: Option<CountSource>,
-    /// Of these, from the server's cache.
+    /// Prompt tokens from the server's cache.
     pub cached: Option<u64>,
-    /// Ids of the prompt's blocks, each standing for everything before it too.
+    /// Block ids of the prompt. Each id covers the whole prefix up to its block.
     pub blocks: Vec<u64>,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub block_tokens: u64,
-    /// From the end of the answer before it in its session, in nanoseconds.
+    /// Time since the end of the session's previous response, in nanoseconds.
     pub think_nanos: Option<u64>,
-    /// What a run had wanted of it.
+    /// Values that a run planned for the request.
     pub planned_values: RequestTargets,
-    /// How a run's bytes went.
+    /// Transfer details of a run's request.
     pub transfer: TransferStats,
-    /// Output tokens that the client had got when it left before the end.
+    /// Output tokens received before the client disconnected early.
     pub abort_tokens: Option<u64>,
-    /// What became of it, where that is known.
+    /// Outcome, if known.
     pub outcome: Option<Outcome>,
-    /// The answer's status.
+    /// HTTP status of the response.
     pub status: Option<u16>,
-    /// The session, and the place in it.
+    /// Session id and the turn's position in it.
     pub session: Option<(String, u32)>,
-    /// The model asked for.
+    /// Requested model.
     pub model: Option<String>,
-    /// The dialect.
+    /// Dialect.
     pub dialect: Option<String>,
-    /// The server.
+    /// URL of the server.
     pub upstream: Option<String>,
-    /// Requests in flight when it came, itself left out.
+    /// Other requests in flight when this one was sent.
     pub in_flight: Option<u32>,
 }
 
 impl RequestView {
-    /// Reads a row. `shift` moves its line of time onto the shared one, in nanoseconds; `blocks` is what its header says of
-    /// blocks.
+    /// Reads a row. `shift` moves its times onto the shared timeline, in nanoseconds. `blocks` is the trace header's
+    /// block scheme.
     ///
     /// # Errors
-    /// When its gaps are not as they are written.
+    /// Returns [`GapsError`] if the row's gaps cannot be decoded.
     pub fn from_row(row: TraceEntry, shift: u64, blocks: Option<&BlockScheme>) -> Result<Self, GapsError> {
         let ids = blocks.map(|blocks| chained_ids(blocks, &row).collect()).unwrap_or_default();
         let aborted = row.is_aborted();
@@ -101,7 +101,7 @@ impl RequestView {
             output: after(timing.first_output),
             last: first.map(|first| first.after(Gap::from_nanos(decode))).filter(|_| lost_gaps == 0),
             ended: after(timing.ended),
-            // Some dialects never say that they stream.
+            // Some dialects do not request streaming explicitly.
             streamed: row.stream.unwrap_or(!events.is_empty()),
             events,
             lost_gaps,
@@ -128,20 +128,20 @@ impl RequestView {
         })
     }
 
-    /// The moment from which a user waits.
+    /// Returns the moment from which a user waits.
     pub fn started(&self) -> Stamp {
         self.planned.unwrap_or(self.sent)
     }
 
-    /// Whether text was asked for, and its answer has none.
+    /// Returns `true` if the client asked for text and the response has none.
     pub fn has_no_output(&self) -> bool {
         let dialect = self.dialect.as_deref().and_then(dialect::named);
         let asked = dialect.is_some_and(|dialect| !TEXTLESS_OPERATIONS.contains(&dialect.operation));
         asked && self.first.is_none() && self.tokens.is_none_or(|count| count.tokens == 0)
     }
 
-    /// Of a stream whose events do not tell their tokens, how many came at least, and the events. A token that ends the
-    /// reply may have had none, and neither may reasoning.
+    /// Returns the minimum number of tokens and the number of events, for a stream whose events carry no token counts.
+    /// A token that ends the response, or reasoning, may have had no event.
     pub fn missing_event_tokens(&self) -> Option<(u64, u64)> {
         let told = self.first_tokens.is_some() || self.events.iter().any(|event| event.tokens().is_some());
         let counted = self.tokens.filter(|count| count.source != CountSource::Chunks)?;
@@ -150,7 +150,7 @@ impl RequestView {
         (streams && !told).then_some((came, self.events.len() as u64 + 1))
     }
 
-    /// Whether it has a whole answer.
+    /// Returns `true` if the response is complete.
     pub fn succeeded(&self) -> bool {
         self.outcome == Some(Outcome::Success)
     }

@@ -1,7 +1,7 @@
-//! What servers said of themselves during a run: how each figure went, over the whole and over slices. Pure.
+//! Metrics scraped from servers during a run, summarized over the whole run and over slices. Pure.
 //!
-//! A scrape is of the slice in which it was asked for. A counter's growth from one scrape to the next is of the later
-//! one; one that fell began again at zero, with its server.
+//! A scrape belongs to the slice in which it was requested. A counter's increase between two scrapes belongs to the
+//! later one. A counter that decreased restarted at zero with its server.
 
 use std::collections::BTreeMap;
 
@@ -11,33 +11,32 @@ use super::ascii_plot::with_thousands;
 use crate::capture::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
 use crate::measure::time::Stamp;
 
-/// One scrape, on the shared line.
+/// One scrape, on the shared timeline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScrapePoint {
-    /// When, in nanoseconds; before the line's zero it is negative.
+    /// Scrape time in nanoseconds; negative before the timeline's zero.
     pub at: i64,
-    /// Since the scrape before, in nanoseconds; zero of the first.
+    /// Nanoseconds since the previous scrape; zero for the first.
     pub span: u64,
-    /// What was.
+    /// Gauge values.
     pub levels: BTreeMap<ServerMetric, f64>,
-    /// What has grown since the scrape before, by how much.
+    /// Counter increases since the previous scrape.
     pub growth: BTreeMap<ServerMetric, f64>,
-    /// Whether it brought nothing.
+    /// `true` if the scrape returned no metrics.
     pub failed: bool,
 }
 
 /// The scrapes of one server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerScrapes {
-    /// Its URL.
+    /// URL of the server.
     pub url: String,
-    /// Those that count, in their order.
+    /// Counted scrapes in time order.
     pub points: Vec<ScrapePoint>,
 }
 
 impl ServerScrapes {
-    /// The scrapes of one server, without those that `counts` leaves out; what has grown since the last of these still
-    /// counts.
+    /// Selects the scrapes that `counts` accepts. Counter increases since the last rejected scrape still count.
     pub fn from_scrapes<'a>(
         url: String,
         scrapes: impl Iterator<Item = &'a Scrape>,
@@ -74,7 +73,7 @@ impl ServerScrapes {
         Self { url, points: moments }
     }
 
-    /// Requests that waited, at each scrape that tells, from the first of them on.
+    /// Returns the waiting requests of each scrape that reports them, from the first such scrape on.
     pub fn waiting_requests(&self) -> Vec<(Stamp, f64)> {
         let told =
             || self.points.iter().filter_map(|moment| Some((moment.at, *moment.levels.get(&ServerMetric::Waiting)?)));
@@ -83,50 +82,50 @@ impl ServerScrapes {
     }
 }
 
-/// What a server said of itself.
+/// Summary of one server's metrics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServerSummary {
-    /// The page that was asked for.
+    /// URL of the scraped page.
     pub url: String,
-    /// Scrapes that brought figures.
+    /// Scrapes with metrics.
     pub scrapes: u64,
-    /// Scrapes that brought none.
+    /// Scrapes without metrics.
     pub failed: u64,
-    /// How each figure went.
+    /// Summary of each metric.
     pub figures: BTreeMap<ServerMetric, Trend>,
-    /// The share of prompt tokens that the prefix cache had; absent where none were looked for.
+    /// Share of prompt tokens found in the prefix cache; absent without lookups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hit_rate: Option<f64>,
 }
 
-/// How a figure went.
+/// Summary of one metric over time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Trend {
-    /// One that is what it is at each moment.
+    /// A gauge.
     Level {
-        /// What it is counted in.
+        /// Unit of the value.
         unit: &'static str,
-        /// Its mean over the scrapes.
+        /// Mean over the scrapes.
         avg: f64,
-        /// The least.
+        /// Minimum.
         min: f64,
-        /// The greatest.
+        /// Maximum.
         max: f64,
     },
-    /// One that grows.
+    /// A counter.
     Counter {
-        /// What it is counted in.
+        /// Unit of the value.
         unit: &'static str,
-        /// How much it grew.
+        /// Total increase.
         total: f64,
-        /// The same per second.
+        /// Increase per second.
         per_second: f64,
     },
 }
 
 impl ServerSummary {
-    /// What the scrapes of these times come to; times are in nanoseconds of the shared line.
+    /// Summarizes the scrapes whose time, in nanoseconds of the shared timeline, `times` accepts.
     pub fn summarize(watched: &ServerScrapes, times: &impl Fn(i64) -> bool) -> Self {
         let moments = || watched.points.iter().filter(|moment| times(moment.at));
         let seconds = moments().map(|moment| moment.span).sum::<u64>() as f64 / 1e9;
@@ -165,7 +164,7 @@ impl ServerSummary {
         Self { url: watched.url.clone(), scrapes: moments().count() as u64 - failed, failed, figures, prefix_hit_rate }
     }
 
-    /// The table of its figures; its first row is its head.
+    /// Builds the table of metrics. The first row is the header.
     pub(super) fn table(&self) -> Vec<Vec<String>> {
         let head = [&*self.url, "avg", "min", "max", "total", "per second"].map(str::to_owned);
         let mut rows = vec![head.to_vec()];
@@ -188,11 +187,11 @@ impl ServerSummary {
     }
 }
 
-/// What a slice's row of a table shows of all servers together.
+/// Metrics in each row of the slice table.
 pub(super) const SLICE_FIGURES: [ServerMetric; 4] =
     [ServerMetric::Waiting, ServerMetric::Running, ServerMetric::KvUsage, ServerMetric::Preemptions];
 
-/// One figure of all servers together: of a level the mean, of a KV cache the fullest moment, of a counter its growth.
+/// Aggregates a metric over all servers by its own rule: sum, maximum or mean.
 pub(super) fn aggregate(servers: &[ServerSummary], figure: ServerMetric) -> Option<String> {
     let of = |server: &ServerSummary| match server.figures.get(&figure)? {
         Trend::Level { max, .. } if figure.aggregation() == SeriesAggregation::Max => Some(*max),

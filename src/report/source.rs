@@ -1,7 +1,7 @@
-//! What a report is read from: captures, run directories and shards of one run, one after the other.
+//! Reads a report's sources: captures, run directories and shards of one run, one after the other.
 //!
-//! Times of all are moved onto one line, which begins where the first source began by the wall clock. Since every value
-//! is kept, several sources come to exactly what one that holds all their rows would.
+//! Times of all sources share one timeline, which starts at the first source's wall-clock start. Every value is kept,
+//! so several sources give exactly the result of one source with all their rows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,47 +20,47 @@ use crate::capture::server_metrics::{self, SERVER_METRICS_FILE, Scrape, ScrapesH
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
 
-/// The version of what it says that is written. Whatever was written by an older one can be read.
+/// Version of the run file's format. Files with an older version remain readable.
 pub const VERSION: u64 = 1;
 
-/// Why there is no report.
+/// Reason why a source cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The rows cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// What a run says of itself cannot be read.
+    /// The run file cannot be read.
     #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS_FILE} itself", path.display())]
     Run {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
-    /// What servers said of themselves cannot be read.
+    /// The server metrics cannot be read.
     #[error("cannot read {}: {reason}. Without the file there is a report of the requests alone", path.display())]
     Scrapes {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
-    /// A row whose gaps make no sense.
+    /// A row's gaps cannot be decoded.
     #[error("{}, request {number}: {reason}. Take the row out, or write the trace again", path.display())]
     Gaps {
-        /// The source.
+        /// Path of the source.
         path: PathBuf,
-        /// The row, from 1, the header left out.
+        /// Row number from 1, without the header.
         number: u64,
-        /// What is wrong.
+        /// Cause.
         reason: GapsError,
     },
-    /// There are too many slices.
+    /// The report would have too many slices.
     #[error(transparent)]
     Slices(#[from] TooManySlices),
 }
 
-/// What a run's file says that a report needs.
+/// The part of a run file that reports use.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct RunFile {
@@ -82,7 +82,7 @@ struct RunFile {
     summary: RunFileSummary,
 }
 
-/// What the machine was found to be worth before the run.
+/// Result of the run's self-test.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct SelfTestResult {
@@ -98,85 +98,85 @@ struct RunFileSummary {
     troubles: BTreeMap<String, u64>,
 }
 
-/// One source, as a report names it.
+/// One source in the report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ReportSource {
-    /// As it was named.
+    /// Path as given on the command line.
     pub path: String,
-    /// Whether it is the result of a run.
+    /// `true` for the result of a run.
     pub run: bool,
-    /// Its rows.
+    /// Number of rows.
     pub rows: u64,
-    /// Of these, those in warm-up or cool-down, which are in no figure.
+    /// Rows in warm-up or cool-down, which count nowhere else.
     pub outside: u64,
-    /// Where its requests went, as the run says.
+    /// Target URLs of the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
-    /// Whether slots and no times decided when requests were sent.
+    /// `true` if slots, not planned times, decided when requests were sent.
     pub closed_loop: bool,
-    /// Whether a warm-up was left out.
+    /// `true` if a warm-up was excluded.
     pub warmed_up: bool,
-    /// Whether the machine that sent was tried before.
+    /// `true` if a self-test ran before the run.
     pub audited: bool,
-    /// What of the figures that machine would spoil.
+    /// Metrics that the load generator itself would distort.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
-    /// Why the run is not valid, if it is not.
+    /// Reasons why the run is invalid.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_valid: Vec<String>,
-    /// Requests that a lack of slots held back.
+    /// Requests delayed because no slot was free.
     pub held: u64,
-    /// What later turns of sessions said of the past.
+    /// Origin of the history in later turns of sessions.
     pub later_turns: LaterTurns,
-    /// Requests without a whole answer, by why, where no status says it.
+    /// Incomplete responses by cause, where no status shows it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub troubles: BTreeMap<String, u64>,
-    /// What was found to be missing.
+    /// Data found to be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damage: Vec<String>,
-    /// When its time zero was, in nanoseconds since 1970.
+    /// Wall-clock time of the source's time zero, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
-    /// Rows that a run sent, where nothing says of which.
+    /// `true` for a run's rows without the run file.
     #[serde(skip)]
     pub without_run: bool,
-    /// What servers said of themselves.
+    /// Metrics that servers reported.
     #[serde(skip)]
     pub servers: Vec<ServerScrapes>,
-    /// Requests in flight at most.
+    /// Maximum number of requests in flight.
     #[serde(skip)]
     pub slots: Option<u32>,
-    /// What decided texts and draws.
+    /// Seed of texts and random draws.
     #[serde(skip)]
     pub seed: Option<u64>,
-    /// The rates that were asked for: `stages[]` with `from` and `to`, and `burstiness`.
+    /// Requested rates: `stages[]` with `from` and `to`, and `burstiness`.
     #[serde(skip)]
     pub arrivals: Value,
-    /// As it was typed.
+    /// Command line as typed.
     #[serde(skip)]
     pub command: Vec<String>,
-    /// Whether the run was stopped before its end.
+    /// `true` if the run was stopped early.
     #[serde(skip)]
     pub stopped: bool,
-    /// Whether what prompts share was sent before the run.
+    /// `true` if shared prefixes were sent before the run.
     #[serde(skip)]
     pub warm_prefixes: bool,
-    /// The trace that was sent, by its bytes.
+    /// Digest of the replayed trace's bytes.
     #[serde(skip)]
     pub trace_digest: Option<String>,
-    /// The part of it that is in the figures.
+    /// Measured part of the trace.
     #[serde(skip)]
     pub trace_window: Window,
-    /// The SLOs that the run was judged by.
+    /// SLOs that the run was judged by.
     #[serde(skip)]
     pub slos: Vec<String>,
 }
 
 impl ReportSource {
-    /// A run, by what its file says; and which of its planned times are in the figures.
+    /// Builds a source from a run file's content. Also returns the window of planned times to measure.
     ///
     /// # Errors
-    /// When the file says something else.
+    /// Returns an error if the content is not a run file.
     pub fn from_run_file(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
         if !told.is_object() {
             return Err(serde_json::Error::custom("expected an object"));
@@ -216,9 +216,9 @@ impl ReportSource {
     }
 }
 
-/// A source that has been opened.
+/// An opened source.
 pub struct SourceReader {
-    /// What is known of it before its rows are read.
+    /// Facts known before the rows are read.
     pub source: ReportSource,
     path: PathBuf,
     reader: TraceReader,
@@ -230,7 +230,7 @@ impl SourceReader {
     /// Opens a capture, a run directory or a file of rows.
     ///
     /// # Errors
-    /// When it is none.
+    /// Returns an error if the path is none of these.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let run = path.join(RUN_FILE);
         let mut source = ReportSource { path: path.display().to_string(), ..ReportSource::default() };
@@ -251,7 +251,8 @@ impl SourceReader {
         Ok(Self { source, path: path.to_owned(), reader, scrapes, measured })
     }
 
-    /// Hands out its requests, each with whether it counts or was of the warm-up, and says what they were. `zero` is the wall clock's time at the beginning of the shared line.
+    /// Passes each request to the callback with `true` if it counts and `false` if it belongs to the warm-up. Returns
+    /// the completed source. `zero` is the wall-clock time of the shared timeline's start.
     fn read(
         mut self,
         take: &mut impl FnMut(RequestView, bool) -> Result<(), TooManySlices>,
@@ -279,7 +280,7 @@ impl SourceReader {
         }
         if let Some((header, scrapes)) = &self.scrapes {
             let measured = self.measured;
-            // Without a warm-up what a server said before time zero is where its counters begin.
+            // Without a warm-up, scrapes before time zero set the counters' baseline.
             let counts = |at: i64| {
                 let at = at.max(0).unsigned_abs();
                 at >= measured.from && measured.to.is_none_or(|to| at < to)
@@ -295,10 +296,10 @@ impl SourceReader {
     }
 }
 
-/// Adds all requests of all sources up.
+/// Aggregates the requests of all sources.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// Returns an error if a source cannot be read.
 pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<ReportSource>, SourceError> {
     for_each_request(opened, |request, counts| match counts {
         true => fold.add(&request),
@@ -309,10 +310,11 @@ pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<Rep
     })
 }
 
-/// Hands out all requests of all sources but for those in cool-down, each with whether it counts or was of the warm-up.
+/// Passes the requests of all sources to the callback, except those in cool-down. The flag is `false` for warm-up
+/// requests.
 ///
 /// # Errors
-/// When one of them cannot be read.
+/// Returns an error if a source cannot be read.
 pub fn for_each_request(
     opened: Vec<SourceReader>,
     mut take: impl FnMut(RequestView, bool) -> Result<(), TooManySlices>,

@@ -1,4 +1,4 @@
-//! A report for people: figures in columns, and pictures of latencies and of the load.
+//! A report as text: tables, and plots of latencies and load.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
 use super::{Report, RequestSummary};
 use crate::capture::server_metrics::ServerMetric;
 
-/// The percentiles that a screen has room for, where nobody asks for others.
+/// Default percentiles that fit on a screen.
 pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
 
-/// Columns of the names of figures.
+/// Width of the label column.
 const LABEL: usize = 13;
-/// Lines of the picture of the load.
+/// Lines of the load plot.
 const HEIGHT: u64 = 4;
-/// Columns of a bar.
+/// Maximum length of a bar, in columns.
 const MAX_BAR_COLUMNS: usize = 50;
 
-/// What is written on.
+/// Size and character set of the terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct TextLayout {
     /// Columns.
     pub width: usize,
-    /// ASCII only.
+    /// `true` restricts output to ASCII.
     pub plain: bool,
 }
 
-/// The whole report, with these percentiles.
+/// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     let mut text = String::new();
     let mut put = |lines: Vec<(&str, String)>| {
@@ -80,7 +80,7 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     if screen.plain { text.replace('≤', "<=").replace('µ', "u") } else { text }
 }
 
-/// Figures by name; a line without a name belongs to the one above.
+/// Returns named lines; a line without a name continues the previous one.
 pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let whole = &report.whole;
     let mut lines = Vec::new();
@@ -168,7 +168,7 @@ fn count_list(counts: impl Iterator<Item = (String, u64)>) -> String {
     if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }
 
-/// The warm-up in a line.
+/// Summarizes the warm-up in one line.
 fn warm_up_line(summary: &RequestSummary, planned: bool) -> String {
     let outcomes = count_list(summary.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)));
     let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
@@ -191,13 +191,13 @@ fn tokens(summary: &RequestSummary) -> String {
     format!("{} in{cached}, {} out{by}", with_thousands(tokens.input), with_thousands(tokens.output))
 }
 
-/// Whether moments of sending were planned.
+/// Returns `true` if the requests had planned send times.
 pub(super) fn has_planned_times(summary: &RequestSummary) -> bool {
     summary.metric(ReportMetric::TtftFromPlanned).is_some() || summary.metric(ReportMetric::E2eFromPlanned).is_some()
 }
 
-/// Whether a number is the same as a better known one: gaps are inter-token latencies where events hold one token, and
-/// the first output is the first token where nothing reasons.
+/// Returns `true` if a metric repeats a better-known one. Gaps equal ITL if events hold one token, and TTFO equals TTFT
+/// without reasoning.
 fn is_duplicate(summary: &RequestSummary, metric: &MetricDistribution) -> bool {
     let better = match metric.metric {
         ReportMetric::Gap => ReportMetric::Itl,
@@ -209,14 +209,14 @@ fn is_duplicate(summary: &RequestSummary, metric: &MetricDistribution) -> bool {
         .is_some_and(|better| MetricDistribution { metric: metric.metric, ..better.clone() } == *metric)
 }
 
-/// The table of numbers; its first row is its head. What only repeats another number is left out.
+/// Builds the table of metrics without duplicates. The first row is the header.
 pub(super) fn latencies(summary: &RequestSummary, shown: &[f64]) -> Vec<Vec<String>> {
     let metrics = summary.metrics.iter().filter(|metric| !is_duplicate(summary, metric));
     let rows = metrics.map(|metric| row(metric.metric.label(has_planned_times(summary)), metric, shown));
     std::iter::once(header_row(shown)).chain(rows).collect()
 }
 
-/// The head of a table of numbers.
+/// Returns the header of a table of metrics.
 pub(super) fn header_row(shown: &[f64]) -> Vec<String> {
     let mut head = vec![String::new(), "count".into(), "avg".into(), "min".into()];
     head.extend(shown.iter().map(|percent| percentile_name(*percent)));
@@ -224,7 +224,7 @@ pub(super) fn header_row(shown: &[f64]) -> Vec<String> {
     head
 }
 
-/// A row of it.
+/// Returns one row of a table of metrics.
 pub(super) fn row(name: &str, metric: &MetricDistribution, shown: &[f64]) -> Vec<String> {
     let unit = metric.metric.unit();
     let mut row = vec![name.to_owned(), with_thousands(metric.count)];
@@ -235,17 +235,17 @@ pub(super) fn row(name: &str, metric: &MetricDistribution, shown: &[f64]) -> Vec
     row
 }
 
-/// Which part of the requests has a row.
+/// Dimension of a breakdown table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakdownKind {
     Slices,
     Groups,
 }
 
-/// A part: its name, its requests, and what servers said of themselves in it.
+/// One part: name, requests, and server metrics.
 type BreakdownRow<'a> = (String, &'a RequestSummary, &'a [ServerSummary]);
 
-/// The table of parts; `None` without any.
+/// Builds a breakdown table; `None` if the report has no such parts.
 pub(super) fn breakdown_table(report: &Report, which: BreakdownKind) -> Option<Vec<Vec<String>>> {
     let slices = report.slices.iter().map(|slice| (format!("{}s", slice.from_s), &slice.summary, &*slice.servers));
     let groups = report.groups.iter().map(|group| {
@@ -296,7 +296,7 @@ fn percentile_of(summary: &RequestSummary, (metric, percent): (ReportMetric, f64
     percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
 }
 
-/// A table whose first row is its head: names left, numbers right.
+/// Aligns a table: names left, numbers right. The first row is the header.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
@@ -323,7 +323,7 @@ fn histogram(name: &str, metric: ReportMetric, bins: &[(f64, u64)], screen: Text
     text
 }
 
-/// Requests in windows of the run, as planned and as sent.
+/// Plots planned and sent requests per window.
 fn over_time(report: &Report, screen: TextLayout) -> String {
     let Some(rate) = text::over_time(report) else { return String::new() };
     let most = rate.planned.iter().chain(&rate.sent).copied().max().unwrap_or(1).max(1);
@@ -341,7 +341,7 @@ fn over_time(report: &Report, screen: TextLayout) -> String {
     told + &line("planned", &rate.planned) + &line("sent", &rate.sent)
 }
 
-/// Requests in flight over the time in which requests came.
+/// Plots requests in flight over time.
 fn load(report: &Report, screen: TextLayout) -> String {
     let Some(load) = &report.in_flight else { return String::new() };
     let columns_of = load.over_time.len().min(screen.width.saturating_sub(LABEL));
@@ -365,7 +365,7 @@ fn load(report: &Report, screen: TextLayout) -> String {
     text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
 }
 
-/// A sentence with its end.
+/// Replaces unprintable characters and adds the period.
 pub(super) fn sentence(text: &str) -> String {
     replace_unprintable(text) + "."
 }

@@ -1,12 +1,12 @@
-//! Numbers of another tool's file, in its own unit.
+//! Values for another tool's file, in that tool's unit.
 
 use crate::measure::samples::percentile;
 
-/// Values in the order of the requests.
+/// Values in request order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ToolColumn(pub(super) Vec<f64>);
 
-/// What they come to; all is 0 without a value.
+/// Statistics of a column; all zero for an empty one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ColumnStats {
     sorted: Vec<f64>,
@@ -42,7 +42,7 @@ impl ColumnStats {
         percentile(self.count() as u64, percent, |rank| self.sorted[rank as usize]).unwrap_or_default()
     }
 
-    /// The value of a rank, from 0.
+    /// Returns the value at a rank, from 0.
     pub(super) fn value_at_rank(&self, rank: usize) -> f64 {
         self.sorted.get(rank).copied().unwrap_or_default()
     }

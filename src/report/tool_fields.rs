@@ -1,4 +1,4 @@
-//! What the files of other tools have in common: objects in an order, the words of a failure, Python's way of a time. Pure.
+//! Helpers for other tools' files: ordered objects, failure messages and Python timestamps. Pure.
 
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
@@ -7,13 +7,13 @@ use serde_json::Value;
 use super::request_view::RequestView;
 use crate::measure::record::Outcome;
 
-/// Why a request has no whole answer, as other tools' files tell it.
+/// Describes why a response is incomplete, as other tools' files do.
 pub(super) fn failure_text(request: &RequestView) -> String {
     let outcome = request.outcome.map_or("unknown", Outcome::name);
     request.status.map_or(outcome.to_owned(), |status| format!("{outcome}: status {status}"))
 }
 
-/// `2026-11-21T00:41:51.697509`, without a zone, as Python writes it.
+/// Formats a timestamp as Python does, without a zone: `2026-11-21T00:41:51.697509`.
 pub(super) fn python_timestamp(unix_ns: u64, moment: fn(u64) -> String) -> String {
     let text = moment(unix_ns);
     let part = |range| text.get(range).unwrap_or_default();
@@ -22,7 +22,7 @@ pub(super) fn python_timestamp(unix_ns: u64, moment: fn(u64) -> String) -> Strin
     format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
 }
 
-/// An object whose fields stay in their order.
+/// A JSON object that keeps the order of its fields.
 #[derive(Debug, Default)]
 pub(super) struct ToolFields(Vec<(String, Value)>);
 

@@ -1,16 +1,16 @@
-//! The file that `vllm bench serve --save-result --save-detailed` writes (0.32), from our records and by its definitions;
-//! of embeddings the one that it writes of those.
+//! The file of `vllm bench serve --save-result --save-detailed` (0.32), from our records and by its definitions.
+//! Embedding runs use that tool's embedding format.
 //!
-//! `request_rate` is the rate that a load was told; of a replayed trace, of a shard and of several stages it is that of the
-//! plan, and of one stage that goes up there are the `ramp_up_*` of a linear one. What records cannot know is as that tool
-//! writes it where it does not know either: texts are empty, `label` is null, `burstiness` is 1 but for gamma gaps.
-//! `start_times` are seconds on the run's line. `request_goodput` is that of the run's SLO, if it has exactly one. With slots
-//! there are the figures of `client_queue_time` too, and of an open load `e2el_including_client_queue`, as where it is told
-//! to write them. Of a request that failed the latency is 0, as there, and the others as far as it came.
+//! `request_rate` is the configured rate of a load. For a replayed trace, a shard or several stages it is the plan's
+//! rate, and one rising stage has the `ramp_up_*` of a linear ramp. Unknown values appear as that tool writes them:
+//! texts are empty, `label` is null, and `burstiness` is 1 except for gamma gaps. `start_times` are seconds since the
+//! run's start. `request_goodput` is present if the run has exactly one SLO. Slots add `client_queue_time`, and an open
+//! loop adds `e2el_including_client_queue`, as that tool does on request. A failed request has latency 0, as in that
+//! tool, and the other values as far as it got.
 //!
-//! It reads two things from elsewhere than replies: `spec_decode_*` and `diffusion_*` from a server's page of metrics, and
-//! `probe_*` from requests of its own; they are not there. Nor are `server_queue_times` and `server_ttfts`, which later
-//! versions add where a reply had a `metrics` object (a server writes it when it is told to): records do not keep that.
+//! Two groups of fields are omitted, because that tool reads them from other sources: `spec_decode_*` and `diffusion_*`
+//! from the server's metrics, and `probe_*` from extra requests. Later versions add `server_queue_times` and
+//! `server_ttfts` from a response's optional `metrics` object, which records do not contain.
 
 use serde_json::{Value, json};
 
@@ -22,15 +22,15 @@ use super::tool_column::ToolColumn;
 use super::tool_fields::{ToolFields, failure_text, python_timestamp};
 use crate::measure::time::{Gap, Stamp, extend_span};
 
-/// The name of the file.
+/// File name.
 pub const FILE: &str = "vllm_bench_serve.json";
 
-/// The percentiles of its summary.
+/// Percentiles in the summary.
 const PERCENTILES: [u32; 3] = [50, 90, 99];
-/// Seconds that are counted one by one for the busiest, a day; and the most steps of a ramp.
+/// Maximum number of one-second buckets (a day), and maximum number of ramp steps.
 const MAX_SECONDS: usize = 86_400;
 
-/// Takes requests in and makes the file. All numbers of all requests stand in it, so all are held.
+/// Collects requests and renders the file. The file lists all values of all requests, so all stay in memory.
 #[derive(Debug, Default)]
 pub struct Vllm {
     model: Option<String>,
@@ -51,21 +51,21 @@ struct VllmRow {
     tpot: Option<f64>,
     input: u64,
     output: u64,
-    /// Empty of a success.
+    /// Empty for a success.
     error: String,
 }
 
-/// At what rate requests came, as it tells it.
+/// Arrival rate, in the tool's terms.
 struct VllmRate {
-    /// All at once, or by a ramp, where there is none.
+    /// Requests per second; `None` for all at once or for a ramp.
     rate: Option<f64>,
     burstiness: f64,
-    /// From, to, and within how many seconds.
+    /// (start rate, end rate, seconds).
     ramp: Option<(f64, f64, f64)>,
 }
 
 impl Vllm {
-    /// One request more.
+    /// Adds a request.
     pub fn add(&mut self, request: &RequestView) {
         let times = Definitions::Vllm.times(request, request.sent);
         let secs = |gap: Option<Gap>| gap.map_or(0.0, Gap::as_secs);
@@ -87,7 +87,7 @@ impl Vllm {
         });
     }
 
-    /// The file, with requests in the order of their plan. `moment` writes a wall-clock time as `20261121T004151Z`.
+    /// Renders the file with requests in plan order. `moment` formats a wall-clock time as `20261121T004151Z`.
     pub fn render(mut self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> String {
         self.rows.sort_by(|a, b| (a.start - a.queued).total_cmp(&(b.start - b.queued)));
         let began = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
@@ -135,11 +135,11 @@ impl Vllm {
                 put_percentiles(&mut fields, "e2el_including_client_queue", &column(|row| row.latency + row.queued));
             }
         }
-        // Numbers and texts: there is nothing that JSON cannot hold.
+        // Numbers and texts always serialize.
         serde_json::to_string(&fields).unwrap_or_default()
     }
 
-    /// Of all requests, and each.
+    /// Writes the totals and the per-request lists.
     fn totals(&self, fields: &mut ToolFields, of_text: bool, goodput: &[SloCounts]) {
         let duration = seconds(self.window);
         let per_second = |number: u64| if duration > 0.0 { number as f64 / duration } else { 0.0 };
@@ -151,7 +151,7 @@ impl Vllm {
         fields.put("completed", json!(completed));
         if !of_text {
             fields.put("total_input_tokens", json!(input));
-            // One for each request is what ours have.
+            // Each of our embedding requests has exactly one input sequence.
             fields.put("total_input_sequences", json!(completed));
             fields.put("request_throughput", json!(per_second(completed)));
             fields.put("input_sequence_throughput", json!(per_second(completed)));
@@ -185,7 +185,8 @@ impl Vllm {
         fields.put("rtfx", json!(0.0));
     }
 
-    /// The most chunks with tokens, and the most requests open, within a second of those that begin with the first success.
+    /// Returns the maximum number of token chunks and of open requests within one second, in seconds counted from the
+    /// first success.
     fn peaks(&self) -> (u64, u64) {
         let good = || self.rows.iter().filter(|row| row.error.is_empty());
         let first = good().map(|row| row.start).fold(f64::INFINITY, f64::min);
@@ -227,7 +228,7 @@ fn seconds(span: Option<(Stamp, Stamp)>) -> f64 {
     span.map_or(0.0, |(first, last)| last.since(first).as_secs())
 }
 
-/// The figures of numbers in seconds.
+/// Writes the statistics of a column in seconds.
 fn put_percentiles(fields: &mut ToolFields, name: &str, column: &ToolColumn) {
     let stats = column.stats();
     fields.put(&format!("mean_{name}_ms"), json!(stats.mean() * 1e3));
@@ -238,7 +239,7 @@ fn put_percentiles(fields: &mut ToolFields, name: &str, column: &ToolColumn) {
     }
 }
 
-/// What it calls the kind of server that speaks a dialect; where it knows none, the dialect's own name.
+/// Returns the tool's backend name for a dialect, or the dialect's own name if it has none.
 fn backend(dialect: &str) -> &str {
     match dialect {
         "openai.chat" => "openai-chat",
@@ -249,7 +250,7 @@ fn backend(dialect: &str) -> &str {
     }
 }
 
-/// Counts one in the bucket of a second.
+/// Increments the bucket of a second.
 fn count(buckets: &mut Vec<u64>, second: usize) {
     if second < MAX_SECONDS {
         buckets.resize(buckets.len().max(second + 1), 0);
@@ -265,7 +266,7 @@ mod tests {
     use crate::measure::record::{CountSource, Outcome};
     use crate::measure::timeline::TokenEvent;
 
-    /// Sent at this second, a quarter late; three tokens, half a second apart, the first after one.
+    /// A request sent 0.25 s late at `second`, with three tokens half a second apart and the first after one second.
     fn row(second: u64, outcome: Outcome) -> TraceEntry {
         let gap = TokenEvent::new(Gap::from_millis(500), Some(1));
         TraceEntry {
@@ -311,7 +312,7 @@ mod tests {
     fn seconds_are_counted_from_the_first_success() {
         let mut odd = row(6, Outcome::Success);
         odd.at += 400_000_000;
-        // From its own beginning the first has tokens in seconds 1, 1 and 2, the other in 2, 2 and 3.
+        // Counted from the first success, its tokens fall into seconds 1, 1 and 2, and the other's into 2, 2 and 3.
         let told = file([odd, row(5, Outcome::Success)], ReportSource::default());
         assert_eq!(told["start_times"], json!([5.0, 6.4]), "in the order of the plan");
         assert_eq!((&told["max_output_tokens_per_s"], &told["max_concurrent_requests"]), (&json!(3.0), &json!(2)));

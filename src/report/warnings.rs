@@ -1,4 +1,4 @@
-//! What might mislead whoever reads the figures; every doubt ends in advice.
+//! Warnings about misleading results. Every warning ends in advice.
 
 use serde::Serialize;
 
@@ -13,128 +13,128 @@ use crate::capture::server_metrics::ServerMetric;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::time::{Gap, Stamp};
 
-/// Values that a percentile should have above it: with fewer the next run would give another.
+/// Minimum number of values above a percentile; with fewer, another run would give a different value.
 const MIN_TAIL_VALUES: f64 = 10.0;
-/// Requests that may fail before latencies of the rest are those of survivors.
+/// Share of failed requests above which latencies describe only survivors.
 const MAX_FAILED_SHARE: f64 = 0.01;
-/// Lag that shows in a latency, as a share of it.
+/// Send lag that visibly distorts a latency, as a share of it.
 const MAX_LAG_SHARE: f64 = 0.05;
-/// Prompt tokens from a cache beyond those that a run had sent before, as a share: a chat template is less.
+/// Share of prompt tokens that a cache may know beyond the run's own prefixes. A chat template stays below it.
 const MAX_PRIOR_CACHE_SHARE: f64 = 0.25;
-/// Mean tokens per event from which gaps are no inter-token latencies any more.
+/// Mean tokens per event above which gaps are not inter-token latencies.
 const MAX_TOKENS_PER_EVENT: f64 = 1.05;
 
-/// A doubt.
+/// A threat to the results.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReportWarning {
-    /// There is nothing.
+    /// There are no requests.
     Empty,
-    /// A run found itself not valid.
+    /// The run declared itself invalid.
     NotValid {
-        /// The source.
+        /// Path of the source.
         path: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Nobody tried what the machine that sent adds.
+    /// The run skipped the self-test.
     NoAudit,
-    /// The machine that sent spoils a figure.
+    /// The load generator itself distorts a metric.
     SenderOverloaded(String),
-    /// A run was stopped before its end.
+    /// The run was stopped early.
     Stopped(String),
-    /// Rows of a run, without what it says of itself.
+    /// A run's rows have no run file.
     WithoutRun(String),
     /// Part of a source is missing.
     Truncated(String),
-    /// Several sources, of which not all tell the wall clock.
+    /// Of several sources, at least one has no wall-clock start.
     NoSharedClock,
-    /// Rows do not tell what became of them.
+    /// Rows without an outcome.
     NoOutcome(u64),
-    /// A run began cold.
+    /// The run had no warm-up.
     NoWarmup,
-    /// The server decided when the next request came.
+    /// The load was closed-loop: responses decided when requests were sent.
     ClosedLoop,
-    /// A percentile that few values are beyond.
+    /// Too few values lie above a percentile.
     TooFew {
         /// The percentile.
         percent: f64,
-        /// Values.
+        /// Number of values.
         count: u64,
     },
     /// Requests were sent late.
     SendLag {
-        /// p99 of the lag, in milliseconds.
+        /// p99 of the send lag, in milliseconds.
         lag: f64,
-        /// p50 of TTFT.
+        /// p50 of TTFT, in milliseconds.
         ttft: f64,
     },
-    /// Many requests have no latency.
+    /// Many requests failed and have no latency.
     SurvivorsOnly {
-        /// Requests.
+        /// Number of requests.
         requests: u64,
-        /// Of these, without a whole answer.
+        /// Requests without a complete response.
         failed: u64,
     },
-    /// Whole answers without any output.
+    /// Complete responses without any output.
     WithoutOutput {
-        /// How many.
+        /// Number of such responses.
         silent: u64,
-        /// Whole answers.
+        /// Number of complete responses.
         of: u64,
     },
-    /// A server had prompts in its cache that the run had not sent before.
+    /// The server's cache knew prompts that this run had not sent.
     WarmupInPriorCache {
-        /// Share of the prompt tokens that it had.
+        /// Share of prompt tokens from the cache.
         cached: f64,
-        /// Share that was sent before.
+        /// Share of prompt tokens sent before in this run.
         offered: f64,
     },
-    /// Events hold several tokens.
+    /// Events contain several tokens.
     MultiTokenChunks {
-        /// How many on average.
+        /// Mean tokens per event.
         tokens: f64,
     },
-    /// Events hold so many tokens on average, and do not say how many each.
+    /// Events contain several tokens (mean) but carry no counts.
     MissingTokenCounts(f64),
-    /// Output tokens are estimated.
+    /// Responses whose output tokens are estimated.
     Estimated(u64),
-    /// Gaps were not kept.
+    /// Gaps that records do not contain.
     LostGaps(u64),
-    /// More and more requests waited at a server.
+    /// The server's queue kept growing.
     QueueGrew {
-        /// The server.
+        /// URL of the server.
         url: String,
-        /// How they grew.
+        /// Growth of the queue.
         growth: LoadGrowth,
     },
-    /// A server put requests off that it had begun.
+    /// The server preempted running requests.
     Preempted {
-        /// The server.
+        /// URL of the server.
         url: String,
-        /// How often.
+        /// Number of preemptions.
         times: f64,
     },
-    /// A server did not always say how it was.
+    /// Some scrapes of a server returned no metrics.
     NotScraped {
-        /// The server.
+        /// URL of the server.
         url: String,
-        /// Scrapes without figures.
+        /// Scrapes without metrics.
         failed: u64,
         /// All scrapes.
         of: u64,
     },
-    /// More and more requests were open.
+    /// The number of open requests kept growing.
     Saturation(LoadGrowth),
 }
 
-/// A doubt in words.
+/// A warning in text form.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WarningText {
-    /// A name for scripts.
+    /// Stable id for scripts.
     pub warning: &'static str,
-    /// What it is.
+    /// The problem, in a sentence.
     pub text: String,
-    /// What to do.
+    /// Recommended action.
     pub advice: &'static str,
 }
 
@@ -145,7 +145,7 @@ impl WarningText {
 }
 
 impl ReportWarning {
-    /// Its name for scripts.
+    /// Returns the stable id for scripts.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -175,7 +175,7 @@ impl ReportWarning {
         }
     }
 
-    /// What it is, in a sentence.
+    /// Describes the problem in a sentence.
     pub fn text(&self) -> String {
         match self {
             Self::Empty => "there are no requests".to_owned(),
@@ -250,7 +250,7 @@ impl ReportWarning {
         }
     }
 
-    /// What to do.
+    /// Returns the recommended action.
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::Empty => "check the path, and whether warm-up leaves anything",
@@ -287,7 +287,7 @@ fn time(millis: f64) -> String {
     Gap::from_nanos((millis * 1e6) as u64).to_string()
 }
 
-/// The doubts about what was found. `began` is when the first request of a warm-up was sent.
+/// Collects the warnings for a report. `began` is the first send of a warm-up.
 pub(super) fn collect(
     summary: &RequestSummary,
     figures: &mut RequestStats,
@@ -331,7 +331,7 @@ pub(super) fn collect(
         runs().any(|run| !run.warmed_up).then_some(ReportWarning::NoWarmup),
         runs().any(|run| run.closed_loop).then_some(ReportWarning::ClosedLoop),
         too_few(summary, percentiles),
-        // Slots that were wanted held requests back, and no machine.
+        // Requested slots caused the lag, not the machine.
         send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop || run.held > 0)),
         survivors_only(figures),
         without_output(figures),
@@ -346,7 +346,7 @@ pub(super) fn collect(
     warnings
 }
 
-/// The lowest percentile that too few values are beyond.
+/// Returns the lowest percentile with too few values above it.
 fn too_few(summary: &RequestSummary, percentiles: &[f64]) -> Option<ReportWarning> {
     let count = summary.metric(ReportMetric::E2e)?.count;
     let few = |percent: &f64| *percent > 50.0 && count as f64 * (100.0 - percent) / 100.0 < MIN_TAIL_VALUES - 1e-6;
@@ -354,7 +354,7 @@ fn too_few(summary: &RequestSummary, percentiles: &[f64]) -> Option<ReportWarnin
     Some(ReportWarning::TooFew { percent, count })
 }
 
-/// Whatever percentiles are shown.
+/// Independent of the shown percentiles.
 fn send_lag(figures: &mut RequestStats) -> Option<ReportWarning> {
     let mut at =
         |metric: ReportMetric, percent: f64| Some(figures.samples[metric as usize].sorted()?.percentile(percent) / 1e6);
@@ -374,7 +374,7 @@ fn without_output(figures: &RequestStats) -> Option<ReportWarning> {
     (silent as f64 > of as f64 * MAX_FAILED_SHARE).then_some(ReportWarning::WithoutOutput { silent, of })
 }
 
-/// Of runs without later turns, in which the server's own answers come back, and without prefixes that were sent before.
+/// Only for runs without later turns, which send the server's own responses back, and without warmed prefixes.
 fn warmup_in_prior_cache(
     summary: &RequestSummary,
     sources: &[ReportSource],
@@ -400,7 +400,7 @@ fn missing_token_counts(figures: &RequestStats) -> Option<ReportWarning> {
     (tokens > MAX_TOKENS_PER_EVENT).then_some(ReportWarning::MissingTokenCounts(tokens))
 }
 
-/// See [`growth`](super::growth).
+/// Applies [`saturation`](super::saturation).
 fn saturation(figures: &RequestStats, began: Option<Stamp>) -> Option<ReportWarning> {
     request_growth(&figures.load_samples, began).map(ReportWarning::Saturation)
 }

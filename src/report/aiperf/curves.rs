@@ -1,14 +1,14 @@
-//! AIPerf's curves over time (`effective_*`, `active_*`, `tokens_in_flight`): what was going on at once, from when requests
-//! began, had their first token and ended. Pure.
+//! AIPerf's curves over time (`effective_*`, `active_*`, `tokens_in_flight`). They show concurrent activity, computed
+//! from each request's start, first token and end. Pure.
 //!
-//! A curve is a step function: a value holds from its time to the next. Its figures are weighted by time. A request's
-//! prompt is taken to be read evenly until its first token; its tokens after the first come in equal parts in each gap
-//! that is not zero, or, where no request had a gap, evenly until its end. `active_*` leaves out the times in which no
-//! request was in the phase that the curve is of.
+//! A curve is a step function: a value holds until the next time, and statistics are weighted by time. The model
+//! assumes that a server reads a prompt at a constant rate until the first token. Later tokens are spread evenly over
+//! the gaps above zero, or until the request's end if no request has a gap. `active_*` omits times without a request in
+//! the curve's phase.
 
 use super::metric_summary::{MetricSummary, PERCENTILES};
 
-/// A request on the line of time, in nanoseconds; unknown parts leave it out of the curves that need them.
+/// Times of one request, in nanoseconds. A curve skips requests without the times that it needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestSpan {
     pub(super) start: f64,
@@ -16,18 +16,18 @@ pub(super) struct RequestSpan {
     pub(super) end: f64,
     pub(super) input: Option<f64>,
     pub(super) output: Option<f64>,
-    /// Between what came with text.
+    /// Gaps between chunks with text.
     pub(super) gaps: Vec<f64>,
 }
 
-/// Tag, header, unit, figures.
+/// Tag, header, unit, statistics.
 pub(super) type CurveRow = (&'static str, &'static str, &'static str, MetricSummary);
 
 const NANOS_PER_SECOND: f64 = 1e9;
-/// What sums of rates leave of themselves when all are gone is less than this share of their peak.
+/// Rounding error of a sum of rates, as a share of its peak. Smaller rests count as zero.
 const ROUNDING_SHARE: f64 = 1e-9;
 
-/// The figures of all curves within a window.
+/// Computes the statistics of all curves within a window.
 pub(super) fn curves(spans: &[RequestSpan], window: (f64, f64)) -> Vec<CurveRow> {
     let all = || spans.iter();
     let open = StepCurve::of(all().flat_map(|span| step(span.start, span.end, 1.0)));
@@ -85,7 +85,7 @@ pub(super) fn curves(spans: &[RequestSpan], window: (f64, f64)) -> Vec<CurveRow>
     ]
 }
 
-/// So much more from here to there.
+/// Builds a step that adds `by` between `from` and `to`.
 fn step(from: f64, to: f64, by: f64) -> [(f64, f64); 2] {
     [(from, by), (to, -by)]
 }
@@ -114,7 +114,7 @@ impl RequestSpan {
         self.gaps.iter().filter_map(of).flatten().collect()
     }
 
-    /// The tokens that a server keeps for it: of its prompt from its beginning, and its own as they come.
+    /// Returns the request's tokens in the KV cache: the prompt from the start, and output tokens as they arrive.
     fn kv_tokens(&self, by_gaps: bool) -> Vec<(f64, f64)> {
         let mut steps = Vec::new();
         let Some(first) = self.first else { return steps };
@@ -145,13 +145,13 @@ impl RequestSpan {
     }
 }
 
-/// Times in order, and what holds from each on.
+/// Pairs of a time and the value from then on, ordered by time.
 struct StepCurve(Vec<(f64, f64)>);
 
 impl StepCurve {
     fn of(steps: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut steps: Vec<(f64, f64)> = steps.collect();
-        // What ends at a time is gone before what begins there comes.
+        // At equal times, ends come before starts.
         steps.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1 > 0.0).cmp(&(b.1 > 0.0))));
         let mut value = 0.0;
         for (_, by) in &mut steps {
@@ -163,13 +163,13 @@ impl StepCurve {
         Self(steps)
     }
 
-    /// Nothing before its first time.
+    /// Returns the value at `time`: zero before the first step.
     fn at(&self, time: f64) -> f64 {
         let next = self.0.partition_point(|(at, _)| *at <= time);
         next.checked_sub(1).map_or(0.0, |last| self.0[last].1)
     }
 
-    /// All times of both within a window, each once, in order.
+    /// Returns the distinct step times of both curves within a window, in order.
     fn times(&self, other: Option<&Self>, (from, to): (f64, f64)) -> Vec<f64> {
         let times = self.0.iter().chain(other.into_iter().flat_map(|other| &other.0)).map(|(at, _)| *at);
         let mut times: Vec<f64> = times.filter(|at| (from..=to).contains(at)).chain([from, to]).collect();
@@ -178,7 +178,7 @@ impl StepCurve {
         times
     }
 
-    /// Shared out; nothing where there is nobody.
+    /// Divides by the number of users; zero where there are none.
     fn per_user(&self, users: &Self) -> Self {
         let times = self.times(Some(users), (f64::NEG_INFINITY, f64::INFINITY));
         let times = times.into_iter().filter(|at| at.is_finite());
@@ -190,7 +190,8 @@ impl StepCurve {
         )
     }
 
-    /// Weighted by time within a window, in `scale`; of the times alone in which there is something of `phase`.
+    /// Summarizes the curve within a window, weighted by time and multiplied by `scale`. With `phase`, it uses only the
+    /// times in which that curve is above zero.
     fn summarize(&self, phase: Option<&Self>, window: (f64, f64), scale: f64) -> MetricSummary {
         let times = self.times(phase, window);
         let pairs = times.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));

@@ -1,20 +1,19 @@
-//! What AIPerf's summary says of one metric, and how it is written.
+//! One metric of AIPerf's summary, as JSON and CSV.
 
 use serde_json::{Value, json};
 
 use super::super::tool_column::ToolColumn;
 use super::super::tool_fields::ToolFields;
 
-/// Its percentiles.
 pub(super) const PERCENTILES: [u32; 9] = [1, 5, 10, 25, 50, 75, 90, 95, 99];
 
-/// The first line of its CSV.
+/// Returns the CSV's header line.
 pub(super) fn csv_header() -> String {
     let percentiles: String = PERCENTILES.iter().map(|percent| format!("p{percent},")).collect();
     format!("Metric,avg,min,max,sum,{percentiles}std")
 }
 
-/// The figures of one metric; what it has none of is left out.
+/// Statistics of one metric; absent ones are omitted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct MetricSummary {
     pub(super) avg: Option<f64>,
@@ -28,12 +27,12 @@ pub(super) struct MetricSummary {
 }
 
 impl MetricSummary {
-    /// Of a number of all requests together.
+    /// Summarizes a metric that has one value for the whole run.
     pub(super) fn single(value: f64) -> Self {
         Self { avg: Some(value), ..Self::default() }
     }
 
-    /// Of numbers of single requests.
+    /// Summarizes values of single requests.
     pub(super) fn of(column: &ToolColumn) -> Self {
         let stats = column.stats();
         Self {
@@ -47,8 +46,8 @@ impl MetricSummary {
         }
     }
 
-    /// Of numbers of single requests, where each that failed has taken for ever. Its percentiles are values that occurred,
-    /// the nearest ones.
+    /// Summarizes values of single requests and counts each failure as an infinite value. Percentiles use the nearest
+    /// rank, so they are values that occurred.
     pub(super) fn with_failures(column: &ToolColumn, failures: usize) -> Self {
         let stats = column.stats();
         let count = stats.count() + failures;
@@ -67,12 +66,11 @@ impl MetricSummary {
         }
     }
 
-    /// Whether it is more than one number.
     pub(super) fn has_percentiles(&self) -> bool {
         self.percentiles.iter().any(Option::is_some)
     }
 
-    /// As an object; what is not finite is null.
+    /// Renders a JSON object; a value that is not finite becomes null.
     pub(super) fn json(&self, unit: &str) -> Value {
         let mut fields = ToolFields::default();
         fields.put("unit", json!(unit));
@@ -95,7 +93,7 @@ impl MetricSummary {
         json!(fields)
     }
 
-    /// As the cells of a line after its name.
+    /// Renders the CSV cells after the metric's name.
     pub(super) fn csv(&self) -> String {
         let cell = |value: &Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
         let before = [self.avg, self.min, self.max, self.sum];
@@ -104,7 +102,7 @@ impl MetricSummary {
     }
 }
 
-/// A metric's name in the CSV.
+/// Returns the metric's name in the CSV.
 pub(super) fn csv_name(header: &str, unit: &str) -> String {
     if ["count", "requests"].contains(&unit) { header.to_owned() } else { format!("{header} ({unit})") }
 }
@@ -120,7 +118,7 @@ mod tests {
             (told.min, told.max, told.avg, told.count),
             (Some(1.0), Some(f64::INFINITY), Some(f64::INFINITY), Some(10))
         );
-        // Of places 0 to 9 that of p50 is 4.5, which rounds to 4, and that of p90 8.1.
+        // Among ranks 0 to 9, p50 is at 4.5, which rounds to 4, and p90 is at 8.1.
         assert_eq!((told.percentiles[4], told.percentiles[6]), (Some(5.0), Some(f64::INFINITY)));
         assert_eq!(told.json("ms")["p90"], Value::Null);
         assert!(

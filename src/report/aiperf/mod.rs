@@ -1,15 +1,15 @@
-//! The files of AIPerf 0.13 from our records and by its definitions: `profile_export.jsonl`, one line for each request,
+//! The files of AIPerf 0.13, from our records and by its definitions: `profile_export.jsonl` with one line per request,
 //! `profile_export_aiperf.json` (schema 1.4) and `profile_export_aiperf.csv`.
 //!
-//! AIPerf's own models read them, and they have every number that it has of a run of streamed answers, but for what it asks
-//! of GPUs. Requests of a warm-up are lines of their own phase, and `warmup_metrics` of the summary. A connection that was
-//! made before a request was due counts as one that is used again; of one that was made for it `http_req_connecting` has
-//! the whole, name look-up and TLS included. What no record has is left out, as AIPerf does where it has none: the ids of
-//! its processes and of single requests, and `http_req_*` of runs that older versions recorded.
+//! AIPerf's own models read these files. They contain every metric that AIPerf has for streamed responses, except GPU
+//! telemetry. Warm-up requests are lines with their own phase, and `warmup_metrics` in the summary. A connection opened
+//! before its request was due counts as reused. For a connection opened for the request, `http_req_connecting` covers
+//! DNS lookup, TCP and TLS. Unknown values are omitted, as in AIPerf: process ids, request ids, and `http_req_*` in
+//! runs recorded by older versions.
 //!
-//! `input_config` is what AIPerf would have been told: `models` and `endpoint`, the mean lengths of the requests as one
-//! synthetic data set, and as phase slots (`concurrency`) or times that were fixed before (`fixed_schedule`). Where a run
-//! names no model, or speaks a dialect that AIPerf does not, there is none.
+//! `input_config` is the equivalent AIPerf configuration: `models`, `endpoint`, and the mean lengths as one synthetic
+//! data set. The phase is either slots (`concurrency`) or fixed times (`fixed_schedule`). It is absent if a run names
+//! no model or uses a dialect that AIPerf does not have.
 
 mod curves;
 mod metric_summary;
@@ -30,32 +30,32 @@ use crate::measure::time::{Gap, Stamp};
 use phase::AiperfPhase;
 use request_metrics::{LIST_METRIC, REQUEST_METRICS, is_integer, request_metrics};
 
-/// The names of its files.
+/// Names of the files.
 pub const FILES: [&str; 3] = ["profile_export.jsonl", "profile_export_aiperf.json", "profile_export_aiperf.csv"];
 
-/// Takes requests in and makes the files. All lines and all numbers are held until then.
+/// Collects requests and renders the files. All lines and values stay in memory until then.
 #[derive(Debug, Default)]
 pub struct Aiperf {
     lines: String,
     warm_up: AiperfPhase,
     profiling: AiperfPhase,
-    /// Whether there is a warm-up at all.
+    /// `true` if the run had a warm-up.
     warmed_up: bool,
     models: BTreeSet<String>,
     dialect: Option<String>,
     streamed: bool,
 }
 
-/// The three files, in the order of [`FILES`].
+/// Contents of the three files, in the order of [`FILES`].
 pub type AiperfFiles = [String; 3];
 
 impl Aiperf {
-    /// Nothing yet, of a run that had a warm-up or none.
+    /// Creates an empty collection. `warmed_up` is `true` for a run with a warm-up.
     pub fn new(warmed_up: bool) -> Self {
         Self { warmed_up, ..Self::default() }
     }
 
-    /// One request more, of the warm-up or in the figures. `zero` is the wall clock's time at the beginning of the line, in
+    /// Adds a request. `counts` is `false` for the warm-up. `zero` is the wall-clock time of the run's start, in
     /// nanoseconds since 1970.
     pub fn add(&mut self, request: &RequestView, counts: bool, zero: u64) {
         let numbers = request_metrics(request);
@@ -111,8 +111,8 @@ impl Aiperf {
         metadata
     }
 
-    /// The files. `moment` writes a wall-clock time as `20261121T004151Z`.
-    /// Its goodput is that of the run's SLO, if it has exactly one.
+    /// Renders the files. `moment` formats a wall-clock time as `20261121T004151Z`. Goodput is included if the run has
+    /// exactly one SLO.
     pub fn render(self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> AiperfFiles {
         let zero = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let stopped = sources.iter().any(|source| source.stopped);
@@ -155,7 +155,7 @@ impl Aiperf {
         [self.lines, serde_json::to_string_pretty(&summary).unwrap_or_default(), format!("{spread}\n{single}")]
     }
 
-    /// See the module.
+    /// Returns `None` if AIPerf cannot express the run.
     fn input_config(&self, sources: &[ReportSource]) -> Option<Value> {
         let of = endpoint(self.dialect.as_deref()?)?;
         let requests = self.profiling.requests();
@@ -184,7 +184,7 @@ impl Aiperf {
     }
 }
 
-/// A number of a request, as its line has it.
+/// Formats a metric for a request's line.
 fn metric((tag, values): &(&'static str, Vec<f64>)) -> Option<(String, Value)> {
     let (.., unit) = REQUEST_METRICS.iter().find(|(of, ..)| of == tag)?;
     let value = match (&values[..], *tag) {
@@ -195,7 +195,7 @@ fn metric((tag, values): &(&'static str, Vec<f64>)) -> Option<(String, Value)> {
     Some(((*tag).to_owned(), json!({"value": value, "unit": unit})))
 }
 
-/// What it calls a server that speaks a dialect, where it knows one.
+/// Returns AIPerf's endpoint type for a dialect, if it has one.
 fn endpoint(dialect: &str) -> Option<&'static str> {
     match dialect {
         "openai.chat" => Some("chat"),
@@ -208,7 +208,7 @@ fn endpoint(dialect: &str) -> Option<&'static str> {
     }
 }
 
-/// A failure without anything that a server wrote. That a client left is told as AIPerf tells it.
+/// Describes a failure without any text from the server. A client disconnect uses AIPerf's own wording.
 fn error_details(request: &RequestView) -> Value {
     match request.outcome {
         Some(Outcome::Cancelled) => {

@@ -1,4 +1,4 @@
-//! The requests of one of AIPerf's phases, and what its summary says of them. Pure.
+//! Requests of one AIPerf phase and their summary. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use super::metric_summary::MetricSummary;
 use super::request_metrics::{ERROR_ADJUSTED_METRICS, REQUEST_METRICS, SUM_METRICS};
 use crate::measure::time::{Stamp, extend_span};
 
-/// Output that is more than this share shorter or longer than asked for, or by more than so many tokens, is a mismatch.
+/// Output length mismatch limits: a share of the requested length, or a number of tokens.
 const OSL_MISMATCH_LIMITS: (f64, f64) = (0.05, 50.0);
-/// With the 99th percentile of the lag above this many milliseconds it calls a schedule degraded.
+/// p99 of the send lag above which AIPerf calls a schedule degraded, in milliseconds.
 const DEGRADED_LAG_MS: f64 = 500.0;
 
-/// By tag: header, unit, figures.
+/// Header, unit and statistics by tag.
 pub(super) type PhaseSummary = BTreeMap<String, (String, &'static str, MetricSummary)>;
 
-/// See the module.
+/// Aggregate of one phase.
 #[derive(Debug, Default)]
 pub(super) struct AiperfPhase {
     requests: u64,
@@ -29,18 +29,18 @@ pub(super) struct AiperfPhase {
     mismatches: u64,
     columns: BTreeMap<&'static str, ToolColumn>,
     spans: Vec<RequestSpan>,
-    /// Of those that had a time to be sent at, how late each was, in milliseconds.
+    /// Lag behind the planned time, in milliseconds, for requests that had one.
     lags: ToolColumn,
-    /// By what is said of them, with it.
+    /// Failures by message: (details, count).
     errors: BTreeMap<String, (Value, u64)>,
-    /// From the first that was sent to the last end.
+    /// First send to last end.
     window: Option<(Stamp, Stamp)>,
-    /// The same of successes, which end with their last token.
+    /// First send to last token of the successes.
     success_window: Option<(Stamp, Stamp)>,
 }
 
 impl AiperfPhase {
-    /// One request more, with its numbers. Its place in the phase, from 0.
+    /// Adds a request with its metrics. Returns its index in the phase, from 0.
     pub(super) fn add(&mut self, request: &RequestView, numbers: &[(&'static str, Vec<f64>)]) -> u64 {
         let whole = request.succeeded();
         let ended = request.ended.unwrap_or(request.sent);
@@ -88,13 +88,13 @@ impl AiperfPhase {
         self.columns.get(tag).map(|column| column.stats().mean())
     }
 
-    /// How often each failure occurred.
+    /// Lists each failure with its count.
     pub(super) fn errors(&self) -> Value {
         let errors = self.errors.values().map(|(fault, count)| json!({"error_details": fault, "count": count}));
         json!(errors.collect::<Vec<_>>())
     }
 
-    /// All that its summary says; of goodput with `good` requests, and of the schedule where times were fixed before.
+    /// Renders the phase's summary. `good` requests give goodput; `fixed` adds schedule statistics.
     pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> PhaseSummary {
         let mut summary = PhaseSummary::new();
         let mut put = |tag: &str, header: &str, unit, told| {
@@ -151,7 +151,7 @@ impl AiperfPhase {
             one("goodput", "Goodput", "requests/sec", rate(Some(good as f64)));
         }
         if fixed && !self.lags.0.is_empty() {
-            // It does not know when its schedule began, and takes the least late request for punctual.
+            // AIPerf does not know when its schedule began and treats the least late request as punctual.
             let stats = self.lags.stats();
             let late = |percent| stats.percentile(percent) - stats.min();
             for (tag, header, percent) in [

@@ -1,4 +1,4 @@
-//! AIPerf's numbers of single requests. Pure.
+//! AIPerf's metrics of single requests. Pure.
 
 use super::super::definitions::Definitions;
 use super::super::request_view::RequestView;
@@ -8,7 +8,7 @@ use crate::measure::time::{Gap, Stamp};
 /// Tag, header, unit.
 pub(super) type MetricSpec = (&'static str, &'static str, &'static str);
 
-/// Those that its file of requests has.
+/// Metrics in the file of requests.
 pub(super) const REQUEST_METRICS: [MetricSpec; 37] = [
     ("decode_duration", "Decode Duration", "ms"),
     ("e2e_output_token_throughput", "E2E Output Token Throughput", "tokens/sec/user"),
@@ -45,12 +45,12 @@ pub(super) const REQUEST_METRICS: [MetricSpec; 37] = [
     ("usage_prompt_tokens", "Usage Prompt Tokens", "tokens"),
     ("usage_reasoning_tokens", "Usage Reasoning Tokens", "tokens"),
     ("usage_total_tokens", "Usage Total Tokens", "tokens"),
-    // Its summary alone has these.
+    // Only the summary contains these.
     ("credit_to_start_latency", "Credit-to-Start Latency", "ms"),
     ("effective_latency", "Effective Latency (CO-aware)", "ms"),
 ];
 
-/// Those of which the summary has the sum too: tag, of what, header.
+/// Metrics whose sum is in the summary: tag of the sum, tag of the metric, header.
 pub(super) const SUM_METRICS: [(&str, &str, &str); 10] = [
     ("total_error_isl", "error_isl", "Total Error Input Sequence Length"),
     ("total_isl", "input_sequence_length", "Total Input Sequence Length"),
@@ -64,25 +64,24 @@ pub(super) const SUM_METRICS: [(&str, &str, &str); 10] = [
     ("total_usage_total_tokens", "usage_total_tokens", "Total Usage Total Tokens"),
 ];
 
-/// Those that its summary tells once more, with failures as requests that took for ever.
+/// Metrics that the summary repeats with failures as infinite values.
 pub(super) const ERROR_ADJUSTED_METRICS: [&str; 4] =
     ["decode_duration", "inter_token_latency", "request_latency", "time_to_first_token"];
 
-/// The only list: the others are one number for each request.
+/// The only metric with several values per request.
 pub(super) const LIST_METRIC: &str = "inter_chunk_latency";
 
-/// What it calls a kilobyte.
 const BYTES_PER_KILOBYTE: f64 = 1024.0;
 
-/// Takes a tag and its values.
+/// Tags with their values.
 type MetricValues = Vec<(&'static str, Vec<f64>)>;
 
-/// Whether its numbers are whole.
+/// Returns `true` if AIPerf writes the metric as an integer.
 pub(super) fn is_integer(tag: &str, unit: &str) -> bool {
     ["tokens", "count"].contains(&unit) || tag == "http_req_connection_reused"
 }
 
-/// The numbers of a request. What it does not have is left out.
+/// Computes a request's metrics; unknown ones are omitted.
 pub(super) fn request_metrics(request: &RequestView) -> MetricValues {
     if !request.succeeded() {
         return request.input.map(|input| ("error_isl", vec![input as f64])).into_iter().collect();
@@ -110,7 +109,7 @@ pub(super) fn request_metrics(request: &RequestView) -> MetricValues {
     put("input_sequence_length", input);
     let reasoning = request.reasoning.map(|tokens| tokens as f64);
     put("reasoning_token_count", reasoning);
-    // Where reasoning was seen and nobody says how much, what is left of the output is unknown.
+    // If reasoning occurred without a token count, the rest of the output is unknown too.
     let known = reasoning.or((request.output == request.first).then_some(0.0));
     let rest = tokens.zip(known).map(|(all, reasoning)| (all - reasoning).max(0.0));
     put("output_token_count", rest.filter(|rest| *rest > 0.0));
@@ -129,7 +128,7 @@ pub(super) fn request_metrics(request: &RequestView) -> MetricValues {
     numbers
 }
 
-/// How its bytes went.
+/// Computes the HTTP transfer metrics.
 fn http_metrics(request: &RequestView) -> MetricValues {
     let transfer = &request.transfer;
     let millis = |from: Option<Stamp>, to: Option<Stamp>| Some(to?.since(from?).as_millis());
@@ -151,8 +150,7 @@ fn http_metrics(request: &RequestView) -> MetricValues {
     put("http_req_chunks_received", transfer.reads.map(f64::from));
     if let Some(connecting) = transfer.connecting {
         let took = Gap::from_nanos(connecting).as_millis();
-        // A body is handed over in one piece, no connection is waited for but a new one, and looking up its name is a part
-        // of making it.
+        // The sender writes a body in one piece and waits only for new connections. DNS lookup is part of connecting.
         put("http_req_chunks_sent", Some(1.0));
         put("http_req_blocked", Some(0.0));
         put("http_req_dns_lookup", Some(0.0));
@@ -171,7 +169,7 @@ mod tests {
     use crate::capture::row::{PromptShape, Timing, TraceEntry, TransferStats};
     use crate::measure::record::Outcome;
 
-    /// Of 10 tokens in one event after 4 ms, with an end at 6.
+    /// 10 tokens in one event after 4 ms; the response ends at 6 ms.
     fn row() -> TraceEntry {
         TraceEntry {
             stream: Some(true),
@@ -242,7 +240,7 @@ mod tests {
         let parts = ["connecting", "connection_reused", "sending", "waiting", "receiving", "duration", "total"];
         let told = |row: TraceEntry| parts.map(|part| of(row.clone(), &format!("http_req_{part}")));
         assert_eq!(told(with(Some(2))), [2.0, 0.0, 1.0, 2.0, 3.0, 6.0, 8.0].map(Some));
-        // What came with one read took no time.
+        // Bytes that arrived in one read took no time.
         assert_eq!(told(with(Some(1))), [2.0, 0.0, 1.0, 2.0, 0.0, 6.0, 5.0].map(Some));
         assert_eq!(
             (of(with(None), "http_req_data_sent"), of(with(None), "http_req_data_received")),

@@ -1,16 +1,17 @@
-//! How true a run was: what its plan wanted, what was sent, and what came of it. Of runs only, for nothing else has a plan.
+//! Fidelity of a run: planned requests compared with those sent and with their results. Captures have no plan and no
+//! fidelity.
 //!
-//! | | wanted | got |
+//! | | planned | achieved |
 //! |---|---|---|
-//! | arrivals | the planned moment | the first byte sent; the error is the send lag of all requests |
-//! | ISL | tokens that the prompt was made to have | tokens that the server counted |
-//! | OSL | tokens that the plan wants | tokens of successes, where events are not all that was counted |
-//! | prefixes | prompt tokens in blocks that were sent before, of all: what an endless cache has | tokens that the server said it had cached, of the prompts that it said so of |
-//! | think time | the trace's, stretched like the rest of it | from the end of the answer before to the first byte sent |
-//! | aborts | clients that were to leave, and with how many tokens | those that left, and with how many |
+//! | arrivals | planned moment | first byte sent; the error is the send lag of all requests |
+//! | ISL | planned prompt tokens | prompt tokens that the server counted |
+//! | OSL | planned output tokens | tokens of successes, unless only events were counted |
+//! | prefixes | share of prompt tokens in blocks sent before: the hits of an unlimited cache | share that the server reports as cached, over the prompts with such a report |
+//! | think time | the trace's, rescaled like its other times | end of the previous response to the first byte sent |
+//! | aborts | planned client disconnects and their token counts | actual disconnects and their token counts |
 //!
-//! Differences and distances are those of `trace diff` ([`crate::measure::difference`]). A figure that nothing is known
-//! of is absent; so are arrivals and rate of a closed loop, which has no plan of them.
+//! Errors and distances are those of `trace diff` ([`crate::measure::deviation`]). An unknown value is absent. A closed
+//! loop plans no arrivals and no rate, so both are absent.
 
 pub(super) mod text;
 
@@ -25,16 +26,16 @@ use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
 use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::CountSource;
 
-/// The percentiles of the arrival error.
+/// Percentiles of the arrival error.
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
-/// What a run came to beside its plan.
+/// Comparison of a run with its plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Fidelity {
-    /// How much later than planned requests were sent.
+    /// Send lag behind the planned moments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrival_error: Option<MetricDistribution>,
-    /// When they were sent.
+    /// Request rate over time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateFidelity>,
     /// Prompt tokens.
@@ -43,72 +44,72 @@ pub struct Fidelity {
     /// Output tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub osl: Option<Deviation>,
-    /// Prompts that begin alike.
+    /// Shared prompt prefixes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<PrefixFidelity>,
     /// Pauses between the turns of a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<ThinkTimes>,
-    /// Clients that leave.
+    /// Client disconnects.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aborts: Option<AbortCounts>,
 }
 
-/// Requests over time.
+/// Request rate over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateFidelity {
-    /// Requests a second between the first and the last, as planned.
+    /// Planned requests per second, from the first request to the last.
     pub planned_per_second: Option<f64>,
-    /// As sent.
+    /// Sent requests per second.
     pub sent_per_second: Option<f64>,
-    /// Seconds of a window; the first begins with the second of the first request.
+    /// Length of a window in seconds. The first window starts with the second of the first request.
     pub window_s: u64,
-    /// Requests planned in each.
+    /// Planned requests per window.
     pub planned: Vec<u64>,
-    /// Sent in each.
+    /// Sent requests per window.
     pub sent: Vec<u64>,
-    /// Share of the requests that were sent in another window than planned.
+    /// Share of requests that were sent in another window than planned.
     pub moved_share: f64,
 }
 
-/// Prompts that begin as others did.
+/// Shared prompt prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrefixFidelity {
     /// Blocks of all prompts.
     pub blocks: u64,
-    /// Of these, sent before.
+    /// Blocks that had been sent before.
     pub repeated_blocks: u64,
-    /// Share of the prompt tokens in those.
+    /// Share of the prompt tokens in those blocks.
     pub offered_share: f64,
-    /// Prompt tokens that the server said it had cached.
+    /// Prompt tokens that the server reported as cached.
     pub cached_tokens: u64,
-    /// As a share of the prompts that it said so of; absent where it did of none.
+    /// Cached share of the prompts for which the server reported it; absent if it reported none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_share: Option<f64>,
 }
 
-/// Pauses of turns whose pause is known both ways.
+/// Pauses of the turns with both a planned and an achieved pause.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThinkTimes {
-    /// As planned.
+    /// Planned pauses.
     pub planned: DurationHistogram,
-    /// As they were.
+    /// Achieved pauses.
     pub achieved: DurationHistogram,
 }
 
-/// Clients that leave before the end.
+/// Client disconnects before the end of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct AbortCounts {
-    /// Those that were to.
+    /// Planned disconnects.
     pub planned: u64,
-    /// Those of them that did; what the others waited for had ended before.
+    /// Disconnects that happened; the other responses ended earlier.
     pub done: u64,
-    /// The tokens with which they left, of those that were to leave with so many.
+    /// Token counts at the disconnect, for disconnects planned at a token count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Deviation>,
 }
 
-/// Wanted lengths and those that came.
+/// Pairs of planned and achieved lengths.
 #[derive(Clone, Debug, Default)]
 struct LengthPairs {
     errors: DeviationStats,
@@ -130,7 +131,7 @@ impl LengthPairs {
     }
 }
 
-/// Adds requests up. Memory: that of the different lengths, seconds and blocks, and none for a request.
+/// Aggregates requests. Memory grows with distinct lengths, seconds and blocks, not with requests.
 #[derive(Clone, Debug)]
 pub struct FidelityAccumulator {
     planned: SecondsDeviation,
@@ -138,7 +139,7 @@ pub struct FidelityAccumulator {
     isl: LengthPairs,
     osl: LengthPairs,
     reuse: PrefixReuse,
-    /// Cached tokens, and those of the prompts that they are of.
+    /// Cached tokens, and all tokens of the prompts with a report of them.
     cached: (u64, u64),
     think: (LengthHistogram, LengthHistogram),
     aborts: (u64, u64),
@@ -162,7 +163,7 @@ impl Default for FidelityAccumulator {
 }
 
 impl FidelityAccumulator {
-    /// One request more. Without a planned moment it is none of a run.
+    /// Adds a request. Requests without a planned moment are ignored.
     pub fn add(&mut self, request: &RequestView) {
         let Some(planned) = request.planned else { return };
         let wanted = &request.planned_values;
@@ -187,7 +188,7 @@ impl FidelityAccumulator {
         }
     }
 
-    /// What it came to; `None` where nothing was planned. `figures` are of the same requests.
+    /// Returns the comparison, or `None` without a plan. `figures` must cover the same requests.
     pub(super) fn finish(&self, figures: &mut RequestStats, closed_loop: bool) -> Option<Fidelity> {
         let lag = figures.samples[ReportMetric::Lag as usize].sorted()?;
         let requests = lag.count();

@@ -1,4 +1,4 @@
-//! How true a run was, in words and tables that every format for people shares.
+//! Fidelity as text lines and tables, shared by all formats for people.
 
 use super::super::Report;
 use super::super::ascii_plot::{format_value, with_thousands};
@@ -8,7 +8,7 @@ use super::super::text::{header_row, row};
 use super::{AbortCounts, Fidelity, PrefixFidelity, RateFidelity, ThinkTimes};
 use crate::measure::length_histogram::DurationHistogram;
 
-/// Numbers of a run beside those of the trace that it was made from: (production's, the run's).
+/// Metrics to compare: (production, run).
 const PRODUCTION_METRICS: [(ReportMetric, ReportMetric); 4] = [
     (ReportMetric::Ttft, ReportMetric::TtftFromPlanned),
     (ReportMetric::Itl, ReportMetric::Itl),
@@ -16,7 +16,7 @@ const PRODUCTION_METRICS: [(ReportMetric, ReportMetric); 4] = [
     (ReportMetric::E2e, ReportMetric::E2eFromPlanned),
 ];
 
-/// Figures by name; none where nothing was planned.
+/// Returns named lines; empty for a run without a plan.
 pub(in crate::report) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let Some(fidelity) = &report.fidelity else { return Vec::new() };
     let Fidelity { arrival_error, rate, isl, osl, prefix, think, aborts } = fidelity;
@@ -33,12 +33,12 @@ pub(in crate::report) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     lines.into_iter().filter_map(|(name, told)| Some((name, told?))).collect()
 }
 
-/// Requests planned and sent over time, where there is more than one window.
+/// Returns the planned and sent rate if there is more than one window.
 pub(in crate::report) fn over_time(report: &Report) -> Option<&RateFidelity> {
     report.fidelity.as_ref()?.rate.as_ref().filter(|rate| rate.planned.len().max(rate.sent.len()) > 1)
 }
 
-/// Latencies of production and of the run, one below the other; the first row is the head.
+/// Builds the table of production's and the run's latencies. The first row is the header.
 pub(in crate::report) fn production_table(report: &Report, shown: &[f64]) -> Option<Vec<Vec<String>>> {
     let production = &report.production.as_ref()?.summary;
     let pair = |(theirs, ours): &(ReportMetric, ReportMetric)| {
@@ -73,7 +73,7 @@ fn in_flight(report: &Report) -> Option<String> {
     let theirs = report.production.as_ref().and_then(|production| production.in_flight.as_ref());
     let theirs = theirs
         .map(|of| format!("; in production {:.1} on average, {} at most", of.mean, with_thousands(of.max.into())));
-    // None of them knows what the others have open.
+    // A source does not know how many requests the others have in flight.
     let apart = if report.sources.len() > 1 { " at each source by itself" } else { "" };
     let (max, theirs) = (with_thousands(ours.max.into()), theirs.unwrap_or_default());
     Some(format!("{:.1} on average, {max} at most{apart}{theirs}", ours.mean))

@@ -1,4 +1,4 @@
-//! Two targets held against each other.
+//! Compares two targets of a sweep.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::metric::ReportMetric;
 use super::{LevelRuns, percentile_of};
 use crate::measure::samples::percentile;
 
-/// B against A, in one number of one level.
+/// Difference of B from A in one metric of one level.
 #[derive(Debug, Serialize)]
 pub(super) struct TargetDifference {
     pub(super) level: String,
@@ -18,11 +18,11 @@ pub(super) struct TargetDifference {
     pub(super) a: f64,
     pub(super) b: f64,
     pub(super) change: f64,
-    /// Of each pass.
+    /// Relative change of each pass.
     pub(super) pairs: Vec<f64>,
 }
 
-/// The numbers that two targets are held against each other by.
+/// Metric, statistic and accessor of a compared value.
 type ComparedMetric = (&'static str, &'static str, fn(&RequestSummary) -> Option<f64>);
 
 const COMPARED_METRICS: [ComparedMetric; 8] = [
@@ -36,14 +36,14 @@ const COMPARED_METRICS: [ComparedMetric; 8] = [
     ("e2e_from_planned", "p50", |of| percentile_of(of, ReportMetric::E2eFromPlanned, 50.0)),
 ];
 
-/// The median of a number over runs, so that one of them alone decides nothing; of two it is the mean.
+/// Returns the median over runs, so that no single run decides. For two runs it is the mean.
 fn median(runs: &[RequestSummary], of: fn(&RequestSummary) -> Option<f64>) -> Option<f64> {
     let mut values: Vec<f64> = runs.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
     percentile(values.len() as u64, 50.0, |rank| values[rank as usize])
 }
 
-/// B against A, wherever there are both.
+/// Compares B with A on every level that ran against both.
 pub(super) fn differences(all: &[LevelRuns]) -> Vec<TargetDifference> {
     let of: BTreeMap<(&str, usize), &LevelRuns> = all.iter().map(|of| ((&*of.level.name, of.target), of)).collect();
     let change = |a: f64, b: f64| Some(b / a - 1.0).filter(|change| change.is_finite());

@@ -1,4 +1,4 @@
-//! A sweep for programs and pull requests: CSV in the five columns of a report, and Markdown.
+//! A sweep as CSV, with the five columns of a report, and as Markdown.
 
 use super::super::csv::{field, summary};
 use super::super::markdown::{bullet_list, escaped, pipe_table};
@@ -6,7 +6,7 @@ use super::super::text::sentence;
 use super::Sweep;
 use super::text::{differences, lines, table, warning_text};
 
-/// As CSV: the scope is `level=rate-4`, or `level=rate-4;target=A`.
+/// Renders CSV. The scope is `level=rate-4` or `level=rate-4;target=A`.
 pub fn csv(sweep: &Sweep) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
     for point in &sweep.levels {
@@ -39,7 +39,7 @@ pub fn csv(sweep: &Sweep) -> String {
     text
 }
 
-/// As Markdown.
+/// Renders Markdown.
 pub fn markdown(sweep: &Sweep) -> String {
     let mut text = bullet_list(lines(sweep));
     text += &pipe_table(&table(sweep));

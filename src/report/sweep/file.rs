@@ -1,19 +1,20 @@
-//! `sweep.json`: what a sweep was to do, and what of it is done. No figure is in it: those come from the runs' records.
+//! `sweep.json`: a sweep's plan and its completed runs. It contains no results, because those come from the runs'
+//! records.
 //!
-//! | key | what |
+//! | key | content |
 //! |---|---|
-//! | `streamgauge_sweep` | the version of its shape |
-//! | `version` | of the program |
-//! | `plan` | what decides every run: another sweep into the same folder must have the same |
+//! | `streamgauge_sweep` | schema version |
+//! | `version` | program version |
+//! | `plan` | everything that decides a run; a sweep that resumes in the folder must have an equal plan |
 //! | `plan.verb`, `trace`, `trace_digest` | `load`, or `replay` with its trace |
-//! | `plan.targets` | where to: a list of URLs, and a second one where two are compared (A and B) |
-//! | `plan.header_names`, `plan.flags` | what is alike in all runs, by flag; no header's value is in it |
-//! | `plan.levels[]` | what was listed: see below |
-//! | `plan.search` | or what is looked for: `goals`, `by` (`rate`, `concurrency`), `start`, `most`, `sustain` |
-//! | `runs[]` | what is done, in its order: `folder`, `level`, `target` (0 is A, 1 is B), `pass`, `sustained`, `seed`, `digest` |
-//! | `levels[]`, `level` | `name`, `hypothesis`, `cache` (`cold`, `warm`), `rate` or `concurrency`, `flags` of its own |
-//! | `goodput` | the share of good requests that a listed level must have, where somebody said (`--fail-if`) |
-//! | `answer` | of a search that ended: `met`, `missed`, `sure` |
+//! | `plan.targets` | a list of URLs, and a second list if two targets are compared (A and B) |
+//! | `plan.header_names`, `plan.flags` | settings shared by all runs, by flag; header values are not stored |
+//! | `plan.levels[]` | listed levels: see below |
+//! | `plan.search` | or a search: `goals`, `by` (`rate`, `concurrency`), `start`, `most`, `sustain` |
+//! | `runs[]` | completed runs in order: `folder`, `level`, `target` (0 is A, 1 is B), `pass`, `sustained`, `seed`, `digest` |
+//! | `levels[]`, `level` | `name`, `hypothesis`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
+//! | `goodput` | minimum goodput share of a listed level, if `--fail-if` set it |
+//! | `answer` | result of a finished search: `met`, `missed`, `sure` |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,15 +23,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Its name in a sweep's folder.
+/// File name in the sweep's folder.
 pub const FILE: &str = "sweep.json";
-/// The version of its shape.
+/// Schema version.
 pub const VERSION: u32 = 1;
 
-/// Values by flag, without its dashes; a flag without a value has an empty list.
+/// Values by flag name without dashes; a switch has an empty list.
 pub type FlagValues = BTreeMap<String, Vec<String>>;
 
-/// The file. See the module.
+/// Content of `sweep.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
@@ -45,7 +46,7 @@ pub struct SweepFile {
     pub answer: Option<SearchOutcome>,
 }
 
-/// What decides every run.
+/// Settings that decide every run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
@@ -64,7 +65,7 @@ pub struct SweepSpec {
     pub search: Option<SearchSpec>,
 }
 
-/// What is looked for.
+/// Goals and limits of a search.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
@@ -76,18 +77,18 @@ pub struct SearchSpec {
     pub sustain: String,
 }
 
-/// What makes a level.
+/// Dimension in which levels differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadAxis {
-    /// Requests a second.
+    /// Requests per second.
     Rate,
-    /// Requests open at a time.
+    /// Concurrent requests.
     Concurrency,
 }
 
 impl LoadAxis {
-    /// A level in words.
+    /// Describes a level for people.
     pub fn describe(self, level: f64) -> String {
         match self {
             Self::Rate => format!("{level}/s"),
@@ -115,7 +116,7 @@ pub struct SweepLevel {
 }
 
 impl SweepLevel {
-    /// The name of a level that differs from others in its load alone.
+    /// Returns the default name of a level, derived from its load.
     pub fn default_name(by: LoadAxis, load: f64) -> String {
         match by {
             LoadAxis::Rate => format!("rate-{load}"),
@@ -123,7 +124,7 @@ impl SweepLevel {
         }
     }
 
-    /// Whether its name says no more than its load.
+    /// Returns `true` if the level has the default name for its load.
     pub fn has_default_name(&self) -> bool {
         let slots = self.concurrency.map(|slots| (LoadAxis::Concurrency, slots.into()));
         self.rate
@@ -132,26 +133,26 @@ impl SweepLevel {
             .is_some_and(|(by, load)| self.name == Self::default_name(by, load))
     }
 
-    /// How much is sent: requests a second, or at a time.
+    /// Returns the load: requests per second or concurrent requests.
     pub fn load(&self) -> f64 {
         self.rate.or(self.concurrency.map(f64::from)).unwrap_or(0.0)
     }
 
-    /// The same, for people.
+    /// Formats the load for people.
     pub fn offered(&self) -> String {
         let rate = self.rate.map(|rate| LoadAxis::Rate.describe(rate));
         rate.or_else(|| self.concurrency.map(|slots| LoadAxis::Concurrency.describe(slots.into()))).unwrap_or_default()
     }
 }
 
-/// What a server's cache knows of a level's prompts.
+/// Content of the server's prefix cache before a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
-    /// Nothing: their texts were never sent before.
+    /// Cold: the level's prompts were never sent before.
     #[default]
     Cold,
-    /// Their shared prefixes: each was sent once, just before.
+    /// Warm: each shared prefix was sent once, just before the level.
     Warm,
 }
 
@@ -162,7 +163,7 @@ impl CacheState {
     }
 }
 
-/// A run that is done.
+/// A completed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
@@ -176,7 +177,7 @@ pub struct SweepRun {
     pub digest: String,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
@@ -189,10 +190,10 @@ pub struct SearchOutcome {
 }
 
 impl SweepFile {
-    /// Reads it out of a folder; `None` where there is none.
+    /// Reads the file from a folder; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be read, or is not ours.
+    /// Returns an error if the file cannot be read or is not a sweep's.
     pub fn read(folder: &Path) -> Result<Option<Self>, String> {
         let path = folder.join(FILE);
         let wrong =
@@ -211,10 +212,10 @@ impl SweepFile {
         }
     }
 
-    /// Writes it into a folder, in one step.
+    /// Writes the file into a folder atomically.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let unfinished = folder.join("sweep.json.part");
         fs::write(&unfinished, serde_json::to_vec_pretty(self)?)?;

@@ -1,4 +1,4 @@
-//! One run of a sweep, added up.
+//! Aggregates one run of a sweep.
 
 use std::path::{Path, PathBuf};
 
@@ -10,37 +10,37 @@ use super::super::source::{ReportSource, SourceError, SourceReader, read};
 use crate::measure::slo::criteria::{Criteria, ObservedShare};
 use crate::measure::slo::{Slo, Slos};
 
-/// Why there is no report of a sweep.
+/// Reason why a sweep cannot be reported.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// A run cannot be read.
     #[error(transparent)]
     Run(#[from] SourceError),
-    /// An objective of a run cannot be read, or two have one name.
+    /// A run's SLO cannot be parsed, or two SLOs share a name.
     #[error("{}: {reason}", path.display())]
     Slo {
-        /// The run.
+        /// Path of the run.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
 }
 
-/// One run, added up.
+/// Aggregate of one run.
 #[derive(Debug)]
 pub struct LevelResult {
     pub(super) figures: RequestStats,
     pub(super) seconds: f64,
     pub(super) slos: Slos,
     pub(super) source: ReportSource,
-    /// Whether the load grew.
+    /// Growth of the load, if it grew.
     pub growth: Option<LoadGrowth>,
 }
 
-/// Adds up a run, judged by these objectives, or by its own where there are none.
+/// Aggregates a run with the given SLOs, or with the run's own if there are none.
 ///
 /// # Errors
-/// When it cannot be read.
+/// Returns an error if the run cannot be read.
 pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
     let opened = SourceReader::open(run)?;
     let wrong = |reason: String| SweepError::Slo { path: run.to_owned(), reason };
@@ -56,24 +56,24 @@ pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
 }
 
 impl LevelResult {
-    /// What was seen of each goal.
+    /// Returns the observed share of each goal.
     pub fn goal_results(&mut self, goals: &Criteria) -> Vec<ObservedShare> {
         goal_results(&mut self.figures, &self.slos, goals)
     }
 
-    /// Why the run is not valid.
+    /// Returns the reasons why the run is invalid.
     pub fn not_valid(&self) -> &[String] {
         &self.source.not_valid
     }
 
-    /// Requests that were answered in full, per second.
+    /// Returns complete responses per second.
     pub fn successes_per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.figures.successes() as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// What was seen of each goal: requests of those of the SLOs that are one, and of limits on gaps the share of good gaps
-/// among the requests that have any, and those without a whole answer.
+/// Returns the observed share of each goal. An SLO counts requests. A limit on gaps counts good gaps, over the requests
+/// that have gaps, plus the requests without a complete response.
 pub(super) fn goal_results(figures: &mut RequestStats, slos: &Slos, goals: &Criteria) -> Vec<ObservedShare> {
     let of_requests = slos.iter().zip(&figures.goodput).filter_map(|(slo, good)| {
         Some(ObservedShare { good: good.met as f64, of: good.counted as f64, share: goals.share_of(slo.name())? })
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn of_gaps_as_much_is_seen_as_requests_have_any_and_those_without_an_answer_have_no_good_ones() {
         let mut figures = RequestStats::default();
-        // Three requests with 10 gaps, of which 9 are up to 5 ms, a success of one token, and a failure.
+        // Three requests with 10 gaps, 9 of them up to 5 ms, a one-token success and a failure.
         (1..=9).chain([50]).for_each(|gap| figures.samples[ReportMetric::Itl as usize].push(gap * 500_000));
         (0..3).for_each(|_| figures.samples[ReportMetric::WorstGap as usize].push(1));
         figures.outcomes = [("success", 4), (UNKNOWN_OUTCOME, 1)].into();

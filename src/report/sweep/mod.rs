@@ -1,30 +1,33 @@
-//! What a sweep came to: one point for each level, from the records of its runs. A pure fold of its folder.
+//! Report on a sweep: one point per level, aggregated from the records of its runs. Pure, except that it reads the
+//! folder.
 //!
 //! ```text
 //! DIR/sweep.json -> file -> Sweep -> text, json, csv, markdown
-//! DIR/runs/*     -> measured (the fold of a run)
+//! DIR/runs/*     -> level_result (aggregate of a run)
 //! ```
 //!
-//! # What is in a point
-//! All runs of a level at a target together (of a search the valid ones, where there are any): values of all of them, and rates over the sum of their times. A level *meets*
-//! the goals if each is met by the share that was seen, and the load neither grew ([`super::growth`]) nor was more than the
-//! machine could send. *Offered* is what was asked for; what was achieved is of successes, and over a time that goes on to
-//! the last end.
+//! # Points
 //!
-//! # Which levels stand out
-//! Those of one series (a target, and levels that differ in their load alone) are held against each other:
-//! [`front::front`] of output tokens/s and the median user's tokens/s, without levels that grew or are not valid; and
-//! [`front::knee`] of successes/s and the mean E2E.
+//! A point combines all runs of a level at a target; in a search only the valid ones, if there are any. Values are
+//! pooled, and rates use the sum of the runs' times. A level *meets* the goals if every goal is met by its observed
+//! share, the load did not grow ([`super::saturation`]) and the load generator kept up. *Offered* is the requested
+//! load. Achieved rates count successes until the last end.
+//!
+//! # Outstanding levels
+//!
+//! Levels of one series share a target and differ only in their load. Within a series [`pareto::pareto_front`] compares
+//! output tokens/s with the median user's tokens/s, without levels that grew or are invalid. [`pareto::knee`] compares
+//! successes/s with the mean E2E.
 //!
 //! # JSON
-//! One object. `streamgauge_sweep_report` is the version of its shape; a key that is absent is unknown, never zero.
+//! One object. `streamgauge_sweep_report` is the schema version. An absent key means unknown, never zero.
 //!
-//! | key | what |
+//! | key | content |
 //! |---|---|
-//! | `path`, `plan`, `answer` | the folder, and what its `sweep.json` says ([`mod@file`]) |
-//! | `goals` | what levels are judged by |
-//! | `levels[]` | `level` ([`mod@file`]), `target` (`A`, `B` where there are two), `runs`, `sustained`, `meets`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, and every key of a report from `requests` to `metrics` |
-//! | `differences[]` | of B against A: `level`, `metric`, `stat`, `a`, `b`, `change`, and `pairs`: the change of each pass by itself |
+//! | `path`, `plan`, `answer` | the folder, and the content of its `sweep.json` ([`mod@file`]) |
+//! | `goals` | goals that levels are judged by |
+//! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `meets`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, and every key of a report from `requests` to `metrics` |
+//! | `differences[]` | of B from A: `level`, `metric`, `stat`, `a`, `b`, `change`, and `pairs`: the change in each pass |
 //! | `warnings[]` | `warning`, `text`, `advice`, `levels` |
 
 mod ab_diff;
@@ -52,32 +55,31 @@ use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
 pub use level_result::{LevelResult, SweepError, read_run};
 pub use text::render;
 
-/// The version of the JSON object.
+/// Schema version of the JSON object.
 const VERSION: u32 = 1;
-/// The goodput that a level must have where nobody says.
+/// Default minimum goodput of a level, as a share.
 const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
-/// Two targets.
 const TARGET_NAMES: [&str; 2] = ["A", "B"];
 
-/// How a sweep is judged and shown.
+/// Options for judging and showing a sweep.
 #[derive(Clone, Debug, Default)]
 pub struct SweepReportOptions {
-    /// Objectives instead of those that its runs were judged by.
+    /// SLOs that replace those of the runs.
     pub slos: Vec<Slo>,
-    /// The goodput that a level must have where nothing was looked for, instead of what the sweep says.
+    /// Minimum goodput of listed levels; replaces the sweep's own.
     pub min_goodput: Option<f64>,
-    /// The percentiles that tables show.
+    /// Percentiles in tables.
     pub percentiles: Vec<f64>,
 }
 
 impl SweepReportOptions {
-    /// The percentiles that a screen has room for.
+    /// Selects the percentiles that fit on a screen.
     pub fn with_default_percentiles(self) -> Self {
         Self { percentiles: vec![50.0, 99.0], ..self }
     }
 }
 
-/// A sweep. See the module for the keys.
+/// Report on a sweep. The module documents its keys.
 #[derive(Debug, Serialize)]
 pub struct Sweep {
     streamgauge_sweep_report: u32,
@@ -91,12 +93,12 @@ pub struct Sweep {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     differences: Vec<TargetDifference>,
     warnings: Vec<LevelWarning>,
-    /// The percentiles of tables.
+    /// Percentiles in tables.
     #[serde(skip)]
     percentiles: Vec<f64>,
 }
 
-/// One level at one target.
+/// Summary of one level at one target.
 #[derive(Debug, Serialize)]
 struct LevelSummary {
     level: SweepLevel,
@@ -116,7 +118,7 @@ struct LevelSummary {
     summary: RequestSummary,
 }
 
-/// A doubt about some levels.
+/// A warning with the levels that it applies to.
 #[derive(Debug, Serialize)]
 struct LevelWarning {
     #[serde(flatten)]
@@ -135,7 +137,7 @@ struct LevelRuns {
     slos: Slos,
     sources: Vec<ReportSource>,
     growth: Option<LoadGrowth>,
-    /// Each run by itself.
+    /// Summary of each run.
     run_summaries: Vec<RequestSummary>,
 }
 
@@ -166,10 +168,10 @@ impl LevelRuns {
 }
 
 impl Sweep {
-    /// Reads the runs that a sweep's file lists.
+    /// Reads the runs listed in a sweep's file.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// Returns an error if a run cannot be read.
     pub fn read(folder: &Path, file: SweepFile, wanted: &SweepReportOptions) -> Result<Self, SweepError> {
         let percentiles = percentiles(&wanted.percentiles);
         let mut all: Vec<LevelRuns> = Vec::new();
@@ -182,7 +184,7 @@ impl Sweep {
                 all.push(LevelRuns::new(run.level, run.target, std::mem::take(&mut one.slos)));
             }
             let together = &mut all[at];
-            // A search makes what is not valid again; where that has worked only the valid ones count.
+            // A search repeats invalid runs. If a repetition succeeded, only the valid runs count.
             if file.plan.search.is_some() {
                 match (together.is_valid(), one.not_valid().is_empty()) {
                     (true, false) if together.runs > 0 => continue,
@@ -250,17 +252,17 @@ impl Sweep {
         })
     }
 
-    /// As one JSON object.
+    /// Renders the report as one JSON object.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Whether all its runs are.
+    /// Returns `true` if every run is valid.
     pub fn is_valid(&self) -> bool {
         self.levels.iter().all(|point| point.not_valid.is_empty())
     }
 
-    /// Whether goodput of any level is less than `least`, a share of 1.
+    /// Returns `true` if any level's goodput is below `least`, a share of 1.
     pub fn is_below(&self, least: f64) -> bool {
         let goodput =
             |point: &LevelSummary| point.summary.goodput.iter().any(|of| of.share.is_none_or(|share| share < least));
@@ -268,7 +270,7 @@ impl Sweep {
     }
 }
 
-/// Those that are shown, and those that are always there.
+/// Adds the percentiles that the JSON always has to the shown ones.
 fn percentiles(shown: &[f64]) -> Vec<f64> {
     let mut all = [&PERCENTILES[..], shown].concat();
     all.sort_by(f64::total_cmp);
@@ -276,7 +278,7 @@ fn percentiles(shown: &[f64]) -> Vec<f64> {
     all
 }
 
-/// What levels are judged by: what the sweep looked for, or goodput of its SLOs; of those that are given now, if any are.
+/// Returns the goals: those of the search, or goodput of the SLOs. SLOs given now replace the sweep's.
 fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, least: f64, all: &[LevelRuns]) -> Option<Criteria> {
     let sought = plan.search.as_ref().filter(|_| wanted.slos.is_empty());
     let judged = all.iter().any(|of| of.slos.iter().next().is_some());
@@ -284,13 +286,13 @@ fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, least: f64, all: &[Level
     sought.and_then(|sought| sought.goals.parse().ok()).or_else(of_goodput)
 }
 
-/// By what levels are put in order; rows of a matrix keep theirs.
+/// Returns the sort key of a level: its position in the plan, or its load in a search.
 fn load(plan: &SweepSpec, level: &SweepLevel) -> f64 {
     let listed = plan.levels.iter().position(|of| of.name == level.name);
     listed.map_or(level.load(), |at| at as f64)
 }
 
-/// Levels that differ in their load alone.
+/// Returns `true` if two levels differ only in their load.
 fn same_series(a: &LevelSummary, b: &LevelSummary) -> bool {
     let of = |point: &LevelSummary| (point.target, point.level.cache, point.level.rate.is_some());
     of(a) == of(b) && a.level.flags == b.level.flags
@@ -329,7 +331,7 @@ impl LevelSummary {
         self.percentile(metric, 50.0)
     }
 
-    /// Mean E2E from planned, in milliseconds.
+    /// Mean E2E from the planned moment, in milliseconds.
     fn latency(&self) -> Option<f64> {
         Some(self.summary.metric(ReportMetric::E2eFromPlanned)?.avg)
     }
@@ -340,7 +342,7 @@ fn percentile_of(summary: &RequestSummary, metric: ReportMetric, percent: f64) -
     percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
 }
 
-/// Adds the doubts about a level to those about the others.
+/// Merges a level's warnings into the list, so that each warning lists its levels.
 fn collect_warnings(all: &mut Vec<LevelWarning>, doubts: impl Iterator<Item = ReportWarning>, level: &str) {
     for doubt in doubts {
         match all.iter_mut().find(|known| known.warning.warning == doubt.name()) {

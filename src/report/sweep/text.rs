@@ -1,4 +1,4 @@
-//! A sweep for people: a row for each level, where the SLO ends, and a picture of latency against load.
+//! A sweep as text: one row per level, a line where the SLO ends, and a plot of latency against load.
 
 use super::super::ascii_plot::{format_value, needs_log_scale, replace_unprintable, scatter};
 use super::super::distribution::percentile_name;
@@ -6,14 +6,14 @@ use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{TextLayout, aligned};
 use super::{LevelSummary, LevelWarning, Sweep, TargetDifference, same_series};
 
-/// Columns of the names of figures.
+/// Width of the label column.
 const LABEL: usize = 13;
-/// Lines of the picture.
+/// Lines of the plot.
 const HEIGHT: usize = 10;
-/// Columns of the picture.
+/// Columns of the plot.
 const WIDTH: usize = 60;
 
-/// The whole sweep.
+/// Renders the sweep.
 pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
     let mut text = String::new();
     for (name, told) in lines(sweep) {
@@ -35,7 +35,7 @@ pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
     if screen.plain { text.replace('µ', "u") } else { text }
 }
 
-/// A doubt with the levels that it is about.
+/// Formats a warning with its levels.
 pub(super) fn warning_text(doubt: &LevelWarning) -> String {
     let more = match &doubt.levels[1..] {
         [] => String::new(),
@@ -44,7 +44,7 @@ pub(super) fn warning_text(doubt: &LevelWarning) -> String {
     format!("{} ({}{more})", doubt.warning.text, doubt.levels[0])
 }
 
-/// What is to be said beside the table.
+/// Returns the named lines around the table.
 pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
     let plan = &sweep.plan;
     let runs: u32 = sweep.levels.iter().map(|point| point.runs).sum();
@@ -95,7 +95,7 @@ fn level_names(sweep: &Sweep, which: fn(&LevelSummary) -> bool) -> String {
     sweep.levels.iter().filter(|point| which(point)).map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// What a search found, in words.
+/// Describes the result of a search.
 fn search_outcome(sweep: &Sweep) -> Option<String> {
     let sought = sweep.plan.search.as_ref()?;
     let Some(answer) = sweep.answer else {
@@ -124,7 +124,7 @@ fn search_outcome(sweep: &Sweep) -> Option<String> {
     })
 }
 
-/// The table; its first row is its head.
+/// Builds the table. The first row is the header.
 pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
     let points = &sweep.levels;
     let named = points.iter().any(|point| !point.level.has_default_name());
@@ -188,7 +188,7 @@ fn marks(point: &LevelSummary) -> String {
     marks.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The table with a line below the last level of each series that meets the SLO, as all before it do.
+/// Draws a line below the last level of each series that meets the SLO, if all lower levels do too.
 fn with_slo_line(sweep: &Sweep, table: &str, screen: TextLayout) -> String {
     let mut lines: Vec<String> = table.lines().map(str::to_owned).collect();
     let width = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -206,7 +206,7 @@ fn with_slo_line(sweep: &Sweep, table: &str, screen: TextLayout) -> String {
     lines.into_iter().map(|line| line + "\n").collect()
 }
 
-/// TTFT at its 99th percentile, or E2E where nothing streams, against the load that was carried.
+/// Plots TTFT p99 (E2E if nothing streams) against the achieved load.
 fn latency_plot(sweep: &Sweep, screen: TextLayout) -> String {
     let metrics = [ReportMetric::TtftFromPlanned, ReportMetric::E2eFromPlanned];
     let drawn = |metric: ReportMetric| {
@@ -260,7 +260,7 @@ fn latency_plot(sweep: &Sweep, screen: TextLayout) -> String {
     text + &format!("{:>LABEL$}0{end:>rest$}\n", "", rest = width.saturating_sub(1))
 }
 
-/// The table of two targets held against each other.
+/// Builds the table that compares two targets.
 pub(super) fn differences(sweep: &Sweep) -> Option<Vec<Vec<String>>> {
     let passes = sweep.differences.iter().map(|of| of.pairs.len()).max()?;
     let mut head = vec!["B against A".to_owned(), String::new(), "A".into(), "B".into(), "change".into()];
